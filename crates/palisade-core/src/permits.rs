@@ -120,18 +120,20 @@ impl Slots {
     }
 }
 
-/// The resource id under which a fence keeps the ratchet of one slot: `LOCK#SLOT` (rule P3).
+/// The resource id under which a fence keeps the ratchet of one slot: `LOCK~SLOT` (rule P3).
 ///
-/// Claim it, and use it, with the grant's token at a fence of the same authority. Two slots never have one key: what follows
-/// the last `#` is the slot, and the rest is the lock. A plain lock that is itself called `LOCK#SLOT` has the
-/// same id; if both are used at one resource, live holders of one refuse those of the other, but no late holder
-/// is ever admitted.
+/// Claim it, and use it, with the grant's token at a fence of the same authority. A URL carries `~` as it is, so a fence in
+/// front of an HTTP service sees the whole key; after a `#` it would see the lock alone.
+///
+/// Two slots never have one key: what follows the last `~` is the slot, and the rest is the lock. A plain lock that is
+/// itself called `LOCK~SLOT` has the same id. If both are used at one resource, live holders of one refuse those of
+/// the other, but no late holder is ever admitted.
 ///
 /// # Errors
 /// [`Invalid::Name`] if it would be longer than a lock name may be.
 pub fn slot_key(lock: &LockName, slot: u32) -> Result<LockName, Invalid> {
     let mut name = String::from(&**lock);
     // Writing to a string does not fail.
-    let _ = fmt::Write::write_fmt(&mut name, format_args!("#{slot}"));
+    let _ = fmt::Write::write_fmt(&mut name, format_args!("~{slot}"));
     LockName::new(name.as_str())
 }

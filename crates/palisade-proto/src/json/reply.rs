@@ -30,7 +30,7 @@ pub struct AcquireReply {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub grant_id: Option<u64>,
-    /// Of permits: the slots, rising. A fence has a ratchet for each, under `RESOURCE_ID#SLOT`.
+    /// Of permits: the slots, rising. A fence has a ratchet for each, under `RESOURCE_ID~SLOT`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<u32>,
     /// How long the lease lasts from a renewal.

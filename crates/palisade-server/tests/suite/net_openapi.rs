@@ -26,6 +26,8 @@ fn bodies(key: &str) -> [(&'static str, &'static str, Value); 5] {
             "/v1/locks/x/break",
             json!({"fencing_token": 1}),
         ),
+        // Nobody uses this lock, so a number within the bounds is refused for that.
+        ("ResizeBody", "/v1/locks/unused/permits", json!({"of": 2})),
         ("AdvanceBody", "/v1/clock/advance", json!({"ms": 1})),
     ]
 }
@@ -62,10 +64,14 @@ async fn the_documents_bounds_are_the_cores() {
         "ms" => json!({"minimum": 1, "maximum": MAX_ADVANCE_MS}),
         // One of the names of its type.
         "mode" => json!({}),
+        // An object, whose fields have bounds.
+        "permits" => json!({}),
+        "count" | "of" => json!({"minimum": 1, "maximum": limits::PERMITS}),
         other => panic!("{other} is new: say what bounds it has"),
     };
     let schemas = &document["components"]["schemas"];
-    for (body, _, _) in bodies("") {
+    let asked = bodies("").into_iter().map(|(body, _, _)| body);
+    for body in asked.chain(["PermitsBody"]) {
         for (field, schema) in schemas[body]["properties"].as_object().unwrap() {
             assert_eq!(bounds(schema), expected(field), "{body}.{field}");
         }

@@ -85,7 +85,7 @@ pub(crate) struct LockArgs {
     pub(crate) shared: bool,
     /// Hold permits of a semaphore: this many, all or none, of as many as it has. 2/5 is two of five; there are at most
     /// 64. While it is in use, everybody asks with the same second number.
-    #[arg(long, value_name = "COUNT/OF", conflicts_with = "shared", value_parser = value::permits)]
+    #[arg(long, value_name = "COUNT/OF", conflicts_with = "shared", value_parser = value::permits, allow_hyphen_values = true)]
     pub(crate) permits: Option<Permits>,
     /// The client id. A request with the id of the current holder takes the lock over, with a higher token.
     /// Without this option every request gets an id of its own.

@@ -52,7 +52,7 @@ pub(super) const RUN_AFTER: &str = "\
 The command's environment:
   PALISADE_LOCK           the lock
   PALISADE_FENCING_TOKEN  the number for the resource
-  PALISADE_SLOTS          with --permits: the slots, such as 1,4; the fence of each is LOCK#SLOT
+  PALISADE_SLOTS          with --permits: the slots, such as 1,4; the fence of each is LOCK~SLOT
   PALISADE_AUTHORITY      the lock server's URL, without a password
   PALISADE_AUTHORITY_ID   which authority that is; fences are bound to it
   PALISADE_DEADLINE_MS    the local deadline when the command started, in milliseconds on

@@ -186,7 +186,14 @@ fn a_number_of_permits_has_a_range() {
     ));
     let too_long = world.acquire(ask(&format!("{long}n"), "a").permits(1, 2));
     assert!(matches!(too_long, Outcome::Invalid(Invalid::Name { .. })));
-    assert_eq!(&*slot_key(&lock_name("db"), 12).unwrap(), "db#12");
+    assert_eq!(&*slot_key(&lock_name("db"), 12).unwrap(), "db~12");
+    // A lock's name may end like a slot: no two slots have one key for that.
+    let names = ["db", "db~1", "db~1~1", "db~", "db~11"].map(lock_name);
+    let keys = names
+        .iter()
+        .flat_map(|lock| (1..=64).map(|slot| slot_key(lock, slot).unwrap()));
+    let keys: std::collections::BTreeSet<_> = keys.collect();
+    assert_eq!(keys.len(), 5 * 64);
 }
 
 #[test]
