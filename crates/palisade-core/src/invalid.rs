@@ -64,6 +64,11 @@ pub enum Invalid {
         /// What the lock has.
         has: Option<u32>,
     },
+    /// A semaphore's name is so long that its slots' keys ([`slot_key`](crate::slot_key)) would be too long for a fence.
+    SemaphoreName {
+        /// How long it is; at most [`SEMAPHORE_NAME_BYTES`](limits::SEMAPHORE_NAME_BYTES) are allowed.
+        bytes: usize,
+    },
     /// A lease that has permits of a semaphore asked for another number of them.
     PermitsHeld {
         /// How many it has.
@@ -148,6 +153,12 @@ impl fmt::Display for Invalid {
                 limits::PERMITS
             ),
             Invalid::PermitsDiffer { asked, has } => permits_differ(f, *asked, *has),
+            Invalid::SemaphoreName { bytes } => write!(
+                f,
+                "the lock name has {bytes} bytes, and a semaphore's has at most {}, because the fences of \
+                 its slots are called NAME~SLOT: use a shorter name",
+                limits::SEMAPHORE_NAME_BYTES
+            ),
             Invalid::PermitsHeld { held, asked } => write!(
                 f,
                 "this lease holds {held} permits of the lock and now asks for {asked}: release them \

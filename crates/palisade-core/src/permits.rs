@@ -130,8 +130,11 @@ impl Slots {
 /// the other, but no late holder is ever admitted.
 ///
 /// # Errors
-/// [`Invalid::Name`] if it would be longer than a lock name may be.
+/// [`Invalid::SemaphoreName`] if the lock's name is too long for a semaphore.
 pub fn slot_key(lock: &LockName, slot: u32) -> Result<LockName, Invalid> {
+    if lock.len() > limits::SEMAPHORE_NAME_BYTES {
+        return Err(Invalid::SemaphoreName { bytes: lock.len() });
+    }
     let mut name = String::from(&**lock);
     // Writing to a string does not fail.
     let _ = fmt::Write::write_fmt(&mut name, format_args!("~{slot}"));

@@ -86,6 +86,9 @@ async fn the_documents_bounds_are_the_cores() {
         }) {
             let bounds = bounds(&parameter["schema"]);
             let expected = match parameter["name"].as_str().unwrap() {
+                "resource_id" if path.ends_with("/permits") => {
+                    json!({"minLength": 1, "maxLength": limits::SEMAPHORE_NAME_BYTES, "pattern": "^[ -~]+$"})
+                }
                 "resource_id" => name.clone(),
                 "request_id" => json!({"pattern": REQUEST_ID}),
                 "limit" => json!({"minimum": 1, "maximum": LIST_LIMIT.0}),

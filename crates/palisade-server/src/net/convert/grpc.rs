@@ -512,6 +512,7 @@ mod tests {
         };
         let reply = reply(5, Answer::Outcome(Outcome::Granted(granted)), &identity());
         let granted = v1::Granted {
+            slots: Vec::new(),
             fencing_token: 34,
             lock_token: vec![9; 16],
             lease_id: 30,

@@ -228,7 +228,14 @@ pub(super) async fn revoke(
     post,
     path = "/v1/locks/{resource_id}/permits",
     tag = "locks",
-    params(LockPath),
+    params((
+        "resource_id" = String,
+        Path,
+        min_length = 1,
+        max_length = 252,
+        pattern = "^[ -~]+$",
+        description = "The lock, percent-encoded. A semaphore's name is shorter than another lock's may be."
+    )),
     request_body = ResizeBody,
     responses(
         (status = 200, description = "It has this many permits.", body = ResizeReply),
