@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    ClientId, Holder, Invalid, LeaseKey, LockMode, LockName, RequestId, Span, Timestamp, Ttl,
-    limits,
+    ClientId, Holder, Invalid, LeaseKey, LockMode, LockName, Permits, RequestId, Span, Timestamp,
+    Ttl, limits,
 };
 
 use crate::client::Inner;
@@ -40,7 +40,14 @@ pub struct LockRequest {
     client: Option<String>,
     metadata: Option<String>,
     under: Option<Parent>,
-    mode: LockMode,
+    mode: Mode,
+}
+
+/// What kind of grant is asked for; permits are checked when the request is sent.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Plain(LockMode),
+    Permits { wanted: u32, of: u32 },
 }
 
 /// The lease that a grant is put under.
@@ -81,7 +88,7 @@ impl LockRequest {
             client: None,
             metadata: None,
             under: None,
-            mode: LockMode::Exclusive,
+            mode: Mode::Plain(LockMode::Exclusive),
         }
     }
 
@@ -119,8 +126,26 @@ impl LockRequest {
     /// The readers of one phase have one fencing token, so a fence refuses none of them because of another, and
     /// admits what is older or newer as always. A resource must not take writes from readers.
     pub fn shared(mut self) -> LockRequest {
-        self.mode = LockMode::Shared;
+        self.mode = Mode::Plain(LockMode::Shared);
         self
+    }
+
+    /// Asks for `wanted` permits of a semaphore, all or none; [`PermitsRequest::of`] says how many it has.
+    ///
+    /// ```no_run
+    /// # async fn call(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
+    /// let lease = client.lock("gpu").permits(2).of(5).acquire().await?;
+    /// for key in lease.slot_keys() {
+    ///     // Claim each at the fence, with `lease.token()`.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn permits(self, wanted: u32) -> PermitsRequest {
+        PermitsRequest {
+            request: self,
+            wanted,
+        }
     }
 
     /// Puts the grant under an existing lease: the locks live and expire together. The client id and the time
@@ -196,7 +221,10 @@ impl LockRequest {
         Ok(AcquireRequest {
             lock: LockName::new(&self.lock)?,
             client,
-            mode: self.mode,
+            mode: match self.mode {
+                Mode::Plain(mode) => mode,
+                Mode::Permits { wanted, of } => LockMode::Permits(Permits::new(wanted, of)?),
+            },
             under,
             wait,
             request: RequestId::from_bytes(random::bytes()?),
@@ -229,7 +257,14 @@ impl LockRequest {
                 let keeper = Arc::clone(&self.inner.keeper);
                 let parent = self.under.filter(|parent| parent.key == granted.key);
                 let kept = parent.and_then(|parent| parent.kept);
-                let lease = Lease::new(keeper, request.lock, request.client, t0, &granted, kept);
+                let lease = Lease::new(
+                    keeper,
+                    (request.lock, request.mode),
+                    request.client,
+                    t0,
+                    &granted,
+                    kept,
+                );
                 // If the process slept through its grant, there is no lease to return, and the drop releases
                 // the grant.
                 lease.check()?;
@@ -255,6 +290,26 @@ impl LockRequest {
                 "{lock} was granted, but the grant ended before the answer arrived: {why}"
             ))
             .into(),
+        }
+    }
+}
+
+/// A request for permits that does not say yet how many the semaphore has.
+#[derive(Clone, Debug)]
+#[must_use = "say how many permits the semaphore has: `of`"]
+pub struct PermitsRequest {
+    request: LockRequest,
+    wanted: u32,
+}
+
+impl PermitsRequest {
+    /// Says how many permits the semaphore has: 1 – 64. The number is in force while the lock is in use, and a request
+    /// with another one is refused, naming both.
+    pub fn of(self, of: u32) -> LockRequest {
+        let PermitsRequest { request, wanted } = self;
+        LockRequest {
+            mode: Mode::Permits { wanted, of },
+            ..request
         }
     }
 }

@@ -7,7 +7,7 @@ use palisade_core::{Outcome, QueueBound};
 use palisade_server::pipeline::{Answer, Failure};
 
 use crate::fault::Fault;
-use crate::service::{Acquired, Released, Renewal, Revocation};
+use crate::service::{Acquired, Released, Renewal, Resized, Revocation};
 
 /// The outcome of an operation.
 ///
@@ -79,6 +79,18 @@ pub fn revoked(answer: Answer) -> Result<Revocation, Fault> {
         Outcome::Ended { how, .. } => Revocation::Ended(how),
         Outcome::NotHeld => Revocation::NotHeld,
         Outcome::Stale { highest } => Revocation::Stale { highest },
+        other => return Err(misplaced(&other)),
+    })
+}
+
+/// The answer to a change of a semaphore's number of permits.
+///
+/// # Errors
+/// As [`outcome`].
+pub fn resized(answer: Answer) -> Result<Resized, Fault> {
+    Ok(match outcome(answer)? {
+        Outcome::Done => Resized::Resized,
+        Outcome::NotHeld => Resized::NotInUse,
         other => return Err(misplaced(&other)),
     })
 }

@@ -16,7 +16,7 @@ use crate::keeper::Keeper;
 use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::retry::repeat_until;
-use crate::service::{LockService, Operation, Released, Renewal, Revocation, Status};
+use crate::service::{LockService, Operation, Released, Renewal, Resized, Revocation, Status};
 use crate::watch::Watch;
 
 /// Requests locks from one authority. Cloning is cheap, and all clones are the same client.
@@ -232,6 +232,17 @@ impl Client {
     ) -> Result<Revocation, Error> {
         let lock = LockName::new(lock)?;
         self.repeat(|| self.service().revoke(lock.clone(), token, reason))
+            .await
+    }
+
+    /// Gives a semaphore another number of permits: 1 – 64. When the number falls, holders keep their slots, and the new
+    /// number takes effect as slots come free; a waiting request for more than there are is refused.
+    ///
+    /// # Errors
+    /// Faults only; [`Fault::Invalid`] if the lock is in use without permits.
+    pub async fn resize(&self, lock: &str, permits: u32) -> Result<Resized, Error> {
+        let lock = LockName::new(lock)?;
+        self.repeat(|| self.service().resize(lock.clone(), permits))
             .await
     }
 

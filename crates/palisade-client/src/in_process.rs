@@ -20,7 +20,7 @@ use crate::fault::Fault;
 use crate::random;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
-    Revocation, Status, WatchEvent,
+    Resized, Revocation, Status, WatchEvent,
 };
 
 /// An authority in this process.
@@ -176,6 +176,11 @@ impl LockService for InProcess {
             reason: reason.into(),
         };
         Box::pin(async move { answers::revoked(self.handle.call(request).await) })
+    }
+
+    fn resize(&self, lock: LockName, permits: u32) -> Operation<'_, Resized> {
+        let request = Request::Resize { lock, permits };
+        Box::pin(async move { answers::resized(self.handle.call(request).await) })
     }
 
     fn status(&self) -> Operation<'_, Status> {

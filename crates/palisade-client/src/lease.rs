@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use palisade_core::{
     AuthorityId, ClientId, GrantId, GrantRef, Granted, LeaseId, LeaseKey, LockMode, LockName,
-    Timestamp, Token, Ttl, WallTime,
+    Slots, Timestamp, Token, Ttl, WallTime, slot_key,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -45,7 +45,9 @@ struct Facts {
     authority: AuthorityId,
     client: ClientId,
     token: Token,
+    mode: LockMode,
     shared: Option<GrantId>,
+    slots: Slots,
     lease: LeaseId,
     ttl: Ttl,
     acquired_at: WallTime,
@@ -57,7 +59,7 @@ impl Lease {
     /// already for the grant's lease, if anything is.
     pub(crate) fn new(
         keeper: Arc<Keeper>,
-        lock: LockName,
+        (lock, mode): (LockName, LockMode),
         client: ClientId,
         t0: Timestamp,
         granted: &Granted,
@@ -74,7 +76,9 @@ impl Lease {
             authority: core.service.authority().clone(),
             client,
             token: granted.token,
+            mode,
             shared: granted.shared,
+            slots: granted.slots,
             lease: granted.lease,
             ttl: granted.ttl,
             acquired_at: granted.acquired_at,
@@ -106,13 +110,25 @@ impl Lease {
         self.facts.shared
     }
 
-    /// Whether it is held alone, or together with other readers.
+    /// Whether it is held alone, together with other readers, or as permits of a semaphore.
     #[must_use]
     pub fn mode(&self) -> LockMode {
-        match self.facts.shared {
-            None => LockMode::Exclusive,
-            Some(_) => LockMode::Shared,
-        }
+        self.facts.mode
+    }
+
+    /// The slots of a semaphore that it holds; none for another kind of lock.
+    #[must_use]
+    pub fn slots(&self) -> Slots {
+        self.facts.slots
+    }
+
+    /// The resource ids under which a fence keeps the ratchets of its slots ([`slot_key`]); none for another kind of
+    /// lock. Each is claimed with [`Lease::token`].
+    pub fn slot_keys(&self) -> impl Iterator<Item = LockName> {
+        // The authority grants no slot whose key would be too long.
+        self.slots()
+            .iter()
+            .filter_map(|slot| slot_key(self.lock(), slot).ok())
     }
 
     /// The lock.

@@ -116,7 +116,7 @@ pub mod zookeeper;
 
 use std::time::Duration;
 
-pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest};
+pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest, PermitsRequest};
 pub use client::{BearerToken, Client, Options};
 pub use connect::connect;
 pub use error::{Error, Loss, Lost};
@@ -126,12 +126,12 @@ pub use listing::Listing;
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
     AuthorityId, Change, ClientId, Code, Ending, GrantId, GrantRef, Holder, LeaseId, LeaseKey,
-    LockMode, LockName, LockView, Queued, Reader, Token, Ttl,
+    LockMode, LockName, LockView, Permits, Queued, Reader, Slots, Token, Ttl, slot_key,
 };
 #[cfg(feature = "palisade")]
 pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
-pub use service::{LockService, Released, Renewal, Revocation, Status, WatchEvent};
+pub use service::{LockService, Released, Renewal, Resized, Revocation, Status, WatchEvent};
 pub use watch::Watch;
 
 /// `n` seconds, a short form of [`Duration::from_secs`].

@@ -116,6 +116,7 @@ impl Notified {
         (BootClock.now() < asked.sent.after(half)).then(|| Granted {
             token: self.token,
             shared: None,
+            slots: palisade_core::Slots::NONE,
             lease: LeaseId(self.token),
             key: LeaseKey::from_bytes(*request.as_bytes()),
             ttl,

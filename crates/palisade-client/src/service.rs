@@ -77,6 +77,12 @@ pub trait LockService: Send + Sync + 'static {
         unsupported("revoke locks")
     }
 
+    /// Gives a semaphore another number of permits (`palisade permits`).
+    fn resize(&self, lock: LockName, permits: u32) -> Operation<'_, Resized> {
+        let _ = (lock, permits);
+        unsupported("change the number of permits")
+    }
+
     /// Returns the status that the authority reports.
     fn status(&self) -> Operation<'_, Status> {
         unsupported("report its status")
@@ -86,7 +92,7 @@ pub trait LockService: Send + Sync + 'static {
 /// An authority whose grants are all exclusive says so before it is asked.
 ///
 /// # Errors
-/// [`Fault::Unsupported`] for a shared grant.
+/// [`Fault::Unsupported`] for a shared grant, and for permits.
 #[cfg(any(
     feature = "etcd",
     feature = "zookeeper",
@@ -97,6 +103,9 @@ pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
     match request.mode {
         palisade_core::LockMode::Exclusive => Ok(()),
         palisade_core::LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
+        palisade_core::LockMode::Permits(_) => {
+            Err(Fault::unsupported("grant permits of a semaphore"))
+        }
     }
 }
 
@@ -176,6 +185,15 @@ pub enum Revocation {
         /// That token.
         highest: Token,
     },
+}
+
+/// The outcomes of a change of a semaphore's number of permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resized {
+    /// It has this number. Holders of slots above it keep them until their grants end.
+    Resized,
+    /// Nobody holds the lock or waits for it, so it has no number: the next request for permits says it.
+    NotInUse,
 }
 
 /// The position where a listing continues. Only the authority that made it can read it.

@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use crate::id::{LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
+use crate::permits::Permits;
 use crate::time::{Span, Timestamp, Ttl, WallTime};
 use crate::token::Token;
 
@@ -44,6 +45,13 @@ pub enum Command {
         token: Token,
         /// Why, for the event stream.
         reason: Box<str>,
+    },
+    /// An operator gives a semaphore another number of permits (`palisade permits`).
+    Resize {
+        /// The lock.
+        lock: LockName,
+        /// How many permits it has from now on.
+        permits: u32,
     },
     /// The connection of a waiting request is gone: it leaves the queue, and a retry is welcome.
     Withdraw(RequestId),
@@ -90,6 +98,19 @@ pub enum LockMode {
     Exclusive,
     /// Writers: a reader among others.
     Shared,
+    /// Whoever finds no free slot: the lock is a semaphore.
+    Permits(Permits),
+}
+
+impl LockMode {
+    /// The permits wanted, of a request for a semaphore.
+    #[must_use]
+    pub const fn permits(self) -> Option<Permits> {
+        match self {
+            LockMode::Permits(permits) => Some(permits),
+            LockMode::Exclusive | LockMode::Shared => None,
+        }
+    }
 }
 
 /// A request for a lock before it is ordered: a new lease has no secret yet.

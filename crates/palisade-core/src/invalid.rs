@@ -50,6 +50,32 @@ pub enum Invalid {
     LeaseKeyInUse,
     /// A lease that has a lock in shared mode asked for it in exclusive mode.
     Upgrade,
+    /// Not `1 ≤ wanted ≤ of ≤` [`limits::PERMITS`].
+    Permits {
+        /// How many permits were wanted.
+        wanted: u32,
+        /// Of how many.
+        of: u32,
+    },
+    /// The lock has another number of permits than the request says; `None` is a lock that is no semaphore.
+    PermitsDiffer {
+        /// What the request says.
+        asked: Option<u32>,
+        /// What the lock has.
+        has: Option<u32>,
+    },
+    /// A semaphore's name is so long that its slots' keys ([`slot_key`](crate::slot_key)) would be too long for a fence.
+    SemaphoreName {
+        /// How long it is; at most [`SEMAPHORE_NAME_BYTES`](limits::SEMAPHORE_NAME_BYTES) are allowed.
+        bytes: usize,
+    },
+    /// A lease that has permits of a semaphore asked for another number of them.
+    PermitsHeld {
+        /// How many it has.
+        held: u32,
+        /// How many it asked for.
+        asked: u32,
+    },
     /// Metadata or a reason longer than allowed.
     TooLong {
         /// Which text.
@@ -120,10 +146,47 @@ impl fmt::Display for Invalid {
                 "this lease has the lock in shared mode, and a reader cannot become a writer (two of \
                  them would wait for each other for ever): release the lock first",
             ),
+            Invalid::Permits { wanted, of } => write!(
+                f,
+                "{wanted} of {of} permits: a semaphore has 1 ..= {} permits, and a request wants at least \
+                 one and at most all of them",
+                limits::PERMITS
+            ),
+            Invalid::PermitsDiffer { asked, has } => permits_differ(f, *asked, *has),
+            Invalid::SemaphoreName { bytes } => write!(
+                f,
+                "the lock name has {bytes} bytes, and a semaphore's has at most {}, because the fences of \
+                 its slots are called NAME~SLOT: use a shorter name",
+                limits::SEMAPHORE_NAME_BYTES
+            ),
+            Invalid::PermitsHeld { held, asked } => write!(
+                f,
+                "this lease holds {held} permits of the lock and now asks for {asked}: release them \
+                 first, or ask under a lease of its own"
+            ),
             Invalid::TooLong { what, bytes, max } => {
                 write!(f, "{what} has {bytes} bytes; at most {max} are allowed")
             }
         }
+    }
+}
+
+fn permits_differ(f: &mut fmt::Formatter<'_>, asked: Option<u32>, has: Option<u32>) -> fmt::Result {
+    match (asked, has) {
+        (Some(asked), Some(has)) => write!(
+            f,
+            "the request says {asked} permits, and the lock has {has}: ask with {has}, or change the number \
+             with `palisade permits`"
+        ),
+        (Some(asked), None) => write!(
+            f,
+            "the request says {asked} permits, and the lock is in use without permits: use another name"
+        ),
+        (None, has) => write!(
+            f,
+            "the lock is a semaphore of {} permits: ask for permits, or use another name",
+            has.unwrap_or(0)
+        ),
     }
 }
 

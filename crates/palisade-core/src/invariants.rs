@@ -9,6 +9,7 @@ use crate::command::LockMode;
 use crate::limits;
 use crate::machine::Machine;
 use crate::machine::wheel::is_due;
+use crate::permits::Slots;
 
 /// A named predicate over a machine's state.
 pub struct Invariant {
@@ -61,8 +62,12 @@ pub const ALL: &[Invariant] = &[
         holds: readers_are_in_order,
     },
     Invariant {
-        name: "a reader does not wait for readers alone (S6)",
+        name: "a reader does not wait for readers alone (S6), nor a request for permits that are free (P6)",
         holds: readers_do_not_wait_for_readers,
+    },
+    Invariant {
+        name: "a semaphore's slots have one holder each, and no other lock has slots (P2)",
+        holds: slots_have_one_holder,
     },
     Invariant {
         name: "clients are counted",
@@ -137,10 +142,30 @@ fn readers_do_not_wait_for_readers(machine: &Machine) -> bool {
     shared.all(|(lock, _)| {
         tables.queue_of(lock).next().is_none_or(|first| {
             let first = &tables.waiters[first];
-            first.mode == LockMode::Exclusive
-                || first.orphan.is_some()
-                || first.ends() <= machine.now
+            let blocked = match first.mode {
+                LockMode::Exclusive => true,
+                LockMode::Shared => false,
+                LockMode::Permits(permits) => tables.free_slots(lock).count() < permits.wanted(),
+            };
+            blocked || first.orphan.is_some() || first.ends() <= machine.now
         })
+    })
+}
+
+fn slots_have_one_holder(machine: &Machine) -> bool {
+    let tables = &machine.tables;
+    tables.locks.iter().all(|(lock, _)| {
+        let is_semaphore = tables.permits(lock).is_some();
+        let slots: Vec<_> = tables
+            .readers_of(lock)
+            .map(|share| tables.slots_of(share))
+            .collect();
+        let all = slots
+            .iter()
+            .fold(Slots::NONE, |all, slots| all.with(*slots));
+        all.count() == slots.iter().map(|slots| slots.count()).sum::<u32>()
+            && slots.iter().all(|slots| slots.is_empty() != is_semaphore)
+            && !(is_semaphore && tables.is_exclusive(lock))
     })
 }
 
@@ -303,7 +328,7 @@ mod tests {
     /// entries or through a snapshot, so they are made by hand.
     #[test]
     fn each_predicate_can_fail() {
-        let spoils: [fn(&mut Machine); 12] = [
+        let spoils: [fn(&mut Machine); 13] = [
             |machine| machine.tables.locks[1].name = machine.tables.locks[0].name.clone(),
             |machine| machine.next_token = Some(machine.tables.grant(1).token()),
             |machine| machine.tables.spoil_grant(0, Token::FIRST, 77),
@@ -315,6 +340,7 @@ mod tests {
             |machine| machine.tables.waiters[0].orphan = Some(Timestamp::from_millis(3_000)),
             |machine| machine.tables.spoil_phase(2, Token::MAX),
             |machine| machine.tables.waiters[2].mode = LockMode::Shared,
+            |machine| machine.tables.spoil_permits(2),
             |machine| machine.tables.clients[0].uses += 1,
         ];
         assert_eq!(spoils.len(), ALL.len());

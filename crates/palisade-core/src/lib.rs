@@ -33,6 +33,7 @@ pub mod limits;
 pub mod machine;
 pub mod name;
 pub mod outcome;
+pub mod permits;
 pub mod time;
 pub mod token;
 
@@ -47,5 +48,6 @@ pub use outcome::{
     Change, Effect, Ending, Event, Granted, Holder, LockView, Outcome, QueueBound, Queued, Reader,
     Renewed,
 };
+pub use permits::{Permits, Slots, slot_key};
 pub use time::{Span, Timestamp, Ttl, WallTime};
 pub use token::Token;

@@ -24,6 +24,13 @@ pub const PAUSE_PARTS: u64 = 4;
 /// Readers, and waiting requests, that one lock is shown with.
 pub const SHOWN: usize = 64;
 
+/// Permits that a semaphore may have.
+pub const PERMITS: u32 = 64;
+
+/// How long a semaphore's name may be, in bytes: its slots' keys, with `~` and up to two digits, are names too.
+pub const SEMAPHORE_NAME_BYTES: usize = NAME_BYTES - 3;
+const _: () = assert!(PERMITS < 100);
+
 /// How long a request keeps its place for a caller that lost its connection, where another node took over: longer
 /// than a client needs to find the new leader and to repeat the request there.
 pub const ORPHAN_WINDOW: Span = Span::from_millis(2_000);

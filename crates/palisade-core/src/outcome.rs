@@ -7,6 +7,7 @@ use crate::command::LockMode;
 use crate::id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 use crate::invalid::Invalid;
 use crate::name::{ClientId, LockName};
+use crate::permits::Slots;
 use crate::time::{Span, Timestamp, Ttl, WallTime};
 use crate::token::Token;
 
@@ -75,6 +76,9 @@ pub struct Granted {
     pub token: Token,
     /// The number that names the grant, if it is shared; an exclusive one is named by its token.
     pub shared: Option<GrantId>,
+    /// The slots it holds, if the lock is a semaphore: each is a resource of its own to a fence
+    /// ([`slot_key`](crate::slot_key)).
+    pub slots: Slots,
     /// The lease's public id.
     pub lease: LeaseId,
     /// The lease's secret.
@@ -221,6 +225,8 @@ pub struct LockView {
     /// Readers, the oldest first: where one lock is shown, and then at most
     /// [`SHOWN`](crate::limits::SHOWN) of them.
     pub readers: Vec<Reader>,
+    /// How many permits it has, if it is a semaphore.
+    pub permits: Option<u32>,
     /// How many requests wait.
     pub waiters: u32,
     /// Requests that wait, first come first: where one lock is shown, and then at most
@@ -235,6 +241,8 @@ pub struct Reader {
     pub holder: Holder,
     /// The number that names its grant.
     pub id: GrantId,
+    /// The slots that it holds of a semaphore.
+    pub slots: Slots,
     /// The wall clock at its grant.
     pub acquired_at: WallTime,
     /// What it said about itself.
@@ -266,6 +274,7 @@ impl LockView {
             metadata: None,
             reader_count: 0,
             readers: Vec::new(),
+            permits: None,
             waiters: 0,
             queue: Vec::new(),
         }

@@ -5,6 +5,7 @@
 //!      │                      ┌ racing   exclusion, tokens in grant order, order of waiters, wake-ups
 //!      ▼                      ├ holding  renewal, expiry, release, repeats, `show`
 //!      │                      ├ sharing  readers and writers
+//!      │                      ├ permits  semaphores
 //!   run(subject, habit) ──────┤ leaving  cancelled, abandoned, dead and stopped clients
 //!      │                      └ away     a server that is killed, a connection that is cut
 //!      ▼
@@ -44,6 +45,7 @@
 mod away;
 mod holding;
 mod leaving;
+mod permits;
 mod racing;
 mod report;
 mod sharing;
@@ -105,7 +107,7 @@ pub struct Habit {
     pub remembers: bool,
     /// Locks can be listed.
     pub lists: bool,
-    /// Readers can hold a lock together.
+    /// Readers can hold a lock together, and a lock can be a semaphore.
     pub shares: bool,
     /// The number of clients that race.
     pub racers: u32,
@@ -153,6 +155,7 @@ pub async fn run<S: Subject>(subject: &Arc<S>, habit: Habit) -> Report {
     racing::checks(&context, &mut report).await;
     holding::checks(&context, &mut report).await;
     sharing::checks(&context, &mut report).await;
+    permits::checks(&context, &mut report).await;
     leaving::checks(&context, &mut report).await;
     away::checks(&context, &mut report).await;
     report

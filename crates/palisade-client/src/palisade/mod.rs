@@ -42,7 +42,7 @@ use crate::client::BearerToken;
 use crate::fault::Fault;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
-    Revocation, Status,
+    Resized, Revocation, Status,
 };
 use address::Address;
 use link::Link;
@@ -166,6 +166,14 @@ impl LockService for Palisade {
             reason: reason.to_owned(),
         });
         Box::pin(async move { wire::revoked(self.call(wish).await?) })
+    }
+
+    fn resize(&self, lock: LockName, permits: u32) -> Operation<'_, Resized> {
+        let wish = Wish::Resize(pb::ResizeRequest {
+            lock: lock.to_string(),
+            permits,
+        });
+        Box::pin(async move { wire::resized(self.call(wish).await?) })
     }
 
     fn status(&self) -> Operation<'_, Status> {

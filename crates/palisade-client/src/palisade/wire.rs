@@ -4,7 +4,8 @@ use std::error::Error as StdError;
 
 use palisade_core::{
     AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, Invalid, LeaseId,
-    LeaseKey, LockMode, LockName, LockView, Queued, Reader, Renewed, Span, Token, Ttl, WallTime,
+    LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed, Slots, Span, Token,
+    Ttl, WallTime, limits,
 };
 use palisade_proto::{Code, v1 as pb};
 use pb::acquire_option::Option as AcquireOption;
@@ -12,7 +13,7 @@ use pb::reply::Outcome;
 
 use crate::fault::Fault;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Page, Released, Renewal, Revocation, Status, Under,
+    AcquireRequest, Acquired, Cursor, Page, Released, Renewal, Resized, Revocation, Status, Under,
     WatchEvent,
 };
 
@@ -32,6 +33,10 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
         options: match request.mode {
             LockMode::Exclusive => Vec::new(),
             LockMode::Shared => vec![option(AcquireOption::Mode(pb::LockMode::Shared.into()))],
+            LockMode::Permits(permits) => vec![option(AcquireOption::Permits(pb::Permits {
+                count: permits.wanted(),
+                of: permits.of(),
+            }))],
         },
     }
 }
@@ -83,9 +88,9 @@ pub(super) fn list(
 pub(super) fn acquired(outcome: Outcome, mode: LockMode) -> Result<Acquired, Fault> {
     Ok(match outcome {
         // A server before shared grants overlooks the wish; the request is given up, and its grant with it.
-        Outcome::Granted(granted) if (granted.grant_id != 0) != (mode == LockMode::Shared) => {
+        Outcome::Granted(granted) if !is_of(&granted, mode) => {
             return Err(Fault::unsupported(
-                "grant shared locks: it granted another mode",
+                "grant shared locks or permits: it granted another mode",
             ));
         }
         Outcome::Granted(granted) => Acquired::Granted(grant(granted)?),
@@ -101,6 +106,13 @@ pub(super) fn acquired(outcome: Outcome, mode: LockMode) -> Result<Acquired, Fau
         },
         _ => return Err(misplaced()),
     })
+}
+
+/// Whether a grant is of the kind that was asked for.
+fn is_of(granted: &pb::Granted, mode: LockMode) -> bool {
+    let wanted = mode.permits().map_or(0, Permits::wanted);
+    (granted.grant_id != 0) == (mode == LockMode::Shared)
+        && usize::try_from(wanted) == Ok(granted.slots.len())
 }
 
 pub(super) fn renewal(outcome: Outcome) -> Result<Renewal, Fault> {
@@ -140,6 +152,15 @@ pub(super) fn revoked(outcome: Outcome) -> Result<Revocation, Fault> {
             NotLive::Stale(highest) => Revocation::Stale { highest },
         },
     })
+}
+
+pub(super) fn resized(outcome: Outcome) -> Result<Resized, Fault> {
+    match outcome {
+        Outcome::Error(error) if Code::from_name(&error.code) == Some(Code::NotHeld) => {
+            Ok(Resized::NotInUse)
+        }
+        other => done(other).map(|()| Resized::Resized),
+    }
 }
 
 /// The ways in which a named grant is not live.
@@ -234,6 +255,7 @@ fn grant(granted: pb::Granted) -> Result<Granted, Fault> {
     Ok(Granted {
         token: token(granted.fencing_token)?,
         shared: grant_id(granted.grant_id)?,
+        slots: slots(&granted.slots)?,
         lease: LeaseId(token(granted.lease_id)?),
         key: key(&granted.lock_token)?,
         ttl: ttl(granted.lease_duration_ms)?,
@@ -269,6 +291,7 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
             .into_iter()
             .map(reader)
             .collect::<Result<_, _>>()?,
+        permits: (lock.permits != 0).then_some(lock.permits),
         waiters: lock.waiters,
         queue: lock
             .queue
@@ -283,6 +306,7 @@ fn reader(reader: pb::Reader) -> Result<Reader, Fault> {
         holder: holder(reader.holder.ok_or_else(empty)?)?,
         id: GrantId(token(reader.grant_id)?),
         acquired_at: WallTime(reader.acquired_at_ms),
+        slots: slots(&reader.slots)?,
         metadata: (!reader.metadata.is_empty()).then(|| reader.metadata.into()),
     })
 }
@@ -293,12 +317,30 @@ fn queued(queued: pb::Queued) -> Result<Queued, Fault> {
         mode: match pb::LockMode::try_from(queued.mode) {
             Ok(pb::LockMode::Exclusive) => LockMode::Exclusive,
             Ok(pb::LockMode::Shared) => LockMode::Shared,
+            Ok(pb::LockMode::Permits) => LockMode::Permits(
+                queued
+                    .permits
+                    .map(|permits| Permits::new(permits.count, permits.of))
+                    .ok_or_else(empty)?
+                    .map_err(malformed)?,
+            ),
             Ok(pb::LockMode::Unspecified) | Err(_) => {
                 return Err(malformed(format!("mode {}", queued.mode)));
             }
         },
         waited: Span::from_millis(queued.waited_ms),
         remaining: Span::from_millis(queued.remaining_ms),
+    })
+}
+
+/// The slots of permits, each once.
+fn slots(numbers: &[u32]) -> Result<Slots, Fault> {
+    numbers.iter().try_fold(Slots::NONE, |slots, &number| {
+        let slot = Slots::all(number).without(Slots::all(number.saturating_sub(1)));
+        let is_new = number <= limits::PERMITS && slots.without(slot) == slots && !slot.is_empty();
+        is_new
+            .then(|| slots.with(slot))
+            .ok_or_else(|| malformed(format!("slots {numbers:?}")))
     })
 }
 

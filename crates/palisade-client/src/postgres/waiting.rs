@@ -34,6 +34,7 @@ pub(super) async fn acquire(
                 return Ok(Acquired::Granted(Granted {
                     token: grant.token,
                     shared: None,
+                    slots: palisade_core::Slots::NONE,
                     lease: LeaseId(grant.token),
                     key: LeaseKey::from_bytes(*request.request.as_bytes()),
                     ttl,

@@ -56,6 +56,7 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
                 return Ok(Acquired::Granted(Granted {
                     token: answer.token()?,
                     shared: None,
+                    slots: palisade_core::Slots::NONE,
                     lease: LeaseId(answer.token()?),
                     key: LeaseKey::from_bytes(*request.request.as_bytes()),
                     ttl,

@@ -307,6 +307,7 @@ impl Asked<'_> {
         Acquired::Granted(Granted {
             token,
             shared: None,
+            slots: palisade_core::Slots::NONE,
             lease: LeaseId(token),
             key: LeaseKey::from_bytes(*self.request.request.as_bytes()),
             ttl: self.ttl,

@@ -112,7 +112,7 @@ impl Tables {
     #[inline]
     pub(super) fn fencing(&self, grant: Slot) -> (Token, Slot) {
         if is_share(grant) {
-            return (self.phase_of(grant), self.grant(grant).lease);
+            return (self.fencing_of_share(grant), self.grant(grant).lease);
         }
         let Grant { token, lease, .. } = *self.writer(grant);
         (token, lease)

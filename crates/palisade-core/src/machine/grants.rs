@@ -16,6 +16,7 @@ use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::{ClientId, LockName};
 use crate::outcome::{Change, Effect, Ending, Granted, Holder, Outcome, Renewed};
+use crate::permits::{Permits, Slots};
 use crate::time::{Span, Ttl};
 use crate::token::Token;
 
@@ -97,7 +98,9 @@ impl Machine {
         let Outcome::Granted(first) = &known.outcome else {
             return Some(known.outcome.clone());
         };
-        if first.shared.is_some() != (again.mode == LockMode::Shared) {
+        if first.shared.is_some() != (again.mode == LockMode::Shared)
+            || first.slots.count() != again.mode.permits().map_or(0, Permits::wanted)
+        {
             return Some(reused());
         }
         let (key, token) = (first.key, Some(first.number()));
@@ -136,6 +139,9 @@ impl Machine {
                 given_ms: wait.as_millis(),
             });
         }
+        if let LockMode::Permits(permits) = acquire.mode {
+            Machine::check_permits(&acquire.lock, permits)?;
+        }
         match acquire.under {
             Under::New { ttl, .. } => self.check_ttl(ttl),
             Under::Existing { .. } => Ok(()),
@@ -165,16 +171,19 @@ impl Machine {
         };
         let lock = match standing {
             Standing::Free => return self.grant_free(acquire, lease, effects),
-            Standing::Kept(lock) => return self.wait_or_deny(lock, acquire),
+            Standing::Kept(lock) => return self.decide_kept(lock, acquire),
             Standing::Shared(lock) => return self.decide_shared(lock, acquire, lease, effects),
             Standing::Held(lock) => lock,
         };
+        if let LockMode::Permits(_) = acquire.mode {
+            return self.decide_kept(lock, acquire);
+        }
         let grant = self.tables.grant_on(lock);
         let holder = self.tables.writer(lock).lease();
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
             return match acquire.mode {
                 LockMode::Exclusive => Outcome::Granted(self.granted(grant, Span::ZERO)),
-                LockMode::Shared => self.downgrade(grant, acquire.metadata, effects),
+                _ => self.downgrade(grant, acquire.metadata, effects),
             };
         }
         if self.tables.is_of(grant, self.contender(&acquire.client)) {
@@ -259,7 +268,7 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, lease, self.contender(&acquire.client));
-        if acquire.mode == LockMode::Shared {
+        if acquire.mode != LockMode::Exclusive {
             return self.grant_first_share(acquire, token, lease, effects);
         }
         let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
@@ -282,8 +291,8 @@ impl Machine {
         let lock = self.tables.lock_of(grant);
         self.end(grant, Ending::Superseded, None, effects);
         if acquire.mode == LockMode::Shared {
-            let metadata = acquire.metadata;
-            let granted = self.grant_share(lock, token, lease, metadata, Span::ZERO, effects);
+            let (mode, metadata) = (acquire.mode, acquire.metadata);
+            let granted = self.grant_share(lock, token, lease, mode, metadata, Span::ZERO, effects);
             self.admit(lock, effects);
             return granted;
         }
@@ -304,8 +313,9 @@ impl Machine {
         };
         let lease = self.open(token, waiter.lease, client);
         let waited = self.now.since(waiter.since);
-        if waiter.mode == LockMode::Shared {
-            return self.grant_share(lock, token, lease, waiter.metadata, waited, effects);
+        if waiter.mode != LockMode::Exclusive {
+            let (mode, metadata) = (waiter.mode, waiter.metadata);
+            return self.grant_share(lock, token, lease, mode, metadata, waited, effects);
         }
         self.tables.regrant(lock, token, self.wall, lease);
         self.finish_grant(lock, waiter.metadata, waited, effects)
@@ -365,6 +375,7 @@ impl Machine {
         Granted {
             token,
             shared,
+            slots: Slots::NONE,
             lease: lease.id,
             key: lease.key,
             ttl: lease.ttl,
@@ -485,7 +496,7 @@ impl Machine {
 
     /// Whether a lock is held now. A grant whose lease is over by this very instant ends first, and so does the time
     /// of an orphan: the boundary is exact, whatever the timers have seen. The lease's other grants wait for their turn.
-    fn stand(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Standing {
+    pub(super) fn stand(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Standing {
         let Some(slot) = self.tables.find_lock(lock) else {
             return Standing::Free;
         };
@@ -599,7 +610,7 @@ impl Machine {
         Holder {
             client: self.tables.clients[lease.client.slot()].id.clone(),
             token: match is_share(grant) {
-                true => self.tables.phase_of(grant),
+                true => self.tables.fencing_of_share(grant),
                 false => held.token(),
             },
             remaining: lease.expires.since(self.now),

@@ -23,6 +23,7 @@ mod grant;
 mod grants;
 mod index;
 mod memory;
+mod permits;
 mod query;
 pub(crate) mod record;
 mod restore;
@@ -175,6 +176,7 @@ impl Machine {
                 token,
                 reason,
             } => self.revoke(&lock, token, reason, effects),
+            Command::Resize { lock, permits } => self.resize(&lock, permits, effects),
             Command::Withdraw(request) => self.withdraw(&request, effects),
             Command::Abandon(request) => self.abandon(request, effects),
             Command::Expire | Command::Grace(_) => {

@@ -92,6 +92,7 @@ impl Machine {
         live.map(|reader| Reader {
             holder: self.holder_at(reader, now),
             id: GrantId(self.tables.grant(reader).token()),
+            slots: self.tables.slots_of(reader),
             acquired_at: self.tables.grant(reader).wall(),
             metadata: self.tables.metadata_of(reader).map(Box::from),
         })
@@ -146,6 +147,7 @@ impl Machine {
         let name = self.tables.locks[slot].name.clone();
         if self.tables.is_kept(slot) {
             return Some(LockView {
+                permits: self.tables.permits(slot),
                 waiters: self.tables.waiting(slot),
                 ..LockView::free(name)
             });
@@ -158,6 +160,7 @@ impl Machine {
             acquired_at: Some(self.tables.grant(grant).wall()),
             metadata: self.tables.metadata_of(grant).map(Box::from),
             reader_count: self.tables.readers(slot),
+            permits: self.tables.permits(slot),
             waiters: self.tables.waiting(slot),
             ..LockView::free(name)
         })

@@ -28,6 +28,8 @@ pub(crate) struct Extra {
     pub(crate) waiting: u32,
     /// The holders of a shared phase, the oldest first.
     pub(super) readers: Readers,
+    /// How many permits there are, if the lock is a semaphore.
+    pub(super) permits: Option<u32>,
 }
 
 /// A live lease. It ends with its last grant.
@@ -130,6 +132,7 @@ impl Extra {
             last: NIL,
             waiting: 0,
             readers: Readers::NONE,
+            permits: None,
         }
     }
 }

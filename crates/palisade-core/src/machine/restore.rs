@@ -24,6 +24,7 @@ use super::{Machine, Tables};
 use crate::id::{LeaseKey, Principal};
 use crate::limits;
 use crate::name::LockName;
+use crate::permits::Slots;
 use crate::time::{Timestamp, WallTime};
 use crate::token::Token;
 
@@ -159,7 +160,11 @@ impl Grants {
     }
 
     fn take_share(&mut self, share: ShareRecord) -> Result<(), Corrupt> {
-        let ShareRecord { grant, phase } = share;
+        let ShareRecord {
+            grant,
+            phase,
+            permits,
+        } = share;
         let lock = match self.tables.find_lock(&grant.lock) {
             Some(lock) if !self.tables.is_shared(lock) => {
                 return Err(Corrupt("a lock has two grants"));
@@ -171,20 +176,39 @@ impl Grants {
             None => {
                 let lock = self.tables.add_lock(grant.lock, phase, WallTime::default());
                 self.tables.begin_phase(lock, phase);
+                if let Some((of, _)) = permits {
+                    self.tables.extra_mut(lock).permits = Some(of);
+                }
                 lock
             }
         };
+        let slots = permits.map_or(Slots::NONE, |(_, slots)| slots);
+        if self.tables.permits(lock) != permits.map(|(of, _)| of)
+            || slots.is_empty() == permits.is_some()
+        {
+            return Err(Corrupt("the holders of a lock do not agree on its permits"));
+        }
+        let taken = self.tables.readers_of(lock);
+        if taken
+            .map(|other| self.tables.slots_of(other))
+            .any(|other| slots.without(other) != slots)
+        {
+            return Err(Corrupt("a slot has two holders"));
+        }
         if phase > grant.token {
             return Err(Corrupt("a shared grant is older than its phase"));
         }
         self.tables
-            .add_share(lock, grant.token, grant.wall, grant.metadata);
+            .add_share(lock, grant.token, grant.wall, slots, grant.metadata);
         self.shares.push(grant.key);
         Ok(())
     }
 
     fn take_kept(&mut self, kept: KeptRecord) -> Result<(), Corrupt> {
-        self.add(kept.lock, kept.last, WallTime::default())?;
+        let lock = self.add(kept.lock, kept.last, WallTime::default())?;
+        if kept.permits.is_some() {
+            self.tables.extra_mut(lock).permits = kept.permits;
+        }
         Ok(())
     }
 
@@ -362,6 +386,9 @@ impl Machine {
         }
         if waiter.arrival > self.arrivals {
             return Err(Corrupt("a request waits that has not arrived"));
+        }
+        if waiter.mode.permits().is_some() != self.tables.permits(lock).is_some() {
+            return Err(Corrupt("a request waits for a lock of another kind"));
         }
         let latest = waiter.deadline.min(self.now.after(limits::ORPHAN_WINDOW));
         if waiter.orphan.is_some_and(|until| until > latest) {

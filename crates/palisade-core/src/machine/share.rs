@@ -16,6 +16,8 @@ use core::hash::BuildHasher;
 use super::grant::{Grant, SHARED};
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
+use crate::id::GrantId;
+use crate::permits::Slots;
 use crate::time::WallTime;
 use crate::token::Token;
 
@@ -31,6 +33,7 @@ pub(crate) struct Share {
     /// The lock's other readers; slots with [`SHARE`].
     prev: Slot,
     next: Slot,
+    slots: Slots,
     metadata: Option<Box<str>>,
 }
 
@@ -74,6 +77,7 @@ impl Tables {
         lock: Slot,
         number: Token,
         wall: WallTime,
+        slots: Slots,
         metadata: Option<Box<str>>,
     ) -> Slot {
         let readers = &mut self.extra_mut(lock).readers;
@@ -85,6 +89,7 @@ impl Tables {
                 lock,
                 prev,
                 next: NIL,
+                slots,
                 metadata,
             });
         let readers = &mut self.extra_mut(lock).readers;
@@ -198,6 +203,28 @@ impl Tables {
     #[inline(never)]
     pub(super) fn phase_of(&self, share: Slot) -> Token {
         self.locks[self.share(share).lock].grant.token()
+    }
+
+    /// The fencing token of a grant that has a record of its own: a reader's is its phase's, and a semaphore's holder
+    /// has its own number (P2).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fencing_of_share(&self, share: Slot) -> Token {
+        match self.slots_of(share).is_empty() {
+            true => self.phase_of(share),
+            false => self.share(share).grant.token(),
+        }
+    }
+
+    /// The number that names a reader; a semaphore's holder is named by its token.
+    pub(super) fn reader_id(&self, share: Slot) -> Option<GrantId> {
+        let share = self.share(share);
+        share.slots.is_empty().then(|| GrantId(share.grant.token()))
+    }
+
+    /// The slots that a grant holds.
+    pub(crate) fn slots_of(&self, share: Slot) -> Slots {
+        self.share(share).slots
     }
 
     /// What the holder by a grant said about itself.

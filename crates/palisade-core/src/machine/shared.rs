@@ -9,9 +9,9 @@ use super::grants::{LeaseFor, is_meant};
 use super::memory::Over;
 use super::slab::Slot;
 use crate::command::{Acquire, GrantRef, LockMode};
-use crate::id::GrantId;
 use crate::invalid::Invalid;
 use crate::outcome::{Change, Effect, Ending, Event, Granted, Holder, Outcome};
+use crate::permits::Slots;
 use crate::time::Span;
 use crate::token::Token;
 
@@ -27,12 +27,18 @@ impl Machine {
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
+        if let Err(invalid) = self.check_kind(lock, acquire.mode) {
+            return Outcome::Invalid(invalid);
+        }
+        if let LockMode::Permits(permits) = acquire.mode {
+            return self.decide_permits(lock, acquire, permits, lease, effects);
+        }
         if let LeaseFor::Live(mine) = lease
             && let Some(share) = self.tables.find_share(lock, mine)
         {
             return match acquire.mode {
                 LockMode::Shared => Outcome::Granted(self.granted(share, Span::ZERO)),
-                LockMode::Exclusive => Outcome::Invalid(Invalid::Upgrade),
+                _ => Outcome::Invalid(Invalid::Upgrade),
             };
         }
         if acquire.mode == LockMode::Exclusive || self.tables.first_waiter(lock).is_some() {
@@ -42,17 +48,21 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(number, lease, self.contender(&acquire.client));
-        self.grant_share(lock, number, lease, acquire.metadata, Span::ZERO, effects)
+        let (mode, metadata) = (acquire.mode, acquire.metadata);
+        self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
     }
 
-    /// Adds a reader. On a lock that nobody holds it begins a phase, whose token is the reader's number (S1).
+    /// Adds a reader, or a holder of permits. On a lock that nobody holds it begins a phase, whose token is the reader's
+    /// number (S1).
     #[cold]
     #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "what a grant consists of")]
     pub(super) fn grant_share(
         &mut self,
         lock: Slot,
         number: Token,
         lease: Slot,
+        mode: LockMode,
         metadata: Option<Box<str>>,
         waited: Span,
         effects: &mut Vec<Effect>,
@@ -61,7 +71,21 @@ impl Machine {
         if !self.tables.is_shared(lock) {
             self.tables.begin_phase(lock, number);
         }
-        let share = self.tables.add_share(lock, number, self.wall, metadata);
+        let slots = match mode.permits() {
+            None => Slots::NONE,
+            Some(permits) => {
+                self.tables
+                    .extra_mut(lock)
+                    .permits
+                    .get_or_insert(permits.of());
+                let free = self.tables.free_slots(lock);
+                // Every caller has compared the two.
+                free.lowest(permits.wanted()).unwrap_or(free)
+            }
+        };
+        let share = self
+            .tables
+            .add_share(lock, number, self.wall, slots, metadata);
         self.tables.tie_share(share, lease);
         let ttl = self.tables.lease_of(share).ttl;
         self.event(share, Change::Granted { ttl }, effects);
@@ -79,26 +103,34 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         let lock = self.tables.add_lock(acquire.lock, number, self.wall);
-        self.grant_share(lock, number, lease, acquire.metadata, Span::ZERO, effects)
+        let (mode, metadata) = (acquire.mode, acquire.metadata);
+        self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
     }
 
     #[cold]
     #[inline(never)]
     pub(super) fn granted_share(&self, share: Slot, waited: Span) -> Granted {
         let grant = self.tables.grant(share);
-        let id = GrantId(grant.token());
-        self.granted_by(grant, self.tables.phase_of(share), Some(id), waited)
+        Granted {
+            slots: self.tables.slots_of(share),
+            ..self.granted_by(
+                grant,
+                self.tables.fencing_of_share(share),
+                self.tables.reader_id(share),
+                waited,
+            )
+        }
     }
 
     #[cold]
     #[inline(never)]
     pub(super) fn event_of_share(&self, share: Slot, change: Change, effects: &mut Vec<Effect>) {
-        let (grant, lease) = self.tables.held(share);
+        let lease = self.tables.lease_of(share);
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
-            token: self.tables.phase_of(share),
-            shared: Some(GrantId(grant.token())),
+            token: self.tables.fencing_of_share(share),
+            shared: self.tables.reader_id(share),
             lock: self.tables.locks[self.tables.lock_of(share)].name.clone(),
             client: self.tables.clients[lease.client.slot()].id.clone(),
             change,
@@ -142,7 +174,7 @@ impl Machine {
         let lock = self.tables.lock_of(share);
         let last = self.holder_by(share);
         self.end(share, how, reason, effects);
-        if !self.tables.is_shared(lock) {
+        if !self.tables.is_shared(lock) || self.tables.permits(lock).is_some() {
             self.wake(lock, &last, effects);
         }
     }
@@ -161,7 +193,9 @@ impl Machine {
         };
         let (lock, lease) = (self.tables.lock_of(grant), self.tables.grant(grant).lease());
         // Tied before the exclusive grant ends: the lease must not end with it.
-        let share = self.tables.add_share(lock, number, self.wall, metadata);
+        let share = self
+            .tables
+            .add_share(lock, number, self.wall, Slots::NONE, metadata);
         self.tables.tie_share(share, lease);
         self.end(grant, Ending::Superseded, None, effects);
         self.tables.begin_phase(lock, number);
@@ -186,6 +220,9 @@ impl Machine {
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        if self.tables.permits(lock).is_some() {
+            return self.bring_up_semaphore(lock, effects);
+        }
         let most = match self.expiry {
             Expiry::Whole => u32::MAX,
             Expiry::AtMost { beside, .. } => beside.max(1),
@@ -244,8 +281,10 @@ impl Machine {
 
     /// No grant of the lock's phase has the number that was named.
     pub(super) fn stale(&self, lock: Slot) -> Outcome {
+        let holders = self.tables.readers_of(lock);
+        let highest = holders.map(|share| self.tables.fencing_of_share(share));
         Outcome::Stale {
-            highest: self.tables.grant(lock).token(),
+            highest: highest.max().unwrap_or(self.tables.grant(lock).token()),
         }
     }
 
@@ -255,7 +294,7 @@ impl Machine {
     pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Holder {
         let ahead = self.ahead_on(lock);
         match self.tables.first_waiter(lock) {
-            Some(first) if mode == LockMode::Shared && self.tables.is_shared(lock) => Holder {
+            Some(first) if mode != LockMode::Exclusive && self.tables.is_shared(lock) => Holder {
                 client: self.tables.clients[self.tables.waiters[first].client.slot()]
                     .id
                     .clone(),

@@ -13,6 +13,7 @@ use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
+use crate::permits::Slots;
 use crate::time::{Timestamp, Ttl, WallTime};
 use crate::token::Token;
 
@@ -109,6 +110,8 @@ pub struct ShareRecord {
     pub grant: GrantRecord,
     /// The token of its phase.
     pub phase: Token,
+    /// Of a semaphore: how many permits it has, and the slots of this grant.
+    pub permits: Option<(u32, Slots)>,
 }
 
 /// A lock that nobody holds, kept for an orphan that is first in its queue.
@@ -118,6 +121,8 @@ pub struct KeptRecord {
     pub lock: LockName,
     /// The token of its last grant.
     pub last: Token,
+    /// Of a semaphore: how many permits it has.
+    pub permits: Option<u32>,
 }
 
 /// A request that waits.
@@ -219,6 +224,10 @@ impl Machine {
         Record::Share(ShareRecord {
             grant: self.record_of(slot),
             phase: self.tables.phase_of(slot),
+            permits: self
+                .tables
+                .permits(self.tables.lock_of(slot))
+                .map(|of| (of, self.tables.slots_of(slot))),
         })
     }
 
@@ -237,6 +246,7 @@ impl Machine {
         Record::Kept(KeptRecord {
             lock: self.tables.locks[slot].name.clone(),
             last: self.tables.grant(slot).token(),
+            permits: self.tables.permits(slot),
         })
     }
 

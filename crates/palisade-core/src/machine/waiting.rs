@@ -127,7 +127,7 @@ impl Machine {
         while let Some(first) = self.tables.first_waiter(lock) {
             let Waiter { orphan, mode, .. } = self.tables.waiters[first];
             let is_over = self.tables.waiters[first].ends() <= self.now;
-            let has_to_wait = mode == LockMode::Exclusive && self.tables.is_shared(lock);
+            let has_to_wait = self.tables.is_shared(lock) && self.is_in_the_way(lock, mode);
             if !is_over && (orphan.is_some() || has_to_wait) {
                 return;
             }
@@ -148,6 +148,15 @@ impl Machine {
         }
         if self.tables.is_kept(lock) {
             self.tables.close_lock(lock);
+        }
+    }
+
+    /// Whether the holders of a lock that is not held exclusively keep the first request of its queue waiting.
+    fn is_in_the_way(&self, lock: Slot, mode: LockMode) -> bool {
+        match mode {
+            LockMode::Exclusive => true,
+            LockMode::Shared => false,
+            LockMode::Permits(permits) => self.tables.free_slots(lock).count() < permits.wanted(),
         }
     }
 
@@ -174,7 +183,10 @@ impl Machine {
         if let LeaseFor::Live(lease) = lease
             && let Some(share) = self.tables.find_share(lock, lease)
         {
-            // Another request of its lease was right before it.
+            // Another request of its lease was before it.
+            if let LockMode::Permits(permits) = mode {
+                return self.again(share, permits, self.now.since(since));
+            }
             return Outcome::Granted(self.granted(share, self.now.since(since)));
         }
         self.grant_waiter(
@@ -200,7 +212,12 @@ impl Machine {
 
     /// Takes a request that is not granted out of its queue, with an answer or with none. If the lock was kept for
     /// it, or it kept readers waiting behind readers, the next one is looked at.
-    fn leave(&mut self, slot: Slot, outcome: Option<Outcome>, effects: &mut Vec<Effect>) {
+    pub(super) fn leave(
+        &mut self,
+        slot: Slot,
+        outcome: Option<Outcome>,
+        effects: &mut Vec<Effect>,
+    ) {
         let Waiter {
             lock,
             request,

@@ -5,8 +5,8 @@
 use palisade_core::machine::Applied;
 use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, Event, GrantRef, Granted, Holder, LeaseKey, Limits,
-    LockMode, LockName, Machine, Outcome, Principal, RequestId, Span, Timestamp, Token, Ttl, Under,
-    WallTime, invariants,
+    LockMode, LockName, Machine, Outcome, Permits, Principal, RequestId, Span, Timestamp, Token,
+    Ttl, Under, WallTime, invariants,
 };
 
 /// The time to live of a lease when a test does not care.
@@ -176,6 +176,11 @@ impl Ask {
 
     pub(crate) fn shared(mut self) -> Ask {
         self.acquire.mode = LockMode::Shared;
+        self
+    }
+
+    pub(crate) fn permits(mut self, wanted: u32, of: u32) -> Ask {
+        self.acquire.mode = LockMode::Permits(Permits::new(wanted, of).unwrap());
         self
     }
 

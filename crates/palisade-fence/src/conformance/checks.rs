@@ -1,6 +1,7 @@
 //! The checks, one function each, named after the property that they prove.
 
 use palisade_core::fence::{Pass, Reject, Sequence};
+use palisade_core::{LockName, slot_key};
 
 use crate::conformance::frozen::{
     a_frozen_writer_loses_nothing, a_write_given_up_and_repeated_is_there_once,
@@ -33,6 +34,7 @@ pub(super) async fn common<S: Subject>(s: &S, habit: Habit, report: &mut Report)
         a_stale_claim_is_rejected;
         readers_of_one_phase_pass_together_and_a_late_writer_does_not;
         a_zombie_reader_is_rejected;
+        a_slots_zombie_is_rejected_beside_live_holders;
         a_write_claims_by_itself;
         claiming_again_is_admitted;
         a_released_token_counts_until_a_higher_one_comes;
@@ -132,6 +134,30 @@ async fn a_zombie_reader_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     admitted(r.put(5, "new").await?)?;
     stale(r.read(3).await?, 5)?;
     r.holds(Some("new")).await
+}
+
+/// Each slot of a semaphore has a ratchet of its own: its next holder fences its former one, and no other live holder,
+/// whichever tokens they have (P3).
+async fn a_slots_zombie_is_rejected_beside_live_holders<S: Subject>(s: &S) -> Result<(), Failure> {
+    let lock = LockName::new("gpu").map_err(|invalid| invalid.to_string())?;
+    let mut slots = Vec::new();
+    for (slot, token) in [(1, 5), (2, 7), (3, 9)] {
+        let key = slot_key(&lock, slot).map_err(|invalid| invalid.to_string())?;
+        let slot = Probe::fresh(s, key.as_str()).await?;
+        admitted(slot.claim(token).await?)?;
+        slots.push((slot, token));
+    }
+    let (first, _) = slots.first().ok_or("the check's own slots")?;
+    admitted(first.claim(11).await?)?;
+    stale(first.put(5, "late").await?, 11)?;
+    stale(first.read(5).await?, 11)?;
+    first.holds(None).await?;
+    for (slot, token) in &slots[1..] {
+        reads(slot.read(*token).await?, None)?;
+        admitted(slot.put(*token, "live").await?)?;
+    }
+    admitted(first.put(11, "new").await?)?;
+    first.holds(Some("new")).await
 }
 
 async fn a_stale_read_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {

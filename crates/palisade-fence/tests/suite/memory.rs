@@ -48,6 +48,25 @@ async fn the_textbook_fence_fails_where_it_must() {
     assert_eq!(report.failed(), TEXTBOOK_FAILS, "{report}");
 }
 
+/// All slots of a semaphore under one ratchet: what a program does that claims the lock's name.
+struct OneKey(Memory);
+
+impl Subject for OneKey {
+    type Fence = memory::Resource;
+
+    async fn fresh(&self, name: &str) -> Result<memory::Resource, Fault> {
+        let lock = name.split_once('~').map_or(name, |(lock, _slot)| lock);
+        self.0.fresh(lock).await
+    }
+}
+
+#[tokio::test]
+async fn one_ratchet_for_all_slots_refuses_live_holders() {
+    let report = conformance::run(&OneKey(Memory::new(Mode::Claim)), Habit::CLAIM).await;
+    let expected = ["a_slots_zombie_is_rejected_beside_live_holders"];
+    assert_eq!(report.failed(), expected, "{report}");
+}
+
 #[tokio::test]
 async fn no_fence_fails_where_it_must() {
     let report = conformance::run(&Memory::new(Mode::DangerUnfenced), Habit::CLAIM).await;

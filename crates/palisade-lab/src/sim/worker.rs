@@ -125,7 +125,7 @@ impl Worker {
         });
         hold(&self.port.hand).insert(lock, lease);
         match mode {
-            LockMode::Exclusive => self.use_it(lock, token).await,
+            LockMode::Exclusive | LockMode::Permits(_) => self.use_it(lock, token).await,
             LockMode::Shared => self.read_it(lock, token).await,
         }
     }

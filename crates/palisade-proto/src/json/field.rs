@@ -6,14 +6,14 @@
 use serde::de::{Deserialize as _, Deserializer, Error, Unexpected};
 use serde_json::{Number, Value};
 
-use super::{LockMode, MAX_FENCING_TOKEN};
+use super::{LockMode, MAX_FENCING_TOKEN, PermitsBody};
 
 /// Declares the readers of one field: `optional` and `required`.
 macro_rules! field {
     ($name:ident: $type:ty = $read:ident, $must:literal) => {
         pub(super) mod $name {
-            #[allow(unused_imports, reason = "one field has a type of its own")]
-            use super::{Deserializer, Error, LockMode, Value, complaint};
+            #[allow(unused_imports, reason = "two fields have types of their own")]
+            use super::{Deserializer, Error, LockMode, PermitsBody, Value, complaint};
 
             const MUST: &str = concat!(stringify!($name), " must be ", $must);
 
@@ -42,7 +42,10 @@ field!(reason: String = text, "a string of 0 ..= 256 bytes");
 field!(lease_duration_ms: u64 = integer, "an integer in 100 ..= 86400000");
 field!(wait_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(fencing_token: u64 = integer, "an integer in 1 ..= 9007199254740991");
-field!(mode: LockMode = mode, "\"exclusive\" or \"shared\"");
+field!(mode: LockMode = mode, "\"exclusive\", \"shared\" or \"permits\"");
+field!(permits: PermitsBody = permits, "an object such as {\"count\": 1, \"of\": 5}");
+field!(count: u64 = integer, "an integer in 1 ..= 64");
+field!(of: u64 = integer, "an integer in 1 ..= 64");
 field!(ms: u64 = integer, "an integer in 1 ..= 31536000000");
 
 fn text<'de, D: Deserializer<'de>>(
@@ -65,7 +68,21 @@ fn mode<'de, D: Deserializer<'de>>(
         None if value.is_null() => Ok(None),
         Some("exclusive") => Ok(Some(LockMode::Exclusive)),
         Some("shared") => Ok(Some(LockMode::Shared)),
+        Some("permits") => Ok(Some(LockMode::Permits)),
         _ => Err(D::Error::custom(complaint(must, &value))),
+    }
+}
+
+fn permits<'de, D: Deserializer<'de>>(
+    input: D,
+    must: &'static str,
+) -> Result<Option<PermitsBody>, D::Error> {
+    match Value::deserialize(input)? {
+        Value::Null => Ok(None),
+        value @ Value::Object(_) => PermitsBody::deserialize(value)
+            .map(Some)
+            .map_err(|error| D::Error::custom(format!("permits: {error}"))),
+        other => Err(D::Error::custom(complaint(must, &other))),
     }
 }
 

@@ -16,9 +16,12 @@ pub use object::Object;
 pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,
     EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, QueuedBody, RankingReply,
-    ReleaseReply, RenewReply, StatusReply,
+    ReleaseReply, RenewReply, ResizeReply, StatusReply,
 };
-pub use request::{AcquireBody, AdvanceBody, BreakBody, LockMode, Nothing, ReleaseBody, RenewBody};
+pub use request::{
+    AcquireBody, AdvanceBody, BreakBody, LockMode, Nothing, PermitsBody, ReleaseBody, RenewBody,
+    ResizeBody,
+};
 
 /// Shortest and longest lease in milliseconds: 100 ms – 24 h. The authority may narrow it.
 pub const LEASE_DURATION_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::LockMode;
+use super::{LockMode, PermitsBody};
 use crate::Code;
 
 /// A lock that was granted.
@@ -30,6 +30,9 @@ pub struct AcquireReply {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub grant_id: Option<u64>,
+    /// Of permits: the slots, rising. A fence has a ratchet for each, under `RESOURCE_ID~SLOT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<u32>,
     /// How long the lease lasts from a renewal.
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_duration_ms: u64,
@@ -79,6 +82,9 @@ pub struct HolderBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub grant_id: Option<u64>,
+    /// Its slots of a semaphore; only where one lock is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<u32>,
     /// The wall clock at the grant, for people; only when a lock is shown or listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired_at: Option<String>,
@@ -144,6 +150,17 @@ pub struct BreakReply {
     pub fencing_token: u64,
 }
 
+/// A semaphore that has another number of permits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ResizeReply {
+    /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    pub resource_id: String,
+    /// How many permits it has. Holders of slots above it keep them.
+    #[schema(minimum = 1, maximum = 64)]
+    pub permits: u32,
+}
+
 /// One lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LockReply {
@@ -152,6 +169,10 @@ pub struct LockReply {
     pub resource_id: String,
     /// Who has it, of several readers the oldest; `null` when it is free.
     pub holder: Option<HolderBody>,
+    /// How many permits it has, if it is a semaphore; the readers are then its holders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 64)]
+    pub permits: Option<u32>,
     /// How many readers hold it; left out if it is not held in shared mode.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reader_count: u32,
@@ -178,6 +199,9 @@ pub struct QueuedBody {
     pub client_id: String,
     /// What for.
     pub mode: LockMode,
+    /// With mode `permits`: how many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permits: Option<PermitsBody>,
     /// How long it has waited, from its latest attempt.
     pub waited_ms: u64,
     /// How long until it leaves the queue.
@@ -342,6 +366,7 @@ mod tests {
                 fencing_token: 33,
                 remaining_ms: 4_210,
                 grant_id: None,
+                slots: Vec::new(),
                 acquired_at: None,
                 metadata: None,
             }),
@@ -359,6 +384,7 @@ mod tests {
         let free = LockReply {
             resource_id: "x".into(),
             holder: None,
+            permits: None,
             reader_count: 0,
             readers: Vec::new(),
             waiters: 0,

@@ -68,6 +68,37 @@ pub struct AcquireBody {
         skip_serializing_if = "Option::is_none"
     )]
     pub mode: Option<LockMode>,
+    /// Asks for slots of a semaphore. `mode` is then left out, or `permits`.
+    #[serde(
+        default,
+        deserialize_with = "field::permits::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub permits: Option<PermitsBody>,
+}
+
+/// Permits of a semaphore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PermitsBody {
+    /// How many, all or none: at most `of`.
+    #[serde(deserialize_with = "field::count::required")]
+    #[schema(minimum = 1, maximum = 64, example = 1)]
+    pub count: u64,
+    /// How many the semaphore has. While it is in use, everybody asks with the same number.
+    #[serde(deserialize_with = "field::of::required")]
+    #[schema(minimum = 1, maximum = 64, example = 5)]
+    pub of: u64,
+}
+
+/// Gives a semaphore another number of permits: an operator's call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeBody {
+    /// How many it has from now on.
+    #[serde(deserialize_with = "field::of::required")]
+    #[schema(minimum = 1, maximum = 64, example = 3)]
+    pub of: u64,
 }
 
 /// Whom a grant keeps out.
@@ -78,6 +109,8 @@ pub enum LockMode {
     Exclusive,
     /// Writers: a reader among others.
     Shared,
+    /// Whoever finds no free slot: permits of a semaphore.
+    Permits,
 }
 
 /// Extends the lease that a grant is under.

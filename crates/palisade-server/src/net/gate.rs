@@ -172,7 +172,7 @@ impl Gate {
         match &request {
             Request::Acquire(wish) => {
                 let verb = match wish.mode {
-                    LockMode::Exclusive => Verb::Hold,
+                    LockMode::Exclusive | LockMode::Permits(_) => Verb::Hold,
                     LockMode::Shared => Verb::Share,
                 };
                 lock(verb, &wish.lock)?;
@@ -186,7 +186,9 @@ impl Gate {
             }
             // It names no lock; its id has 128 random bits.
             Request::Abandon(_) => any(Verb::Share)?,
-            Request::Revoke { lock: name, .. } => lock(Verb::Break, name)?,
+            Request::Revoke { lock: name, .. } | Request::Resize { lock: name, .. } => {
+                lock(Verb::Break, name)?
+            }
             Request::Show(name) => lock(Verb::Observe, name)?,
             Request::List { .. } => {
                 any(Verb::Observe)?;

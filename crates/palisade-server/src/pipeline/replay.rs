@@ -434,7 +434,8 @@ mod tests {
             assert!(bytes(&read)[from..] == state[from..], "version {version}");
         }
         assert!(golden[0].1 != golden[1].1, "the rule makes a difference");
-        let unknown = Replay::from_nothing(1).batch(&[6, 0, 0]).unwrap_err();
+        let unknown = [codec::BATCH_VERSION + 1, 0, 0];
+        let unknown = Replay::from_nothing(1).batch(&unknown).unwrap_err();
         let why = "a batch has an unknown version";
         assert!(unknown.to_string().contains(why), "{unknown}");
     }
@@ -478,7 +479,12 @@ mod tests {
             key: LeaseKey::from_bytes(id(1)),
             token: None,
         });
-        for (mode, version) in [(LockMode::Exclusive, 3), (LockMode::Shared, 4)] {
+        let permits = LockMode::Permits(palisade_core::Permits::new(1, 2).unwrap());
+        for (mode, version) in [
+            (LockMode::Exclusive, 3),
+            (LockMode::Shared, 4),
+            (permits, 6),
+        ] {
             let mut replay = Replay::from_nothing(1);
             let mut batch = Vec::new();
             codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));

@@ -31,6 +31,13 @@ pub enum Request {
         /// Why.
         reason: Box<str>,
     },
+    /// An operator gives a semaphore another number of permits.
+    Resize {
+        /// The lock.
+        lock: LockName,
+        /// How many it has from now on.
+        permits: u32,
+    },
     /// Asks who holds a lock.
     Show(LockName),
     /// Asks for one page of the locks held.

@@ -33,6 +33,7 @@ mod net_openapi;
 #[cfg(feature = "net")]
 mod net_page;
 #[cfg(feature = "net")]
+mod net_permits;
 mod net_session;
 mod net_shared;
 #[cfg(feature = "net")]

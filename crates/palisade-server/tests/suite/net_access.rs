@@ -91,6 +91,7 @@ enum Asked {
     Release,
     Abandon,
     Break,
+    Resize,
     Show,
     List,
     Status,
@@ -102,12 +103,13 @@ enum Asked {
     View,
 }
 
-const ALL: [Asked; 14] = [
+const ALL: [Asked; 15] = [
     Asked::Acquire,
     Asked::Renew,
     Asked::Release,
     Asked::Abandon,
     Asked::Break,
+    Asked::Resize,
     Asked::Show,
     Asked::List,
     Asked::Status,
@@ -127,7 +129,7 @@ impl Asked {
             Asked::Renew | Asked::Release => &["hold", "share", "both"],
             // It names no lock.
             Asked::Abandon => &["hold", "share", "both", "elsewhere"],
-            Asked::Break => &["break"],
+            Asked::Break | Asked::Resize => &["break"],
             Asked::Show | Asked::Watch => &["observe", "both"],
             // Each sees its own part.
             Asked::List => &["observe", "both", "elsewhere"],
@@ -178,6 +180,7 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
             "/v1/locks/x%2F1/break",
             r#"{"fencing_token":999,"reason":"r"}"#.to_owned(),
         ),
+        Asked::Resize => ("POST", "/v1/locks/x%2F1/permits", r#"{"of":2}"#.to_owned()),
         Asked::Show => ("GET", "/v1/locks/x%2F1", String::new()),
         Asked::List => ("GET", "/v1/locks?prefix=x", String::new()),
         Asked::Status => ("GET", "/v1/status", String::new()),
@@ -243,6 +246,7 @@ fn operation(asked: Asked) -> Option<Operation> {
             fencing_token: 999,
             reason: "r".to_owned(),
         }),
+        Asked::Resize => Operation::Resize(v1::ResizeRequest { lock, permits: 2 }),
         Asked::Show => Operation::Show(v1::ShowRequest { lock }),
         Asked::List => Operation::List(v1::ListRequest {
             prefix: "x".to_owned(),
@@ -309,6 +313,7 @@ async fn unary_of(server: &Server, operation: Operation, token: Option<&str>) ->
         Operation::Release(message) => client.release(call(message, token)).await,
         Operation::Abandon(message) => client.abandon(call(message, token)).await,
         Operation::Break(message) => client.r#break(call(message, token)).await,
+        Operation::Resize(message) => client.resize(call(message, token)).await,
         Operation::Show(message) => client.show(call(message, token)).await,
         Operation::List(message) => client.list(call(message, token)).await,
         Operation::Status(message) => client.status(call(message, token)).await,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const REQUEST_ID: &str = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$";
 
 /// Every body that is sent, the path that takes it, and one that is right.
-fn bodies(key: &str) -> [(&'static str, &'static str, Value); 5] {
+fn bodies(key: &str) -> [(&'static str, &'static str, Value); 6] {
     [
         (
             "AcquireBody",
@@ -26,6 +26,8 @@ fn bodies(key: &str) -> [(&'static str, &'static str, Value); 5] {
             "/v1/locks/x/break",
             json!({"fencing_token": 1}),
         ),
+        // Nobody uses this lock, so a number within the bounds is refused for that.
+        ("ResizeBody", "/v1/locks/unused/permits", json!({"of": 2})),
         ("AdvanceBody", "/v1/clock/advance", json!({"ms": 1})),
     ]
 }
@@ -62,10 +64,14 @@ async fn the_documents_bounds_are_the_cores() {
         "ms" => json!({"minimum": 1, "maximum": MAX_ADVANCE_MS}),
         // One of the names of its type.
         "mode" => json!({}),
+        // An object, whose fields have bounds.
+        "permits" => json!({}),
+        "count" | "of" => json!({"minimum": 1, "maximum": limits::PERMITS}),
         other => panic!("{other} is new: say what bounds it has"),
     };
     let schemas = &document["components"]["schemas"];
-    for (body, _, _) in bodies("") {
+    let asked = bodies("").map(|(body, _, _)| body).into_iter();
+    for body in asked.chain(["PermitsBody"]) {
         for (field, schema) in schemas[body]["properties"].as_object().unwrap() {
             assert_eq!(bounds(schema), expected(field), "{body}.{field}");
         }
@@ -80,6 +86,9 @@ async fn the_documents_bounds_are_the_cores() {
         }) {
             let bounds = bounds(&parameter["schema"]);
             let expected = match parameter["name"].as_str().unwrap() {
+                "resource_id" if path.ends_with("/permits") => {
+                    json!({"minLength": 1, "maxLength": limits::SEMAPHORE_NAME_BYTES, "pattern": "^[ -~]+$"})
+                }
                 "resource_id" => name.clone(),
                 "request_id" => json!({"pattern": REQUEST_ID}),
                 "limit" => json!({"minimum": 1, "maximum": LIST_LIMIT.0}),

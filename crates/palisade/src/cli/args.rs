@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use palisade_client::{BearerToken, Fault, TlsFiles};
-use palisade_core::{LockName, Token, Ttl};
+use palisade_core::{LockName, Permits, Token, Ttl};
 
 use super::{help, value};
 
@@ -83,6 +83,10 @@ pub(crate) struct LockArgs {
     /// lock protects.
     #[arg(short, long)]
     pub(crate) shared: bool,
+    /// Hold permits of a semaphore: this many, all or none, of as many as it has. 2/5 is two of five; there are at most
+    /// 64. While it is in use, everybody asks with the same second number.
+    #[arg(long, value_name = "COUNT/OF", conflicts_with = "shared", value_parser = value::permits, allow_hyphen_values = true)]
+    pub(crate) permits: Option<Permits>,
     /// The client id. A request with the id of the current holder takes the lock over, with a higher token.
     /// Without this option every request gets an id of its own.
     #[arg(long, value_name = "ID", value_parser = value::client_id)]
@@ -221,12 +225,27 @@ pub(crate) struct BreakArgs {
     /// The lock.
     #[arg(value_name = "LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
-    /// The fencing token it is held with, or the grant id of a reader, as `palisade show` prints it.
+    /// The fencing token it is held with (of a semaphore, one holder's), or the grant id of a reader, as `palisade show`
+    /// prints it.
     #[arg(long, value_name = "N", value_parser = value::token)]
     pub(crate) token: Token,
     /// Why; everyone who watches the lock sees it. At most 256 bytes.
     #[arg(long, value_name = "TEXT", value_parser = value::reason)]
     pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `palisade permits`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::PERMITS_AFTER)]
+pub(crate) struct PermitsArgs {
+    /// The lock: a semaphore in use.
+    #[arg(value_name = "LOCK", value_parser = value::lock)]
+    pub(crate) lock: LockName,
+    /// How many permits it has from now on: 1 – 64.
+    #[arg(value_name = "COUNT", value_parser = value::permits_of_all)]
+    pub(crate) permits: u32,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }

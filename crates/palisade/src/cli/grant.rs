@@ -2,7 +2,8 @@
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::{
-    Client, Ending, Lease, LockMode, LockRequest, Options, Released, Renewal, without_secrets,
+    Client, Ending, Lease, LockMode, LockRequest, Options, Released, Renewal, Slots,
+    without_secrets,
 };
 use palisade_core::GrantRef;
 use palisade_proto::Code;
@@ -20,6 +21,9 @@ impl LockArgs {
         request = request.ttl(self.ttl.span().to_duration()).wait(self.wait());
         if self.shared {
             request = request.shared();
+        }
+        if let Some(permits) = self.permits {
+            request = request.permits(permits.wanted()).of(permits.of());
         }
         if let Some(id) = &self.client_id {
             request = request.client_id(id);
@@ -84,6 +88,9 @@ fn reply(lease: &Lease) -> serde_json::Value {
     if let Some(id) = lease.grant_id() {
         reply["grant_id"] = id.0.get().into();
     }
+    if !lease.slots().is_empty() {
+        reply["slots"] = lease.slots().iter().collect();
+    }
     reply
 }
 
@@ -101,12 +108,19 @@ fn export(lease: &Lease, url: &str) -> String {
             .grant_id()
             .map(|id| ("PALISADE_GRANT_ID", id.0.to_string())),
     );
+    lines.extend(slot_list(lease.slots()).map(|slots| ("PALISADE_SLOTS", slots)));
     let lines = lines
         .into_iter()
         // Does not export an address with a password.
         .filter(|(name, value)| *name != "PALISADE_AUTHORITY" || without_secrets(value) == *value)
         .map(|(name, value)| format!("export {name}={}", shell_word(&value)));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The numbers of slots, separated by commas; nothing for a lock that is no semaphore.
+pub(crate) fn slot_list(slots: Slots) -> Option<String> {
+    let numbers: Vec<String> = slots.iter().map(|slot| slot.to_string()).collect();
+    (!numbers.is_empty()).then(|| numbers.join(","))
 }
 
 fn describe(lease: &Lease, url: &str, out: Out) -> String {
@@ -119,6 +133,10 @@ fn describe(lease: &Lease, url: &str, out: Out) -> String {
         lease
             .grant_id()
             .map(|id| ("grant id", format!("{}  (renews and releases)", id.0))),
+    );
+    rows.extend(
+        slot_list(lease.slots())
+            .map(|slots| ("slots", format!("{slots}  (each has a fence of its own)"))),
     );
     rows.extend([
         (
@@ -144,8 +162,11 @@ fn describe(lease: &Lease, url: &str, out: Out) -> String {
         ("client id", lease.client_id().to_string()),
     ]);
     let how = match lease.mode() {
-        LockMode::Exclusive => "held",
-        LockMode::Shared => "held in shared mode",
+        LockMode::Exclusive => "held".to_owned(),
+        LockMode::Shared => "held in shared mode".to_owned(),
+        LockMode::Permits(permits) => {
+            format!("held, {} of {} permits", permits.wanted(), permits.of())
+        }
     };
     let head = format!(
         "{} is {how}; only `palisade renew` renews it",

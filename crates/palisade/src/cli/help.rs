@@ -52,6 +52,7 @@ pub(super) const RUN_AFTER: &str = "\
 The command's environment:
   PALISADE_LOCK           the lock
   PALISADE_FENCING_TOKEN  the number for the resource
+  PALISADE_SLOTS          with --permits: the slots, such as 1,4; the fence of each is LOCK~SLOT
   PALISADE_AUTHORITY      the lock server's URL, without a password
   PALISADE_AUTHORITY_ID   which authority that is; fences are bound to it
   PALISADE_DEADLINE_MS    the local deadline when the command started, in milliseconds on
@@ -125,6 +126,19 @@ Exit status: 0 revoked, 123 not held with this token (look again), 125 palisade 
 
 Example:
   palisade break nightly --token 34 --reason 'host db3 is being replaced'";
+
+pub(super) const PERMITS: &str = "\
+Changes how many permits a semaphore has, while it is in use.
+
+More permits are granted at once. When the number falls, holders keep their slots, and it takes effect as slots \
+come free; a waiting request for more than there are is refused. Programs that go on asking with the former \
+number are refused, too, with both numbers.";
+
+pub(super) const PERMITS_AFTER: &str = "\
+Exit status: 0 changed, 123 not in use, 125 palisade failed (such as: the lock is no semaphore)
+
+Example:
+  palisade permits gpu 3";
 
 pub(super) const LS_AFTER: &str = "\
 Examples:

@@ -1,13 +1,17 @@
 //! `ls`, `show`, `watch` and `break`: locks that others hold.
 
-use palisade_client::{Change, Ending, LockMode, LockView, Options, Revocation, WatchEvent};
+use palisade_client::{
+    Change, Code, Ending, LockMode, LockView, Options, Resized, Revocation, Slots, WatchEvent,
+};
 use palisade_core::LockName;
-use palisade_proto::json::{self, EventBody, HolderBody, LockReply, MissedBody, QueuedBody};
+use palisade_proto::json::{
+    self, EventBody, HolderBody, LockReply, MissedBody, PermitsBody, QueuedBody,
+};
 use serde_json::json;
 
-use super::args::{BreakArgs, LsArgs, ShowArgs, WatchArgs};
-use super::failure::Failure;
-use super::grant::{not_held, over, stale};
+use super::args::{BreakArgs, LsArgs, PermitsArgs, ShowArgs, WatchArgs};
+use super::failure::{Failure, LOST};
+use super::grant::{not_held, over, slot_list, stale};
 use super::output::{Out, facts, millis, now, table, wall};
 
 pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
@@ -51,10 +55,10 @@ fn row(view: &LockView) -> [String; 5] {
         Some(holder) => (
             holder.token.to_string(),
             millis(holder.remaining.as_millis()),
-            match view.reader_count {
-                0 => holder.client.to_string(),
-                1 => format!("{} (shared)", holder.client),
-                many => format!("{} and {} more (shared)", holder.client, many - 1),
+            match (view.reader_count, kind(view)) {
+                (0, _) => holder.client.to_string(),
+                (1, kind) => format!("{} ({kind})", holder.client),
+                (many, kind) => format!("{} and {} more ({kind})", holder.client, many - 1),
             },
         ),
         None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
@@ -66,6 +70,14 @@ fn row(view: &LockView) -> [String; 5] {
         view.waiters.to_string(),
         client,
     ]
+}
+
+/// What several holders of a lock have in common.
+fn kind(view: &LockView) -> String {
+    match view.permits {
+        None => "shared".to_owned(),
+        Some(permits) => format!("{permits} permits"),
+    }
 }
 
 pub(super) async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
@@ -87,6 +99,9 @@ fn describe(view: &LockView, out: Out) -> String {
     let Some(holder) = &view.holder else {
         return format!("{lock} is free");
     };
+    if let Some(permits) = view.permits {
+        return describe_semaphore(view, permits, out);
+    }
     if view.reader_count > 0 {
         return describe_shared(view, out);
     }
@@ -143,11 +158,49 @@ fn describe_shared(view: &LockView, out: Out) -> String {
     )
 }
 
+/// A semaphore with its holders: who, which slots, since when, and the token that names each grant.
+fn describe_semaphore(view: &LockView, permits: u32, out: Out) -> String {
+    let slots = view.readers.iter().map(|holder| holder.slots);
+    let free = Slots::all(permits).without(slots.fold(Slots::NONE, Slots::with));
+    let facts = facts(
+        out,
+        &[
+            ("permits", permits.to_string()),
+            ("free", free.count().to_string()),
+            ("waiters", view.waiters.to_string()),
+        ],
+    );
+    let rows = view.readers.iter().map(|reader| {
+        let metadata = reader.metadata.as_deref().map(printable);
+        [
+            slot_list(reader.slots).unwrap_or_default(),
+            reader.holder.token.to_string(),
+            millis(reader.holder.remaining.as_millis()),
+            wall(reader.acquired_at),
+            reader.holder.client.to_string(),
+            metadata.unwrap_or_default(),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let head = [
+        "SLOTS",
+        "TOKEN",
+        "REMAINING",
+        "ACQUIRED AT",
+        "HOLDER",
+        "METADATA",
+    ];
+    let holders = table(out, head, [false, true, true, false, false, false], &rows);
+    let lock = out.strong(&view.lock);
+    let queue = queue(view, out);
+    format!("{lock} is a semaphore\n{facts}\n\n{holders}{queue}")
+}
+
 /// The requests that wait, in their order; nothing if none does.
 fn queue(view: &LockView, out: Out) -> String {
     let rows = view.queue.iter().map(|queued| {
         [
-            mode(queued.mode).to_owned(),
+            mode(queued.mode),
             millis(queued.waited.as_millis()),
             millis(queued.remaining.as_millis()),
             queued.client.to_string(),
@@ -169,10 +222,11 @@ fn more_than(all: u32, shown: usize) -> String {
     }
 }
 
-const fn mode(mode: LockMode) -> &'static str {
+fn mode(mode: LockMode) -> String {
     match mode {
-        LockMode::Exclusive => "exclusive",
-        LockMode::Shared => "shared",
+        LockMode::Exclusive => "exclusive".to_owned(),
+        LockMode::Shared => "shared".to_owned(),
+        LockMode::Permits(permits) => format!("{permits} permits"),
     }
 }
 
@@ -195,6 +249,7 @@ fn reply(view: &LockView) -> LockReply {
         fencing_token: holder.token.get(),
         remaining_ms: holder.remaining.as_millis(),
         grant_id: None,
+        slots: Vec::new(),
         acquired_at: view.acquired_at.map(wall),
         metadata: view.metadata.as_deref().map(str::to_owned),
     });
@@ -203,6 +258,7 @@ fn reply(view: &LockView) -> LockReply {
         fencing_token: reader.holder.token.get(),
         remaining_ms: reader.holder.remaining.as_millis(),
         grant_id: Some(reader.id.0.get()),
+        slots: reader.slots.iter().collect(),
         acquired_at: Some(wall(reader.acquired_at)),
         metadata: reader.metadata.as_deref().map(str::to_owned),
     });
@@ -211,13 +267,19 @@ fn reply(view: &LockView) -> LockReply {
         mode: match queued.mode {
             LockMode::Exclusive => json::LockMode::Exclusive,
             LockMode::Shared => json::LockMode::Shared,
+            LockMode::Permits(_) => json::LockMode::Permits,
         },
+        permits: queued.mode.permits().map(|permits| PermitsBody {
+            count: permits.wanted().into(),
+            of: permits.of().into(),
+        }),
         waited_ms: queued.waited.as_millis(),
         remaining_ms: queued.remaining.as_millis(),
     });
     LockReply {
         resource_id: view.lock.to_string(),
         holder,
+        permits: view.permits,
         reader_count: view.reader_count,
         readers: readers.collect(),
         waiters: view.waiters,
@@ -344,6 +406,28 @@ pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
          a fence refuses it once the next holder has claimed.",
         out.strong(lock)
     ))
+}
+
+pub(super) async fn resize(args: &PermitsArgs, out: Out) -> Result<(), Failure> {
+    let url = &args.connection.authority;
+    let client = args.connection.open(Options::default()).await?;
+    let answer = client.resize(&args.lock, args.permits).await;
+    let (lock, permits) = (args.lock.as_str(), args.permits);
+    match answer.map_err(|error| Failure::of(&error, url))? {
+        Resized::NotInUse => {
+            let message = format!("nobody holds permits of {lock}, or waits for them");
+            let hint = "there is no number to change: the next request for permits says how many there are";
+            Err(Failure::new(LOST, Code::NotHeld, message).hint(hint))
+        }
+        Resized::Resized if out.json => {
+            out.value(&json!({"resource_id": lock, "permits": permits}))
+        }
+        Resized::Resized => out.text(&format!(
+            "{} has {permits} permits. A holder of a slot above {permits} keeps it until its grant ends. \
+             Change the number in the programs that ask, too.",
+            out.strong(lock)
+        )),
+    }
 }
 
 /// A prefix is the beginning of a name: one that no name can have is an error, not an empty result.

@@ -40,6 +40,7 @@ use settings::Refused;
 
 pub(crate) use args::{LockArgs, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
+pub(crate) use grant::slot_list;
 pub(crate) use output::{Out, millis, wall};
 pub(crate) use settings::compare_settings;
 
@@ -89,6 +90,9 @@ enum Command {
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
+    /// Change how many permits a semaphore has
+    #[command(long_about = help::PERMITS)]
+    Permits(args::PermitsArgs),
     /// Install, inspect and re-arm the fences of resources
     #[command(subcommand)]
     Fence(fence::FenceCommand),
@@ -158,6 +162,7 @@ impl Command {
             Command::Show(args) => wait_for(inspect::show(&args, out)),
             Command::Watch(args) => wait_for(inspect::watch(&args, out)),
             Command::Break(args) => wait_for(inspect::revoke(&args, out)),
+            Command::Permits(args) => wait_for(inspect::resize(&args, out)),
             Command::Fence(command) => wait_for(fence::carry_out(command, out)),
             Command::Store(args) => store::store(&args, out),
             Command::Gateway(args) => gateway::gateway(&args, out),

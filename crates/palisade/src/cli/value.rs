@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::Uri;
-use palisade_core::{LockName, Span, Token, Ttl, limits};
+use palisade_core::{LockName, Permits, Span, Token, Ttl, limits};
 
 /// A duration: `10s`, `500ms`, `1m30s`. A zero needs no unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -82,6 +82,23 @@ pub(crate) fn token(text: &str) -> Result<Token, String> {
     let range = || format!("a fencing token is an integer in 1 ..= {}", Token::MAX);
     let number = text.parse().map_err(|_| range())?;
     Token::new(number).map_err(|_| range())
+}
+
+/// Permits of a semaphore: `COUNT/OF`.
+pub(crate) fn permits(text: &str) -> Result<Permits, String> {
+    let form = || "permits are COUNT/OF, such as 2/5 for two of five".to_owned();
+    let (wanted, of) = text.split_once('/').ok_or_else(form)?;
+    let number = |text: &str| text.parse().map_err(|_| form());
+    Permits::new(number(wanted)?, number(of)?).map_err(|invalid| invalid.to_string())
+}
+
+/// The number of permits that a semaphore has.
+pub(crate) fn permits_of_all(text: &str) -> Result<u32, String> {
+    let most = limits::PERMITS;
+    let number = text.parse().ok();
+    number
+        .filter(|number| (1..=most).contains(number))
+        .ok_or_else(|| format!("a semaphore has 1 ..= {most} permits"))
 }
 
 /// Text that is shown with the holder.

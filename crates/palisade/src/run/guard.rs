@@ -14,7 +14,7 @@ use palisade_proto::Code;
 use super::SHUTDOWN_WAIT;
 use super::deadline::Hold;
 use super::patience;
-use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs};
+use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs, slot_list};
 
 /// A lock that is held and renewed in the background until it is lost.
 pub(super) enum Guard {
@@ -59,6 +59,7 @@ impl Guard {
             variables.push(("PALISADE_AUTHORITY_ID", lease.authority().to_string()));
             let grant_id = lease.grant_id().map(|id| id.0.to_string());
             variables.extend(grant_id.map(|id| ("PALISADE_GRANT_ID", id)));
+            variables.extend(slot_list(lease.slots()).map(|slots| ("PALISADE_SLOTS", slots)));
         }
         variables
     }
@@ -193,6 +194,10 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
     if lock_args.shared {
         let why = "redlock:// cannot grant shared locks";
         return Err(Failure::usage(why).hint("omit --shared, or use a Palisade server"));
+    }
+    if lock_args.permits.is_some() {
+        let why = "redlock:// cannot grant permits of a semaphore";
+        return Err(Failure::usage(why).hint("omit --permits, or use a Palisade server"));
     }
     out.warning(
         "redlock:// has no fencing tokens: PALISADE_FENCING_TOKEN is not set, no resource can refuse a \

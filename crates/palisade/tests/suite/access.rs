@@ -88,6 +88,11 @@ fn a_token_gives_what_the_rules_grant_and_nothing_after_it_was_revoked() {
         ),
         (
             &backup,
+            &["permits", "backup/db", "3"],
+            "backup may not break",
+        ),
+        (
+            &backup,
             &["watch", "orders/"],
             "backup may not observe all locks that begin with orders/",
         ),

@@ -51,6 +51,25 @@ fn an_error_names_its_cause() {
             "257 bytes; at most 256",
         ),
         (&["acquire", "a", "b"], "unexpected argument 'b'"),
+        (&["acquire", "a", "--permits", "2"], "permits are COUNT/OF"),
+        (
+            &["acquire", "a", "--permits", "x/5"],
+            "permits are COUNT/OF",
+        ),
+        (
+            &["acquire", "a", "--permits", "-1/5"],
+            "permits are COUNT/OF",
+        ),
+        (&["acquire", "a", "--permits", "6/5"], "6 of 5 permits"),
+        (&["acquire", "a", "--permits", "0/5"], "0 of 5 permits"),
+        (&["acquire", "a", "--permits", "1/65"], "1 ..= 64 permits"),
+        (
+            &["acquire", "a", "--permits", "1/2", "--shared"],
+            "cannot be used with",
+        ),
+        (&["permits", "a", "0"], "a semaphore has 1 ..= 64 permits"),
+        (&["permits", "a", "65"], "a semaphore has 1 ..= 64 permits"),
+        (&["permits", "a"], "<COUNT>"),
         (
             &["acquire", "a", "--export", "--json"],
             "cannot be used with",

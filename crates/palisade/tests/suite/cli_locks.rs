@@ -406,3 +406,64 @@ fn readers_hold_together_and_are_shown_listed_and_released_one_by_one() {
     assert_eq!(status(&broken), 0, "{}", text(&broken.stderr));
     assert!(server.show("orders")["holder"].is_null());
 }
+
+#[test]
+fn permits_are_held_shown_and_changed_at_the_command_line() {
+    let server = Server::start();
+    let acquire = |client: &str, permits: &str| {
+        server.output(&[
+            "acquire",
+            "gpu",
+            "-n",
+            "--client-id",
+            client,
+            "--permits",
+            permits,
+            "--ttl",
+            "1h",
+            "--json",
+        ])
+    };
+    let a = acquire("a", "2/3");
+    assert_eq!(status(&a), 0, "{}", text(&a.stderr));
+    assert_eq!(json(&a.stdout)["slots"], serde_json::json!([1, 2]));
+    let b = json(&acquire("b", "1/3").stdout);
+    assert_eq!(
+        (&b["slots"], &b["fencing_token"]),
+        (&serde_json::json!([3]), &2.into())
+    );
+    assert_eq!(status(&acquire("c", "1/3")), 124);
+    let other = acquire("c", "1/4");
+    let said = text(&other.stderr);
+    assert_eq!(status(&other), 2, "{said}");
+    assert!(said.contains("4 permits, and the lock has 3"), "{said}");
+
+    let listed = server.output(&["ls"]);
+    assert!(
+        text(&listed.stdout).contains("a and 1 more (3 permits)"),
+        "{}",
+        text(&listed.stdout)
+    );
+    let shown = server.output(&["show", "gpu"]);
+    let said = text(&shown.stdout);
+    for part in [
+        "gpu is a semaphore",
+        "permits  3",
+        "free     0",
+        "SLOTS",
+        "1,2",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let more = server.output(&["permits", "gpu", "5"]);
+    assert_eq!(status(&more), 0, "{}", text(&more.stderr));
+    let shown = server.output(&["show", "gpu"]);
+    assert!(
+        text(&shown.stdout).contains("free     2"),
+        "{}",
+        text(&shown.stdout)
+    );
+    let nobody = server.output(&["permits", "free", "5"]);
+    assert_eq!(status(&nobody), 123);
+    assert!(text(&nobody.stderr).contains("the next request for permits says how many"));
+}

@@ -298,3 +298,31 @@ fn jobs_run_together_under_a_shared_lock_and_know_their_grants() {
         "and the lock is released"
     );
 }
+
+#[test]
+fn as_many_jobs_run_together_as_there_are_permits_and_know_their_slots() {
+    let server = Server::start();
+    let inner = "\"$PALISADE\" run job --permits 1/3 -n -- sh -c 'echo $PALISADE_FENCING_TOKEN $PALISADE_SLOTS'";
+    let script = format!(
+        "echo $PALISADE_FENCING_TOKEN $PALISADE_SLOTS; {inner}; \"$PALISADE\" run job --permits 2/3 -n -E 7 -- true"
+    );
+    let mut command =
+        server.palisade(&["run", "job", "--permits", "2/3", "--", "sh", "-c", &script]);
+    command.env("PALISADE", env!("CARGO_BIN_EXE_palisade"));
+    let output = command.output().unwrap();
+    assert_eq!(
+        text(&output.stdout),
+        "1 1,2\n2 3\n",
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(
+        status(&output),
+        7,
+        "one of three is free, and two are wanted"
+    );
+    assert!(
+        server.show("job")["holder"].is_null(),
+        "and the permits are free"
+    );
+}

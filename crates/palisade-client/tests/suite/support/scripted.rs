@@ -135,6 +135,7 @@ pub(crate) fn granted(token: u64, ttl_ms: u64, valid_ms: u64, waited_ms: u64) ->
     Acquired::Granted(Granted {
         token,
         shared: None,
+        slots: palisade_core::Slots::NONE,
         lease: LeaseId(token),
         key: LeaseKey::from_bytes([7; 16]),
         ttl: Ttl::from_millis(ttl_ms).unwrap(),

@@ -12,6 +12,7 @@
 //! | `orphans` | a change of leader: who keeps a place, for whom, and for how long |
 //! | `looking` | holder, view and page |
 //! | `shared` | readers and writers |
+//! | `permits` | semaphores |
 //! | `fences` | what a resource does with the tokens |
 
 mod away;
@@ -21,6 +22,7 @@ mod holding;
 mod leases;
 mod looking;
 mod orphans;
+mod permits;
 mod principals;
 mod repeats;
 mod shared;

@@ -203,7 +203,7 @@ fn scripts_until_caught(bend: Bend) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 16] = [
+    let deviations: [(&str, Bend); 18] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -273,6 +273,25 @@ fn a_planted_deviation_is_found() {
             let abandons = |command: &Command| matches!(command, Command::Abandon(_));
             asked_by(entry, abandons, Principal::ANONYMOUS)
         }),
+        (
+            "permits are readers, without a bound",
+            |entry| match entry.command {
+                Command::Acquire(ref acquire) if acquire.mode.permits().is_some() => {
+                    in_mode(entry, LockMode::Shared)
+                }
+                _ => entry,
+            },
+        ),
+        (
+            "a semaphore is never made smaller or larger",
+            |entry| match entry.command {
+                Command::Resize { .. } => Entry {
+                    command: Command::Expire,
+                    ..entry
+                },
+                _ => entry,
+            },
+        ),
         ("abandoning only withdraws", |entry| match entry.command {
             Command::Abandon(request) => Entry {
                 command: Command::Withdraw(request),
@@ -340,10 +359,14 @@ fn the_scripts_reach_every_outcome() {
         "Ended Revoked",
         "Ended Superseded",
         "Granted",
+        "Granted permits",
         "Granted shared",
         "Held",
         "Invalid LeaseKeyInUse",
         "Invalid RequestReused",
+        "Invalid Permits",
+        "Invalid PermitsDiffer",
+        "Invalid PermitsHeld",
         "Invalid Ttl",
         "Invalid Upgrade",
         "Invalid TtlDiffers",
@@ -361,7 +384,9 @@ fn the_scripts_reach_every_outcome() {
         "settled: Abandoned",
         "settled: Ended Expired",
         "settled: Granted",
+        "settled: Granted permits",
         "settled: Granted shared",
+        "settled: Invalid Permits",
         "settled: Held",
         "settled: Invalid LeaseKeyInUse",
         "settled: TokensExhausted",
@@ -379,6 +404,7 @@ fn kind(outcome: &Outcome) -> String {
     let first = |debug: String| debug.split([' ', '(', '{']).next().unwrap().to_owned();
     let name = first(format!("{outcome:?}"));
     match outcome {
+        Outcome::Granted(granted) if !granted.slots.is_empty() => format!("{name} permits"),
         Outcome::Granted(granted) if granted.shared.is_some() => format!("{name} shared"),
         Outcome::Ended { how, .. } => format!("{name} {how:?}"),
         Outcome::Invalid(invalid) => format!("{name} {}", first(format!("{invalid:?}"))),

@@ -1,3 +1,4 @@
+// long file: the rules in one place, so that they are read from the first to the last
 //! The rules once more, as plainly as they can be written: lists that are searched from the front.
 //!
 //! Nothing here is shared with the machine but the types of questions and answers. There is one
@@ -9,8 +10,8 @@ use std::collections::BTreeSet;
 
 use palisade_core::{
     Acquire, Away, Change, ClientId, Command, Effect, Ending, Entry, Event, GrantId, GrantRef,
-    Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName, Outcome, Principal,
-    QueueBound, Renewed, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName, Outcome, Permits,
+    Principal, QueueBound, Renewed, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 /// A live lease.
@@ -33,13 +34,23 @@ pub(crate) struct Grant {
     by: Principal,
     client: ClientId,
     wall: WallTime,
-    /// Of a reader: the token of its phase, which is its fencing token.
+    /// Of a reader: the token of its phase, which is its fencing token. Of permits: the first number of those who hold
+    /// the semaphore without a gap.
     phase: Option<Token>,
+    slots: Slots,
 }
 
 impl Grant {
     fn fencing(&self) -> Token {
-        self.phase.unwrap_or(self.token)
+        match self.phase {
+            Some(phase) if self.slots.is_empty() => phase,
+            _ => self.token,
+        }
+    }
+
+    fn id(&self) -> Option<GrantId> {
+        let reads = self.phase.is_some() && self.slots.is_empty();
+        reads.then_some(GrantId(self.token))
     }
 }
 
@@ -50,7 +61,7 @@ pub(crate) struct Wait {
     pub(crate) request: RequestId,
     pub(crate) lock: LockName,
     pub(crate) client: ClientId,
-    mode: LockMode,
+    pub(crate) mode: LockMode,
     under: Under,
     since: Timestamp,
     deadline: Timestamp,
@@ -83,6 +94,8 @@ pub(crate) struct Reference {
     pub(crate) waits: Vec<Wait>,
     /// Locks that nobody holds and an orphan is first for, each with its last token.
     kept: Vec<(LockName, Token)>,
+    /// How many permits locks had when they were last a semaphore; counts while they are in use.
+    sizes: Vec<(LockName, u32)>,
     pub(crate) over: Vec<Over>,
     pub(crate) answers: Vec<Answered>,
     limits: Limits,
@@ -152,6 +165,7 @@ impl Reference {
             grants: Vec::new(),
             waits: Vec::new(),
             kept: Vec::new(),
+            sizes: Vec::new(),
             over: Vec::new(),
             answers: Vec::new(),
             limits: Limits::DEFAULT,
@@ -231,7 +245,7 @@ impl Reference {
                 let named = holders.iter().position(|grant| grant.token == token);
                 match named.map(|at| holders.remove(at)) {
                     None => holders
-                        .first()
+                        .last()
                         .map_or(Outcome::NotHeld, |held| Outcome::Stale {
                             highest: held.fencing(),
                         }),
@@ -248,6 +262,7 @@ impl Reference {
                 Outcome::Done
             }
             Command::Abandon(request) => self.abandon(request, now),
+            Command::Resize { lock, permits } => self.resize(&lock, permits, now),
             Command::Expire => Outcome::Done,
             Command::Grace(_) => unreachable!("handled before anything is swept"),
             Command::Leap { by } => {
@@ -337,6 +352,16 @@ impl Reference {
             Expiry::Whole => u32::MAX,
             Expiry::AtMost { beside, .. } => beside,
         };
+        if self.size(lock).is_some() {
+            let mut over = self.readers(lock);
+            over.retain(|grant| self.lease(&grant.key).unwrap().expires <= now.at);
+            if !over.is_empty() {
+                return over
+                    .iter()
+                    .for_each(|grant| self.end_and_hand_on(grant, Ending::Expired, None, now));
+            }
+            return self.hand_on(lock, &self.ahead(lock, now), now);
+        }
         for _ in 0..most {
             let readers = self.readers(lock);
             if self.lease(&readers[0].key).unwrap().expires > now.at {
@@ -385,7 +410,10 @@ impl Reference {
         let Outcome::Granted(first) = known.outcome else {
             return known.outcome;
         };
-        if first.shared.is_some() != (acquire.mode == LockMode::Shared) {
+        let wanted = acquire.mode.permits().map_or(0, Permits::wanted);
+        if first.shared.is_some() != (acquire.mode == LockMode::Shared)
+            || first.slots.count() != wanted
+        {
             return Outcome::Invalid(Invalid::RequestReused);
         }
         let named = GrantRef {
@@ -421,11 +449,23 @@ impl Reference {
                     max: self.limits.locks,
                 };
             }
+            if self.token().is_some() {
+                self.sizes.retain(|(lock, _)| *lock != acquire.lock);
+                let size = acquire.mode.permits().map(Permits::of);
+                self.sizes
+                    .extend(size.map(|size| (acquire.lock.clone(), size)));
+            }
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
+        }
+        let (asked, has) = (acquire.mode.permits(), self.size(&acquire.lock));
+        if asked.map(Permits::of) != has {
+            let asked = asked.map(Permits::of);
+            return Outcome::Invalid(Invalid::PermitsDiffer { asked, has });
         }
         let holders = self.holders(&acquire.lock);
         if let Some(grant) = holders.iter().find(|grant| grant.key == key) {
             return match (grant.phase, acquire.mode) {
+                (_, LockMode::Permits(permits)) => self.again(grant, permits, Span::ZERO, now),
                 (None, LockMode::Exclusive) | (Some(_), LockMode::Shared) => {
                     Outcome::Granted(self.granted(grant, Span::ZERO, now))
                 }
@@ -440,6 +480,12 @@ impl Reference {
         }
         let waits = self.waits.iter().any(|wait| wait.lock == acquire.lock);
         if acquire.mode == LockMode::Shared && !waits && !self.readers(&acquire.lock).is_empty() {
+            return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
+        }
+        if let Some(permits) = acquire.mode.permits()
+            && !waits
+            && self.free(&acquire.lock).len() >= permits.wanted() as usize
+        {
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
         let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
@@ -567,7 +613,14 @@ impl Reference {
             mode,
             under,
         } = wanted;
-        let phase = self.readers(lock).first().map(Grant::fencing);
+        let phase = self.readers(lock).first().and_then(|first| first.phase);
+        let mut slots = Slots::NONE;
+        for slot in self.free(lock).into_iter().take(
+            mode.permits()
+                .map_or(0, |permits| permits.wanted() as usize),
+        ) {
+            slots = slots.with(Slots::from_bits(1 << (slot - 1)));
+        }
         let Some(token) = self.token() else {
             return Outcome::TokensExhausted;
         };
@@ -595,7 +648,8 @@ impl Reference {
             by,
             client,
             wall,
-            phase: (mode == LockMode::Shared).then_some(phase.unwrap_or(token)),
+            phase: (mode != LockMode::Exclusive).then_some(phase.unwrap_or(token)),
+            slots,
         };
         self.grants.push(grant.clone());
         let ttl = self.lease(&key).unwrap().ttl;
@@ -632,10 +686,12 @@ impl Reference {
     ) {
         let last = self.holder(grant, now);
         self.end(grant, how, reason, now);
-        if !self.readers(&grant.lock).is_empty() {
+        if self.readers(&grant.lock).is_empty() {
+            let last = grant.phase.unwrap_or(grant.token);
+            self.kept.push((grant.lock.clone(), last));
+        } else if grant.slots.is_empty() {
             return;
         }
-        self.kept.push((grant.lock.clone(), grant.fencing()));
         self.hand_on(&grant.lock, &last, now);
     }
 
@@ -682,9 +738,12 @@ impl Reference {
         while let Some(at) = self.waits.iter().position(|wait| wait.lock == *lock) {
             let wait = &self.waits[at];
             let read = !self.readers(lock).is_empty();
-            if wait.ends() > now.at
-                && (wait.orphan.is_some() || wait.mode == LockMode::Exclusive && read)
-            {
+            let blocked = match wait.mode {
+                LockMode::Exclusive => read,
+                LockMode::Shared => false,
+                LockMode::Permits(permits) => self.free(lock).len() < permits.wanted() as usize,
+            };
+            if wait.ends() > now.at && (wait.orphan.is_some() || blocked) {
                 self.kept.extend(kept.filter(|_| !read));
                 return;
             }
@@ -707,9 +766,12 @@ impl Reference {
                     .readers(lock)
                     .into_iter()
                     .find(|grant| grant.key == wanted.key());
-                match its {
-                    Some(its) => Outcome::Granted(self.granted(&its, waited, now)),
-                    None => self.grant(wanted, waited, now),
+                match (its, wait.mode) {
+                    (Some(its), LockMode::Permits(permits)) => {
+                        self.again(&its, permits, waited, now)
+                    }
+                    (Some(its), _) => Outcome::Granted(self.granted(&its, waited, now)),
+                    (None, _) => self.grant(wanted, waited, now),
                 }
             };
             let written =
@@ -823,6 +885,67 @@ impl Reference {
         holders
     }
 
+    /// How many permits a lock in use has.
+    fn size(&self, lock: &LockName) -> Option<u32> {
+        let mut sizes = self.sizes.iter();
+        sizes.find(|(name, _)| name == lock).map(|(_, size)| *size)
+    }
+
+    /// The numbers of a semaphore's slots that nobody holds.
+    fn free(&self, lock: &LockName) -> Vec<u32> {
+        let taken: Vec<u32> = self
+            .holders(lock)
+            .iter()
+            .flat_map(|grant| grant.slots.iter())
+            .collect();
+        let mut slots: Vec<u32> = (1..=self.size(lock).unwrap_or(0)).collect();
+        slots.retain(|slot| !taken.contains(slot));
+        slots
+    }
+
+    fn again(&self, grant: &Grant, permits: Permits, waited: Span, now: &Now) -> Outcome {
+        let (held, asked) = (grant.slots.count(), permits.wanted());
+        match held == asked {
+            true => Outcome::Granted(self.granted(grant, waited, now)),
+            false => Outcome::Invalid(Invalid::PermitsHeld { held, asked }),
+        }
+    }
+
+    fn resize(&mut self, lock: &LockName, of: u32, now: &mut Now) -> Outcome {
+        if let Err(invalid) = Permits::new(1, of) {
+            return Outcome::Invalid(invalid);
+        }
+        self.touch_lock(lock, now);
+        if self.holders(lock).is_empty() && !self.is_kept(lock) {
+            return Outcome::NotHeld;
+        }
+        match self.size(lock) {
+            None => {
+                return Outcome::Invalid(Invalid::PermitsDiffer {
+                    asked: Some(of),
+                    has: None,
+                });
+            }
+            Some(has) if has == of => return Outcome::Done,
+            Some(_) => {}
+        }
+        self.sizes.retain(|(name, _)| name != lock);
+        self.sizes.push((lock.clone(), of));
+        let larger = |wait: &&Wait| {
+            let wanted = wait.mode.permits().map_or(0, Permits::wanted);
+            wait.lock == *lock && wanted > of
+        };
+        while let Some(wait) = self.waits.iter().find(larger).cloned() {
+            let wanted = wait.mode.permits().unwrap().wanted();
+            let refused = Outcome::Invalid(Invalid::Permits { wanted, of });
+            self.leave(&wait, Some(refused).filter(|_| wait.orphan.is_none()), now);
+        }
+        if self.waits.iter().any(|wait| wait.lock == *lock) {
+            self.hand_on(lock, &self.ahead(lock, now), now);
+        }
+        Outcome::Done
+    }
+
     fn waiting(&self, by: Principal, request: &RequestId) -> Option<Wait> {
         let mut waits = self.waits.iter();
         let wait = waits.find(|wait| (wait.by, &wait.request) == (by, request));
@@ -838,7 +961,7 @@ impl Reference {
         let ahead = self.ahead(&acquire.lock, now);
         let first = self.waits.iter().find(|wait| wait.lock == acquire.lock);
         let read = !self.readers(&acquire.lock).is_empty();
-        match first.filter(|_| read && acquire.mode == LockMode::Shared) {
+        match first.filter(|_| read && acquire.mode != LockMode::Exclusive) {
             Some(first) => Holder {
                 client: first.client.clone(),
                 ..ahead
@@ -913,7 +1036,8 @@ impl Reference {
         let lease = self.lease(&grant.key).unwrap();
         Granted {
             token: grant.fencing(),
-            shared: grant.phase.map(|_| GrantId(grant.token)),
+            shared: grant.id(),
+            slots: grant.slots,
             lease: lease.id,
             key: lease.key,
             ttl: lease.ttl,
@@ -931,7 +1055,7 @@ impl Reference {
             lock: grant.lock.clone(),
             client: grant.client.clone(),
             token: grant.fencing(),
-            shared: grant.phase.map(|_| GrantId(grant.token)),
+            shared: grant.id(),
             change,
         }));
     }

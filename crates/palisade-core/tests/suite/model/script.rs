@@ -2,8 +2,8 @@
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, Limits, LockMode, LockName, Principal, RequestId,
-    Span, Timestamp, Token, Under,
+    Acquire, Away, Command, Entry, GrantRef, Limits, LockMode, LockName, Permits, Principal,
+    RequestId, Span, Timestamp, Token, Under,
 };
 use proptest::prelude::*;
 
@@ -58,6 +58,10 @@ enum What {
     Revoke {
         lock: u8,
         right: bool,
+    },
+    Resize {
+        lock: u8,
+        permits: u32,
     },
     Withdraw(Asked),
     Abandon(Asked),
@@ -139,9 +143,19 @@ fn what() -> impl Strategy<Value = What> {
             1 => 1_900_000_000_u64..2_100_000_000,
         ],
     );
-    let lock = prop::sample::select(vec![0_u8, 0, 0, 1, 2]);
-    let mode = prop_oneof![Just(LockMode::Exclusive), Just(LockMode::Shared)];
-    let who = (lock, 0_u8..4, mode);
+    let lock = prop::sample::select(vec![0_u8, 0, 0, 0, 1, 2, 2, 2]);
+    let mode = (any::<bool>(), permits(), 0_u8..20);
+    // One of the locks is a semaphore nearly always, and the others nearly never.
+    let lock_and_mode = (lock, mode).prop_map(|(lock, (reads, permits, chance))| {
+        let semaphore = (lock == 2) != (chance == 0);
+        let mode = match (semaphore, reads) {
+            (true, _) => LockMode::Permits(permits),
+            (false, true) => LockMode::Shared,
+            (false, false) => LockMode::Exclusive,
+        };
+        (lock, mode)
+    });
+    let who = (lock_and_mode, 0_u8..4).prop_map(|((lock, mode), client)| (lock, client, mode));
     let acquire = (who, lease_of(), wait, requested, any::<bool>());
     prop_oneof![
         2 => (0_usize..4).prop_map(What::Repeat),
@@ -151,6 +165,8 @@ fn what() -> impl Strategy<Value = What> {
         4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
         6 => which().prop_map(What::Release),
         1 => (0_u8..3, any::<bool>()).prop_map(|(lock, right)| What::Revoke { lock, right }),
+        1 => (prop::sample::select(vec![0_u8, 2, 2, 2, 2]), 0_u32..5)
+            .prop_map(|(lock, permits)| What::Resize { lock, permits }),
         1 => asked().prop_map(What::Withdraw),
         2 => asked().prop_map(What::Abandon),
         3 => Just(What::Expire),
@@ -163,6 +179,20 @@ fn what() -> impl Strategy<Value = What> {
         1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),
         1 => limits().prop_map(What::Configure),
     ]
+}
+
+fn permits() -> impl Strategy<Value = Permits> {
+    let some = [
+        (1, 3),
+        (1, 3),
+        (1, 3),
+        (2, 3),
+        (2, 3),
+        (3, 3),
+        (1, 2),
+        (2, 4),
+    ];
+    prop::sample::select(some.to_vec()).prop_map(|(n, of)| Permits::new(n, of).unwrap())
 }
 
 fn asked() -> impl Strategy<Value = Asked> {
@@ -287,12 +317,15 @@ impl What {
                     return Command::Expire;
                 };
                 let under = LeaseOf::Fresh(100).resolve(n, known);
-                Command::Acquire(Acquire::new(
-                    wait.lock.clone(),
-                    wait.client.clone(),
-                    under,
-                    Some(wait.request),
-                ))
+                Command::Acquire(Acquire {
+                    mode: wait.mode,
+                    ..Acquire::new(
+                        wait.lock.clone(),
+                        wait.client.clone(),
+                        under,
+                        Some(wait.request),
+                    )
+                })
             }
             What::Acquire {
                 lock,
@@ -337,6 +370,10 @@ impl What {
                     reason: "stuck".into(),
                 }
             }
+            What::Resize { lock, permits } => Command::Resize {
+                lock: lock_of(lock),
+                permits,
+            },
             What::Withdraw(asked) => Command::Withdraw(asked.resolve(n, known)),
             What::Abandon(asked) => Command::Abandon(asked.resolve(n, known)),
             What::Expire => Command::Expire,

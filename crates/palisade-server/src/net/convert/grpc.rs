@@ -17,6 +17,7 @@ pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request,
         Some(Operation::Release(message)) => release(&message),
         Some(Operation::Abandon(message)) => abandon(&message),
         Some(Operation::Break(message)) => revoke(&message),
+        Some(Operation::Resize(message)) => resize(&message),
         Some(Operation::Show(message)) => show(&message),
         Some(Operation::List(message)) => list(&message),
         Some(Operation::Status(v1::StatusRequest {})) => Ok(Request::Status),
@@ -65,6 +66,13 @@ pub(in crate::net) fn revoke(message: &v1::BreakRequest) -> Result<Request, Refu
     })
 }
 
+pub(in crate::net) fn resize(message: &v1::ResizeRequest) -> Result<Request, Refusal> {
+    Ok(Request::Resize {
+        lock: super::lock_name("lock", &message.lock)?,
+        permits: super::permits_of_all(message.permits.into())?,
+    })
+}
+
 pub(in crate::net) fn show(message: &v1::ShowRequest) -> Result<Request, Refusal> {
     super::lock_name("lock", &message.lock).map(Request::Show)
 }
@@ -89,23 +97,36 @@ fn grant(lock: &str, key: &[u8], token: u64) -> Result<GrantRef, Refusal> {
 fn mode(options: &[v1::AcquireOption]) -> Result<LockMode, Refusal> {
     let mut mode = None;
     for option in options {
-        let v1::acquire_option::Option::Mode(wanted) = option.option.ok_or_else(|| {
+        use v1::acquire_option::Option as Wanted;
+        let wanted = option.option.ok_or_else(|| {
             Refusal::invalid("an option of the acquire is empty, or unknown to this server")
         })?;
-        let wanted = match v1::LockMode::try_from(wanted) {
-            Ok(v1::LockMode::Exclusive) => LockMode::Exclusive,
-            Ok(v1::LockMode::Shared) => LockMode::Shared,
-            Ok(v1::LockMode::Unspecified) | Err(_) => {
-                return Err(Refusal::invalid(format!(
-                    "mode must be exclusive (1) or shared (2), not {wanted}"
-                )));
+        let wanted = match wanted {
+            Wanted::Mode(wanted) => plain_mode(wanted)?,
+            Wanted::Permits(v1::Permits { count, of }) => {
+                super::permits(count.into(), of.into()).map(LockMode::Permits)?
             }
         };
         if mode.replace(wanted).is_some() {
-            return Err(Refusal::invalid("the option mode is given twice"));
+            return Err(Refusal::invalid(
+                "the option mode is given twice, or together with permits",
+            ));
         }
     }
     Ok(mode.unwrap_or_default())
+}
+
+fn plain_mode(wanted: i32) -> Result<LockMode, Refusal> {
+    match v1::LockMode::try_from(wanted) {
+        Ok(v1::LockMode::Exclusive) => Ok(LockMode::Exclusive),
+        Ok(v1::LockMode::Shared) => Ok(LockMode::Shared),
+        Ok(v1::LockMode::Permits) => Err(Refusal::invalid(
+            "mode permits (3) says not how many: use the option permits instead",
+        )),
+        Ok(v1::LockMode::Unspecified) | Err(_) => Err(Refusal::invalid(format!(
+            "mode must be exclusive (1) or shared (2), not {wanted}"
+        ))),
+    }
 }
 
 /// In the messages an empty field means "not given".
@@ -180,6 +201,7 @@ fn say(outcome: Outcome) -> Say {
             waited_ms: granted.waited.as_millis(),
             acquired_at_ms: granted.acquired_at.0,
             grant_id: granted.shared.map_or(0, |id| id.0.get()),
+            slots: granted.slots.iter().collect(),
         }),
         Outcome::Held(holder) => Say::Held(self::holder(&holder)),
         Outcome::Renewed(renewed) => Say::Renewed(v1::Renewed {
@@ -237,6 +259,7 @@ fn lock_view(view: LockView) -> v1::LockView {
         reader_count: view.reader_count,
         readers: view.readers.into_iter().map(reader).collect(),
         queue: view.queue.into_iter().map(queued).collect(),
+        permits: view.permits.unwrap_or(0),
     }
 }
 
@@ -246,6 +269,7 @@ fn reader(reader: Reader) -> v1::Reader {
         grant_id: reader.id.0.get(),
         acquired_at_ms: reader.acquired_at.0,
         metadata: reader.metadata.map(String::from).unwrap_or_default(),
+        slots: reader.slots.iter().collect(),
     }
 }
 
@@ -253,12 +277,17 @@ fn queued(queued: Queued) -> v1::Queued {
     let mode = match queued.mode {
         LockMode::Exclusive => v1::LockMode::Exclusive,
         LockMode::Shared => v1::LockMode::Shared,
+        LockMode::Permits(_) => v1::LockMode::Permits,
     };
     v1::Queued {
         client_id: queued.client.as_str().to_owned(),
         mode: mode.into(),
         waited_ms: queued.waited.as_millis(),
         remaining_ms: queued.remaining.as_millis(),
+        permits: queued.mode.permits().map(|permits| v1::Permits {
+            count: permits.wanted(),
+            of: permits.of(),
+        }),
     }
 }
 
@@ -473,6 +502,7 @@ mod tests {
         let granted = palisade_core::Granted {
             token: Token::new(34).unwrap(),
             shared: Some(palisade_core::GrantId(Token::new(36).unwrap())),
+            slots: palisade_core::Slots::NONE,
             lease: palisade_core::LeaseId(Token::new(30).unwrap()),
             key: LeaseKey::from_bytes([9; 16]),
             ttl: Ttl::from_millis(10_000).unwrap(),
@@ -482,6 +512,7 @@ mod tests {
         };
         let reply = reply(5, Answer::Outcome(Outcome::Granted(granted)), &identity());
         let granted = v1::Granted {
+            slots: Vec::new(),
             fencing_token: 34,
             lock_token: vec![9; 16],
             lease_id: 30,

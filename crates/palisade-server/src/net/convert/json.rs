@@ -19,15 +19,29 @@ pub(in crate::net) fn acquire(
     Ok(Request::Acquire(Wish {
         lock,
         client: super::client_id(&body.client_id)?,
-        mode: match body.mode {
-            None | Some(wire::LockMode::Exclusive) => LockMode::Exclusive,
-            Some(wire::LockMode::Shared) => LockMode::Shared,
-        },
+        mode: mode(body)?,
         under: super::under(lease, ttl)?,
         wait: super::wait(body.wait_ms.unwrap_or(0))?,
         request: body.request_id.as_deref().map(request_id).transpose()?,
         metadata: super::metadata(body.metadata.as_deref().unwrap_or_default())?,
     }))
+}
+
+fn mode(body: &wire::AcquireBody) -> Result<LockMode, Refusal> {
+    use wire::LockMode::{Exclusive, Permits, Shared};
+    match (body.mode, body.permits) {
+        (None | Some(Exclusive), None) => Ok(LockMode::Exclusive),
+        (Some(Shared), None) => Ok(LockMode::Shared),
+        (None | Some(Permits), Some(wanted)) => {
+            super::permits(wanted.count, wanted.of).map(LockMode::Permits)
+        }
+        (Some(Permits), None) => Err(Refusal::invalid(
+            "mode \"permits\" says not how many: add permits, such as {\"count\": 1, \"of\": 5}",
+        )),
+        (Some(Exclusive | Shared), Some(_)) => Err(Refusal::invalid(
+            "mode and permits are both given: leave mode out for permits of a semaphore, or permits for a plain lock",
+        )),
+    }
 }
 
 pub(in crate::net) fn renew(lock: LockName, body: &wire::RenewBody) -> Result<Request, Refusal> {
@@ -49,6 +63,13 @@ pub(in crate::net) fn revoke(lock: LockName, body: &wire::BreakBody) -> Result<R
         lock,
         token: super::token(body.fencing_token)?,
         reason: super::reason(body.reason.as_deref().unwrap_or_default())?,
+    })
+}
+
+pub(in crate::net) fn resize(lock: LockName, body: &wire::ResizeBody) -> Result<Request, Refusal> {
+    Ok(Request::Resize {
+        lock,
+        permits: super::permits_of_all(body.of)?,
     })
 }
 
@@ -118,6 +139,7 @@ pub(in crate::net) fn granted(
         lock_token: granted.key.to_hex(),
         fencing_token: granted.token.get(),
         grant_id: granted.shared.map(|id| id.0.get()),
+        slots: granted.slots.iter().collect(),
         lease_duration_ms: granted.ttl.as_millis().into(),
         valid_for_ms: granted.valid_for.as_millis(),
         waited_ms: granted.waited.as_millis(),
@@ -145,6 +167,7 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
             metadata: view.metadata.as_deref().map(str::to_owned),
             ..holder(held)
         }),
+        permits: view.permits,
         reader_count: view.reader_count,
         readers: view.readers.iter().map(reader).collect(),
         waiters: view.waiters,
@@ -155,6 +178,7 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
 fn reader(reader: &Reader) -> wire::HolderBody {
     wire::HolderBody {
         grant_id: Some(reader.id.0.get()),
+        slots: reader.slots.iter().collect(),
         acquired_at: Some(wall_time(reader.acquired_at)),
         metadata: reader.metadata.as_deref().map(str::to_owned),
         ..holder(&reader.holder)
@@ -167,7 +191,12 @@ fn queued(queued: &Queued) -> wire::QueuedBody {
         mode: match queued.mode {
             LockMode::Exclusive => wire::LockMode::Exclusive,
             LockMode::Shared => wire::LockMode::Shared,
+            LockMode::Permits(_) => wire::LockMode::Permits,
         },
+        permits: queued.mode.permits().map(|permits| wire::PermitsBody {
+            count: permits.wanted().into(),
+            of: permits.of().into(),
+        }),
         waited_ms: queued.waited.as_millis(),
         remaining_ms: queued.remaining.as_millis(),
     }
@@ -179,6 +208,7 @@ pub(in crate::net) fn holder(holder: &Holder) -> wire::HolderBody {
         fencing_token: holder.token.get(),
         remaining_ms: holder.remaining.as_millis(),
         grant_id: None,
+        slots: Vec::new(),
         acquired_at: None,
         metadata: None,
     }

@@ -7,8 +7,8 @@ pub(super) mod json;
 use std::sync::Arc;
 
 use palisade_core::{
-    ClientId, Ending, Holder, Invalid, LeaseKey, LockName, Outcome, QueueBound, Span, Token, Ttl,
-    Under, limits,
+    ClientId, Ending, Holder, Invalid, LeaseKey, LockName, Outcome, Permits, QueueBound, Span,
+    Token, Ttl, Under, limits,
 };
 use palisade_proto::{Code, json as wire};
 
@@ -64,6 +64,18 @@ impl Refusal {
             _ => None,
         }
     }
+}
+
+/// Permits of a semaphore, as a request counts them.
+fn permits(count: u64, of: u64) -> Result<Permits, Refusal> {
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let permits = Permits::new(small(count), small(of));
+    permits.map_err(|invalid| Refusal::invalid(invalid.to_string()))
+}
+
+/// The number of permits that an operator gives a semaphore.
+fn permits_of_all(of: u64) -> Result<u32, Refusal> {
+    permits(1, of).map(Permits::of)
 }
 
 /// The refusal for an answer other than the requested one.

@@ -8,6 +8,7 @@ use palisade_proto::Code;
 use palisade_proto::json::{
     AbandonReply, AcquireBody, AcquireReply, BreakBody, BreakReply, DeniedReply, ErrorReply,
     ListReply, LockReply, Nothing, RankingReply, ReleaseBody, ReleaseReply, RenewBody, RenewReply,
+    ResizeBody, ResizeReply,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -215,6 +216,52 @@ pub(super) async fn revoke(
         Answer::Outcome(Outcome::NotHeld) => {
             Err(Refusal::new(Code::NotHeld, "nobody holds this lock").into())
         }
+        other => Err(refusal(other).into()),
+    }
+}
+
+/// Change a semaphore's number of permits
+///
+/// For operators; it needs the right `break`. The number lives while the semaphore is in use: held, or waited for. When it
+/// falls, holders keep their slots, and a waiting request for more than there will be is refused.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{resource_id}/permits",
+    tag = "locks",
+    params((
+        "resource_id" = String,
+        Path,
+        min_length = 1,
+        max_length = 252,
+        pattern = "^[ -~]+$",
+        description = "The lock, percent-encoded. A semaphore's name is shorter than another lock's may be."
+    )),
+    request_body = ResizeBody,
+    responses(
+        (status = 200, description = "It has this many permits.", body = ResizeReply),
+        (status = 409, description = "`not_held`: nobody uses the lock, so it has no number to change.", body = ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn resize(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Lock(lock): Lock,
+    Input(body): Input<ResizeBody>,
+) -> Reply<ResizeReply> {
+    let request = json::resize(lock.clone(), &body)?;
+    match app.ask(app.gate.permit(&who, request)?).await {
+        Answer::Outcome(Outcome::Done) => Ok(Json(ResizeReply {
+            resource_id: lock.as_str().to_owned(),
+            // At most 64, or it would not have been done.
+            permits: u32::try_from(body.of).unwrap_or(u32::MAX),
+        })),
+        // The general message mentions a lock_token, which an operator does not have.
+        Answer::Outcome(Outcome::NotHeld) => Err(Refusal::new(
+            Code::NotHeld,
+            "nobody uses this lock: the next request for permits says how many there are",
+        )
+        .into()),
         other => Err(refusal(other).into()),
     }
 }

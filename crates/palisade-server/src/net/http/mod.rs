@@ -45,6 +45,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .route("/v1/locks/{resource_id}/renew", post(locks::renew))
         .route("/v1/locks/{resource_id}/release", post(locks::release))
         .route("/v1/locks/{resource_id}/break", post(locks::revoke))
+        .route("/v1/locks/{resource_id}/permits", post(locks::resize))
         .route("/v1/requests/{request_id}/abandon", post(locks::abandon))
         .route("/v1/status", get(ops::status))
         .route("/v1/clock/advance", post(ops::advance))

@@ -29,6 +29,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         locks::release,
         locks::abandon,
         locks::revoke,
+        locks::resize,
         locks::show,
         locks::list,
         locks::ranking,

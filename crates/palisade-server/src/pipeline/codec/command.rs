@@ -2,7 +2,7 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Principal, Span,
+    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Permits, Principal, Span,
     Timestamp, Token, Ttl, Under, WallTime,
 };
 
@@ -21,6 +21,7 @@ const EXPIRE: u8 = 8;
 const GRACE: u8 = 9;
 const LEAP: u8 = 10;
 const CONFIGURE: u8 = 11;
+const RESIZE: u8 = 12;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
@@ -35,7 +36,8 @@ const HAS_REQUEST: u8 = 1 << 2;
 const HAS_METADATA: u8 = 1 << 3;
 const HAS_TOKEN: u8 = 1 << 4;
 const SHARED: u8 = 1 << 5;
-const ACQUIRE_FLAGS: u8 = HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED;
+const HAS_PERMITS: u8 = 1 << 6;
+const ACQUIRE_FLAGS: u8 = HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED | HAS_PERMITS;
 
 /// Begins a batch: everything in it happens at `at`.
 pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
@@ -98,6 +100,11 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
             out.number(token.get());
             out.text(reason);
         }
+        Command::Resize { lock, permits } => {
+            out.byte(RESIZE);
+            out.text(lock);
+            out.number((*permits).into());
+        }
         Command::Withdraw(request) => {
             out.byte(WITHDRAW);
             out.bytes(request.as_bytes());
@@ -159,7 +166,8 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         | flag(HAS_WAIT, wait.is_some())
         | flag(HAS_REQUEST, request.is_some())
         | flag(HAS_METADATA, metadata.is_some())
-        | flag(SHARED, *mode == LockMode::Shared);
+        | flag(SHARED, *mode == LockMode::Shared)
+        | flag(HAS_PERMITS, mode.permits().is_some());
     out.bytes(&[tag, flags]);
     out.text(lock);
     out.text(client);
@@ -175,6 +183,22 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     }
     if let Some(metadata) = metadata {
         out.text(metadata);
+    }
+    if let Some(permits) = mode.permits() {
+        put_permits(out, permits);
+    }
+}
+
+pub(super) fn put_permits(out: &mut Vec<u8>, permits: Permits) {
+    out.number(permits.wanted().into());
+    out.number(permits.of().into());
+}
+
+pub(super) fn get_permits(reader: &mut Reader<'_>) -> Result<Permits, Malformed> {
+    let (wanted, of) = (reader.small()?, reader.small()?);
+    match Permits::new(wanted, of) {
+        Ok(permits) => Ok(permits),
+        Err(_) => reader.bad("a number of permits is out of range"),
     }
 }
 
@@ -306,6 +330,10 @@ fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
             token: reader.token()?,
             reason: reader.text()?.into(),
         },
+        RESIZE => Command::Resize {
+            lock: reader.lock()?,
+            permits: reader.small()?,
+        },
         WITHDRAW => Command::Withdraw(reader.request()?),
         ABANDON => Command::Abandon(reader.request()?),
         EXPIRE => Command::Expire,
@@ -330,10 +358,16 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
     let metadata = reader.optional(flags & HAS_METADATA != 0, |reader| {
         Ok(reader.text()?.into())
     })?;
+    let permits = reader.optional(flags & HAS_PERMITS != 0, get_permits)?;
+    let mode = match (permits, flags & SHARED != 0) {
+        (Some(_), true) => return reader.bad("an acquire is of two kinds"),
+        (Some(permits), false) => LockMode::Permits(permits),
+        (None, shared) => mode(shared),
+    };
     Ok(Acquire {
         lock,
         client,
-        mode: mode(flags & SHARED != 0),
+        mode,
         under: under(reader, tag, key, ttl)?,
         wait,
         request,

@@ -5,10 +5,13 @@ use palisade_core::machine::{
     WaiterRecord,
 };
 use palisade_core::{
-    Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, Principal, QueueBound, Token,
+    Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, Permits, Principal, QueueBound,
+    Slots, Token,
 };
 
-use super::command::{get_limits, get_under, mode, put_limits, put_under};
+use super::command::{
+    get_limits, get_permits, get_under, mode, put_limits, put_permits, put_under,
+};
 use super::reader::{Malformed, PRINCIPAL_BYTES, Reader};
 use super::writer::Put;
 
@@ -26,6 +29,13 @@ const SHARE: u8 = 9;
 /// As [`WAITER`] and [`ORPHAN`], but waiting for a shared grant.
 const READER: u8 = 10;
 const ORPHAN_READER: u8 = 11;
+/// As [`SHARE`], with the number of permits and the slots behind it.
+const HOLDER: u8 = 12;
+/// As [`KEPT`], with the number of permits behind it.
+const KEPT_SEMAPHORE: u8 = 13;
+/// As [`WAITER`] and [`ORPHAN`], with the permits behind it.
+const PERMITS: u8 = 14;
+const ORPHAN_PERMITS: u8 = 15;
 
 /// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
 const BY: u8 = 64;
@@ -39,7 +49,10 @@ pub fn part(record: &[u8]) -> Part {
     };
     match tag {
         Some(&(HEAD | LEASE)) => Part::Leases,
-        Some(&(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER)) => Part::Grants,
+        Some(
+            &(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER | HOLDER
+            | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS),
+        ) => Part::Grants,
         _ => Part::Past,
     }
 }
@@ -62,14 +75,21 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             put_grant(out, grant);
         }
         Record::Share(share) => {
-            out.byte(SHARE);
+            out.byte(share.permits.map_or(SHARE, |_| HOLDER));
             put_grant(out, &share.grant);
             out.number(share.phase.get());
+            if let Some((of, slots)) = share.permits {
+                out.number(of.into());
+                out.number(slots.bits());
+            }
         }
         Record::Kept(kept) => {
-            out.byte(KEPT);
+            out.byte(kept.permits.map_or(KEPT, |_| KEPT_SEMAPHORE));
             out.text(&kept.lock);
             out.number(kept.last.get());
+            if let Some(of) = kept.permits {
+                out.number(of.into());
+            }
         }
         Record::Waiter(waiter) => put_waiter(out, waiter),
         Record::Answered(answered) => {
@@ -119,6 +139,8 @@ fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
         (LockMode::Exclusive, Some(_)) => ORPHAN,
         (LockMode::Shared, None) => READER,
         (LockMode::Shared, Some(_)) => ORPHAN_READER,
+        (LockMode::Permits(_), None) => PERMITS,
+        (LockMode::Permits(_), Some(_)) => ORPHAN_PERMITS,
     });
     out.bytes(waiter.request.as_bytes());
     out.text(&waiter.lock);
@@ -130,6 +152,9 @@ fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
     out.number(waiter.arrival);
     if let Some(until) = waiter.orphan {
         out.number(until.as_nanos());
+    }
+    if let Some(permits) = waiter.mode.permits() {
+        put_permits(out, permits);
     }
 }
 
@@ -171,15 +196,19 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             expires: reader.timestamp()?,
         }),
         GRANT => Record::Grant(get_grant(reader)?),
-        SHARE => Record::Share(ShareRecord {
+        tag @ (SHARE | HOLDER) => Record::Share(ShareRecord {
             grant: get_grant(reader)?,
             phase: reader.token()?,
+            permits: reader.optional(tag == HOLDER, |reader| {
+                Ok((get_size(reader)?, Slots::from_bits(reader.number()?)))
+            })?,
         }),
-        KEPT => Record::Kept(KeptRecord {
+        tag @ (KEPT | KEPT_SEMAPHORE) => Record::Kept(KeptRecord {
             lock: reader.lock()?,
             last: reader.token()?,
+            permits: reader.optional(tag == KEPT_SEMAPHORE, get_size)?,
         }),
-        tag @ (WAITER | ORPHAN | READER | ORPHAN_READER) => {
+        tag @ (WAITER | ORPHAN | READER | ORPHAN_READER | PERMITS | ORPHAN_PERMITS) => {
             Record::Waiter(get_waiter(reader, tag)?)
         }
         ANSWERED => Record::Answered(get_answered(reader)?),
@@ -223,7 +252,8 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {
 }
 
 fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malformed> {
-    Ok(WaiterRecord {
+    let is_orphan = matches!(tag, ORPHAN | ORPHAN_READER | ORPHAN_PERMITS);
+    let waiter = WaiterRecord {
         by: Principal::ANONYMOUS,
         request: reader.request()?,
         lock: reader.lock()?,
@@ -234,8 +264,22 @@ fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malforme
         since: reader.timestamp()?,
         deadline: reader.timestamp()?,
         arrival: reader.number()?,
-        orphan: reader.optional(tag == ORPHAN || tag == ORPHAN_READER, Reader::timestamp)?,
+        orphan: reader.optional(is_orphan, Reader::timestamp)?,
+    };
+    let permits = reader.optional(tag == PERMITS || tag == ORPHAN_PERMITS, get_permits)?;
+    Ok(WaiterRecord {
+        mode: permits.map_or(waiter.mode, LockMode::Permits),
+        ..waiter
     })
+}
+
+/// How many permits a semaphore has.
+fn get_size(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
+    let of = reader.small()?;
+    match Permits::new(1, of) {
+        Ok(_) => Ok(of),
+        Err(_) => reader.bad("a number of permits is out of range"),
+    }
 }
 
 fn get_answered(reader: &mut Reader<'_>) -> Result<Answered, Malformed> {
@@ -266,12 +310,18 @@ const EXHAUSTED: u8 = 8;
 const TOO_MANY_LOCKS: u8 = 9;
 /// As [`GRANTED`], with the number of the grant behind it.
 const GRANTED_SHARED: u8 = 10;
+/// As [`GRANTED`], with the slots behind it.
+const GRANTED_PERMITS: u8 = 11;
 
 /// The outcomes that a machine remembers for a retry.
 fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
     match outcome {
         Outcome::Granted(granted) => {
-            out.byte(granted.shared.map_or(GRANTED, |_| GRANTED_SHARED));
+            out.byte(match granted.shared {
+                Some(_) => GRANTED_SHARED,
+                None if granted.slots.is_empty() => GRANTED,
+                None => GRANTED_PERMITS,
+            });
             out.number(granted.token.get());
             out.number(granted.lease.0.get());
             out.bytes(granted.key.as_bytes());
@@ -281,6 +331,8 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
             out.number(granted.acquired_at.0);
             if let Some(GrantId(number)) = granted.shared {
                 out.number(number.get());
+            } else if !granted.slots.is_empty() {
+                out.number(granted.slots.bits());
             }
         }
         Outcome::Held(holder) => {
@@ -319,7 +371,7 @@ fn put_bound(out: &mut Vec<u8>, tag: u8, max: u32) {
 
 fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
     Ok(match reader.byte()? {
-        tag @ (GRANTED | GRANTED_SHARED) => Outcome::Granted(Granted {
+        tag @ (GRANTED | GRANTED_SHARED | GRANTED_PERMITS) => Outcome::Granted(Granted {
             token: reader.token()?,
             lease: LeaseId(reader.token()?),
             key: reader.key()?,
@@ -330,6 +382,9 @@ fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
             shared: reader
                 .optional(tag == GRANTED_SHARED, Reader::token)?
                 .map(GrantId),
+            slots: reader
+                .optional(tag == GRANTED_PERMITS, Reader::number)?
+                .map_or(Slots::NONE, Slots::from_bits),
         }),
         HELD => Outcome::Held(Holder {
             client: reader.client()?,

@@ -1,8 +1,8 @@
-use palisade_core::machine::{Answered, Expiry, Part, Record};
+use palisade_core::machine::{Answered, Expiry, KeptRecord, Part, Record, WaiterRecord};
 use palisade_core::{
     Acquire, Away, ClientId, Command, Ending, Entry, GrantId, GrantRef, Granted, Holder, LeaseId,
-    LeaseKey, Limits, LockMode, LockName, Machine, Outcome, Principal, QueueBound, RequestId, Span,
-    Timestamp, Token, Ttl, Under, WallTime,
+    LeaseKey, Limits, LockMode, LockName, Machine, Outcome, Permits, Principal, QueueBound,
+    RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 use super::reader::Reader;
@@ -71,6 +71,10 @@ fn existing(number: u8, ttl: Option<Ttl>) -> Under {
 }
 
 /// Every kind of command, and of the optional parts each by itself. In [`machine_records`] the first gets token 4.
+fn permits(wanted: u32, of: u32) -> LockMode {
+    LockMode::Permits(Permits::new(wanted, of).unwrap())
+}
+
 fn commands() -> Vec<Command> {
     let wait = Some(Span::from_millis(30_000));
     vec![
@@ -119,6 +123,21 @@ fn commands() -> Vec<Command> {
             request: Some(id(9)),
             ..acquire("a", "three", existing(4, None))
         }),
+        Command::Acquire(Acquire {
+            mode: permits(2, 3),
+            metadata: Some("host-9".into()),
+            ..acquire("s", "seven", new_lease(6))
+        }),
+        Command::Acquire(Acquire {
+            mode: permits(2, 3),
+            wait,
+            request: Some(id(10)),
+            ..acquire("s", "eight", new_lease(7))
+        }),
+        Command::Resize {
+            lock: lock("s"),
+            permits: 2,
+        },
         Command::Renew {
             grant: grant("a", 1, Some(4)),
             ttl: Some(ttl(70_000)),
@@ -269,6 +288,7 @@ fn answered() -> Vec<Record> {
     let granted = Granted {
         token: token(1 << 50),
         shared: None,
+        slots: Slots::NONE,
         lease: LeaseId(token(300)),
         key: key(30),
         ttl: ttl(1_000),
@@ -289,6 +309,10 @@ fn answered() -> Vec<Record> {
         Outcome::Granted(granted.clone()),
         Outcome::Granted(Granted {
             shared: Some(GrantId(token(1 << 51))),
+            ..granted.clone()
+        }),
+        Outcome::Granted(Granted {
+            slots: Slots::from_bits(1 << 63 | 5),
             ..granted
         }),
         Outcome::Held(holder),
@@ -327,10 +351,28 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         assert!(records.iter().any(ended), "{ending:?}");
     }
     let waiting = |record: &&Record| matches!(record, Record::Waiter(_));
-    assert_eq!(records.iter().filter(waiting).count(), 3);
+    assert_eq!(records.iter().filter(waiting).count(), 4);
     let shared = |record: &&Record| matches!(record, Record::Share(_));
-    assert_eq!(records.iter().filter(shared).count(), 2);
+    assert_eq!(records.iter().filter(shared).count(), 3);
     records.extend(answered());
+    for (permits, until) in [(None, None), (Some(3), None), (None, Some(AT))] {
+        let (lock, last) = (lock("kept"), token(9));
+        records.push(Record::Kept(KeptRecord {
+            lock,
+            last,
+            permits,
+        }));
+        let waiter = records.iter().find_map(|record| match record {
+            Record::Waiter(waiter) if waiter.mode.permits().is_some() => Some(waiter.clone()),
+            _ => None,
+        });
+        records.extend(waiter.map(|waiter| {
+            Record::Waiter(WaiterRecord {
+                orphan: until,
+                ..waiter
+            })
+        }));
+    }
     if let Some(Record::Head(head)) = records.first() {
         let exhausted = palisade_core::machine::Head {
             next_token: None,

@@ -8,10 +8,10 @@ use palisade_core::machine::Record;
 use palisade_core::{Acquire, Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 5;
+pub const BATCH_VERSION: u8 = 6;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 4;
+pub const SNAPSHOT_VERSION: u8 = 5;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -30,25 +30,39 @@ pub fn version_needed(command: &Command) -> u8 {
             mode: LockMode::Shared,
             ..
         }) => 4,
+        Command::Acquire(Acquire {
+            mode: LockMode::Permits(_),
+            ..
+        })
+        | Command::Resize { .. } => 6,
         _ => BATCH_FLOOR,
     }
 }
 
 /// The lowest version of a snapshot that may contain this record.
 fn record_needs(record: &Record) -> u8 {
-    if !record.by().is_anonymous() {
-        return 4;
-    }
-    match record {
+    let by = match record.by().is_anonymous() {
+        true => SNAPSHOT_FLOOR,
+        false => 4,
+    };
+    by.max(match record {
+        Record::Share(share) if share.permits.is_some() => 5,
+        Record::Kept(kept) if kept.permits.is_some() => 5,
+        Record::Waiter(waiter) if waiter.mode.permits().is_some() => 5,
+        Record::Answered(answered) if has_slots(&answered.outcome) => 5,
         Record::Share(_) => 3,
         Record::Waiter(waiter) if waiter.mode == LockMode::Shared => 3,
         Record::Answered(answered) if is_shared(&answered.outcome) => 3,
         _ => SNAPSHOT_FLOOR,
-    }
+    })
 }
 
 fn is_shared(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Granted(granted) if granted.shared.is_some())
+}
+
+fn has_slots(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Granted(granted) if !granted.slots.is_empty())
 }
 
 /// Between the versions of batches and of the snapshots that need the same kinds.

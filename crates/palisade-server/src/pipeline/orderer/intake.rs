@@ -35,6 +35,7 @@ pub(super) fn intake(
             token,
             reason,
         },
+        Request::Resize { lock, permits } => Command::Resize { lock, permits },
         Request::Show(lock) => {
             let view = machine.view(&lock, now);
             let view = view.unwrap_or_else(|| LockView::free(lock));

@@ -93,7 +93,8 @@ const client = (id) => el("span", { class: "one-line", title: id }, id);
 function holderOf(lock) {
   const readers = lock.reader_count ?? 0;
   if (!lock.holder) return "";
-  return readers > 0 ? `${number(readers)} ${readers === 1 ? "reader" : "readers"}` : client(lock.holder.client_id);
+  const kind = lock.permits ? "holder" : "reader";
+  return readers > 0 ? `${number(readers)} ${readers === 1 ? kind : `${kind}s`}` : client(lock.holder.client_id);
 }
 
 const LOCK = ["lock", "name", (lock) => lockLink(lock.resource_id)];
@@ -450,7 +451,10 @@ function lockView(name) {
 function lockParts(lock) {
   const shared = (lock.reader_count ?? 0) > 0;
   const holders = shared ? lock.readers : lock.holder ? [lock.holder] : [];
-  const state = !lock.holder ? "free" : shared ? "held, shared" : "held";
+  const slots = holders.flatMap((holder) => holder.slots ?? []);
+  const free = lock.permits - slots.filter((slot) => slot <= lock.permits).length;
+  const state = !lock.holder ? "free" : lock.permits ? "semaphore" : shared ? "held, shared" : "held";
+  const title = lock.permits ? "Holders" : shared ? "Readers" : "Holder";
   const grantOf = (holder) => holder.grant_id ?? holder.fencing_token;
   const columns = [
     ["client", "client", (holder) => holder.client_id],
@@ -463,16 +467,17 @@ function lockParts(lock) {
     }, "Break …")],
   ];
   if (shared) columns.unshift(["grant", "number", (holder) => number(holder.grant_id)]);
+  if (lock.permits) columns.unshift(["slots", "number", (holder) => holder.slots.join(", ")]);
   const hidden = shared ? lock.reader_count - holders.length : lock.waiters - lock.queue?.length;
   return [
     figures(["state", state], ["token", lock.holder ? number(lock.holder.fencing_token) : "none"],
-      ...(shared ? [["readers", number(lock.reader_count)]] : []), ["waiting", number(lock.waiters)]),
-    section(shared ? "Readers" : "Holder", "", holders.length === 0 ? empty("Nobody holds it.")
-      : table(shared ? "Readers" : "Holder", columns, holders)),
+      ...(lock.permits ? [["permits", number(lock.permits)], ["free", number(free)]] : []),
+      ...(shared ? [[title.toLowerCase(), number(lock.reader_count)]] : []), ["waiting", number(lock.waiters)]),
+    section(title, "", holders.length === 0 ? empty("Nobody holds it.") : table(title, columns, holders)),
     section("Queue", "first come, first served", !lock.queue?.length ? empty("Nobody waits.")
       : table("Queue", [
         ["place", "number", ([place]) => String(place)],
-        ["mode", "", ([, one]) => one.mode],
+        ["mode", "", ([, one]) => one.permits ? `${one.permits.count}/${one.permits.of} permits` : one.mode],
         ["waiting for", "number", ([, one]) => counts(() => span(one.waited_ms + performance.now() - lock.came))],
         ["gives up in", "number", ([, one]) => left(one.remaining_ms, lock.came)],
         ["client", "client", ([, one]) => one.client_id],

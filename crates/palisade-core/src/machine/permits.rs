@@ -1,0 +1,173 @@
+//! Semaphores: leases that hold slots of one lock (rules P1–P6).
+//!
+//! A semaphore's holders are records as readers are ([`share`](super::share)), so that many may hold one lock. Each has
+//! slots beside its number, and its number is its fencing token. How many slots there are stands beside the queue, as
+//! long as the lock has a record: a semaphore that nobody holds, and nobody waits for, is forgotten.
+
+use alloc::vec::Vec;
+
+use super::Machine;
+use super::grants::{LeaseFor, Standing};
+use super::slab::Slot;
+use super::tables::Tables;
+use crate::command::{Acquire, LockMode};
+use crate::invalid::Invalid;
+use crate::limits;
+use crate::name::LockName;
+use crate::outcome::{Effect, Ending, Outcome};
+use crate::permits::{Permits, Slots, slot_key};
+use crate::time::Span;
+
+impl Tables {
+    /// How many permits a lock has, if it is a semaphore.
+    pub(crate) fn permits(&self, lock: Slot) -> Option<u32> {
+        self.extra(lock)?.permits
+    }
+
+    #[cfg(test)]
+    pub(crate) fn spoil_permits(&mut self, lock: Slot) {
+        self.extra_mut(lock).permits = Some(1);
+    }
+
+    /// The slots that are free. A semaphore that was made smaller may have slots beyond its number; they end with
+    /// their holders.
+    pub(crate) fn free_slots(&self, lock: Slot) -> Slots {
+        let taken = self.readers_of(lock).map(|share| self.slots_of(share));
+        let taken = taken.fold(Slots::NONE, Slots::with);
+        Slots::all(self.permits(lock).unwrap_or(0)).without(taken)
+    }
+}
+
+impl Machine {
+    /// What is wrong with a request for permits before anything is known of the lock.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn check_permits(lock: &LockName, permits: Permits) -> Result<(), Invalid> {
+        slot_key(lock, permits.of()).map(drop)
+    }
+
+    /// Whether a request is of the lock's kind: an exclusive or a shared one is not for a semaphore, and permits are for
+    /// none but a semaphore of that size (P1).
+    pub(super) fn check_kind(&self, lock: Slot, mode: LockMode) -> Result<(), Invalid> {
+        let asked = mode.permits().map(Permits::of);
+        match self.tables.permits(lock) {
+            has if has == asked => Ok(()),
+            has => Err(Invalid::PermitsDiffer { asked, has }),
+        }
+    }
+
+    /// A lock is asked for that nobody holds and somebody comes before, or permits of a lock that has a writer.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn decide_kept(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
+        match self.check_kind(lock, acquire.mode) {
+            Ok(()) => self.wait_or_deny(lock, acquire),
+            Err(invalid) => Outcome::Invalid(invalid),
+        }
+    }
+
+    /// A semaphore that somebody holds is asked for. Whoever comes later does not overtake (P6).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn decide_permits(
+        &mut self,
+        lock: Slot,
+        acquire: Acquire,
+        permits: Permits,
+        lease: LeaseFor,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let LeaseFor::Live(mine) = lease
+            && let Some(share) = self.tables.find_share(lock, mine)
+        {
+            return self.again(share, permits, Span::ZERO);
+        }
+        let waits = self.tables.first_waiter(lock).is_some();
+        if waits || self.tables.free_slots(lock).count() < permits.wanted() {
+            return self.wait_or_deny(lock, acquire);
+        }
+        let Some(number) = self.draw() else {
+            return Outcome::TokensExhausted;
+        };
+        let lease = self.open(number, lease, self.contender(&acquire.client));
+        let (mode, metadata) = (acquire.mode, acquire.metadata);
+        self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
+    }
+
+    /// A lease that has permits asks for permits again: a repeat, if it asks for as many.
+    pub(super) fn again(&self, share: Slot, permits: Permits, waited: Span) -> Outcome {
+        match self.tables.slots_of(share).count() {
+            held if held == permits.wanted() => Outcome::Granted(self.granted(share, waited)),
+            held => Outcome::Invalid(Invalid::PermitsHeld {
+                held,
+                asked: permits.wanted(),
+            }),
+        }
+    }
+
+    /// Ends the holders of a semaphore whose leases are over by this very instant: at most one for each slot.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn bring_up_semaphore(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        let holders = self.tables.readers_of(lock);
+        let over: Vec<Slot> = holders
+            .filter(|share| self.tables.lease_of(*share).is_expired(self.now))
+            .collect();
+        if over.is_empty() {
+            return self.admit(lock, effects);
+        }
+        for share in over {
+            self.end_and_wake(share, Ending::Expired, None, effects);
+        }
+    }
+
+    /// An operator gives a semaphore another number of permits (P1). Who holds a slot beyond it keeps it; a waiting
+    /// request for more than there will be is refused.
+    pub(super) fn resize(
+        &mut self,
+        name: &LockName,
+        of: u32,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let Err(invalid) = Permits::new(1, of) {
+            return Outcome::Invalid(invalid);
+        }
+        if let Err(invalid) = slot_key(name, of) {
+            return Outcome::Invalid(invalid);
+        }
+        let lock = match self.stand(name, effects) {
+            Standing::Free => return Outcome::NotHeld,
+            Standing::Kept(lock) | Standing::Shared(lock) | Standing::Held(lock) => lock,
+        };
+        let Some(has) = self.tables.permits(lock) else {
+            return Outcome::Invalid(Invalid::PermitsDiffer {
+                asked: Some(of),
+                has: None,
+            });
+        };
+        if has != of {
+            self.changed = true;
+            self.tables.extra_mut(lock).permits = Some(of);
+            while let Some((waiter, wanted)) = self.first_larger(name, of) {
+                let orphan = self.tables.waiters[waiter].orphan.is_some();
+                let refused = Outcome::Invalid(Invalid::Permits { wanted, of });
+                self.leave(waiter, (!orphan).then_some(refused), effects);
+            }
+            if let Some(lock) = self.tables.find_lock(name) {
+                self.admit(lock, effects);
+            }
+        }
+        Outcome::Done
+    }
+
+    /// The first waiting request that wants more permits than there are, and how many it wants.
+    fn first_larger(&self, name: &LockName, of: u32) -> Option<(Slot, u32)> {
+        let mut queue = self.tables.queue_of(self.tables.find_lock(name)?);
+        queue.find_map(|slot| {
+            let wanted = self.tables.waiters[slot].mode.permits()?.wanted();
+            (wanted > of).then_some((slot, wanted))
+        })
+    }
+}
+
+const _: () = assert!(limits::PERMITS == u64::BITS, "a slot is a bit of `Slots`");
