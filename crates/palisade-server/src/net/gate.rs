@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   certificate, token ─► identify ─► Who ─┬─► permit(request) ─► Permitted ─► Pipeline::call, Session::submit
-//!                                          ├─► observe(prefix) ─► Observed  ─► watch, metrics
+//!                                          ├─► observe_all()   ─► ObservedAll ─► metrics
+//!                                          ├─► observe(prefix) ─► Observed  ─► watch
 //!                                          └─► administer()    ─► Administered ─► changes of the cluster
 //! ```
 //!
-//! `Permitted`, `Observed` and `Administered` are made here only, and what they are needed for takes nothing else, so a
+//! `Permitted`, `ObservedAll`, `Observed` and `Administered` are made here only, and what they are needed for takes nothing else, so a
 //! handler that forgets the question does not compile. The fields that could get around it are private to this module.
 //!
 //! Without an access file everybody who reaches the port may do everything. Identity is settled once for each session and
@@ -85,8 +86,26 @@ pub(super) enum View {
     Observed(Box<Who>),
 }
 
-/// A caller may observe all locks of a prefix.
-pub(super) struct Observed(Who);
+/// A caller may observe all locks.
+pub(super) struct ObservedAll(());
+
+/// The locks that a caller may observe among those of a prefix.
+pub(super) struct Observed {
+    who: Who,
+    /// What it asked for.
+    prefix: Box<str>,
+    /// The part of it that the rules grant.
+    prefixes: Prefixes,
+}
+
+/// The locks whose names begin with one of these; sorted, and none begins with another one.
+pub(super) type Prefixes = Arc<[Box<str>]>;
+
+impl Observed {
+    pub(super) fn prefixes(&self) -> Prefixes {
+        Arc::clone(&self.prefixes)
+    }
+}
 
 /// A caller may change the cluster.
 pub(super) struct Administered(());
@@ -210,23 +229,42 @@ impl Gate {
         })
     }
 
-    /// Whether a caller may observe all locks of a prefix.
-    pub(super) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
+    /// Whether a caller may observe all locks.
+    pub(super) fn observe_all(&self, who: &Who) -> Result<ObservedAll, Refusal> {
         if let Some((access, principal)) = self.now(who)? {
-            let decided = access.decide_all(&principal, Verb::Observe, prefix);
+            let decided = access.decide_all(&principal, Verb::Observe, "");
             decided.map_err(|denied| forbidden(&denied))?;
         }
-        Ok(Observed(who.clone()))
+        Ok(ObservedAll(()))
     }
 
-    /// Whether that is still so. While the rules stay the same this costs one comparison.
-    pub(super) fn still_observes(&self, observed: &Observed, prefix: &str) -> bool {
-        match (&self.rules, &observed.0.0) {
+    /// Which locks of a prefix a caller may observe; it is refused if it may observe none of them.
+    pub(super) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
+        Ok(Observed {
+            prefixes: self.observable(who, prefix)?,
+            who: who.clone(),
+            prefix: prefix.into(),
+        })
+    }
+
+    /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison.
+    pub(super) fn still_observes(&self, observed: &Observed) -> bool {
+        match (&self.rules, &observed.who.0) {
             (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
-                self.observe(&observed.0, prefix).is_ok()
+                let now = self.observable(&observed.who, &observed.prefix);
+                now.is_ok_and(|prefixes| prefixes == observed.prefixes)
             }
             _ => true,
         }
+    }
+
+    fn observable(&self, who: &Who, prefix: &str) -> Result<Prefixes, Refusal> {
+        let Some((access, principal)) = self.now(who)? else {
+            return Ok(Arc::new([prefix.into()]));
+        };
+        let granted = access.decide_some(&principal, Verb::Observe, prefix);
+        let granted = granted.map_err(|denied| forbidden(&denied))?;
+        Ok(granted.into_iter().map(Box::from).collect())
     }
 
     /// Whether a caller may change the cluster.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
 
 use super::app::App;
+use super::gate::ObservedAll;
 use crate::pipeline::Histogram;
 
 /// A text format.
@@ -59,7 +60,7 @@ impl Format {
 }
 
 /// All metrics as text.
-pub(super) fn text(app: &Arc<App>, format: Format) -> String {
+pub(super) fn text(app: &Arc<App>, _: &ObservedAll, format: Format) -> String {
     let scrape = Scrape {
         app: Arc::clone(app),
     };

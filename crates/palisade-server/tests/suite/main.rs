@@ -42,5 +42,7 @@ mod net_tls;
 #[cfg(feature = "net")]
 mod net_vanished;
 #[cfg(feature = "net")]
+mod net_views;
+#[cfg(feature = "net")]
 mod net_watch;
 mod pipeline;

@@ -30,12 +30,12 @@ const PRINCIPALS: [(&str, u8); 7] = [
 ];
 
 /// The text of a principal's token.
-fn token(name: &str) -> String {
+pub(crate) fn token(name: &str) -> String {
     let (_, seed) = PRINCIPALS.iter().find(|(known, _)| *known == name).unwrap();
     Token::make([*seed; 36]).0
 }
 
-fn rules() -> String {
+pub(crate) fn rules() -> String {
     let mut text = "[auth]\n".to_owned();
     let all = Verb::ALL.map(Verb::name);
     for (name, seed) in PRINCIPALS {
@@ -58,13 +58,13 @@ fn rules() -> String {
     text
 }
 
-struct Closed {
-    server: Server,
+pub(crate) struct Closed {
+    pub(crate) server: Server,
     _dir: TempDir,
-    file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
-async fn closed() -> Closed {
+pub(crate) async fn closed() -> Closed {
     closed_by(&rules()).await
 }
 
@@ -181,7 +181,7 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
         Asked::Show => ("GET", "/v1/locks/x%2F1", String::new()),
         Asked::List => ("GET", "/v1/locks?prefix=x", String::new()),
         Asked::Status => ("GET", "/v1/status", String::new()),
-        Asked::Watch => ("GET", "/v1/watch?prefix=x/", String::new()),
+        Asked::Watch => ("GET", "/v1/watch?prefix=x", String::new()),
         Asked::Metrics => ("GET", "/metrics", String::new()),
         Asked::Ranking => ("GET", "/v1/ranking", String::new()),
         Asked::Advance => ("POST", "/v1/clock/advance", r#"{"ms":1}"#.to_owned()),
@@ -195,7 +195,7 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
     http_of(server, (method, path, body), token).await
 }
 
-async fn http_of(
+pub(crate) async fn http_of(
     server: &Server,
     (method, path, body): (&str, &str, String),
     token: Option<&str>,
@@ -274,7 +274,7 @@ fn code_of_status(status: &Status) -> String {
     })
 }
 
-fn call<T>(message: T, token: Option<&str>) -> Request<T> {
+pub(crate) fn call<T>(message: T, token: Option<&str>) -> Request<T> {
     let mut call = Request::new(message);
     if let Some(token) = token {
         let value: MetadataValue<_> = format!("Bearer {token}").parse().unwrap();
@@ -288,7 +288,7 @@ async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
     let mut client = grpc::client(server).await;
     if asked == Asked::Watch {
         let watch = v1::WatchRequest {
-            prefix: "x/".to_owned(),
+            prefix: "x".to_owned(),
             after_revision: 0,
         };
         let opened = soon(client.watch(call(watch, token))).await;

@@ -28,7 +28,7 @@ use crate::pipeline::Leading;
 )]
 pub(super) async fn view(State(app): State<Arc<App>>, who: Who) -> Reply<ClusterReply> {
     if app.gate.administer(&who).is_err() {
-        app.gate.observe(&who, "")?;
+        app.gate.observe_all(&who)?;
     }
     Ok(Json(cluster(&app)?.view()))
 }
