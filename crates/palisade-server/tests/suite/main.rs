@@ -13,6 +13,8 @@ mod log_idle;
 #[cfg(feature = "net")]
 mod net_access;
 #[cfg(feature = "net")]
+mod net_audit;
+#[cfg(feature = "net")]
 mod net_bad_input;
 #[cfg(feature = "net")]
 mod net_bounds;

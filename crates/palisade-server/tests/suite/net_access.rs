@@ -69,12 +69,16 @@ pub(crate) async fn closed() -> Closed {
 }
 
 async fn closed_by(rules: &str) -> Closed {
+    closed_with(rules, Settings::default()).await
+}
+
+pub(crate) async fn closed_with(rules: &str, settings: Settings) -> Closed {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("access.toml");
     std::fs::write(&file, rules).unwrap();
     let server = Server::with(Wish::net(Settings {
         access: Some(file.clone()),
-        ..Settings::default()
+        ..settings
     }));
     Closed {
         server: server.await,
@@ -301,7 +305,7 @@ async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
     Some(unary_of(server, operation(asked)?, token).await)
 }
 
-async fn unary_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
+pub(crate) async fn unary_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
     let mut client = grpc::client(server).await;
     let reply = match operation {
         Operation::Acquire(message) => client.acquire(call(message, token)).await,
@@ -324,7 +328,11 @@ async fn stream(server: &Server, asked: Asked, token: Option<&str>) -> Option<St
     Some(stream_of(server, operation(asked)?, token).await)
 }
 
-async fn stream_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
+pub(crate) async fn stream_of(
+    server: &Server,
+    operation: Operation,
+    token: Option<&str>,
+) -> String {
     let operation = Some(operation);
     let requests = vec![v1::Request { id: 1, operation }];
     let frames = tokio_stream::iter([v1::Requests { requests }]);
@@ -343,7 +351,7 @@ async fn plain(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
     Some(plain_of(server, operation(asked)?, token).await)
 }
 
-async fn plain_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
+pub(crate) async fn plain_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
     let mut session = open_session(server, token).await;
     code_of(ask_session(&mut session, operation).await)
 }
