@@ -142,13 +142,36 @@ impl Access {
         prefix: &str,
     ) -> Result<(), Denied> {
         let mut granting = self.granting(principal, verb);
-        let what = || match prefix {
-            "" => "all locks".to_owned(),
-            prefix => format!("all locks that begin with {prefix}"),
-        };
         match granting.any(|granted| prefix.starts_with(granted)) {
             true => Ok(()),
-            false => Err(self.denied(principal, verb, what())),
+            false => Err(self.denied(principal, verb, format!("all {}", locks_of(prefix)))),
+        }
+    }
+
+    /// With which locks, of those whose names begin with `prefix`, a principal may do this: with those whose names begin
+    /// with one of the prefixes returned. They are sorted, none begins with another one, and there is at least one.
+    ///
+    /// # Errors
+    /// [`Denied`] if it may do this with no such lock.
+    pub fn decide_some<'a>(
+        &'a self,
+        principal: &Principal,
+        verb: Verb,
+        prefix: &'a str,
+    ) -> Result<Vec<&'a str>, Denied> {
+        let granting = self.granting(principal, verb);
+        let mut parts: Vec<&str> = granting
+            .filter_map(|granted| match prefix.starts_with(granted) {
+                true => Some(prefix),
+                false => granted.starts_with(prefix).then_some(granted),
+            })
+            .collect();
+        parts.sort_unstable();
+        // A prefix comes directly before the names that begin with it.
+        parts.dedup_by(|longer, shorter| longer.starts_with(*shorter));
+        match parts.is_empty() {
+            false => Ok(parts),
+            true => Err(self.denied(principal, verb, format!("any of the {}", locks_of(prefix)))),
         }
     }
 
@@ -203,5 +226,13 @@ impl Access {
             what,
             also,
         }
+    }
+}
+
+/// What a prefix stands for, in a message.
+fn locks_of(prefix: &str) -> String {
+    match prefix {
+        "" => "locks".to_owned(),
+        prefix => format!("locks that begin with {prefix}"),
     }
 }

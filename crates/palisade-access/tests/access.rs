@@ -117,6 +117,46 @@ fn a_question_about_a_prefix_needs_a_rule_for_all_of_it() {
 }
 
 #[test]
+fn the_granted_part_of_a_prefix_is_what_the_rules_and_the_prefix_have_in_common() {
+    let rule = |prefix: &str| {
+        format!("[[auth.rules]]\nprincipal = \"p\"\nprefix = {prefix:?}\nverbs = [\"observe\"]\n")
+    };
+    let rules = ["b/", "a/x/", "a/", "a/", "c/1"].map(rule).concat();
+    let access = access(&format!(
+        "[auth]\n[[auth.principals]]\nname = \"p\"\n{rules}"
+    ));
+    let p = principal(&access, "p");
+    for (prefix, granted) in [
+        ("", &["a/", "b/", "c/1"][..]),
+        ("a", &["a/"]),
+        ("a/x", &["a/x"]),
+        ("a/x/y", &["a/x/y"]),
+        ("c/", &["c/1"]),
+    ] {
+        assert_eq!(
+            access.decide_some(&p, Verb::Observe, prefix).unwrap(),
+            granted,
+            "{prefix:?}"
+        );
+    }
+    let denied = |verb, prefix| {
+        access
+            .decide_some(&p, verb, prefix)
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        denied(Verb::Observe, "d"),
+        "p may not observe any of the locks that begin with d: no rule grants it \
+         (it may observe what begins with b/, a/x/, a/, a/, c/1)"
+    );
+    assert_eq!(
+        denied(Verb::Break, ""),
+        "p may not break any of the locks: no rule grants it"
+    );
+}
+
+#[test]
 fn a_caller_is_known_by_a_token_or_by_a_name_in_a_certificate() {
     let (text, token) = Token::make([7; 36]);
     let stored = token.secret().stored();

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
 
+use super::audit::Audit;
 use super::budget::{Budget, Share};
 use super::cluster::Cluster;
 use super::forward::Forwarder;
@@ -59,6 +60,11 @@ impl App {
         settings: Settings,
         shell: &Shell,
     ) -> Result<App, ServeError> {
+        let audit = Audit::open(settings.audit.as_deref());
+        let audit = audit.map_err(|source| ServeError::Audit {
+            file: settings.audit.clone().unwrap_or_default(),
+            source,
+        })?;
         Ok(App {
             meters: Meters::default(),
             budget: Budget::new(settings.sessions_bytes),
@@ -68,7 +74,7 @@ impl App {
             ranking: Ranking::default(),
             forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
-            gate: Gate::new(settings.access.as_deref())?,
+            gate: Gate::new(settings.access.as_deref(), audit)?,
             handle: Pipeline::new(handle),
             cluster,
             settings,

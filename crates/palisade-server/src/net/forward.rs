@@ -92,7 +92,7 @@ pub(super) async fn to_leader(
     if app.handle.leader() == Leading::Here
         || request.headers().contains_key(&FORWARDED)
         || !gate::goes_with(&app, request.headers())
-        || gate::who(request.extensions()).is_err()
+        || !gate::is_known(request.extensions())
         || is_stream(&request)
     {
         return next.run(request).await;

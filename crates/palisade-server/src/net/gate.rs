@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   certificate, token ─► identify ─► Who ─┬─► permit(request) ─► Permitted ─► Pipeline::call, Session::submit
-//!                                          ├─► observe(prefix) ─► Observed  ─► watch, metrics
+//!                                          ├─► observe_all()   ─► ObservedAll ─► metrics
+//!                                          ├─► observe(prefix) ─► Observed  ─► watch
 //!                                          └─► administer()    ─► Administered ─► changes of the cluster
 //! ```
 //!
-//! `Permitted`, `Observed` and `Administered` are made here only, and what they are needed for takes nothing else, so a
+//! `Permitted`, `ObservedAll`, `Observed` and `Administered` are made here only, and what they are needed for takes nothing else, so a
 //! handler that forgets the question does not compile. The fields that could get around it are private to this module.
 //!
 //! Without an access file everybody who reaches the port may do everything. Identity is settled once for each session and
@@ -28,17 +29,20 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::app::App;
+use super::audit::{Audit, Event, Recording};
 use super::convert::Refusal;
 use super::forward::FORWARDED;
 use crate::pipeline::{
-    self, Answer, Answers, Asked, Handle, Identity, Leading, Request, Since, Stats, Stopped,
+    self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
+    Stopped,
 };
 use crate::shell::{Caller, Peer};
 
-/// The rules in force.
+/// The rules in force, and where what they decide is recorded.
 pub(super) struct Gate {
     /// `None` without a file.
     rules: Option<Rules>,
+    audit: Audit,
 }
 
 struct Rules {
@@ -47,10 +51,18 @@ struct Rules {
 }
 
 impl Who {
-    /// Tells the operator of an answer to a session that shows a stolen secret.
-    pub(super) fn report(&self, answer: &Answer) {
-        report(self.0.as_ref().map(|known| &known.principal), answer);
+    pub(super) fn principal(&self) -> Option<&Principal> {
+        self.0.as_ref().map(|known| &known.principal)
     }
+
+    fn name(&self) -> &str {
+        name(self.principal())
+    }
+}
+
+/// What a principal is called in records.
+fn name(principal: Option<&Principal>) -> &str {
+    principal.map_or(palisade_access::ANONYMOUS, Principal::name)
 }
 
 /// Who is asking.
@@ -73,6 +85,8 @@ pub(super) struct Permitted {
     /// The caller's name, if there are rules.
     principal: Option<Principal>,
     view: View,
+    /// Done only when this is on disk.
+    recording: Recording,
 }
 
 /// What the caller may see of the answer.
@@ -85,14 +99,32 @@ pub(super) enum View {
     Observed(Box<Who>),
 }
 
-/// A caller may observe all locks of a prefix.
-pub(super) struct Observed(Who);
+/// A caller may observe all locks.
+pub(super) struct ObservedAll(());
+
+/// The locks that a caller may observe among those of a prefix.
+pub(super) struct Observed {
+    who: Who,
+    /// What it asked for.
+    prefix: Box<str>,
+    /// The part of it that the rules grant.
+    prefixes: Prefixes,
+}
+
+/// The locks whose names begin with one of these; sorted, and none begins with another one.
+pub(super) type Prefixes = Arc<[Box<str>]>;
+
+impl Observed {
+    pub(super) fn prefixes(&self) -> Prefixes {
+        Arc::clone(&self.prefixes)
+    }
+}
 
 /// A caller may change the cluster.
-pub(super) struct Administered(());
+pub(super) struct Administered(Who);
 
 impl Gate {
-    pub(super) fn new(path: Option<&Path>) -> Result<Gate, file::Error> {
+    pub(super) fn new(path: Option<&Path>, audit: Audit) -> Result<Gate, file::Error> {
         let rules = path.map(|path| {
             let access = Arc::new(file::read(path)?);
             Ok(Rules {
@@ -102,6 +134,7 @@ impl Gate {
         });
         Ok(Gate {
             rules: rules.transpose()?,
+            audit,
         })
     }
 
@@ -110,8 +143,37 @@ impl Gate {
         self.rules.is_some()
     }
 
-    /// Who a caller is, by its certificate or the text of its token.
+    pub(super) fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// Records a refusal.
+    fn recorded<T>(&self, who: &Who, decided: Result<T, Refusal>) -> Result<T, Refusal> {
+        decided.inspect_err(|refusal| denied(&self.audit, Some(who.name()), refusal))
+    }
+
+    /// Tells the operator of a caller that had the secret of a lease that is not its own.
+    #[inline]
+    pub(super) fn report(&self, principal: Option<&Principal>, answer: &Answer) {
+        if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer {
+            let (principal, lock) = (name(principal), lock.as_str());
+            tracing::warn!(
+                principal,
+                lock,
+                "security: a caller has the lock_token of another principal's lease; it was refused"
+            );
+            self.audit.note(&Event::WrongPrincipal { principal, lock });
+        }
+    }
+
+    /// Who opens a session, by its certificate or the text of its token.
     pub(super) fn identify(&self, caller: &Caller, token: Option<&str>) -> Result<Who, Refusal> {
+        let settled = self.settle(caller, token);
+        settled.inspect_err(|refusal| denied(&self.audit, None, refusal))
+    }
+
+    /// Who a caller is.
+    fn settle(&self, caller: &Caller, token: Option<&str>) -> Result<Who, Refusal> {
         let Some(rules) = &self.rules else {
             return Ok(Who(None));
         };
@@ -152,12 +214,41 @@ impl Gate {
 
     /// Whether a caller may make this request.
     pub(super) fn permit(&self, who: &Who, request: Request) -> Result<Permitted, Refusal> {
+        let (by, known, view) = self.recorded(who, self.decide(who, &request))?;
+        let principal = name(known.as_ref());
+        let recording = match &request {
+            Request::Revoke {
+                lock,
+                token,
+                reason,
+            } => self.audit.be_sure(&Event::Break {
+                principal,
+                lock: lock.as_str(),
+                fencing_token: token.get(),
+                reason,
+            }),
+            Request::Advance(by) => self.audit.be_sure(&Event::Admin {
+                principal,
+                change: format!("move the clock by {} ms", by.as_millis()),
+            }),
+            _ => Recording::NotAsked,
+        };
+        Ok(Permitted {
+            asked: Asked { by, request },
+            principal: known,
+            view,
+            recording,
+        })
+    }
+
+    /// Whether a caller may make this request, as whom, and what it may see of the answer.
+    fn decide(
+        &self,
+        who: &Who,
+        request: &Request,
+    ) -> Result<(palisade_core::Principal, Option<Principal>, View), Refusal> {
         let Some((access, principal)) = self.now(who)? else {
-            return Ok(Permitted {
-                asked: request.into(),
-                principal: None,
-                view: View::Everything,
-            });
+            return Ok((palisade_core::Principal::ANONYMOUS, None, View::Everything));
         };
         let lock = |verb, lock: &LockName| {
             let decided = access.decide(&principal, verb, lock.as_str());
@@ -169,7 +260,7 @@ impl Gate {
                 .map_err(|denied| forbidden(&denied))
         };
         let mut view = View::Everything;
-        match &request {
+        match request {
             Request::Acquire(wish) => {
                 let verb = match wish.mode {
                     LockMode::Exclusive | LockMode::Permits(_) => Verb::Hold,
@@ -205,39 +296,74 @@ impl Gate {
             Some(known) if known.principal == principal => known.by,
             _ => by(&principal),
         };
-        Ok(Permitted {
-            asked: Asked { by, request },
-            principal: Some(principal),
-            view,
+        Ok((by, Some(principal), view))
+    }
+
+    /// Whether a caller may observe all locks.
+    pub(super) fn observe_all(&self, who: &Who) -> Result<ObservedAll, Refusal> {
+        self.recorded(who, self.decide_all(who, Verb::Observe))?;
+        Ok(ObservedAll(()))
+    }
+
+    /// Which locks of a prefix a caller may observe; it is refused if it may observe none of them.
+    pub(super) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
+        Ok(Observed {
+            prefixes: self.recorded(who, self.observable(who, prefix))?,
+            who: who.clone(),
+            prefix: prefix.into(),
         })
     }
 
-    /// Whether a caller may observe all locks of a prefix.
-    pub(super) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
-        if let Some((access, principal)) = self.now(who)? {
-            let decided = access.decide_all(&principal, Verb::Observe, prefix);
-            decided.map_err(|denied| forbidden(&denied))?;
-        }
-        Ok(Observed(who.clone()))
-    }
-
-    /// Whether that is still so. While the rules stay the same this costs one comparison.
-    pub(super) fn still_observes(&self, observed: &Observed, prefix: &str) -> bool {
-        match (&self.rules, &observed.0.0) {
+    /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison.
+    pub(super) fn still_observes(&self, observed: &Observed) -> bool {
+        match (&self.rules, &observed.who.0) {
             (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
-                self.observe(&observed.0, prefix).is_ok()
+                let now = self.observable(&observed.who, &observed.prefix);
+                now.is_ok_and(|prefixes| prefixes == observed.prefixes)
             }
             _ => true,
         }
     }
 
+    fn observable(&self, who: &Who, prefix: &str) -> Result<Prefixes, Refusal> {
+        let Some((access, principal)) = self.now(who)? else {
+            return Ok(Arc::new([prefix.into()]));
+        };
+        let granted = access.decide_some(&principal, Verb::Observe, prefix);
+        let granted = granted.map_err(|denied| forbidden(&denied))?;
+        Ok(granted.into_iter().map(Box::from).collect())
+    }
+
     /// Whether a caller may change the cluster.
     pub(super) fn administer(&self, who: &Who) -> Result<Administered, Refusal> {
-        if let Some((access, principal)) = self.now(who)? {
-            let decided = access.decide_all(&principal, Verb::Admin, "");
-            decided.map_err(|denied| forbidden(&denied))?;
+        self.recorded(who, self.decide_all(who, Verb::Admin))?;
+        Ok(Administered(who.clone()))
+    }
+
+    /// Whether a caller may see the cluster.
+    pub(super) fn view_cluster(&self, who: &Who) -> Result<(), Refusal> {
+        match self.decide_all(who, Verb::Admin) {
+            Ok(()) => Ok(()),
+            Err(_) => self.observe_all(who).map(drop),
         }
-        Ok(Administered(()))
+    }
+
+    /// Records a change of the cluster; it may be made when that is on disk.
+    pub(super) async fn be_sure(&self, by: Administered, change: String) -> Result<(), Refusal> {
+        let principal = by.0.name();
+        self.audit
+            .be_sure(&Event::Admin { principal, change })
+            .await
+    }
+
+    fn decide_all(&self, who: &Who, verb: Verb) -> Result<(), Refusal> {
+        match self.now(who)? {
+            Some((access, principal)) => {
+                let decided = access.decide_all(&principal, verb, "");
+                decided.map_err(|denied| forbidden(&denied))
+            }
+            None => Ok(()),
+        }
     }
 
     /// What the caller may see of an answer.
@@ -278,7 +404,7 @@ impl Gate {
         loop {
             tokio::select! {
                 () = &mut stopping => return,
-                _ = hangup.recv() => rules.reload(),
+                _ = hangup.recv() => rules.reload(&self.audit),
             }
         }
     }
@@ -290,8 +416,14 @@ impl Rules {
         Arc::clone(&access)
     }
 
-    fn reload(&self) {
-        match file::read(&self.path) {
+    fn reload(&self, audit: &Audit) {
+        let read = file::read(&self.path);
+        audit.note(&Event::Rules {
+            file: self.path.display().to_string(),
+            taken: read.is_ok(),
+            message: read.as_ref().err().map(ToString::to_string),
+        });
+        match read {
             Ok(access) => {
                 *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
                 tracing::info!(file = %self.path.display(), "new rules are in force");
@@ -319,17 +451,13 @@ fn by(principal: &Principal) -> palisade_core::Principal {
     }
 }
 
-/// Tells the operator of a caller that had the secret of a lease that is not its own.
-#[inline]
-fn report(principal: Option<&Principal>, answer: &Answer) {
-    if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer {
-        let principal = principal.map_or(palisade_access::ANONYMOUS, Principal::name);
-        tracing::warn!(
-            principal,
-            lock = lock.as_str(),
-            "security: a caller has the lock_token of another principal's lease; it was refused"
-        );
-    }
+/// Records that a caller was refused. `None` for one that nobody knows.
+fn denied(audit: &Audit, principal: Option<&str>, refusal: &Refusal) {
+    audit.note(&Event::Denied {
+        principal,
+        code: refusal.code.name(),
+        message: &refusal.message,
+    });
 }
 
 /// What stands in place of another principal's client id.
@@ -337,7 +465,7 @@ const HIDDEN: &str = "(hidden)";
 
 /// Who makes an HTTP request, or why that is not known.
 #[derive(Clone)]
-struct Identified(Result<Who, Refusal>);
+struct Identified(Result<Who, Refusal>, Audit);
 
 /// The middleware that settles who makes a request, in front of all others.
 pub(super) async fn identify(
@@ -352,19 +480,31 @@ pub(super) async fn identify(
         _ => Caller::Anonymous,
     };
     let identified = match bearer(request.headers()) {
-        Ok(token) => app.gate.identify(&caller, token),
+        Ok(token) => app.gate.settle(&caller, token),
         Err(refusal) => Err(refusal),
     };
-    request.extensions_mut().insert(Identified(identified));
+    let audit = app.gate.audit.clone();
+    request
+        .extensions_mut()
+        .insert(Identified(identified, audit));
     next.run(request).await
 }
 
-/// Who makes this request.
+/// Who makes this request, which needs a known caller.
 pub(super) fn who(extensions: &http::Extensions) -> Result<Who, Refusal> {
     match extensions.get::<Identified>() {
-        Some(Identified(identified)) => identified.clone(),
+        Some(Identified(identified, audit)) => {
+            let identified = identified.clone();
+            identified.inspect_err(|refusal| denied(audit, None, refusal))
+        }
         None => Err(unauthenticated(&Unknown::Nothing)),
     }
+}
+
+/// Whether the caller of this request is known.
+pub(super) fn is_known(extensions: &http::Extensions) -> bool {
+    let identified = extensions.get::<Identified>();
+    identified.is_some_and(|Identified(identified, _)| identified.is_ok())
 }
 
 /// Whether a request may be sent on to the leader, which sees this node's certificate in place of the caller's: only a
@@ -395,8 +535,11 @@ impl Pipeline {
 
     /// Carries out a request; the answer contains only what the caller may see.
     pub(super) async fn call(&self, gate: &Gate, permitted: Permitted) -> Answer {
+        if let Err(refusal) = permitted.recording.await {
+            return Answer::Failed(Failure::Unavailable(refusal.message));
+        }
         let answer = self.0.call(permitted.asked).await;
-        report(permitted.principal.as_ref(), &answer);
+        gate.report(permitted.principal.as_ref(), &answer);
         gate.filter(&permitted.view, answer)
     }
 
@@ -450,6 +593,7 @@ impl Pipeline {
 pub(super) struct Session(pipeline::Session);
 
 impl Session {
+    /// Operations that wait for nothing, or whose recording has ended well.
     pub(super) fn submit(&self, operations: Vec<(u64, Permitted)>) {
         let operations = operations.into_iter();
         self.0.submit(
@@ -467,6 +611,14 @@ impl Session {
 impl Permitted {
     pub(super) fn request(&self) -> &Request {
         &self.asked.request
+    }
+
+    /// What must be on disk before it is submitted; `None` if it may be submitted at once.
+    pub(super) fn take_recording(&mut self) -> Option<Recording> {
+        match std::mem::replace(&mut self.recording, Recording::NotAsked) {
+            Recording::NotAsked => None,
+            recording => Some(recording),
+        }
     }
 
     /// What its caller may see of the answer, for answers that come later; `None` if that is everything.

@@ -27,7 +27,7 @@ use super::grpc_stream;
 use super::listings;
 use super::serve::ServeError;
 use super::session::{CountingCodec, ReplyStream};
-use super::watch::{self, Batch, Batches, Notice, WatchRequest};
+use super::watch::{self, Batch, Batches, Notice};
 use crate::pipeline::Request;
 
 /// The gRPC routes and their health service.
@@ -239,7 +239,7 @@ impl Locks for Service {
         let after = (message.after_revision > 0).then_some(message.after_revision);
         let batches = gate::who(call.extensions())
             .and_then(|who| self.app.gate.observe(&who, &prefix))
-            .and_then(|observed| watch::watch(&self.app, observed, WatchRequest { prefix, after }));
+            .and_then(|observed| watch::watch(&self.app, observed, after));
         let batches = batches.map_err(|refusal| status(&refusal))?;
         Ok(Response::new(Events {
             batches,

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
 
 use super::app::App;
+use super::gate::ObservedAll;
 use crate::pipeline::Histogram;
 
 /// A text format.
@@ -59,7 +60,7 @@ impl Format {
 }
 
 /// All metrics as text.
-pub(super) fn text(app: &Arc<App>, format: Format) -> String {
+pub(super) fn text(app: &Arc<App>, _: &ObservedAll, format: Format) -> String {
     let scrape = Scrape {
         app: Arc::clone(app),
     };
@@ -231,7 +232,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 19] {
+    fn counters(&self) -> [Reading; 20] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -267,6 +268,11 @@ impl Scrape {
                 "wrong_principal",
                 "Requests with the key of another principal's lease, refused",
                 stats.wrong_principal.get(),
+            ),
+            (
+                "audit_lost",
+                "Lines that could not be written to the audit file",
+                self.app.gate.audit().lost(),
             ),
             (
                 "queue_full",

@@ -12,6 +12,7 @@
 //! and no operation gets its own task.
 
 mod app;
+mod audit;
 mod budget;
 mod cluster;
 mod convert;

@@ -86,7 +86,7 @@ pub(super) type Ranking = Mutex<Option<Arc<Ranked>>>;
 
 /// The first locks of each order, for a caller that may observe all locks.
 pub(super) async fn ranked(app: &App, who: &Who) -> Result<Arc<Ranked>, Refusal> {
-    app.gate.observe(who, "")?;
+    app.gate.observe_all(who)?;
     let mut last = app.ranking.lock().await;
     if let Some(ranked) = last.as_ref().filter(|ranked| ranked.is_fresh()) {
         return Ok(Arc::clone(ranked));

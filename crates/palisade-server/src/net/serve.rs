@@ -1,5 +1,6 @@
 //! The lock server as a service of the shell.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -33,6 +34,14 @@ pub enum ServeError {
     /// The access file cannot be used.
     #[error(transparent)]
     Access(#[from] palisade_access::file::Error),
+    /// The audit file cannot be opened.
+    #[error("cannot append to the audit file {}: {source}; name a file that this server may write with --audit", file.display())]
+    Audit {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The certificates for requests to the leader cannot be used.
     #[error(transparent)]
     Tls(#[from] palisade_tls::Error),
@@ -88,6 +97,7 @@ pub async fn serve_member(
     tokio::select! {
         _ = serving => {}
         () = reloading => {}
+        () = app.gate.audit().keep_reopening() => {}
     }
     match &*app.handle.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
@@ -124,7 +134,7 @@ impl Service for App {
     async fn serve_own<T: Transport>(self: Arc<App>, stream: T, read: Bytes, peer: Peer) {
         let read = BytesMut::from(read);
         // Asking who may what is work for other threads, too.
-        if !T::MOVES || self.gate.is_closed() {
+        if !T::MOVES || self.gate.is_closed() || self.gate.audit().is_on() {
             return session::serve(self, stream, read, peer.caller).await;
         }
         if self.meters.sessions_near.fetch_add(1, Relaxed) >= NEAR {

@@ -40,6 +40,8 @@ pub struct Settings {
     pub to_leader: ClientFiles,
     /// The access file; without one, everybody who reaches the port may do everything.
     pub access: Option<PathBuf>,
+    /// The file to which security events are appended; without one they are not recorded.
+    pub audit: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -58,6 +60,7 @@ impl Default for Settings {
             node: None,
             to_leader: ClientFiles::default(),
             access: None,
+            audit: None,
         }
     }
 }

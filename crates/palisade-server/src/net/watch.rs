@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 
 use super::app::App;
 use super::convert::Refusal;
-use super::gate::Observed;
+use super::gate::{Observed, Prefixes};
 use crate::pipeline::{Leading, Since, bytes_of};
 
 /// A message to a watcher.
@@ -45,29 +45,20 @@ pub(super) enum Notice {
     },
 }
 
-/// The changes that a watcher wants.
-#[derive(Clone, Debug)]
-pub(super) struct WatchRequest {
-    /// Only locks whose names start with this.
-    pub(super) prefix: Box<str>,
-    /// The last change it has seen, if it says so.
-    pub(super) after: Option<u64>,
-}
-
 /// Starts a watch. It ends when the returned stream is dropped, or when the server shuts down.
 ///
 /// The watcher sees every change made after this returns. A watcher that reconnects first gets what it missed: the
-/// changes themselves, as far as they are still known.
+/// changes themselves, as far as they are still known. `after` is the last change that it has seen, if it says so.
 ///
 /// # Errors
 /// If it names a revision that this authority, or this node of it, has not reached, or if too many watches are open.
 pub(super) fn watch(
     app: &Arc<App>,
     observed: Observed,
-    request: WatchRequest,
+    after: Option<u64>,
 ) -> Result<Batches, Refusal> {
     let latest = app.handle.revision();
-    let position = request.after.unwrap_or(latest);
+    let position = after.unwrap_or(latest);
     if position > latest {
         // A node that follows may still be a step behind the one that reported the revision.
         if let Leading::At(_) | Leading::Nowhere = app.handle.leader() {
@@ -91,12 +82,10 @@ pub(super) fn watch(
         )
     })?;
     let (sender, batches) = mpsc::channel(QUEUE);
-    let prefix = request.prefix.clone();
-    app.feed.join(app, (position, request.prefix), sender);
+    app.feed.join(app, (position, observed.prefixes()), sender);
     Ok(Batches {
         batches,
         observed,
-        prefix,
         slot,
     })
 }
@@ -105,7 +94,6 @@ pub(super) fn watch(
 pub(super) struct Batches {
     batches: mpsc::Receiver<Arc<Batch>>,
     observed: Observed,
-    prefix: Box<str>,
     /// Its application, too.
     slot: WatchSlot,
 }
@@ -115,14 +103,13 @@ impl Stream for Batches {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Arc<Batch>>> {
         let batch = ready!(self.batches.poll_recv(cx));
-        // New rules end a watch that they do not grant.
-        let gate = &self.slot.0.gate;
-        let granted = gate.still_observes(&self.observed, &self.prefix);
+        // New rules under which it would show other locks end a watch. A watcher that reconnects misses nothing.
+        let granted = self.slot.0.gate.still_observes(&self.observed);
         Poll::Ready(batch.filter(|_| granted))
     }
 }
 
-/// A batch for all watchers of one prefix at one revision.
+/// A batch for all watchers of the same locks at one revision.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) notices: Vec<Notice>,
@@ -206,8 +193,8 @@ async fn feed(app: Arc<App>, mut joined: mpsc::UnboundedReceiver<(Position, Watc
     }
 }
 
-/// The last revision that watchers have processed, and their prefix.
-type Position = (u64, Box<str>);
+/// The last revision that watchers have processed, and the locks that they see.
+type Position = (u64, Prefixes);
 
 type Watcher = mpsc::Sender<Arc<Batch>>;
 
@@ -235,27 +222,27 @@ impl Watchers {
     /// Sends one batch to every watcher that is behind and has room. Returns whether more can be sent at once.
     fn send_round(&mut self, since: impl Fn(u64) -> Since) -> bool {
         let mut known = Backlog::since(self.first(), &since);
-        let up_to_date = self.groups.split_off(&(known.latest, "".into()));
+        let up_to_date = self.groups.split_off(&(known.latest, Prefixes::default()));
         let mut more = false;
-        for ((revision, prefix), watchers) in mem::replace(&mut self.groups, up_to_date) {
+        for ((revision, prefixes), watchers) in mem::replace(&mut self.groups, up_to_date) {
             let (reading, full) = watchers
                 .into_iter()
                 .partition::<Vec<_>, _>(|watcher| watcher.capacity() > 0 || watcher.is_closed());
-            self.put((revision, prefix.clone()), full);
+            self.put((revision, Arc::clone(&prefixes)), full);
             if reading.is_empty() {
                 continue;
             }
             if known.from != revision {
                 known = Backlog::since(revision, &since);
             }
-            let (notices, upto) = known.for_prefix(&prefix);
+            let (notices, upto) = known.for_prefixes(&prefixes);
             let served = if notices.is_empty() {
                 reading
             } else {
                 self.send(reading, notices)
             };
             more |= !served.is_empty() && upto < known.latest;
-            self.put((upto, prefix), served);
+            self.put((upto, prefixes), served);
         }
         more
     }
@@ -307,12 +294,16 @@ impl Backlog {
         }
     }
 
-    /// The notices for watchers of this prefix, and up to which revision they go.
-    fn for_prefix(&self, prefix: &str) -> (Vec<Notice>, u64) {
+    /// The notices for watchers of these locks, and up to which revision they go.
+    fn for_prefixes(&self, prefixes: &[Box<str>]) -> (Vec<Notice>, u64) {
         let mut notices: Vec<Notice> = self.gap.iter().cloned().collect();
         let mut bytes = 0;
         for event in self.batches.iter().flat_map(|batch| batch.iter()) {
-            if event.revision > self.from && event.lock.starts_with(prefix) {
+            let is_watched = || {
+                let mut prefixes = prefixes.iter();
+                prefixes.any(|prefix| event.lock.starts_with(&**prefix))
+            };
+            if event.revision > self.from && is_watched() {
                 bytes += bytes_of(event);
                 notices.push(Notice::Change(event.clone()));
                 if bytes >= BATCH {
@@ -382,9 +373,11 @@ mod tests {
         }
     }
 
+    /// `prefix`: one, or several with spaces between them.
     fn join(watchers: &mut Watchers, prefix: &str, revision: u64) -> mpsc::Receiver<Arc<Batch>> {
         let (sender, batches) = mpsc::channel(QUEUE);
-        watchers.put((revision, prefix.into()), vec![sender]);
+        let prefixes = prefix.split(' ').map(Box::from).collect();
+        watchers.put((revision, prefixes), vec![sender]);
         batches
     }
 
@@ -408,8 +401,10 @@ mod tests {
         let (ring, mut watchers) = (Ring::default(), Watchers::default());
         let mut a = join(&mut watchers, "a/", 0);
         let mut all = join(&mut watchers, "", 0);
+        let mut parts = join(&mut watchers, "a/2 b", 0);
         ring.push([event(1, "a/1"), event(2, "b"), event(3, "a/2")]);
         send_all(&mut watchers, &ring);
+        assert_eq!(received(&mut parts), ["2", "3"]);
         assert_eq!(
             (received(&mut a), received(&mut all)),
             (

@@ -13,6 +13,8 @@ mod log_idle;
 #[cfg(feature = "net")]
 mod net_access;
 #[cfg(feature = "net")]
+mod net_audit;
+#[cfg(feature = "net")]
 mod net_bad_input;
 #[cfg(feature = "net")]
 mod net_bounds;
@@ -42,6 +44,8 @@ mod net_support;
 mod net_tls;
 #[cfg(feature = "net")]
 mod net_vanished;
+#[cfg(feature = "net")]
+mod net_views;
 #[cfg(feature = "net")]
 mod net_watch;
 mod pipeline;

@@ -30,12 +30,12 @@ const PRINCIPALS: [(&str, u8); 7] = [
 ];
 
 /// The text of a principal's token.
-fn token(name: &str) -> String {
+pub(crate) fn token(name: &str) -> String {
     let (_, seed) = PRINCIPALS.iter().find(|(known, _)| *known == name).unwrap();
     Token::make([*seed; 36]).0
 }
 
-fn rules() -> String {
+pub(crate) fn rules() -> String {
     let mut text = "[auth]\n".to_owned();
     let all = Verb::ALL.map(Verb::name);
     for (name, seed) in PRINCIPALS {
@@ -58,23 +58,27 @@ fn rules() -> String {
     text
 }
 
-struct Closed {
-    server: Server,
+pub(crate) struct Closed {
+    pub(crate) server: Server,
     _dir: TempDir,
-    file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
-async fn closed() -> Closed {
+pub(crate) async fn closed() -> Closed {
     closed_by(&rules()).await
 }
 
 async fn closed_by(rules: &str) -> Closed {
+    closed_with(rules, Settings::default()).await
+}
+
+pub(crate) async fn closed_with(rules: &str, settings: Settings) -> Closed {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("access.toml");
     std::fs::write(&file, rules).unwrap();
     let server = Server::with(Wish::net(Settings {
         access: Some(file.clone()),
-        ..Settings::default()
+        ..settings
     }));
     Closed {
         server: server.await,
@@ -184,7 +188,7 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
         Asked::Show => ("GET", "/v1/locks/x%2F1", String::new()),
         Asked::List => ("GET", "/v1/locks?prefix=x", String::new()),
         Asked::Status => ("GET", "/v1/status", String::new()),
-        Asked::Watch => ("GET", "/v1/watch?prefix=x/", String::new()),
+        Asked::Watch => ("GET", "/v1/watch?prefix=x", String::new()),
         Asked::Metrics => ("GET", "/metrics", String::new()),
         Asked::Ranking => ("GET", "/v1/ranking", String::new()),
         Asked::Advance => ("POST", "/v1/clock/advance", r#"{"ms":1}"#.to_owned()),
@@ -198,7 +202,7 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
     http_of(server, (method, path, body), token).await
 }
 
-async fn http_of(
+pub(crate) async fn http_of(
     server: &Server,
     (method, path, body): (&str, &str, String),
     token: Option<&str>,
@@ -278,7 +282,7 @@ fn code_of_status(status: &Status) -> String {
     })
 }
 
-fn call<T>(message: T, token: Option<&str>) -> Request<T> {
+pub(crate) fn call<T>(message: T, token: Option<&str>) -> Request<T> {
     let mut call = Request::new(message);
     if let Some(token) = token {
         let value: MetadataValue<_> = format!("Bearer {token}").parse().unwrap();
@@ -292,7 +296,7 @@ async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
     let mut client = grpc::client(server).await;
     if asked == Asked::Watch {
         let watch = v1::WatchRequest {
-            prefix: "x/".to_owned(),
+            prefix: "x".to_owned(),
             after_revision: 0,
         };
         let opened = soon(client.watch(call(watch, token))).await;
@@ -305,7 +309,7 @@ async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
     Some(unary_of(server, operation(asked)?, token).await)
 }
 
-async fn unary_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
+pub(crate) async fn unary_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
     let mut client = grpc::client(server).await;
     let reply = match operation {
         Operation::Acquire(message) => client.acquire(call(message, token)).await,
@@ -329,7 +333,11 @@ async fn stream(server: &Server, asked: Asked, token: Option<&str>) -> Option<St
     Some(stream_of(server, operation(asked)?, token).await)
 }
 
-async fn stream_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
+pub(crate) async fn stream_of(
+    server: &Server,
+    operation: Operation,
+    token: Option<&str>,
+) -> String {
     let operation = Some(operation);
     let requests = vec![v1::Request { id: 1, operation }];
     let frames = tokio_stream::iter([v1::Requests { requests }]);
@@ -348,7 +356,7 @@ async fn plain(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
     Some(plain_of(server, operation(asked)?, token).await)
 }
 
-async fn plain_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
+pub(crate) async fn plain_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
     let mut session = open_session(server, token).await;
     code_of(ask_session(&mut session, operation).await)
 }

@@ -8,10 +8,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::TcpStream;
 
 /// Reads server-sent events.
-struct Events(Lines<BufReader<TcpStream>>);
+pub(crate) struct Events(Lines<BufReader<TcpStream>>);
 
 impl Events {
-    async fn open(server: &Server, path: &str, headers: &str) -> Events {
+    pub(crate) async fn open(server: &Server, path: &str, headers: &str) -> Events {
         let mut stream = server.connect().await;
         let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\n{headers}\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -25,13 +25,15 @@ impl Events {
     }
 
     /// The next event: name, id, data.
-    async fn next(&mut self) -> (String, String, Value) {
+    pub(crate) async fn next(&mut self) -> (String, String, Value) {
+        self.next_or_end().await.expect("the stream ended")
+    }
+
+    /// The next event, or `None` at the end of the stream.
+    pub(crate) async fn next_or_end(&mut self) -> Option<(String, String, Value)> {
         let (mut name, mut id, mut data) = (String::new(), String::new(), Value::Null);
         loop {
-            let line = soon(self.0.next_line())
-                .await
-                .unwrap()
-                .expect("the stream ended");
+            let line = soon(self.0.next_line()).await.unwrap()?;
             if let Some(value) = line.strip_prefix("event: ") {
                 name = value.to_owned();
             } else if let Some(value) = line.strip_prefix("id: ") {
@@ -39,7 +41,7 @@ impl Events {
             } else if let Some(value) = line.strip_prefix("data: ") {
                 data = serde_json::from_str(value).unwrap();
             } else if line.is_empty() && !name.is_empty() {
-                return (name, id, data);
+                return Some((name, id, data));
             }
         }
     }

@@ -46,6 +46,10 @@ pub(crate) struct ServeArgs {
     /// who reaches the port may do everything.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     access: Option<PathBuf>,
+    /// Append denials, breaks, changes of the cluster and new rules to this file, as lines of JSON. It is opened again at
+    /// SIGHUP. While it cannot be written, breaks and changes of the cluster are refused.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    audit: Option<PathBuf>,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -275,6 +279,7 @@ pub(super) fn settings(args: &ServeArgs, json: bool) -> Result<serve::Settings, 
         network,
         manual_clock: args.clock == ClockKind::Manual,
         access: args.access.clone(),
+        audit: args.audit.clone(),
         json,
     })
 }

@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) cluster: Option<cluster::Settings>,
     /// Who may do what; `None` if everybody may do everything.
     pub(crate) access: Option<PathBuf>,
+    /// Where security events are recorded.
+    pub(crate) audit: Option<PathBuf>,
     /// Print the start message as one line of JSON.
     pub(crate) json: bool,
 }
@@ -171,6 +173,7 @@ fn network(settings: &Settings) -> net::Settings {
     net::Settings {
         shell: settings.network.clone(),
         access: settings.access.clone(),
+        audit: settings.audit.clone(),
         ..net::Settings::default()
     }
 }

@@ -27,9 +27,7 @@ use crate::pipeline::Leading;
     )
 )]
 pub(super) async fn view(State(app): State<Arc<App>>, who: Who) -> Reply<ClusterReply> {
-    if app.gate.administer(&who).is_err() {
-        app.gate.observe(&who, "")?;
-    }
+    app.gate.view_cluster(&who)?;
     Ok(Json(cluster(&app)?.view()))
 }
 
@@ -158,8 +156,9 @@ fn full_disk(why: &str) -> Refusal {
     )
 }
 
-async fn change(app: &App, _: Administered, change: Change) -> Reply<ClusterReply> {
+async fn change(app: &App, by: Administered, change: Change) -> Reply<ClusterReply> {
     let cluster = cluster(app)?;
+    app.gate.be_sure(by, format!("{change:?}")).await?;
     match cluster.change(change).await {
         Ok(()) => Ok(Json(cluster.view())),
         Err(not_changed) => Err(Refusal::new(not_changed.code, not_changed.why).into()),

@@ -98,12 +98,12 @@ pub(super) async fn metrics(
     who: Who,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
-    app.gate.observe(&who, "")?;
+    let observed = app.gate.observe_all(&who)?;
     let accept = headers.get_all(ACCEPT).iter();
     let accept: Vec<_> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::asked_for(&accept.join(","));
     let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "Accept")];
-    Ok((headers, meters::text(&app, format)))
+    Ok((headers, meters::text(&app, &observed, format)))
 }
 
 /// Read this description

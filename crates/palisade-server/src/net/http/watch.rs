@@ -20,7 +20,7 @@ use super::reply::Problem;
 use crate::net::app::App;
 use crate::net::convert::{self, json};
 use crate::net::gate::Who;
-use crate::net::watch::{self as feed, Notice, WatchRequest};
+use crate::net::watch::{self as feed, Notice};
 
 /// The parameters of a watch.
 #[derive(Debug, Deserialize)]
@@ -64,7 +64,7 @@ pub(super) async fn watch(
         None => integer("after_revision", watching.after_revision.as_deref())?,
     };
     let observed = app.gate.observe(&who, &prefix)?;
-    let batches = feed::watch(&app, observed, WatchRequest { prefix, after })?;
+    let batches = feed::watch(&app, observed, after)?;
     let mut quiet = tokio::time::interval(KEEP_ALIVE);
     // The first tick comes after one period, not at once.
     quiet.reset();

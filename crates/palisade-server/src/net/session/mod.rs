@@ -20,6 +20,7 @@ mod grpc;
 mod plain;
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
@@ -29,6 +30,7 @@ use palisade_proto::Code;
 use palisade_proto::v1::{Reply, Request, Requests, reply::Outcome};
 
 use super::app::App;
+use super::audit::Recording;
 use super::budget::Share;
 use super::convert::{Refusal, grpc as convert};
 use super::gate::{Permitted, Session, View, Who};
@@ -54,6 +56,8 @@ struct Flow {
     rest: vec::IntoIter<(u64, Answer)>,
     /// Replies to operations that never reached the pipeline.
     refused: VecDeque<Reply>,
+    /// Operations that start when a line of the audit file is on disk.
+    recording: VecDeque<(u64, Permitted, Recording)>,
     /// Waiting listings: the next one starts when the previous page has left.
     listings: VecDeque<(u64, Permitted)>,
     /// The maximum size in bytes of the page being made; 0 if none is.
@@ -85,6 +89,7 @@ impl Flow {
             answers,
             rest: Vec::new().into_iter(),
             refused: VecDeque::new(),
+            recording: VecDeque::new(),
             listings: VecDeque::new(),
             page: 0,
             page_id: 0,
@@ -129,7 +134,10 @@ impl Flow {
                 Ok(listing) if matches!(listing.request(), pipeline::Request::List { .. }) => {
                     self.listings.push_back((id, listing));
                 }
-                Ok(request) => operations.push((id, request)),
+                Ok(mut request) => match request.take_recording() {
+                    Some(recording) => self.recording.push_back((id, request, recording)),
+                    None => operations.push((id, request)),
+                },
                 Err(refusal) => self.refused.push_back(convert::refused(id, &refusal)),
             }
         }
@@ -162,6 +170,20 @@ impl Flow {
         }
     }
 
+    /// Submits the operations whose line is on disk, and refuses those whose line cannot be written.
+    fn submit_recorded(&mut self, cx: &mut Context<'_>) {
+        while let Some((_, _, recording)) = self.recording.front_mut()
+            && let Poll::Ready(written) = Pin::new(recording).poll(cx)
+            && let Some((id, request, _)) = self.recording.pop_front()
+        {
+            match (written, &self.session) {
+                (Ok(()), Some(session)) => session.submit(vec![(id, request)]),
+                (Ok(()), None) => {}
+                (Err(refusal), _) => self.refused.push_back(convert::refused(id, &refusal)),
+            }
+        }
+    }
+
     /// Starts the next listing if the previous page has left and there is memory for another.
     fn next_listing(&mut self, cx: &Context<'_>) {
         if let Some((_, listing)) = self.listings.front()
@@ -177,7 +199,7 @@ impl Flow {
                 session.submit(vec![listing]);
             }
         }
-        if !self.open && self.listings.is_empty() {
+        if !self.open && self.listings.is_empty() && self.recording.is_empty() {
             self.session = None;
         }
     }
@@ -185,6 +207,7 @@ impl Flow {
     /// Puts ready replies into a frame. `Ready` means that the frame should be sent: it is full, or the pipeline has no
     /// more answers for this session.
     fn poll_replies(&mut self, cx: &mut Context<'_>, mut put: impl FnMut(Reply)) -> Poll<()> {
+        self.submit_recorded(cx);
         while self.leaving < FRAME_REPLIES
             && let Some(reply) = self.refused.pop_front()
         {
@@ -203,7 +226,7 @@ impl Flow {
                     false => self.views.remove(&id),
                 };
                 if let Some(who) = &self.who {
-                    who.report(&answer);
+                    self.app.gate.report(who.principal(), &answer);
                 }
                 let answer = match view {
                     Some(view) => self.app.gate.filter(&view, answer),

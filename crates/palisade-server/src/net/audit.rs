@@ -1,0 +1,272 @@
+//! The audit file: security events, one JSON object a line, appended.
+//!
+//! ```text
+//!   gate ── note ─────► bounded queue ──► one thread ──► file
+//!        ── be_sure ──►                        └─► written and synced, or why not ─► a break goes on, or is refused
+//! ```
+//!
+//! A note never waits. It is lost if the queue is full or the file cannot be written; lost lines are counted, and the
+//! next line that is written follows one that says how many were lost. A line that something depends on is answered.
+//!
+//! No line contains a lease key, a request id or a token.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::task::{Context, Poll};
+
+use palisade_proto::Code;
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+use super::convert::Refusal;
+
+/// What is recorded.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Event<'a> {
+    /// Nothing shows who asks, or no rule grants it. Nothing changed.
+    Denied {
+        principal: Option<&'a str>,
+        code: &'static str,
+        message: &'a str,
+    },
+    /// A caller had the key of another principal's lease. Nothing changed.
+    WrongPrincipal { principal: &'a str, lock: &'a str },
+    /// A lock is about to be taken from its holder, if it is held with this token.
+    Break {
+        principal: &'a str,
+        lock: &'a str,
+        fencing_token: u64,
+        reason: &'a str,
+    },
+    /// The cluster, or a manual clock, is about to be changed.
+    Admin { principal: &'a str, change: String },
+    /// The access file was read again.
+    Rules {
+        file: String,
+        taken: bool,
+        message: Option<String>,
+    },
+    /// So many lines before this one were not written.
+    Lost { lines: u64 },
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    /// The machine's wall clock.
+    at: String,
+    #[serde(flatten)]
+    event: &'a Event<'a>,
+}
+
+/// The way to the audit file, if there is one.
+#[derive(Clone)]
+pub(super) struct Audit(Option<Queue>);
+
+#[derive(Clone)]
+struct Queue {
+    jobs: SyncSender<Job>,
+    /// Lines that were not written since the start.
+    lost: Arc<AtomicU64>,
+}
+
+enum Job {
+    Note(Vec<u8>),
+    BeSure(Vec<u8>, oneshot::Sender<io::Result<()>>),
+    Reopen,
+}
+
+impl Audit {
+    /// Opens the file, or makes it, readable by its owner only.
+    ///
+    /// # Errors
+    /// If it cannot be opened for appending.
+    pub(super) fn open(path: Option<&Path>) -> io::Result<Audit> {
+        let Some(path) = path else {
+            return Ok(Audit(None));
+        };
+        let lost = Arc::new(AtomicU64::new(0));
+        let (jobs, queued) = sync_channel(QUEUE);
+        let (file, torn) = append_to(path)?;
+        let mut writer = Writer {
+            file,
+            path: path.to_owned(),
+            torn,
+            lost: Arc::clone(&lost),
+            reported: 0,
+        };
+        let thread = std::thread::Builder::new().name("audit".to_owned());
+        thread.spawn(move || writer.write_all_of(&queued))?;
+        Ok(Audit(Some(Queue { jobs, lost })))
+    }
+
+    /// Whether there is a file.
+    pub(super) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Lines that were not written since the start.
+    pub(super) fn lost(&self) -> u64 {
+        self.0.as_ref().map_or(0, |queue| queue.lost.load(Relaxed))
+    }
+
+    /// Records something that happened. Never waits.
+    pub(super) fn note(&self, event: &Event<'_>) {
+        if let Some(queue) = &self.0
+            && queue.jobs.try_send(Job::Note(line(event))).is_err()
+        {
+            queue.lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Records something before it is done. It may be done when [`Recording`] says that the line is on disk.
+    pub(super) fn be_sure(&self, event: &Event<'_>) -> Recording {
+        let Some(queue) = &self.0 else {
+            return Recording::NotAsked;
+        };
+        let (answer, answered) = oneshot::channel();
+        match queue.jobs.try_send(Job::BeSure(line(event), answer)) {
+            Ok(()) => Recording::Waits(answered),
+            Err(_) => Recording::Refused,
+        }
+    }
+
+    /// Opens the file again at each SIGHUP, for programs that move it away. Does not end.
+    pub(super) async fn keep_reopening(&self) {
+        if let Some(queue) = &self.0 {
+            match signal(SignalKind::hangup()) {
+                Ok(mut hangup) => {
+                    while hangup.recv().await.is_some() {
+                        // A full queue means that the file cannot be written: the thread tries to open it again then.
+                        let _ = queue.jobs.try_send(Job::Reopen);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the audit file is not reopened: SIGHUP cannot be received");
+                }
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// A line on its way to the disk.
+pub(super) enum Recording {
+    /// There is no audit file.
+    NotAsked,
+    Waits(oneshot::Receiver<io::Result<()>>),
+    /// Too many lines wait already.
+    Refused,
+}
+
+impl Future for Recording {
+    type Output = Result<(), Refusal>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let why = match &mut *self {
+            Recording::NotAsked => return Poll::Ready(Ok(())),
+            Recording::Refused => "too many lines wait to be written".to_owned(),
+            Recording::Waits(answered) => match std::task::ready!(Pin::new(answered).poll(cx)) {
+                Ok(Ok(())) => return Poll::Ready(Ok(())),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "its thread has ended".to_owned(),
+            },
+        };
+        Poll::Ready(Err(Refusal::new(
+            Code::Unavailable,
+            format!(
+                "the audit file of this server cannot be written ({why}), so nothing was done; make room, then try again"
+            ),
+        )))
+    }
+}
+
+/// The thread's side.
+struct Writer {
+    path: PathBuf,
+    file: File,
+    /// Whether the file may end within a line.
+    torn: bool,
+    lost: Arc<AtomicU64>,
+    /// How many of the lost lines a line has reported.
+    reported: u64,
+}
+
+impl Writer {
+    fn write_all_of(&mut self, jobs: &Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Note(line) => {
+                    // Counted as lost.
+                    let _ = self.write(&line);
+                }
+                Job::BeSure(line, answer) => {
+                    let written = self.write(&line).and_then(|()| self.file.sync_data());
+                    // The caller may be gone.
+                    let _ = answer.send(written);
+                }
+                Job::Reopen => match append_to(&self.path) {
+                    Ok(opened) => (self.file, self.torn) = opened,
+                    Err(error) => tracing::error!(
+                        file = %self.path.display(), %error,
+                        "the audit file cannot be opened again; lines go to the one that was open"
+                    ),
+                },
+            }
+        }
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let lost = self.lost.load(Relaxed);
+        let mut bytes = Vec::new();
+        if self.torn {
+            bytes.push(b'\n');
+        }
+        if let Some(lines @ 1..) = lost.checked_sub(self.reported) {
+            bytes.extend(self::line(&Event::Lost { lines }));
+        }
+        bytes.extend_from_slice(line);
+        let written = self.file.write_all(&bytes);
+        match &written {
+            Ok(()) => (self.torn, self.reported) = (false, lost),
+            Err(error) => {
+                if !self.torn {
+                    tracing::error!(file = %self.path.display(), %error, "the audit file cannot be written");
+                }
+                self.torn = true;
+                self.lost.fetch_add(1, Relaxed);
+            }
+        }
+        written
+    }
+}
+
+/// Opens the file, and says whether it ends within a line, which a crash may have cut.
+fn append_to(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).append(true).create(true).mode(0o600);
+    let file = options.open(path)?;
+    let mut last = [b'\n'];
+    if let Some(at) = file.metadata()?.len().checked_sub(1) {
+        file.read_exact_at(&mut last, at)?;
+    }
+    Ok((file, last != [b'\n']))
+}
+
+fn line(event: &Event<'_>) -> Vec<u8> {
+    let at = format!("{:.3}", jiff::Timestamp::now());
+    // Texts and numbers are always JSON.
+    let mut bytes = serde_json::to_vec(&Line { at, event }).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// How many lines may wait. A line has about 1 KiB at most.
+const QUEUE: usize = 4_096;

@@ -1,0 +1,225 @@
+//! The audit file.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use palisade_proto::v1::{self, request::Operation};
+use palisade_server::net::Settings;
+use rustix::process::{Signal, getpid, kill_process};
+use serde_json::{Value, json};
+
+use crate::net_access::{
+    Closed, closed_with, http_of, plain_of, rules, stream_of, token, unary_of,
+};
+use crate::net_support::{Server, grpc, soon};
+
+async fn audited(file: &Path) -> Closed {
+    let settings = Settings {
+        audit: Some(file.to_owned()),
+        ..Settings::default()
+    };
+    closed_with(&rules(), settings).await
+}
+
+/// The codes of a break of `x/1`, held with this token, at each interface.
+async fn breaks(closed: &Closed, fencing_token: u64, principal: &str) -> [String; 4] {
+    let server = &closed.server;
+    let token = token(principal);
+    let token = Some(&*token);
+    let body = json!({"fencing_token": fencing_token, "reason": "stuck \"job\"\n"}).to_string();
+    let operation = || {
+        Operation::Break(v1::BreakRequest {
+            lock: "x/1".to_owned(),
+            fencing_token,
+            reason: "stuck \"job\"\n".to_owned(),
+        })
+    };
+    [
+        http_of(server, ("POST", "/v1/locks/x%2F1/break", body), token).await,
+        unary_of(server, operation(), token).await,
+        stream_of(server, operation(), token).await,
+        plain_of(server, operation(), token).await,
+    ]
+}
+
+async fn acquire(closed: &Closed) {
+    let acquire = Operation::Acquire(grpc::acquire("x/1", "c", 0));
+    assert_eq!(
+        plain_of(&closed.server, acquire, Some(&token("hold"))).await,
+        ""
+    );
+}
+
+/// The lines that are there, without their times. Waits until `enough`.
+async fn lines(file: &Path, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    soon(async {
+        loop {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            let parsed = whole.lines().map(|line| {
+                let mut line: Value = serde_json::from_str(line).unwrap();
+                let at = line.as_object_mut().unwrap().remove("at");
+                assert!(at.is_some_and(|at| at.is_string()), "{line}");
+                line
+            });
+            let lines: Vec<Value> = parsed.collect();
+            if enough(&lines) {
+                return lines;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+/// Other tests of this process send SIGHUP too.
+fn without_rules(lines: &[Value]) -> Vec<Value> {
+    let others = lines.iter().filter(|line| line["event"] != "rules");
+    others.cloned().collect()
+}
+
+#[tokio::test]
+async fn denials_and_breaks_at_every_interface_are_recorded_without_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.jsonl");
+    let closed = audited(&file).await;
+    acquire(&closed).await;
+    assert_eq!(breaks(&closed, 999, "hold").await, ["forbidden"; 4]);
+    assert_eq!(breaks(&closed, 999, "break").await, ["stale"; 4]);
+    let metrics = ("GET", "/metrics", String::new());
+    assert_eq!(
+        http_of(&closed.server, metrics, None).await,
+        "unauthenticated"
+    );
+    // It answers everybody, so it denies nobody.
+    let health = ("GET", "/healthz", String::new());
+    assert_eq!(http_of(&closed.server, health, None).await, "");
+    let admin = ("POST", "/v1/clock/advance", r#"{"ms":1}"#.to_owned());
+    http_of(&closed.server, admin, Some(&token("admin"))).await;
+
+    let denied = json!({
+        "event": "denied",
+        "principal": "hold",
+        "code": "forbidden",
+        "message": "hold may not break the lock x/1: no rule grants it",
+    });
+    let broken = json!({
+        "event": "break",
+        "principal": "break",
+        "lock": "x/1",
+        "fencing_token": 999,
+        "reason": "stuck \"job\"\n",
+    });
+    let lines = lines(&file, |lines| without_rules(lines).len() >= 10).await;
+    let lines = without_rules(&lines);
+    assert_eq!(lines[..4], [(); 4].map(|()| denied.clone()));
+    assert_eq!(lines[4..8], [(); 4].map(|()| broken.clone()));
+    assert_eq!(lines[8]["code"], "unauthenticated");
+    assert_eq!(lines[8]["principal"], Value::Null);
+    let moved = json!({"event": "admin", "principal": "admin", "change": "move the clock by 1 ms"});
+    assert_eq!(lines[9..], [moved]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        !text.contains("pal_") || text.matches("pal_").count() == text.matches("pal_…").count()
+    );
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "others may read it: {mode:o}");
+}
+
+#[tokio::test]
+async fn a_break_is_refused_while_the_file_cannot_be_written_and_an_acquire_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.jsonl");
+    symlink("/dev/full", &file).unwrap();
+    let closed = audited(&file).await;
+    acquire(&closed).await;
+    assert_eq!(breaks(&closed, 1, "break").await, ["unavailable"; 4]);
+    let admin = ("POST", "/v1/clock/advance", r#"{"ms":1}"#.to_owned());
+    let admin = http_of(&closed.server, admin, Some(&token("admin"))).await;
+    assert_eq!(admin, "unavailable");
+    assert_eq!(breaks(&closed, 1, "hold").await, ["forbidden"; 4]);
+    // Still held, by the same token.
+    let show = ("GET", "/v1/locks/x%2F1", String::new());
+    assert_eq!(
+        http_of(&closed.server, show, Some(&token("observe"))).await,
+        ""
+    );
+    let (locks, token) = (closed.server.status().await.locks, token("observe"));
+    assert_eq!(locks, 1);
+    let request = format!(
+        "GET /metrics HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+    );
+    // Four breaks, a clock and four denials; no line is known to be lost before it was tried.
+    soon(async { while lost(&closed.server, &request).await < 9 {} }).await;
+
+    // There is room again, and the file is opened again.
+    let real = dir.path().join("real");
+    std::fs::remove_file(&file).unwrap();
+    symlink(&real, &file).unwrap();
+    kill_process(getpid(), Signal::HUP).unwrap();
+    soon(async {
+        while !real.exists() {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    assert_eq!(breaks(&closed, 1, "break").await[0], "");
+    let lines = lines(&real, |lines| {
+        lines.iter().any(|line| line["event"] == "break")
+    })
+    .await;
+    let counted = lost(&closed.server, &request).await;
+    assert_eq!(lines[0], json!({"event": "lost", "lines": counted}));
+}
+
+async fn lost(server: &Server, request: &str) -> u64 {
+    let metrics = format!("{:?}", server.raw(request.as_bytes()).await);
+    let (_, value) = metrics.rsplit_once("palisade_audit_lost_total ").unwrap();
+    let digits = value.split(|next: char| !next.is_ascii_digit()).next();
+    digits.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn new_rules_are_recorded_and_so_are_those_that_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.jsonl");
+    let closed = audited(&file).await;
+    // Once it answers, it receives signals.
+    acquire(&closed).await;
+    for (text, taken) in [
+        ("[auth]\n[[auth.rule]]\n".to_owned(), false),
+        (rules(), true),
+    ] {
+        std::fs::write(&closed.file, text).unwrap();
+        kill_process(getpid(), Signal::HUP).unwrap();
+        let recorded = |lines: &[Value]| {
+            lines
+                .last()
+                .is_some_and(|line| line["event"] == "rules" && line["taken"] == taken)
+        };
+        let lines = lines(&file, recorded).await;
+        let last = lines.last().unwrap();
+        assert_eq!(last["file"], closed.file.to_str().unwrap());
+        assert_eq!(
+            last["message"].to_string().contains("unknown key"),
+            !taken,
+            "{last}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_a_crash_has_cut_does_not_spoil_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.jsonl");
+    std::fs::write(&file, "{\"at\":").unwrap();
+    let closed = audited(&file).await;
+    assert_eq!(breaks(&closed, 1, "break").await, ["not_held"; 4]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("{\"at\":", 5), "{text}");
+    for line in &lines[1..] {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["event"], "break");
+    }
+}
