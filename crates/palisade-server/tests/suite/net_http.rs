@@ -444,6 +444,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "post /v1/cluster/transfer",
         "post /v1/locks/{resource_id}/acquire",
         "post /v1/locks/{resource_id}/break",
+        "post /v1/locks/{resource_id}/permits",
         "post /v1/locks/{resource_id}/release",
         "post /v1/locks/{resource_id}/renew",
         "post /v1/requests/{request_id}/abandon",
