@@ -92,7 +92,11 @@ impl Client {
                     return Some(Held { lock, grant });
                 }
                 Answer::Failed(_) => self.pause().await,
-                Answer::Outcome(_) => return None,
+                // Others may hold the lock for long.
+                Answer::Outcome(_) => {
+                    self.world.served(self.number);
+                    return None;
+                }
                 _ => return None,
             }
         }

@@ -143,7 +143,7 @@ struct World {
     slow_disk: Mutex<Vec<u64>>,
     check: Mutex<Check>,
     counts: Mutex<Counts>,
-    /// Clients that were granted a lock since everything was healed.
+    /// Clients that were granted or refused a lock since everything was healed.
     served: Mutex<BTreeSet<u8>>,
     over: AtomicBool,
     /// Leaders give their machines back, so that these can be compared with the others.
