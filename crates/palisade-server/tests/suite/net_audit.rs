@@ -216,10 +216,11 @@ async fn a_line_that_a_crash_has_cut_does_not_spoil_the_next_one() {
     let closed = audited(&file).await;
     assert_eq!(breaks(&closed, 1, "break").await, ["not_held"; 4]);
     let text = std::fs::read_to_string(&file).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!((lines[0], lines.len()), ("{\"at\":", 5), "{text}");
-    for line in &lines[1..] {
-        let line: Value = serde_json::from_str(line).unwrap();
-        assert_eq!(line["event"], "break");
-    }
+    let (cut, others) = text.split_once('\n').unwrap();
+    assert_eq!(cut, "{\"at\":");
+    let others = others.lines().map(serde_json::from_str::<Value>);
+    let events: Vec<Value> = others.map(|line| line.unwrap()["event"].take()).collect();
+    // Another test may have had the rules read again.
+    let breaks = events.iter().filter(|event| *event == "break").count();
+    assert_eq!(breaks, 4, "{text}");
 }

@@ -94,7 +94,7 @@ fn a_token_gives_what_the_rules_grant_and_nothing_after_it_was_revoked() {
         (
             &backup,
             &["watch", "orders/"],
-            "backup may not observe all locks that begin with orders/",
+            "backup may not observe any of the locks that begin with orders/",
         ),
         (&"pal_x".to_owned(), &["ls"], "not a token"),
     ] {

@@ -6,7 +6,7 @@
 //! ([`rung`]), and so many of those in one entry; what somebody asks about ends to the nanosecond.
 
 use palisade_core::machine::{Answered, Expiry};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_core::{
     Acquire, Away, Change, ClientId, Command, Effect, Ending, Entry, Event, GrantId, GrantRef,
@@ -93,7 +93,7 @@ pub(crate) struct Reference {
     pub(crate) grants: Vec<Grant>,
     pub(crate) waits: Vec<Wait>,
     /// Locks that nobody holds and an orphan is first for, each with its last token.
-    kept: Vec<(LockName, Token)>,
+    kept: BTreeMap<LockName, Token>,
     /// How many permits locks had when they were last a semaphore; counts while they are in use.
     sizes: Vec<(LockName, u32)>,
     pub(crate) over: Vec<Over>,
@@ -164,7 +164,7 @@ impl Reference {
             leases: Vec::new(),
             grants: Vec::new(),
             waits: Vec::new(),
-            kept: Vec::new(),
+            kept: BTreeMap::new(),
             sizes: Vec::new(),
             over: Vec::new(),
             answers: Vec::new(),
@@ -688,7 +688,7 @@ impl Reference {
         self.end(grant, how, reason, now);
         if self.readers(&grant.lock).is_empty() {
             let last = grant.phase.unwrap_or(grant.token);
-            self.kept.push((grant.lock.clone(), last));
+            self.kept.insert(grant.lock.clone(), last);
         } else if grant.slots.is_empty() {
             return;
         }
@@ -733,8 +733,7 @@ impl Reference {
     /// Gives a lock that no writer holds to whoever is first and still there; an orphan that is first keeps it. After
     /// a reader come the readers right behind it.
     fn hand_on(&mut self, lock: &LockName, last: &Holder, now: &mut Now) {
-        let kept = self.kept.iter().position(|kept| kept.0 == *lock);
-        let kept = kept.map(|at| self.kept.remove(at));
+        let kept = self.kept.remove_entry(lock);
         while let Some(at) = self.waits.iter().position(|wait| wait.lock == *lock) {
             let wait = &self.waits[at];
             let read = !self.readers(lock).is_empty();
@@ -953,7 +952,7 @@ impl Reference {
     }
 
     fn is_kept(&self, lock: &LockName) -> bool {
-        self.kept.iter().any(|kept| kept.0 == *lock)
+        self.kept.contains_key(lock)
     }
 
     /// Who is in the way of a request that comes now; a reader must not overtake those who wait for readers to leave.
@@ -978,7 +977,7 @@ impl Reference {
         let first = self.waits.iter().find(|wait| wait.lock == *lock).unwrap();
         Holder {
             client: first.client.clone(),
-            token: self.kept.iter().find(|kept| kept.0 == *lock).unwrap().1,
+            token: self.kept[lock],
             remaining: first.ends().since(now.at),
         }
     }

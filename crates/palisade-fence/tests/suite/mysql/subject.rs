@@ -79,7 +79,7 @@ impl Subject {
 
     /// Returns a resource whose connections go to `url`.
     pub(crate) async fn resource(&self, name: &str, url: &str) -> Resource {
-        let table = format!("t_{}", name.replace('-', "_"));
+        let table = format!("t_{}", name.replace(['-', '~'], "_"));
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
                 let sql = format!(

@@ -119,7 +119,7 @@ impl<D: Driver> Subject<D> {
 
     /// Returns a resource whose connections go to `url`.
     pub(crate) async fn resource(&self, name: &str, url: &str) -> Resource<D> {
-        let table = format!("t_{}", name.replace('-', "_"));
+        let table = format!("t_{}", name.replace(['-', '~'], "_"));
         let sql = match self.form {
             Form::Guard(_) => format!(
                 "CREATE TABLE {table} (path text PRIMARY KEY, data text NOT NULL);

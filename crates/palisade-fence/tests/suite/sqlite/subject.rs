@@ -101,7 +101,7 @@ impl Subject {
     }
 
     pub(crate) fn resource(&self, name: &str) -> Resource {
-        let table = format!("t_{}", name.replace('-', "_"));
+        let table = format!("t_{}", name.replace(['-', '~'], "_"));
         let db = self.file.open();
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
