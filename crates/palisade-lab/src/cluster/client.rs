@@ -48,7 +48,9 @@ impl Client {
                     }
                 }
             }
-            let rest = self.rng.between(MS, 50 * MS);
+            // What a leader says that leads no longer is soon over: readers ask often.
+            let longest = if reads { 10 } else { 50 };
+            let rest = self.rng.between(MS, longest * MS);
             sleep(rest).await;
         }
     }
