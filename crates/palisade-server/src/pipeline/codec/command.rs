@@ -40,6 +40,7 @@ const HAS_PERMITS: u8 = 1 << 6;
 const ACQUIRE_FLAGS: u8 = HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED | HAS_PERMITS;
 
 /// Begins a batch: everything in it happens at `at`.
+#[inline]
 pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
     out.byte(BATCH_FLOOR);
     out.number(at.as_nanos());
@@ -151,6 +152,7 @@ fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
     })
 }
 
+#[inline]
 fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     let Acquire {
         lock,
@@ -202,6 +204,7 @@ pub(super) fn get_permits(reader: &mut Reader<'_>) -> Result<Permits, Malformed>
     }
 }
 
+#[inline]
 fn under_parts(under: &Under) -> (u8, LeaseKey, Option<Ttl>) {
     match *under {
         Under::New { key, ttl } => (ACQUIRE_NEW, key, Some(ttl)),
