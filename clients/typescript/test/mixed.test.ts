@@ -22,6 +22,8 @@ before(async () => {
   urls.postgres = await postgres(scope);
   urls.redis = await redis(scope);
   pool = new pg.Pool({ connectionString: urls.postgres });
+  // See pg.test.ts.
+  pool.on("error", () => undefined);
   cache = new Redis(urls.redis);
   scope.after(() => {
     cache.disconnect();

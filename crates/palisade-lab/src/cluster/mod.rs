@@ -318,7 +318,7 @@ async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
         first_members: 3,
         clients: rng.between(4, 7) as u8,
         readers: 1 + rng.below(2) as u8,
-        long_leases: seed % 4 == 1,
+        long_leases: seed % 3 == 1,
         locks: rng.between(1, 3) as u8,
         rates_ppm: (0..nodes)
             .map(|_| rng.between(0, 8_000) as i64 - 4_000)
@@ -370,9 +370,16 @@ impl World {
         self.network.heal();
         self.network.degrade(0, 0, 0);
         hold(&self.slow_disk).fill(0);
-        if self.seed.is_multiple_of(3) {
-            sleep(2_000 * MS).await;
-            nemesis::deafen_the_leader(self).await;
+        match self.seed % 3 {
+            0 => {
+                sleep(2_000 * MS).await;
+                nemesis::deafen_the_leader(self).await;
+            }
+            1 => {
+                sleep(2_000 * MS).await;
+                nemesis::leave_readers_to_the_leader(self).await;
+            }
+            _ => {}
         }
         hold(&self.served).clear();
         let until = now() + SERVED;

@@ -93,6 +93,21 @@ pub(super) async fn deafen_the_leader(world: &World) {
     world.network.heal();
 }
 
+/// A leader that is reached by readers only, and so has nothing to log, must not answer from what it last knew (rule
+/// R4).
+pub(super) async fn leave_readers_to_the_leader(world: &World) {
+    let Some(alone) = leader(world) else { return };
+    world.say(|| format!("node {alone} hears readers only"));
+    let writers = (0..world.clients - world.readers).map(|client| CLIENT + client);
+    let others = (0..world.network.nodes()).filter(|other| *other != alone);
+    for other in others.chain(writers) {
+        world.network.cut(other, alone);
+        world.network.cut(alone, other);
+    }
+    sleep(4_000 * MS).await;
+    world.network.heal();
+}
+
 fn leader(world: &World) -> Option<Place> {
     (0..world.network.nodes()).find(|place| leads(world, *place))
 }
