@@ -274,6 +274,7 @@ mod tests {
     use crate::command::{Acquire, Command, Entry, Under};
     use crate::id::{LeaseId, LeaseKey, RequestId};
     use crate::name::{ClientId, LockName};
+    use crate::permits::Permits;
     use crate::time::{Span, Timestamp, Ttl, WallTime};
     use crate::token::Token;
 
@@ -353,6 +354,51 @@ mod tests {
                 "cannot fail: {}",
                 invariant.name
             );
+        }
+    }
+
+    /// States that break a predicate by one: those at its very bound.
+    #[test]
+    fn each_predicate_fails_at_its_bound() {
+        type Spoil = fn(&mut Machine);
+        let spoils: [(&str, Spoil); 4] = [
+            ("below the counter", |machine| {
+                machine.next_token = machine
+                    .tables
+                    .grants()
+                    .map(|(_, grant)| grant.token())
+                    .max();
+            }),
+            ("kept for its window", |machine| {
+                let waiter = &mut machine.tables.waiters[0];
+                waiter.deadline = Timestamp::from_millis(60_000);
+                waiter.orphan = Some(
+                    machine
+                        .now
+                        .after(limits::ORPHAN_WINDOW)
+                        .after(Span::from_nanos(1)),
+                );
+            }),
+            ("permits that are free", |machine| {
+                // One is free and one is wanted: the readers have no slots.
+                machine.tables.spoil_permits(2);
+                machine.tables.waiters[2].mode = LockMode::Permits(Permits::new(1, 1).unwrap());
+            }),
+            ("clients are counted", |machine| {
+                let client = machine.tables.clients[0].clone();
+                let unused = machine.tables.clients.insert(client);
+                machine.tables.clients[unused].uses = 0;
+                machine.tables.clients[unused].waiting = 0;
+            }),
+        ];
+        for (named, spoil) in spoils {
+            let invariant = ALL
+                .iter()
+                .find(|invariant| invariant.name.contains(named))
+                .unwrap();
+            let mut machine = sound();
+            spoil(&mut machine);
+            assert!(!(invariant.holds)(&machine), "{}", invariant.name);
         }
     }
 

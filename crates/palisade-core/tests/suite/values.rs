@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade_core::fence::{FenceState, FloorTooLow, Op, Pass, Reject, Rule, Sequence, Verdict};
 use palisade_core::{
     Acquire, AuthorityId, ClientId, Command, Entry, LeaseId, LeaseKey, Limits, LockName, Machine,
-    RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Permits, Principal, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
 };
 
 fn token(number: u64) -> Token {
@@ -294,4 +294,47 @@ fn other_bounds_are_a_change_and_the_same_bounds_are_none() {
     };
     let changed = [other, other, Limits::DEFAULT].map(&mut configure);
     assert_eq!(changed, [true, false, true]);
+}
+
+/// They are in the log: each of the sixteen bytes has its place.
+#[test]
+fn a_principal_is_its_bytes_and_only_zeros_are_anonymous() {
+    let bytes = std::array::from_fn(|at| at as u8 + 1);
+    assert_eq!(Principal::from_bytes(bytes).to_bytes(), bytes);
+    assert_eq!(Principal::from_bytes([0; 16]), Principal::ANONYMOUS);
+    assert!(Principal::ANONYMOUS.is_anonymous());
+    for at in 0..16 {
+        let mut bytes = [0; 16];
+        bytes[at] = 1;
+        let principal = Principal::from_bytes(bytes);
+        assert!(!principal.is_anonymous() && principal != Principal::ANONYMOUS);
+        assert_eq!(principal.to_bytes(), bytes);
+    }
+}
+
+#[test]
+fn as_many_locks_are_allowed_as_memory_holds_and_never_more_than_the_default() {
+    let most = u64::from(Limits::DEFAULT.locks);
+    let held = [0, 1, 1_000, most - 1, most, most + 1]
+        .map(|locks| limits::locks_in(locks * limits::LOCK_BYTES));
+    assert_eq!(held.map(u64::from), [0, 1, 1_000, most - 1, most, most]);
+    assert_eq!(limits::locks_in(limits::LOCK_BYTES - 1), 0);
+    assert_eq!(limits::locks_in(u64::MAX), Limits::DEFAULT.locks);
+}
+
+#[test]
+fn slots_are_a_set_of_numbers_from_one() {
+    let of = |slots: &[u32]| Slots::from_bits(slots.iter().map(|slot| 1 << (slot - 1)).sum());
+    assert_eq!(of(&[1, 3]).bits(), 0b101);
+    assert_eq!(
+        [0, 1, 3, 63, 64].map(|of| Slots::all(of).count()),
+        [0, 1, 3, 63, 64]
+    );
+    assert_eq!(Slots::all(3), of(&[1, 2, 3]));
+    assert_eq!(of(&[1, 3]).with(of(&[3, 4])), of(&[1, 3, 4]));
+    assert_eq!(of(&[1, 3]).without(of(&[3, 4])), of(&[1]));
+    assert_eq!(of(&[2, 3, 64]).lowest(2), Some(of(&[2, 3])));
+    assert_eq!(of(&[2, 3]).lowest(3), None);
+    assert_eq!(of(&[2, 64]).iter().collect::<Vec<_>>(), [2, 64]);
+    assert_eq!(Permits::new(2, 5).unwrap().to_string(), "2/5");
 }
