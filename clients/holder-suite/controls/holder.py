@@ -28,6 +28,7 @@ FLAWS = {
     "monotonic": "reads a clock that stops in suspension",
     "one-attempt": "waits for the answer to its first release for as long as it has patience",
     "names-by-token": "renews and releases a reader by its phase's token",
+    "any-slots": "takes the first slot, whatever the answer says",
     "late-downgrade": "holds as a writer until a downgrade is answered",
     "keeps-writer": "holds as a writer after a downgrade",
     "follows-redirects": "follows redirects",
@@ -127,8 +128,9 @@ class Holder:
             "request_id": uuid.uuid4().hex,
             **command.get("under", {}),
         }
-        if command.get("mode"):
-            body["mode"] = command["mode"]
+        for kind in ("mode", "permits"):
+            if command.get(kind):
+                body[kind] = command[kind]
         wait_end = self.now() + command["wait_ms"]
         end, pause, worst = wait_end + self.patience, 10.0, "unavailable"
         lingers = command["wait_ms"] + 2 * command["ttl_ms"]
@@ -154,6 +156,13 @@ class Holder:
         if id in self.cancelled:
             raise Refused("cancelled")
         broken = body.get("mode") == "shared" and "grant_id" not in answer
+        slots = answer.get("slots")
+        if "permits" in body and self.flaw == "any-slots":
+            slots = [1]
+        elif "permits" in body:
+            wanted = body["permits"]["count"]
+            numbers = isinstance(slots, list) and all(type(slot) is int and 1 <= slot <= 64 for slot in slots)
+            broken = not numbers or len(slots) != wanted or slots != sorted(set(slots))
         if broken or not 1 <= answer["fencing_token"] < 2**53:
             self.abandon(body["request_id"], t0 + lingers)
             raise Refused("unknown_outcome")
@@ -168,6 +177,8 @@ class Holder:
         return {
             "token": answer["fencing_token"],
             "grant_id": answer.get("grant_id"),
+            "slots": slots,
+            "slot_keys": [f"{command['lock']}~{slot}" for slot in slots or []],
             "authority": answer["authority"],
             "before_ms": before,
             "remaining_ms": grant.remaining(),
@@ -176,8 +187,8 @@ class Holder:
     def downgrade(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
         writer = self.grants[command["grant"]]
         code = writer.check()
-        if code:
-            raise Refused(code)
+        if code or writer.command.get("permits"):
+            raise Refused(code or "invalid")
         writer.released = self.flaw not in ("late-downgrade", "keeps-writer")
         under = {"lock_token": writer.body["lock_token"]}
         asked = {**writer.command, "as": command["as"], "mode": "shared", "wait_ms": 0, "under": under}
@@ -341,7 +352,7 @@ def serve(holder: Holder) -> None:
         if id not in holder.cancelled:
             say({"id": id, **result})
 
-    say({"event": "hello", "client": "control", "wire": "http", "can": ["addresses", "cancel", "shared"]})
+    say({"event": "hello", "client": "control", "wire": "http", "can": ["addresses", "cancel", "permits", "shared"]})
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "cancel":

@@ -20,6 +20,7 @@ RED = {
     "monotonic": "H1-clock",
     "one-attempt": "H3-silent-release",
     "names-by-token": "S-readers,S-grant-id",
+    "any-slots": "Slots-own,Slots-fewer",
     "late-downgrade": "S-downgrade-before",
     "keeps-writer": "S-downgrade,S-downgrade-before",
     "follows-redirects": "P-redirect",

@@ -28,7 +28,8 @@ def now_ms() -> float:
 def granted(grant: Union[Grant, AsyncGrant]) -> Answer:
     before = now_ms()
     left = {"before_ms": before, "remaining_ms": grant.remaining * 1e3}
-    return {"token": grant.token, "grant_id": grant.grant_id, "authority": grant.authority, **left}
+    slots = {"slots": grant.slots, "slot_keys": grant.slot_keys}
+    return {"token": grant.token, "grant_id": grant.grant_id, "authority": grant.authority, **slots, **left}
 
 
 def local(command: Command, grants: dict[str, Any]) -> Answer:
@@ -56,6 +57,7 @@ def options(command: Command) -> dict[str, Any]:
         "wait": command["wait_ms"] / 1e3,
         "client_id": command.get("client_id"),
         "shared": command.get("mode") == "shared",
+        "permits": (command["permits"]["count"], command["permits"]["of"]) if "permits" in command else None,
     }
 
 
@@ -70,7 +72,7 @@ def change(name: str, event: Any) -> None:
     say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
 
 
-CAN = ["addresses", "list", "shared", "watch"]
+CAN = ["addresses", "list", "permits", "shared", "watch"]
 
 
 class Threads:

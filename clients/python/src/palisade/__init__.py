@@ -5,7 +5,7 @@ safe: hand `grant.token` to one of `palisade.fences`."""
 
 from ._async import AsyncClient, AsyncGrant, AsyncLock
 from ._client import Client, Grant, Lock
-from ._model import Duration, Event, Holder, LockInfo, Status
+from ._model import Duration, Event, Holder, LockInfo, Status, slot_key
 from .errors import (
     Invalid,
     LeaseLost,
@@ -39,4 +39,5 @@ __all__ = [
     "Status",
     "Unavailable",
     "UnknownOutcome",
+    "slot_key",
 ]

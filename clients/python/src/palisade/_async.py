@@ -12,11 +12,11 @@ import httpx
 from . import _protocol as protocol
 from ._clock import MILLISECOND, SECOND, now_ns
 from ._hold import Hold
-from ._model import Duration, Event, LockInfo, Status, lock_info, status
+from ._model import Duration, Event, LockInfo, Status, lock_info, slot_key, status
 from ._requests import Requests
 from ._sse import Position
 from ._transport import WATCH_SILENCE_S, AsyncTransport
-from .errors import LeaseLost, LockHeld, PalisadeError
+from .errors import Invalid, LeaseLost, LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -49,9 +49,10 @@ class AsyncClient:
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
         shared: bool = False,
+        permits: Optional[tuple[int, int]] = None,
     ) -> AsyncLock:
         """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
-        return AsyncLock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared))
+        return AsyncLock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits))
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -71,6 +72,11 @@ class AsyncClient:
     async def break_lock(self, name: str, token: int, reason: str = "") -> None:
         """Takes a lock from its holder. `token` is that of the current grant: proof that the operator has looked."""
         await self._ask("POST", protocol.lock_path(name, "break"), {"fencing_token": token, "reason": reason})
+
+    async def resize(self, name: str, permits: int) -> None:
+        """Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes
+        effect as they come free."""
+        await self._ask("POST", protocol.lock_path(name, "permits"), {"of": permits})
 
     async def status(self) -> Status:
         return status(await self._ask("GET", "/v1/status"))
@@ -197,6 +203,7 @@ class AsyncGrant:
         self._wish = wish
         self._authority, self._client_id = granted.authority, wish.client_id
         self._waited_ms = granted.waited_ms
+        self._slots = granted.slots
         #: Set when the lease is lost. Not set by a release.
         self.lost = asyncio.Event()
         self._hold = Hold(client._requests.deadline(granted.t0_ns, granted.valid_for_ms), self._announce)
@@ -223,6 +230,17 @@ class AsyncGrant:
     def shared(self) -> bool:
         """Whether it is a reader's."""
         return self._wish.shared
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots of a semaphore that it has, rising; none for another kind of lock."""
+        return self._slots
+
+    @property
+    def slot_keys(self) -> tuple[str, ...]:
+        """The resource ids of its slots: claim each at its fence, with the token. A slot's next holder fences this one
+        there, and no other holder of the semaphore."""
+        return tuple(slot_key(self.lock, slot) for slot in self._slots)
 
     @property
     def lock(self) -> str:
@@ -262,6 +280,8 @@ class AsyncGrant:
         if self._wish.shared:
             return self
         self.check()
+        if self.slots:
+            raise Invalid("invalid", "permits of a semaphore have no shared mode")
         self._hold.end("released")
         self._stop()
         try:

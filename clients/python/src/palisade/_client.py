@@ -14,11 +14,11 @@ from . import _protocol as protocol
 from ._alarms import ALARMS
 from ._clock import MILLISECOND, SECOND, now_ns
 from ._hold import Hold
-from ._model import Duration, Event, LockInfo, Status, lock_info, status
+from ._model import Duration, Event, LockInfo, Status, lock_info, slot_key, status
 from ._requests import Requests
 from ._sse import Position
 from ._transport import WATCH_SILENCE_S, SyncTransport
-from .errors import LeaseLost, LockHeld, PalisadeError
+from .errors import Invalid, LeaseLost, LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -61,13 +61,15 @@ class Client:
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
         shared: bool = False,
+        permits: Optional[tuple[int, int]] = None,
     ) -> Lock:
         """A request for a lock, sent by `with` or by `acquire()`.
 
         `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h.
         `client_id`: a lock that is held by a client id is granted to the same id again, and its earlier grant ends.
-        `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write."""
-        return Lock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared))
+        `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write.
+        `permits`: `(2, 5)` for two of the five permits of a semaphore, all or none. Claim each of `grant.slot_keys`."""
+        return Lock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits))
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -87,6 +89,11 @@ class Client:
         """Takes a lock from its holder. `token` is that of the current grant, or a reader's grant id: proof that the
         operator has looked."""
         self._ask("POST", protocol.lock_path(name, "break"), {"fencing_token": token, "reason": reason})
+
+    def resize(self, name: str, permits: int) -> None:
+        """Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes
+        effect as they come free."""
+        self._ask("POST", protocol.lock_path(name, "permits"), {"of": permits})
 
     def status(self) -> Status:
         return status(self._ask("GET", "/v1/status"))
@@ -217,6 +224,7 @@ class Grant:
         self._wish = wish
         self._authority, self._client_id = granted.authority, wish.client_id
         self._waited_ms = granted.waited_ms
+        self._slots = granted.slots
         #: Set when the lease is lost. Not set by a release.
         self.lost = threading.Event()
         self._stopped = threading.Event()
@@ -243,6 +251,17 @@ class Grant:
     def shared(self) -> bool:
         """Whether it is a reader's."""
         return self._wish.shared
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots of a semaphore that it has, rising; none for another kind of lock."""
+        return self._slots
+
+    @property
+    def slot_keys(self) -> tuple[str, ...]:
+        """The resource ids of its slots: claim each at its fence, with the token. A slot's next holder fences this one
+        there, and no other holder of the semaphore."""
+        return tuple(slot_key(self.lock, slot) for slot in self._slots)
 
     @property
     def lock(self) -> str:
@@ -284,6 +303,8 @@ class Grant:
         if self._wish.shared:
             return self
         self.check()
+        if self.slots:
+            raise Invalid("invalid", "permits of a semaphore have no shared mode")
         self._hold.end("released")
         self._stopped.set()
         try:

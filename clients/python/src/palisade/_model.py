@@ -26,19 +26,23 @@ class Holder:
     acquired_at: Optional[str] = None
     #: Of a reader: the number that names its grant, for `break_lock`. Only where one lock is shown.
     grant_id: Optional[int] = None
+    #: The slots of a semaphore that it has.
+    slots: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class LockInfo:
-    """A lock; `holder` is None while it is free, and the oldest reader of several."""
+    """A lock; `holder` is None while it is free, and the oldest of several."""
 
     lock: str
     holder: Optional[Holder]
     waiters: int
-    #: How many readers have it; 0 if it is not held in shared mode.
+    #: How many readers, or holders of permits, have it; 0 if it is held alone.
     reader_count: int = 0
-    #: The oldest readers, at most 64. Only where one lock is shown.
+    #: The oldest of them, at most 64. Only where one lock is shown.
     readers: tuple[Holder, ...] = ()
+    #: How many permits a semaphore has; None for another lock.
+    permits: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class Event:
     reason: Optional[str] = None
     #: Of a shared grant: the number that names it.
     grant_id: Optional[int] = None
+
+
+def slot_key(lock: str, slot: int) -> str:
+    """The resource id under which a fence keeps the tokens of one slot of a semaphore."""
+    return f"{lock}~{slot}"
 
 
 class Malformed(Exception):
@@ -111,6 +120,15 @@ def token(value: dict[str, Any], name: str = "fencing_token") -> int:
     return integer(value, name, low=1)
 
 
+def slots(value: dict[str, Any]) -> tuple[int, ...]:
+    found = value.get("slots", [])
+    if not isinstance(found, list) or any(type(slot) is not int or not 1 <= slot <= 64 for slot in found):
+        raise Malformed(f"slots is {found!r}")
+    if found != sorted(set(found)):
+        raise Malformed(f"slots is {found!r}")
+    return tuple(found)
+
+
 def holder(value: Any) -> Optional[Holder]:
     if value is None:
         return None
@@ -118,7 +136,7 @@ def holder(value: Any) -> Optional[Holder]:
         raise Malformed(f"holder is {value!r}")
     remaining = integer(value, "remaining_ms") / 1_000
     more = value.get("metadata"), value.get("acquired_at"), value.get("grant_id")
-    return Holder(text(value, "client_id"), token(value), remaining, *more)
+    return Holder(text(value, "client_id"), token(value), remaining, *more, slots=slots(value))
 
 
 def lock_info(value: Any) -> LockInfo:
@@ -126,7 +144,9 @@ def lock_info(value: Any) -> LockInfo:
         raise Malformed(f"a lock is {value!r}")
     readers = tuple(reader for reader in map(holder, value.get("readers", [])) if reader is not None)
     count = integer(value, "reader_count") if "reader_count" in value else 0
-    return LockInfo(text(value, "resource_id"), holder(value.get("holder")), integer(value, "waiters"), count, readers)
+    permits = integer(value, "permits") if "permits" in value else None
+    first, waiters = holder(value.get("holder")), integer(value, "waiters")
+    return LockInfo(text(value, "resource_id"), first, waiters, count, readers, permits)
 
 
 def status(value: dict[str, Any]) -> Status:

@@ -16,7 +16,7 @@ from typing import Any, Generator, Optional, TypeVar, Union
 
 from ._clock import MILLISECOND, now_ns
 from ._hold import Hold
-from ._model import Malformed, holder, integer, text, token
+from ._model import Malformed, holder, integer, slots, text, token
 from .errors import (
     Invalid,
     LeaseLost,
@@ -185,6 +185,8 @@ class Wish:
     patience_ns: int
     #: As a reader, beside other readers.
     shared: bool = False
+    #: So many permits of a semaphore that has so many.
+    permits: Optional[tuple[int, int]] = None
     #: Under a lease that the client has already.
     lease_key: Optional[str] = field(default=None, repr=False)
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -200,13 +202,17 @@ class Wish:
             body["lock_token"] = self.lease_key
         if self.shared:
             body["mode"] = "shared"
+        if self.permits is not None:
+            count, of = self.permits
+            body["permits"] = {"count": count, "of": of}
         if self.metadata:
             body["metadata"] = self.metadata
         return body
 
     def as_reader(self, lease_key: str) -> Wish:
         """The request that makes the writer a reader."""
-        return Wish(self.lock, self.client_id, self.ttl_ms, 0, self.metadata, self.patience_ns, True, lease_key)
+        kept = self.lock, self.client_id, self.ttl_ms, 0, self.metadata, self.patience_ns
+        return Wish(*kept, shared=True, lease_key=lease_key)
 
 
 @dataclass(frozen=True)
@@ -222,6 +228,7 @@ class Granted:
     valid_for_ms: int
     waited_ms: int
     acquired_at: str
+    slots: tuple[int, ...] = ()
 
 
 def acquire(wish: Wish) -> Steps[Granted]:
@@ -242,7 +249,7 @@ def acquire(wish: Wish) -> Steps[Granted]:
                 wish.may_have_happened = False
                 raise error_of(outcome)
             try:
-                granted = _granted(t0, outcome.value, wish.shared)
+                granted = _granted(t0, outcome.value, wish.shared, wish.permits)
             except Malformed as malformed:
                 fault = Fault(f"a broken answer: {malformed}", unknown=True)
             else:
@@ -254,7 +261,10 @@ def acquire(wish: Wish) -> Steps[Granted]:
         yield backoff.after(fault)
 
 
-def _granted(t0: int, value: dict[str, Any], shared: bool) -> Granted:
+def _granted(t0: int, value: dict[str, Any], shared: bool, permits: Optional[tuple[int, int]] = None) -> Granted:
+    granted = slots(value)
+    if len(granted) != (permits[0] if permits else 0):
+        raise Malformed(f"slots is {granted!r}")
     return Granted(
         t0_ns=t0,
         token=token(value),
@@ -264,6 +274,7 @@ def _granted(t0: int, value: dict[str, Any], shared: bool) -> Granted:
         valid_for_ms=integer(value, "valid_for_ms"),
         waited_ms=integer(value, "waited_ms"),
         acquired_at=str(value.get("acquired_at", "")),
+        slots=granted,
     )
 
 

@@ -46,6 +46,7 @@ class Requests:
         client_id: Optional[str],
         metadata: Optional[str],
         shared: bool,
+        permits: Optional[tuple[int, int]],
     ) -> Wish:
         lock_path(name)
         try:
@@ -55,8 +56,10 @@ class Requests:
             raise Invalid("invalid", str(error)) from None
         if metadata is not None and len(metadata.encode()) > _MAX_METADATA:
             raise Invalid("invalid", f"metadata has {len(metadata.encode())} bytes; 0 ..= {_MAX_METADATA} are allowed")
+        if shared and permits is not None:
+            raise Invalid("invalid", "a lock is shared by readers, or has permits: not both")
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
-        return Wish(name, client, ttl_ms, wait_ms, metadata, self.patience_ns, shared)
+        return Wish(name, client, ttl_ms, wait_ms, metadata, self.patience_ns, shared, permits)
 
     def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)
