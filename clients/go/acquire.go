@@ -19,12 +19,19 @@ type wish struct {
 	requestID string
 	// As a reader, beside other readers.
 	shared bool
+	// Of a semaphore, or nil.
+	permits *wirePermits
 	// Under a lease that the client has already; else empty.
 	leaseKey string
 
 	// An attempt is under way, or ended without certainty: it must be abandoned.
 	mayHaveHappened bool
 	lastSent        instant
+}
+
+type wirePermits struct {
+	Count int `json:"count"`
+	Of    int `json:"of"`
 }
 
 type acquireBody struct {
@@ -35,6 +42,8 @@ type acquireBody struct {
 	Metadata  string `json:"metadata,omitempty"`
 	Mode      string `json:"mode,omitempty"`
 	LeaseKey  string `json:"lock_token,omitempty"`
+
+	Permits *wirePermits `json:"permits,omitempty"`
 }
 
 func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
@@ -53,6 +62,9 @@ func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
 	}
 	if len(w.metadata) > maxMetadataBytes {
 		return nil, invalid("the metadata has %d bytes; 0 ..= %d are allowed", len(w.metadata), maxMetadataBytes)
+	}
+	if w.shared && w.permits != nil {
+		return nil, invalid("a lock is shared by readers, or has permits: not both")
 	}
 	var err error
 	if w.requestID, err = randomID(); err != nil {
@@ -104,7 +116,7 @@ func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration
 		}
 		if failed == nil {
 			var grant granted
-			if grant, failed = readGrant(t0, answer, w.shared); failed == nil {
+			if grant, failed = readGrant(t0, answer, w); failed == nil {
 				w.mayHaveHappened = false
 				return grant, nil
 			}
@@ -125,6 +137,7 @@ func (w *wish) request(left time.Duration) request {
 		RequestID: w.requestID,
 		Metadata:  w.metadata,
 		LeaseKey:  w.leaseKey,
+		Permits:   w.permits,
 	}
 	if w.leaseKey == "" {
 		body.TTL = wholeMilliseconds(w.ttl)

@@ -38,7 +38,7 @@ func deadlineOf(t *testing.T, one deadlineCase, validFor int64) int64 {
 	t.Helper()
 	body := fmt.Sprintf(`{"fencing_token": 1, "lock_token": "k", "authority": "a", "valid_for_ms": %d, "waited_ms": %d}`,
 		validFor, one.Waited)
-	grant, failed := readGrant(instant(one.Sent), reply{200, []byte(body)}, false)
+	grant, failed := readGrant(instant(one.Sent), reply{200, []byte(body)}, &wish{})
 	if failed != nil {
 		t.Fatal(failed.message)
 	}

@@ -18,18 +18,22 @@ type Holder struct {
 	AcquiredAt string
 	// GrantID is the number that names a reader's grant, for Break. Only where one lock is shown; else 0.
 	GrantID uint64
+	// Slots are those of a semaphore that it has.
+	Slots []int
 }
 
 // LockInfo is what the server knows about a lock.
 type LockInfo struct {
 	Name string
-	// Holder is nil while the lock is free, and the oldest reader of several.
+	// Holder is nil while the lock is free, and the oldest of several.
 	Holder  *Holder
 	Waiters int
-	// ReaderCount is 0 if the lock is not held in shared mode.
+	// ReaderCount is how many readers, or holders of permits, have it; 0 if it is held alone.
 	ReaderCount int
-	// Readers are the oldest readers, at most 64. Only where one lock is shown.
+	// Readers are the oldest of them, at most 64. Only where one lock is shown.
 	Readers []Holder
+	// Permits is how many permits a semaphore has; 0 for another lock.
+	Permits int
 }
 
 // Status is what the server says about itself.
@@ -70,6 +74,18 @@ func (c *Client) Break(ctx context.Context, name string, token uint64, reason st
 		Token  uint64 `json:"fencing_token"`
 		Reason string `json:"reason"`
 	}{token, reason})
+	return about(name, err)
+}
+
+// Resize gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes effect
+// as they come free.
+func (c *Client) Resize(ctx context.Context, name string, permits int) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	_, err := c.ask(ctx, "POST", lockPath(name, "/permits"), struct {
+		Of int `json:"of"`
+	}{permits})
 	return about(name, err)
 }
 
@@ -163,11 +179,12 @@ type wireLock struct {
 
 	ReaderCount int           `json:"reader_count"`
 	Readers     []*wireHolder `json:"readers"`
+	Permits     int           `json:"permits"`
 }
 
 func (w wireLock) value() (LockInfo, error) {
 	holder, err := w.Holder.value()
-	info := LockInfo{Name: w.Name, Holder: holder, Waiters: w.Waiters, ReaderCount: w.ReaderCount}
+	info := LockInfo{Name: w.Name, Holder: holder, Waiters: w.Waiters, ReaderCount: w.ReaderCount, Permits: w.Permits}
 	for _, wire := range w.Readers {
 		reader, unread := wire.value()
 		if unread != nil {
@@ -187,6 +204,7 @@ type wireHolder struct {
 	Metadata   string `json:"metadata"`
 	AcquiredAt string `json:"acquired_at"`
 	GrantID    uint64 `json:"grant_id"`
+	Slots      []int  `json:"slots"`
 }
 
 func (w *wireHolder) value() (*Holder, error) {
@@ -196,7 +214,7 @@ func (w *wireHolder) value() (*Holder, error) {
 	if !isToken(&w.Token) {
 		return nil, unreadable("the holder's fencing_token is out of range")
 	}
-	return &Holder{w.ClientID, w.Token, milliseconds(w.Remaining), w.Metadata, w.AcquiredAt, w.GrantID}, nil
+	return &Holder{w.ClientID, w.Token, milliseconds(w.Remaining), w.Metadata, w.AcquiredAt, w.GrantID, w.Slots}, nil
 }
 
 // decode reads the answer to a question.

@@ -51,6 +51,22 @@ func (l *Lease) GrantID() uint64 { return l.grant.number }
 // Shared tells whether it is a reader's.
 func (l *Lease) Shared() bool { return l.wish.shared }
 
+// Slots are the slots of a semaphore that it has, rising; none for another kind of lock.
+func (l *Lease) Slots() []int { return append([]int(nil), l.grant.slots...) }
+
+// SlotKeys are the resource ids of its slots. Claim each at its fence, with the token: a slot's next holder fences this one
+// there, and no other holder of the semaphore.
+func (l *Lease) SlotKeys() []string {
+	keys := make([]string, 0, len(l.grant.slots))
+	for _, slot := range l.grant.slots {
+		keys = append(keys, SlotKey(l.wish.name, slot))
+	}
+	return keys
+}
+
+// SlotKey is the resource id under which a fence keeps the tokens of one slot of a semaphore.
+func SlotKey(lock string, slot int) string { return fmt.Sprintf("%s~%d", lock, slot) }
+
 // Name is the name of the lock.
 func (l *Lease) Name() string { return l.wish.name }
 
@@ -108,6 +124,9 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	}
 	if err := l.Check(); err != nil {
 		return nil, err
+	}
+	if len(l.grant.slots) > 0 {
+		return nil, invalid("permits of a semaphore have no shared mode")
 	}
 	w, err := l.wish.asReader(l.grant.leaseKey)
 	if err != nil {

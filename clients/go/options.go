@@ -15,6 +15,7 @@ const (
 
 	minTTL           = 100 * millisecond
 	maxMetadataBytes = 256
+	maxPermits       = 64
 )
 
 // An Option sets something up in New.
@@ -71,6 +72,11 @@ func Metadata(text string) LockOption { return func(w *wish) { w.metadata = text
 // Shared asks for the lock as a reader, beside other readers; a writer keeps all of them out. Readers claim at the resource
 // before they read, and never write.
 func Shared() LockOption { return func(w *wish) { w.shared = true } }
+
+// Permits asks for count permits of a semaphore that has so many, 1 – 64, all or none. Claim each of Lease.SlotKeys.
+func Permits(count, of int) LockOption {
+	return func(w *wish) { w.permits = &wirePermits{count, of} }
+}
 
 func within(what string, d, low, high time.Duration) error {
 	if d < low || d > high {

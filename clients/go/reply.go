@@ -143,9 +143,10 @@ type granted struct {
 	authority string
 	validFor  time.Duration
 	waited    time.Duration
+	slots     []int
 }
 
-func readGrant(t0 instant, r reply, shared bool) (granted, *fault) {
+func readGrant(t0 instant, r reply, w *wish) (granted, *fault) {
 	var answer struct {
 		Token     *uint64 `json:"fencing_token"`
 		GrantID   *uint64 `json:"grant_id"`
@@ -153,6 +154,7 @@ func readGrant(t0 instant, r reply, shared bool) (granted, *fault) {
 		Authority string  `json:"authority"`
 		ValidFor  *uint64 `json:"valid_for_ms"`
 		Waited    *uint64 `json:"waited_ms"`
+		Slots     []int   `json:"slots"`
 	}
 	err := json.Unmarshal(r.body, &answer)
 	switch {
@@ -160,15 +162,17 @@ func readGrant(t0 instant, r reply, shared bool) (granted, *fault) {
 		return granted{}, broken(err.Error())
 	case !isToken(answer.Token):
 		return granted{}, broken("fencing_token is missing or out of range")
-	case shared && !isToken(answer.GrantID):
+	case w.shared && !isToken(answer.GrantID):
 		return granted{}, broken("grant_id is missing or out of range")
+	case !w.hasSlots(answer.Slots):
+		return granted{}, broken("slots are missing, or others than were wanted")
 	case answer.LeaseKey == "", answer.Authority == "":
 		return granted{}, broken("lock_token or authority is missing")
 	case !isNumber(answer.ValidFor), !isNumber(answer.Waited):
 		return granted{}, broken("valid_for_ms or waited_ms is missing or out of range")
 	}
 	number := *answer.Token
-	if shared {
+	if w.shared {
 		number = *answer.GrantID
 	}
 	return granted{
@@ -179,7 +183,23 @@ func readGrant(t0 instant, r reply, shared bool) (granted, *fault) {
 		authority: answer.Authority,
 		validFor:  milliseconds(*answer.ValidFor),
 		waited:    milliseconds(*answer.Waited),
+		slots:     answer.Slots,
 	}, nil
+}
+
+// hasSlots tells whether slots are as many as were wanted, in order.
+func (w *wish) hasSlots(slots []int) bool {
+	wanted, before := 0, 0
+	if w.permits != nil {
+		wanted = w.permits.Count
+	}
+	for _, slot := range slots {
+		if slot <= before || slot > maxPermits {
+			return false
+		}
+		before = slot
+	}
+	return len(slots) == wanted
 }
 
 func readRenewal(r reply) (validFor time.Duration, ok bool) {

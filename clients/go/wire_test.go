@@ -62,7 +62,7 @@ func TestALossIsAnnouncedThoughNobodyAsks(t *testing.T) {
 
 func TestAnswersThatAreNoGrant(t *testing.T) {
 	good := `"lock_token": "k", "authority": "a", "valid_for_ms": 5, "waited_ms": 0`
-	if _, failed := readGrant(0, reply{200, []byte(`{"fencing_token": 9007199254740991, ` + good + `}`)}, false); failed != nil {
+	if _, failed := readGrant(0, reply{200, []byte(`{"fencing_token": 9007199254740991, ` + good + `}`)}, &wish{}); failed != nil {
 		t.Error(failed.message)
 	}
 	for _, body := range []string{
@@ -75,7 +75,7 @@ func TestAnswersThatAreNoGrant(t *testing.T) {
 		`{"fencing_token": 1, "lock_token": "k", "authority": "a", "waited_ms": 0}`,
 		`{"fencing_token": 1, "authority": "a", "valid_for_ms": 5, "waited_ms": 0}`,
 	} {
-		if _, failed := readGrant(0, reply{200, []byte(body)}, false); failed == nil || !failed.unknown {
+		if _, failed := readGrant(0, reply{200, []byte(body)}, &wish{}); failed == nil || !failed.unknown {
 			t.Errorf("a grant: %s", body)
 		}
 	}

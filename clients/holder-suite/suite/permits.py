@@ -74,7 +74,7 @@ def another_number_is_refused(trial: Trial) -> None:
     expect(slots(trial) == {one["token"]: [1]}, "a refused request changed the semaphore")
 
 
-@rule("Slots-downgrade", "permits have no shared mode: a downgrade is refused, and the permits are kept")
+@rule("Slots-downgrade", "permits have no shared mode: a downgrade is refused, and the permits are kept", wire="http")
 def permits_are_not_downgraded(trial: Trial) -> None:
     driver = connected(trial, trial.server.url)
     trial.needs(driver, "shared")

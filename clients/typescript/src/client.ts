@@ -34,13 +34,15 @@ export interface ClientOptions {
 /** What the server knows about a lock. */
 export interface LockInfo {
   readonly lock: string;
-  /** Undefined while the lock is free; of several readers the oldest. */
+  /** Undefined while the lock is free; of several the oldest. */
   readonly holder: LockHolder | undefined;
   readonly waiters: number;
-  /** How many readers have it; 0 if it is not held in shared mode. */
+  /** How many readers, or holders of permits, have it; 0 if it is held alone. */
   readonly readerCount: number;
-  /** The oldest readers, at most 64. Only where one lock is shown. */
+  /** The oldest of them, at most 64. Only where one lock is shown. */
   readonly readers: readonly LockHolder[];
+  /** How many permits a semaphore has; undefined for another lock. */
+  readonly permits: number | undefined;
 }
 
 /** What the server says about itself. */
@@ -187,6 +189,15 @@ export class Client implements AsyncDisposable {
     await this.#ask("POST", lockPath(lock, "/break"), { fencing_token: token, reason });
   }
 
+  /**
+   * Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes effect as
+   * they come free.
+   */
+  async resize(lock: string, permits: number): Promise<void> {
+    checkName(lock);
+    await this.#ask("POST", lockPath(lock, "/permits"), { of: permits });
+  }
+
   async status(): Promise<Status> {
     const told = await this.#ask("GET", "/v1/status");
     return {
@@ -308,6 +319,7 @@ function lockInfo(told: Json): LockInfo {
     waiters: asNumber(told["waiters"]) ?? 0,
     readerCount: asNumber(told["reader_count"]) ?? 0,
     readers: readers.map(readHolder).filter((reader) => reader !== undefined),
+    permits: asNumber(told["permits"]),
   };
 }
 

@@ -32,6 +32,8 @@ export interface LockHolder {
   readonly acquiredAt: string | undefined;
   /** The number that names a reader's grant, for `breakLock`. Only where one lock is shown. */
   readonly grantId: number | undefined;
+  /** The slots of a semaphore that it has. */
+  readonly slots: readonly number[];
 }
 
 /** Another client has the lock, and kept it for as long as the caller was willing to wait. */

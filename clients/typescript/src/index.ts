@@ -19,7 +19,7 @@ export {
   type ErrorKind,
   type LockHolder,
 } from "./errors.js";
-export { Lease, type Released } from "./lease.js";
+export { Lease, slotKey, type Released } from "./lease.js";
 export type { TlsOptions } from "./transport.js";
 export type { LockEvent, MissedEvent, WatchEvent, WatchOptions } from "./watch.js";
-export type { AcquireOptions } from "./wish.js";
+export type { AcquireOptions, Permits } from "./wish.js";

@@ -2,12 +2,17 @@ import { setMaxListeners } from "node:events";
 import { inspect } from "node:util";
 
 import { earliest, latest, sleepUntil } from "./clock.js";
-import { LeaseLost, PalisadeError } from "./errors.js";
+import { Invalid, LeaseLost, PalisadeError } from "./errors.js";
 import { Hold, RELEASED } from "./hold.js";
 import { readRenewal, Reply, type Granted } from "./reply.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
 import type { Send, Transport } from "./transport.js";
 import { DAY, lockPath, type Wish } from "./wish.js";
+
+/** The resource id under which a fence keeps the tokens of one slot of a semaphore. */
+export function slotKey(lock: string, slot: number): string {
+  return `${lock}~${slot}`;
+}
 
 const SHORTEST_PAUSE = 20;
 
@@ -88,6 +93,19 @@ export class Lease implements AsyncDisposable {
     return this.#wish.shared;
   }
 
+  /** The slots of a semaphore that it has, rising; none for another kind of lock. */
+  get slots(): readonly number[] {
+    return this.#grant.slots;
+  }
+
+  /**
+   * The resource ids of its slots. Claim each at its fence, with the token: a slot's next holder fences this one there, and
+   * no other holder of the semaphore.
+   */
+  get slotKeys(): readonly string[] {
+    return this.slots.map((slot) => slotKey(this.lock, slot));
+  }
+
   /** The server, or the cluster, that granted the lock: tokens of two authorities are never compared. */
   get authority(): string {
     return this.#grant.authority;
@@ -146,6 +164,9 @@ export class Lease implements AsyncDisposable {
       return this;
     }
     this.check();
+    if (this.slots.length > 0) {
+      throw new Invalid("permits of a semaphore have no shared mode");
+    }
     options.signal?.throwIfAborted();
     const reader = this.#wish.asReader(this.#grant.leaseKey, options.signal);
     this.#hold.end(RELEASED);

@@ -108,9 +108,18 @@ export interface Granted {
   readonly authority: string;
   readonly validForMs: number;
   readonly waitedMs: number;
+  readonly slots: readonly number[];
 }
 
-export function readGrant(t0: number, { body }: Reply, shared: boolean): Granted | Fault {
+const MAX_PERMITS = 64;
+
+/** What a grant has to be: a reader's, or with so many slots. */
+interface Wanted {
+  readonly shared: boolean;
+  readonly permits: { readonly count: number } | undefined;
+}
+
+export function readGrant(t0: number, { body }: Reply, { shared, permits }: Wanted): Granted | Fault {
   const token = asToken(body["fencing_token"]);
   const number = shared ? asToken(body["grant_id"]) : token;
   const leaseKey = asText(body["lock_token"]);
@@ -126,7 +135,19 @@ export function readGrant(t0: number, { body }: Reply, shared: boolean): Granted
   if (validForMs === undefined || waitedMs === undefined) {
     return broken("valid_for_ms or waited_ms is missing or out of range");
   }
-  return { t0, token, number, leaseKey, authority, validForMs, waitedMs };
+  const slots = asSlots(body["slots"]);
+  if (slots?.length !== (permits?.count ?? 0)) {
+    return broken("slots are missing, or others than were wanted");
+  }
+  return { t0, token, number, leaseKey, authority, validForMs, waitedMs, slots };
+}
+
+/** Rising numbers from 1; none where they are missing. */
+function asSlots(value: unknown): readonly number[] | undefined {
+  const slots: unknown = value === undefined ? [] : value;
+  const isRising = (slot: unknown, at: number, all: unknown[]): slot is number =>
+    Number.isInteger(slot) && Number(slot) <= MAX_PERMITS && Number(slot) > (at === 0 ? 0 : Number(all[at - 1]));
+  return Array.isArray(slots) && slots.every(isRising) ? slots : undefined;
 }
 
 export function readRenewal({ body }: Reply): number | undefined {
@@ -150,6 +171,7 @@ export function readHolder(value: unknown): LockHolder | undefined {
     metadata: asText(told["metadata"]),
     acquiredAt: asText(told["acquired_at"]),
     grantId: asToken(told["grant_id"]),
+    slots: asSlots(told["slots"]) ?? [],
   };
 }
 

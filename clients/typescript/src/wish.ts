@@ -30,10 +30,17 @@ export interface AcquireOptions {
    * write nothing.
    */
   readonly shared?: boolean;
+  /** So many permits of a semaphore that has `of`, 1 – 64, all or none. Claim each of `lease.slotKeys`. */
+  readonly permits?: Permits;
   /** Shown with the holder, at most 256 bytes. */
   readonly metadata?: string;
   /** Ends the acquire, which is then abandoned in the background. It does not end the lease later. */
   readonly signal?: AbortSignal;
+}
+
+export interface Permits {
+  readonly count: number;
+  readonly of: number;
 }
 
 /** A request for a lock, as the caller put it, and what became of it. */
@@ -43,6 +50,7 @@ export class Wish {
   readonly ttlMs: number;
   readonly waitMs: number;
   readonly shared: boolean;
+  readonly permits: Permits | undefined;
   readonly #metadata: string | undefined;
   readonly #leaseKey: string | undefined;
   /** The caller's. */
@@ -65,6 +73,10 @@ export class Wish {
       throw new Invalid(`the metadata has ${bytes} bytes; 0 ..= ${MAX_METADATA_BYTES} are allowed`);
     }
     this.shared = options.shared === true;
+    this.permits = options.permits;
+    if (this.shared && this.permits !== undefined) {
+      throw new Invalid("a lock is shared by readers, or has permits: not both");
+    }
     this.#metadata = options.metadata;
     this.signal = options.signal;
     this.#leaseKey = leaseKey;
@@ -104,7 +116,7 @@ export class Wish {
       const left = Math.max(waitUntil - this.#lastSent, 0);
       let outcome: Reply | Granted | Fault = await transport.send(this.#send(left), giveUp, signal);
       if (outcome instanceof Reply) {
-        outcome = outcome.fault ?? (outcome.status === 200 ? readGrant(t0, outcome, this.shared) : outcome);
+        outcome = outcome.fault ?? (outcome.status === 200 ? readGrant(t0, outcome, this) : outcome);
       }
       if (!(outcome instanceof Fault)) {
         this.#mayHaveHappened = false;
@@ -141,6 +153,7 @@ export class Wish {
         client_id: this.clientId,
         ...(this.#leaseKey === undefined ? { lease_duration_ms: this.ttlMs } : { lock_token: this.#leaseKey }),
         ...(this.shared ? { mode: "shared" } : {}),
+        ...(this.permits === undefined ? {} : { permits: this.permits }),
         wait_ms: Math.ceil(waitMs),
         request_id: this.requestId,
         ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }),

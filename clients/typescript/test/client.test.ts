@@ -127,6 +127,20 @@ test("readers share a token, are named by their grant ids, and keep a writer out
   await other.release();
 });
 
+test("a semaphore is shown and resized", async (t) => {
+  const { client } = await served(t);
+  const both = await client.acquire("gpu", { permits: { count: 2, of: 2 } });
+  const shown = await client.show("gpu");
+  assert.deepEqual([shown.permits, shown.readers.map(({ slots }) => slots)], [2, [[1, 2]]]);
+  await client.resize("gpu", 3);
+  const third = await client.acquire("gpu", { permits: { count: 1, of: 3 } });
+  assert.deepEqual(third.slots, [3]);
+  await assert.rejects(client.acquire("gpu", { permits: { count: 1, of: 2 } }), Invalid);
+  await assert.rejects(client.acquire("gpu", { shared: true, permits: { count: 1, of: 3 } }), Invalid);
+  await assert.rejects(both.downgrade(), Invalid);
+  both.check();
+});
+
 test("a writer becomes a reader in one step, and what it was is over without a loss", async (t) => {
   const { client } = await served(t);
   const writer = await client.acquire("report", { metadata: "nightly" });

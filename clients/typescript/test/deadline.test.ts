@@ -32,7 +32,10 @@ function lasts(vector: Vector, field: "valid_for_ms" | "lease_duration_ms" = "va
     waited_ms: vector.waited_ms,
   };
   // The client's clock has whole milliseconds.
-  const grant = readGrant(Number(vector.sent_ns / 1_000_000n), new Reply(200, answer), false);
+  const grant = readGrant(Number(vector.sent_ns / 1_000_000n), new Reply(200, answer), {
+    shared: false,
+    permits: undefined,
+  });
   assert.ok(!(grant instanceof Fault));
   return BigInt(deadline(grant.t0, grant.validForMs, vector.margin_ms) - grant.t0) * 1_000_000n;
 }

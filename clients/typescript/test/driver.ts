@@ -2,7 +2,7 @@
 import { createInterface } from "node:readline";
 
 import { earliest } from "../src/clock.js";
-import { Client, LeaseLost, PalisadeError, type Lease } from "../src/index.js";
+import { Client, LeaseLost, PalisadeError, type Lease, type Permits } from "../src/index.js";
 
 interface Command {
   readonly id: number;
@@ -15,6 +15,7 @@ interface Command {
   readonly wait_ms: number;
   readonly client_id?: string;
   readonly mode?: string;
+  readonly permits?: Permits;
   readonly grant: string;
   readonly target: number;
   readonly prefix: string;
@@ -49,6 +50,7 @@ async function acquire(command: Command): Promise<Answer> {
     waitMs: command.wait_ms,
     signal: cancel.signal,
     shared: command.mode === "shared",
+    ...(command.permits === undefined ? {} : { permits: command.permits }),
     ...(command.client_id === undefined ? {} : { clientId: command.client_id }),
   });
   return taken(command, made);
@@ -60,8 +62,9 @@ function taken(command: Command, made: Lease): Answer {
     say({ event: "lost", grant: command.as, token, code, at_ms: earliest() });
   });
   const before = earliest();
-  const { token, grantId, authority, remainingMs } = made;
-  return { token, grant_id: grantId, authority, before_ms: before, remaining_ms: remainingMs };
+  const { token, grantId, authority, remainingMs, slots, slotKeys } = made;
+  const named = { token, grant_id: grantId, slots, slot_keys: slotKeys, authority };
+  return { ...named, before_ms: before, remaining_ms: remainingMs };
 }
 
 function connected(): Client {
@@ -161,7 +164,12 @@ async function answer(command: Command): Promise<void> {
   }
 }
 
-say({ event: "hello", client: "typescript", wire: "http", can: ["addresses", "cancel", "list", "shared", "watch"] });
+say({
+  event: "hello",
+  client: "typescript",
+  wire: "http",
+  can: ["addresses", "cancel", "list", "permits", "shared", "watch"],
+});
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))
   .on("close", () => process.exit(0));

@@ -4,7 +4,7 @@ import { before, test } from "node:test";
 
 import pg from "pg";
 
-import { Invalid, LeaseLost } from "../src/index.js";
+import { Invalid, LeaseLost, slotKey, type Lease } from "../src/index.js";
 import { FenceNotInstalled, Rejected, Stale, type Holder } from "../src/fence/index.js";
 import { check, claim, claimAll, record, rejection, transact, write } from "../src/fence/pg.js";
 import { postgres, served, unique, until, wholeFile } from "./servers.js";
@@ -108,6 +108,27 @@ test("a numbered write is recognised and answered", async () => {
     begun((db) => record(db, resource, 7, 1, Buffer.alloc(65_537))),
     Invalid,
   );
+});
+
+test("a zombie of a slot is refused beside a live holder", async (t) => {
+  const { client } = await served(t);
+  const gpu = unique("gpu");
+  const take = (): Promise<Lease> => client.acquire(gpu, { waitMs: 0, permits: { count: 1, of: 2 } });
+  const claimSlot = ({ slotKeys, token }: Lease): Promise<void> => claimed(slotKeys[0] ?? "", token);
+  const [zombie, live] = [await take(), await take()];
+  assert.deepEqual([...zombie.slotKeys, ...live.slotKeys], [slotKey(gpu, 1), slotKey(gpu, 2)]);
+  await claimSlot(zombie);
+  await claimSlot(live);
+  await client.breakLock(gpu, zombie.token, "it is paused");
+  const successor = await take();
+  assert.ok(successor.slots[0] === 1 && successor.token > live.token);
+  await claimSlot(successor);
+  await assert.rejects(claimSlot(zombie), Stale);
+  await claimSlot(live);
+  // Why each slot has a fence of its own: the older of two live holders is refused at one for all.
+  await claimed(gpu, successor.token);
+  await assert.rejects(claimed(gpu, live.token), Stale);
+  live.check();
 });
 
 test("all resources are claimed or none", async () => {

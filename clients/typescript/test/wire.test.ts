@@ -52,7 +52,8 @@ test("a loss is announced though nobody asks", async () => {
 
 test("answers that are no grant", () => {
   const good = '"lock_token": "k", "authority": "a", "valid_for_ms": 5, "waited_ms": 0';
-  const read = (text: string, shared = false): unknown => readGrant(0, new Reply(200, parsed(text) ?? {}), shared);
+  const read = (text: string, shared = false): unknown =>
+    readGrant(0, new Reply(200, parsed(text) ?? {}), { shared, permits: undefined });
   assert.ok(!(read(`{"fencing_token": 9007199254740991, ${good}}`) instanceof Fault));
   for (const text of [
     `{${good}}`,

@@ -30,7 +30,7 @@ struct Driver {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     say(
-        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "shared", "watch"]}),
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "permits", "shared", "watch"]}),
     );
     LocalSet::new().run_until(serve(commands())).await;
 }
@@ -118,6 +118,12 @@ impl Driver {
         if command["mode"] == "shared" {
             request = request.shared();
         }
+        if let Some(permits) = command["permits"].as_object() {
+            let number = |name| permits[name].as_u64().and_then(|number| number.try_into().ok());
+            request = request
+                .permits(number("count").unwrap_or(0))
+                .of(number("of").unwrap_or(0));
+        }
         let lease = request.acquire().await?;
         Ok(self.taken(command, lease))
     }
@@ -135,6 +141,8 @@ impl Driver {
         let before = now_ms();
         let granted = json!({
             "token": lease.token().get(), "grant_id": lease.grant_id().map(|id| id.0.get()),
+            "slots": lease.slots().iter().collect::<Vec<_>>(),
+            "slot_keys": lease.slot_keys().map(|key| key.to_string()).collect::<Vec<_>>(),
             "authority": lease.authority().as_str(),
             "waited_ms": lease.waited().as_secs_f64() * 1e3,
             "before_ms": before, "remaining_ms": lease.remaining().as_secs_f64() * 1e3,

@@ -27,11 +27,15 @@ type command struct {
 	Wait     int64    `json:"wait_ms"`
 	ClientID string   `json:"client_id"`
 	Mode     string   `json:"mode"`
-	Grant    string   `json:"grant"`
-	Target   int      `json:"target"`
-	Prefix   string   `json:"prefix"`
-	Token    uint64   `json:"token"`
-	Reason   string   `json:"reason"`
+	Permits  *struct {
+		Count int `json:"count"`
+		Of    int `json:"of"`
+	} `json:"permits"`
+	Grant  string `json:"grant"`
+	Target int    `json:"target"`
+	Prefix string `json:"prefix"`
+	Token  uint64 `json:"token"`
+	Reason string `json:"reason"`
 }
 
 type answer map[string]any
@@ -52,7 +56,7 @@ func main() {
 		leases:  map[string]*palisade.Lease{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	can := []string{"addresses", "cancel", "list", "shared", "watch"}
+	can := []string{"addresses", "cancel", "list", "permits", "shared", "watch"}
 	d.say(answer{"event": "hello", "client": "go", "wire": "http", "can": can})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -162,6 +166,9 @@ func (d *driver) acquire(ctx context.Context, c command) (answer, error) {
 	if c.Mode == "shared" {
 		options = append(options, palisade.Shared())
 	}
+	if c.Permits != nil {
+		options = append(options, palisade.Permits(c.Permits.Count, c.Permits.Of))
+	}
 	lease, err := d.client.Lock(ctx, c.Lock, options...)
 	return d.taken(c, lease, err)
 }
@@ -176,6 +183,7 @@ func (d *driver) taken(c command, lease *palisade.Lease, err error) (answer, err
 	go d.announce(c.As, lease)
 	a := remaining(lease)
 	a["token"], a["grant_id"], a["authority"] = lease.Token(), lease.GrantID(), lease.Authority()
+	a["slots"], a["slot_keys"] = lease.Slots(), lease.SlotKeys()
 	return a, nil
 }
 

@@ -121,6 +121,14 @@ public final class Client implements AutoCloseable {
         ask(Transport.Request.post(lockPath(LockRequest.checkedName(name), "/break"), body));
     }
 
+    /**
+     * Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes effect as
+     * they come free.
+     */
+    public void resize(String name, int permits) throws InterruptedException {
+        ask(Transport.Request.post(lockPath(LockRequest.checkedName(name), "/permits"), Map.of("of", permits)));
+    }
+
     /** The changes, from now on, of the locks whose names start with that prefix. */
     public Watch watch(String prefix) {
         return new Watch(this, prefix, null);

@@ -1,6 +1,7 @@
 package example.palisade;
 
 import java.time.Duration;
+import java.util.List;
 
 /**
  * The client that has a lock.
@@ -11,5 +12,7 @@ import java.time.Duration;
  * @param metadata what it wrote beside the lock, or null
  * @param acquiredAt the server's wall clock at the grant, for people, or null
  * @param grantId the number that names a reader's grant, for {@link Client#breakLock}, or null; only where one lock is shown
+ * @param slots the slots of a semaphore that it has
  */
-public record Holder(String clientId, long token, Duration remaining, String metadata, String acquiredAt, Long grantId) {}
+public record Holder(String clientId, long token, Duration remaining, String metadata, String acquiredAt, Long grantId,
+        List<Integer> slots) {}

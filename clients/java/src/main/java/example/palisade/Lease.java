@@ -3,6 +3,7 @@ package example.palisade;
 import example.palisade.fence.Presenter;
 import java.time.Duration;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 
@@ -73,6 +74,24 @@ public final class Lease implements Presenter, AutoCloseable {
         return wish.isShared();
     }
 
+    /** The slots of a semaphore that it has, rising; none for another kind of lock. */
+    public List<Integer> slots() {
+        return grant.slots();
+    }
+
+    /**
+     * The resource ids of its slots. Claim each at its fence, with the token: a slot's next holder fences this one there, and
+     * no other holder of the semaphore.
+     */
+    public List<String> slotKeys() {
+        return slots().stream().map(slot -> slotKey(name(), slot)).toList();
+    }
+
+    /** The resource id under which a fence keeps the tokens of one slot of a semaphore. */
+    public static String slotKey(String lock, int slot) {
+        return lock + "~" + slot;
+    }
+
     /** The name of the lock. */
     @Override
     public String name() {
@@ -127,6 +146,9 @@ public final class Lease implements Presenter, AutoCloseable {
             return this;
         }
         check();
+        if (!slots().isEmpty()) {
+            throw PalisadeException.invalid("permits of a semaphore have no shared mode");
+        }
         hold.end(Hold.RELEASED);
         boolean done = false;
         try {

@@ -5,6 +5,7 @@ import java.security.SecureRandom;
 import java.time.Duration;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 
@@ -21,6 +22,10 @@ public final class LockRequest {
     private String clientId;
     private String metadata;
     private boolean shared;
+    private Permits permits;
+
+    /** So many of a semaphore's permits. */
+    record Permits(int count, int of) {}
 
     LockRequest(Client client, String name) {
         this.client = client;
@@ -69,6 +74,15 @@ public final class LockRequest {
     }
 
     /**
+     * Asks for {@code count} permits of a semaphore that has {@code of}, 1 – 64, all or none. Claim each of
+     * {@link Lease#slotKeys}.
+     */
+    public LockRequest permits(int count, int of) {
+        permits = new Permits(count, of);
+        return this;
+    }
+
+    /**
      * Waits in the queue for as long as the request says. However it ends, no lock stays behind: a request that may have
      * been granted is abandoned in the background.
      *
@@ -77,6 +91,9 @@ public final class LockRequest {
      * @throws InterruptedException if the thread is interrupted
      */
     public Lease acquire() throws InterruptedException {
+        if (shared && permits != null) {
+            throw PalisadeException.invalid("a lock is shared by readers, or has permits: not both");
+        }
         return new Wish(client, this).lease();
     }
 
@@ -111,7 +128,8 @@ public final class LockRequest {
      * A grant, with the clock's reading from before the request that it answers. {@code number} names it: the token, or a
      * reader's grant id.
      */
-    record Granted(long t0, long token, long number, String leaseKey, String authority, Duration validFor, Duration waited, Duration ttl) {}
+    record Granted(long t0, long token, long number, String leaseKey, String authority, Duration validFor, Duration waited,
+            Duration ttl, List<Integer> slots) {}
 
     /** What becomes of one acquire: one request id until the outcome is known. */
     static final class Wish {
@@ -122,6 +140,8 @@ public final class LockRequest {
         private final String clientId;
         private final String metadata;
         private final boolean shared;
+        /** Of a semaphore, or null. */
+        private final Permits permits;
         /** Of a lease that the client has already, or null. */
         private final String leaseKey;
         private final String requestId = random();
@@ -137,6 +157,7 @@ public final class LockRequest {
             this.metadata = asked.metadata;
             this.clientId = asked.clientId == null ? client.host() + "-" + random() : asked.clientId;
             this.shared = asked.shared;
+            this.permits = asked.permits;
             this.leaseKey = null;
         }
 
@@ -149,6 +170,7 @@ public final class LockRequest {
             this.metadata = writer.metadata;
             this.clientId = writer.clientId;
             this.shared = true;
+            this.permits = null;
             this.leaseKey = leaseKey;
         }
 
@@ -214,6 +236,9 @@ public final class LockRequest {
             if (shared) {
                 body.put("mode", "shared");
             }
+            if (permits != null) {
+                body.put("permits", Map.of("count", permits.count(), "of", permits.of()));
+            }
             body.put("wait_ms", Client.milliseconds(Duration.ofNanos(Math.max(left, 0))));
             body.put("request_id", requestId);
             body.put("metadata", metadata);
@@ -221,11 +246,15 @@ public final class LockRequest {
         }
 
         private Granted granted(long t0, Map<String, Object> value) throws Reply.Fault {
+            List<Integer> slots = Reply.slots(value);
+            if (slots.size() != (permits == null ? 0 : permits.count())) {
+                throw Reply.broken("slots are others than were wanted");
+            }
             return new Granted(
                     t0, Reply.token(value), Reply.token(value, shared ? "grant_id" : "fencing_token"),
                     Reply.text(value, "lock_token"), Reply.text(value, "authority"),
                     Reply.duration(Reply.number(value, "valid_for_ms")),
-                    Reply.duration(Reply.number(value, "waited_ms")), ttl);
+                    Reply.duration(Reply.number(value, "waited_ms")), ttl, slots);
         }
 
         /** Until the server has acknowledged it, or must have forgotten the grant by itself. */

@@ -10,6 +10,7 @@ import java.util.Set;
 /** An answer whose body is a JSON object. */
 record Reply(int status, Map<String, Object> value) {
     static final long MAX_TOKEN = (1L << 53) - 1;
+    private static final int MAX_PERMITS = 64;
     private static final long LONGEST_MS = Duration.ofDays(4).toMillis();
     private static final Set<String> OVER = Set.of("expired", "revoked", "superseded", "not_held", "stale");
 
@@ -111,7 +112,8 @@ record Reply(int status, Map<String, Object> value) {
                 text(found, "client_id"), token(found), duration(number(found, "remaining_ms")),
                 found.get("metadata") instanceof String metadata ? metadata : null,
                 found.get("acquired_at") instanceof String at ? at : null,
-                found.get("grant_id") instanceof Long id ? id : null);
+                found.get("grant_id") instanceof Long id ? id : null,
+                slots(found));
     }
 
     static LockInfo lock(Map<String, Object> found) throws Fault {
@@ -121,8 +123,27 @@ record Reply(int status, Map<String, Object> value) {
             readers.add(oneHolder(reader == null ? Map.of() : reader));
         }
         int count = found.containsKey("reader_count") ? (int) number(found, "reader_count") : 0;
+        int permits = found.containsKey("permits") ? (int) number(found, "permits") : 0;
         return new LockInfo(
-                text(found, "resource_id"), holder(found), (int) number(found, "waiters"), count, List.copyOf(readers));
+                text(found, "resource_id"), holder(found), (int) number(found, "waiters"), count, List.copyOf(readers), permits);
+    }
+
+    /** Slots of a semaphore: rising numbers from 1; none where they are missing. */
+    static List<Integer> slots(Map<String, Object> from) throws Fault {
+        List<Integer> slots = new ArrayList<>();
+        long before = 0;
+        for (Object one : from.getOrDefault("slots", List.of()) instanceof List<?> list ? list : List.of(0L)) {
+            if (!(one instanceof Long slot) || slot <= before || slot > MAX_PERMITS) {
+                throw broken("slots are no rising numbers");
+            }
+            before = slot;
+            slots.add(slot.intValue());
+        }
+        return List.copyOf(slots);
+    }
+
+    static Fault broken(String why) {
+        return new Fault("a broken answer: " + why, true);
     }
 
     static String text(Map<String, Object> from, String name) throws Fault {

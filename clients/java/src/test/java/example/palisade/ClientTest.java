@@ -100,6 +100,27 @@ public final class ClientTest {
     }
 
     @Test
+    public void aSemaphoreIsShownAndResized() throws Exception {
+        try (Lease both = client.lock("gpu").permits(2, 2).acquire()) {
+            LockInfo shown = client.show("gpu");
+            assertEquals(2, shown.permits());
+            assertEquals(List.of(1, 2), shown.readers().get(0).slots());
+            client.resize("gpu", 3);
+            try (Lease third = client.lock("gpu").permits(1, 3).acquire()) {
+                assertEquals(List.of(3), third.slots());
+            }
+            for (LockRequest wrong : List.of(
+                    client.lock("gpu").permits(1, 2), client.lock("gpu").shared().permits(1, 3))) {
+                PalisadeException refused = assertThrows(PalisadeException.class, wrong::acquire);
+                assertEquals(PalisadeException.Kind.INVALID, refused.kind());
+            }
+            assertEquals(PalisadeException.Kind.INVALID,
+                    assertThrows(PalisadeException.class, both::downgrade).kind());
+            both.check();
+        }
+    }
+
+    @Test
     public void aBrokenLockIsLostAndSaysSo() throws Exception {
         // On a busy machine a short lease would expire before its renewal is answered.
         Lease lease = client.lock("orders").ttl(Duration.ofSeconds(9)).acquire();

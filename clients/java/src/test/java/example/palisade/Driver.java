@@ -21,7 +21,7 @@ public final class Driver {
     /** Reads commands until the end of the input. */
     public static void main(String[] arguments) throws IOException {
         System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
-                + " \"can\": [\"addresses\", \"cancel\", \"list\", \"shared\", \"watch\"]}");
+                + " \"can\": [\"addresses\", \"cancel\", \"list\", \"permits\", \"shared\", \"watch\"]}");
         System.out.flush();
         Driver driver = new Driver();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -130,6 +130,9 @@ public final class Driver {
         if ("shared".equals(command.get("mode"))) {
             request.shared();
         }
+        if (command.get("permits") instanceof Map<?, ?> permits) {
+            request.permits(((Long) permits.get("count")).intValue(), ((Long) permits.get("of")).intValue());
+        }
         taken(command, request.acquire(), answer);
     }
 
@@ -149,6 +152,8 @@ public final class Driver {
         answer.put("token", lease.token());
         answer.put("grant_id", lease.grantId());
         answer.put("authority", lease.authority());
+        answer.put("slots", lease.slots());
+        answer.put("slot_keys", lease.slotKeys());
     }
 
     private void watch(Map<String, Object> command) {

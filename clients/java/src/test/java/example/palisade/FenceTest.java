@@ -39,10 +39,7 @@ public final class FenceTest {
     }
 
     private void claim(long token) throws Exception {
-        try (Connection connection = begin()) {
-            PostgresFence.claim(connection, resource, Presenter.of(token));
-            connection.commit();
-        }
+        claimAt(resource, token);
     }
 
     @Test
@@ -57,6 +54,43 @@ public final class FenceTest {
             assertThrows(SQLException.class, () -> PostgresFence.claim(connection, resource, Presenter.of(9)));
         }
         claim(8);
+    }
+
+    private static void claimSlot(Lease lease) throws Exception {
+        claimAt(lease.slotKeys().get(0), lease.token());
+    }
+
+    private static void claimAt(String resource, long token) throws Exception {
+        try (Connection connection = begin()) {
+            PostgresFence.claim(connection, resource, Presenter.of(token));
+            connection.commit();
+        }
+    }
+
+    @Test
+    public void aZombieOfASlotIsRefusedBesideALiveHolder() throws Exception {
+        String gpu = "gpu-" + UUID.randomUUID();
+        try (Servers.Running server = Servers.serve();
+                Client client = Client.builder().endpoints(server.url()).build();
+                Lease zombie = client.lock(gpu).permits(1, 2).acquire();
+                Lease live = client.lock(gpu).permits(1, 2).acquire()) {
+            assertEquals(List.of(Lease.slotKey(gpu, 1)), zombie.slotKeys());
+            assertEquals(List.of(Lease.slotKey(gpu, 2)), live.slotKeys());
+            claimSlot(zombie);
+            claimSlot(live);
+            client.breakLock(gpu, zombie.token(), "it is paused");
+            try (Lease successor = client.lock(gpu).permits(1, 2).acquire()) {
+                assertEquals(List.of(1), successor.slots());
+                assertTrue(successor.token() > live.token());
+                claimSlot(successor);
+                assertThrows(StaleException.class, () -> claimSlot(zombie));
+                claimSlot(live);
+                // Why each slot has a fence of its own: the older of two live holders is refused at one for all.
+                claimAt(gpu, successor.token());
+                assertThrows(StaleException.class, () -> claimAt(gpu, live.token()));
+                live.check();
+            }
+        }
     }
 
     @Test

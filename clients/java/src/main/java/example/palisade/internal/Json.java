@@ -38,23 +38,37 @@ public final class Json {
         return value instanceof Map ? (Map<String, Object>) value : null;
     }
 
-    /** Writes an object of texts, numbers and booleans; what is null is left out. */
+    /** Writes an object of texts, numbers, booleans, lists and objects; members that are null are left out. */
     public static String write(Map<String, ?> object) {
-        StringBuilder out = new StringBuilder("{");
-        object.forEach((name, value) -> {
-            if (value == null) {
-                return;
+        StringBuilder out = new StringBuilder();
+        write(out, object);
+        return out.toString();
+    }
+
+    private static void write(StringBuilder out, Object value) {
+        if (value instanceof Number || value instanceof Boolean) {
+            out.append(value);
+        } else if (value instanceof List<?> list) {
+            String before = "[";
+            for (Object one : list) {
+                out.append(before);
+                write(out, one);
+                before = ",";
             }
-            out.append(out.length() > 1 ? "," : "");
-            quote(out, name);
-            out.append(':');
-            if (value instanceof Number || value instanceof Boolean) {
-                out.append(value);
-            } else {
-                quote(out, value.toString());
+            out.append(list.isEmpty() ? "[]" : "]");
+        } else if (value instanceof Map<?, ?> object) {
+            String before = "{";
+            for (Map.Entry<?, ?> member : object.entrySet()) {
+                if (member.getValue() != null) {
+                    quote(out.append(before), member.getKey().toString());
+                    write(out.append(':'), member.getValue());
+                    before = ",";
+                }
             }
-        });
-        return out.append('}').toString();
+            out.append(before.equals("{") ? "{}" : "}");
+        } else {
+            quote(out, value.toString());
+        }
     }
 
     private static void quote(StringBuilder out, String text) {
