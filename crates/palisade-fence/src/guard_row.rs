@@ -106,13 +106,8 @@ impl GuardRow {
     }
 
     #[cfg_attr(
-        not(any(
-            feature = "dynamodb",
-            feature = "mysql",
-            feature = "object-store",
-            feature = "sqlite"
-        )),
-        allow(dead_code, reason = "PostgreSQL decides by itself")
+        not(any(feature = "dynamodb", feature = "object-store", feature = "sqlite")),
+        allow(dead_code, reason = "PostgreSQL and MySQL decide by themselves")
     )]
     /// Returns the record that the row represents.
     fn record(&self) -> Result<FenceRecord, Corrupt> {
@@ -124,13 +119,8 @@ impl GuardRow {
     }
 
     #[cfg_attr(
-        not(any(
-            feature = "dynamodb",
-            feature = "mysql",
-            feature = "object-store",
-            feature = "sqlite"
-        )),
-        allow(dead_code, reason = "PostgreSQL decides by itself")
+        not(any(feature = "dynamodb", feature = "object-store", feature = "sqlite")),
+        allow(dead_code, reason = "PostgreSQL and MySQL decide by themselves")
     )]
     /// Decides an operation on this row, as [`FenceRecord::decide`] does.
     pub(crate) fn decide(

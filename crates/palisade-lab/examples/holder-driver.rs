@@ -119,7 +119,11 @@ impl Driver {
             request = request.shared();
         }
         if let Some(permits) = command["permits"].as_object() {
-            let number = |name| permits[name].as_u64().and_then(|number| number.try_into().ok());
+            let number = |name| {
+                permits[name]
+                    .as_u64()
+                    .and_then(|number| number.try_into().ok())
+            };
             request = request
                 .permits(number("count").unwrap_or(0))
                 .of(number("of").unwrap_or(0));

@@ -12,5 +12,5 @@ BEGIN
         SIGNAL SQLSTATE 'PF011' SET MESSAGE_TEXT = words;
     END IF;
 END;
-CALL palisade_install(2);
+CALL palisade_install(3);
 DROP PROCEDURE palisade_install;

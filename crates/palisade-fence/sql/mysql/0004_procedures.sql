@@ -21,6 +21,7 @@
 --     PF010 already written    strict: there was a write under this token
 --     PF011 newer version      these files are older than what is installed
 --     PF012 read before claim  begin again, and claim first: this transaction sees an older state
+--     PF013 no transaction     begin one: the call would be committed alone
 --     22023                    an argument is out of range
 --
 -- Deadlocks (1213) and lock time-outs (1205): roll back and begin again. Claim several resources in the order of their
@@ -65,6 +66,14 @@ BEGIN
     ELSEIF p_sequence NOT BETWEEN 0 AND 9007199254740991 THEN
         SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a sequence number is in 0 ..= 9007199254740991, or NULL';
     END IF;
+    -- A savepoint lasts in a transaction only. Without one the judgement would be committed alone, and later a write that
+    -- was never carried out would be answered as a repeat.
+    BEGIN
+        DECLARE EXIT HANDLER FOR 1305
+            SIGNAL SQLSTATE 'PF013' SET MESSAGE_TEXT = 'a fence needs a transaction: begin one, and write in the same';
+        SAVEPOINT palisade_judge;
+        RELEASE SAVEPOINT palisade_judge;
+    END;
 
     CALL palisade_forget(p_resource);
     -- Locks the row, creates a missing one, and changes nothing else: the snapshot must still show the previous holder.
@@ -181,5 +190,5 @@ BEGIN
 END;
 
 DROP PROCEDURE IF EXISTS palisade_version;
-CREATE PROCEDURE palisade_version() NO SQL COMMENT '2'
-    SELECT 2 AS version;
+CREATE PROCEDURE palisade_version() NO SQL COMMENT '3'
+    SELECT 3 AS version;

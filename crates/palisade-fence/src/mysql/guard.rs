@@ -1,34 +1,27 @@
 //! The guard row: claim it, check it, and commit the effect with it.
 
-use std::collections::BTreeMap;
-
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Params, Row, Transaction, Value};
-use palisade_core::Token;
-use palisade_core::fence::{Op, Pass, Rule, Sequence};
+use palisade_core::fence::{Mode, Op, Pass, Reject, Rule, Sequence};
+use palisade_core::{AuthorityId, LockName, Token};
 
 use super::rows::{bytes, int, number, text};
-use super::session::{ShownTokens, in_transaction};
-use crate::checked::Checked;
+use super::session::in_transaction;
+use crate::audit;
+use crate::checked::{Admitted, Checked};
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
-use crate::sql::{Fault, decide_all, in_name_order, recordable};
+use crate::sql::{Fault, in_name_order, recordable};
 
-/// Locks the rows in the order of the list, so that no two transactions wait for each other, and creates
-/// missing rows. Existing rows are not changed: the snapshot must still show the previous holder.
-const LOCK: &str = "INSERT INTO palisade_fence (resource) VALUES (?)";
-const LOCK_MORE: &str = ", (?)";
-const LOCK_END: &str = " ON DUPLICATE KEY UPDATE rearmed = palisade_fence.rearmed";
+// The procedures of sql/mysql/0004_procedures.sql.
 
-/// The rows as they are, and their versions as seen by this transaction's plain reads.
-const READ: &str = "SELECT g.resource, g.authority, g.`lock`, g.token, g.written, g.sequence, g.digest,
-    g.result, g.version, (SELECT s.version FROM palisade_fence s WHERE s.resource = g.resource), @palisade_tokens
-FROM palisade_fence g WHERE g.resource IN (?";
-const READ_MORE: &str = ", ?";
-const READ_END: &str = ") FOR UPDATE";
+/// Resource, token, authority, lock, whether it is a write, sequence, digest, strict, max_jump.
+const JUDGE: &str = "CALL palisade_judge(?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
-const STORE: &str = "UPDATE palisade_fence SET authority = ?, `lock` = ?, token = ?, written = ?,
-    sequence = ?, digest = ?, result = ?, version = version + 1 WHERE resource = ?";
+/// To whom the resource of the last rejection belongs.
+const BOUND: &str = "SELECT @palisade_bound";
+
+const FORGET: &str = "CALL palisade_forget(?)";
 
 const RECORD: &str = "UPDATE palisade_fence SET result = ?, version = version + 1
 WHERE resource = ? AND token = ? AND sequence = ?";
@@ -37,8 +30,7 @@ WHERE resource = ? AND token = ? AND sequence = ?";
 /// a transaction, before its first read (rule F2).
 ///
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
-/// a token or a whole [`Pass`]. It costs three round trips, and a fourth when the connection shows a new
-/// token.
+/// a token or a whole [`Pass`]. It costs one round trip: the procedure `palisade_judge` of the database.
 ///
 /// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]: **roll back**, and write
 /// nothing more.
@@ -68,7 +60,8 @@ pub async fn claim_all(
 /// Guard rows under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The rule by which they decide.
+    /// The rule by which they decide: [`Mode::Claim`] or [`Mode::Strict`]. The procedures of the database have no other
+    /// mode.
     pub rule: Rule,
 }
 
@@ -91,8 +84,7 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         op: Op,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let claims = [(resource, pass.into())];
-        self.judge(tx, &claims, op, None).await
+        self.judge(tx, resource, pass.into(), op, None).await
     }
 
     /// Checks a numbered write: a repeat is recognised, and its value is the recorded result.
@@ -108,8 +100,9 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         write: Numbered,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let (claims, op) = ([(resource, pass.into())], Op::Write(Some(write.sequence)));
-        self.judge(tx, &claims, op, Some(write.digest)).await
+        let op = Op::Write(Some(write.sequence));
+        self.judge(tx, resource, pass.into(), op, Some(write.digest))
+            .await
     }
 
     /// Records the result of a numbered write, in the transaction that carried it out.
@@ -147,59 +140,117 @@ impl Guard {
         tx: &mut Transaction<'_>,
         claims: &[(&str, Pass<'_>)],
     ) -> Result<Checked<()>, Fault> {
-        let checked = self.judge(tx, claims, Op::Claim, None).await?;
-        Ok(checked.map(drop))
+        let claims = in_name_order(claims)?;
+        let several = claims.len() > 1;
+        if several {
+            tx.query_drop("SAVEPOINT palisade_claims").await?;
+        }
+        let mut admitted = Vec::new();
+        for (&resource, &pass) in &claims {
+            match self.judge(tx, resource, pass, Op::Claim, None).await? {
+                Checked::Admitted(_) => admitted.push(resource),
+                Checked::Rejected(reject) => {
+                    if several {
+                        tx.query_drop("ROLLBACK TO SAVEPOINT palisade_claims")
+                            .await?;
+                    }
+                    // A savepoint has no session variables: the connection would go on to show these tokens.
+                    for resource in admitted {
+                        tx.exec_drop(FORGET, (resource,)).await?;
+                    }
+                    return Ok(Checked::Rejected(reject));
+                }
+            }
+        }
+        let last = claims.values().next_back();
+        Ok(Checked::admitted((), last.map(|pass| pass.token)))
     }
 
     async fn judge(
         &self,
         tx: &mut Transaction<'_>,
-        claims: &[(&str, Pass<'_>)],
+        resource: &str,
+        pass: Pass<'_>,
         op: Op,
         digest: Option<u64>,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let claims = in_name_order(claims)?;
-        let names: Vec<&str> = claims.keys().copied().collect();
-        let (rows, mut shown) = take(tx, &names).await?;
-        let (decided, checked) = decide_all(self.rule, &claims, &rows, op, digest)?;
-        let mut changed = false;
-        for (resource, pass) in &claims {
-            changed |= shown.set(resource, checked.is_admitted().then_some(pass.token));
+        ResourceId::new(resource)?;
+        let strict = match self.rule.mode {
+            Mode::Claim => false,
+            Mode::Strict => true,
+            Mode::Textbook | Mode::DangerUnfenced => {
+                let text = "the procedures in the database have the modes claim and strict only";
+                return Err(Fault::Argument(text.to_owned()));
+            }
+        };
+        let (is_write, sequence) = match op {
+            Op::Write(sequence) => (true, sequence),
+            Op::Claim | Op::Read => (false, None),
+        };
+        let arguments: Vec<Value> = vec![
+            resource.into(),
+            int(pass.token.get()).into(),
+            pass.authority.map(AuthorityId::as_str).into(),
+            pass.lock.map(LockName::as_str).into(),
+            is_write.into(),
+            sequence.map(|number| int(number.get())).into(),
+            digest.map(u64::cast_signed).into(),
+            strict.into(),
+            self.rule.max_jump.map(int).into(),
+        ];
+        match tx.exec_first(JUDGE, Params::Positional(arguments)).await {
+            Ok(row) => Ok(admitted(pass.token, row)),
+            Err(error) => match rejected(tx, resource, error.into()).await? {
+                Ok(reject) => Ok(audit::reject(resource, Some(pass), reject)),
+                Err(fault) => Err(fault),
+            },
         }
-        for one in &decided {
-            store(tx, one.resource, &one.row).await?;
-        }
-        if changed {
-            shown.send(tx).await?;
-        }
-        Ok(checked)
     }
 }
 
-/// Locks the rows of these resources until the transaction ends, and creates missing rows.
-pub(super) async fn take(
+/// Reads the answer to a write; other operations have none.
+fn admitted(token: Token, row: Option<Row>) -> Checked<Option<Vec<u8>>> {
+    let mut row = row;
+    let repeat = row.as_mut().is_some_and(|row| number(row, 0) == Ok(1));
+    Checked::Admitted(Admitted {
+        value: row
+            .filter(|_| repeat)
+            .and_then(|mut row| bytes(&mut row, 1)),
+        highest: Some(token),
+        repeat,
+    })
+}
+
+/// Tells a rejection from a fault. The whole name of who has the resource does not fit into a message.
+async fn rejected(
     tx: &mut Transaction<'_>,
-    names: &[&str],
-) -> Result<(BTreeMap<String, GuardRow>, ShownTokens), Fault> {
-    let mut rows = BTreeMap::new();
-    let mut shown = ShownTokens::default();
-    let Some(more) = names.len().checked_sub(1) else {
-        return Ok((rows, shown));
+    resource: &str,
+    fault: Fault,
+) -> Result<Result<Reject, Fault>, Fault> {
+    let state = match &fault {
+        Fault::Trigger { reject, .. } => return Ok(Ok(reject.clone())),
+        Fault::Database { state, .. } => state.as_str(),
+        _ => return Ok(Err(fault)),
     };
-    let arguments = || Params::Positional(names.iter().map(Value::from).collect());
-    let lock = format!("{LOCK}{}{LOCK_END}", LOCK_MORE.repeat(more));
-    tx.exec_drop(lock, arguments()).await?;
-    in_transaction(tx)?;
-    let read = format!("{READ}{}{READ_END}", READ_MORE.repeat(more));
-    for mut row in tx.exec::<Row, _, _>(read, arguments()).await? {
-        let resource = text(&mut row, 0).unwrap_or_default();
-        if number(&mut row, 8) != number(&mut row, 9) {
-            return Err(Fault::ReadBeforeClaim(resource));
+    Ok(match state {
+        "PF005" | "PF006" => {
+            let is_lock = state == "PF006";
+            let bound: Option<String> = tx.query_first(BOUND).await?;
+            let bound = bound.unwrap_or_default();
+            let reject = match is_lock {
+                false => AuthorityId::new(&bound)
+                    .map(|bound| Reject::WrongAuthority { bound })
+                    .ok(),
+                true => LockName::new(&bound)
+                    .map(|bound| Reject::WrongLock { bound })
+                    .ok(),
+            };
+            reject.ok_or(fault)
         }
-        shown = ShownTokens::parse(&text(&mut row, 10).unwrap_or_default());
-        rows.insert(resource, guard_row(&mut row));
-    }
-    Ok((rows, shown))
+        "PF012" => Err(Fault::ReadBeforeClaim(resource.to_owned())),
+        "PF013" => Err(Fault::NoTransaction),
+        _ => Err(fault),
+    })
 }
 
 /// Parses the columns after the resource's.
@@ -214,26 +265,5 @@ pub(super) fn guard_row(row: &mut Row) -> GuardRow {
             digest: number(row, 6).ok(),
             result: bytes(row, 7),
         },
-    }
-}
-
-/// Increments the row's version in any case, so that a transaction with an older snapshot notices the claim.
-async fn store(tx: &mut Transaction<'_>, resource: &str, row: &GuardRow) -> Result<(), Fault> {
-    let arguments = (
-        row.authority.as_deref(),
-        row.lock.as_deref(),
-        row.token,
-        i64::from(row.written),
-        row.sequence,
-        row.recorded.digest,
-        row.recorded.result.as_deref(),
-        resource,
-    );
-    tx.exec_drop(STORE, arguments).await?;
-    match tx.affected_rows() {
-        1 => Ok(()),
-        _ => Err(Fault::Argument(format!(
-            "{resource}: the guard row could not be written"
-        ))),
     }
 }

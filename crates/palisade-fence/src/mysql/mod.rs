@@ -3,7 +3,7 @@
 //! ```text
 //!   BEGIN ─ claim ─ read ─ write ─ COMMIT      one transaction of yours: the raise of the fence and
 //!           │                                  the effect are durable together, or neither (F1, F4)
-//!           └ SELECT … palisade_fence … FOR UPDATE → GuardRow::decide → UPDATE
+//!           └ CALL palisade_judge: locks the guard row, decides, writes it
 //! ```
 //!
 //! ```no_run
@@ -37,7 +37,7 @@
 //! All functions take a `mysql_async::Transaction`. A statement in it that commits implicitly (CREATE, ALTER,
 //! TRUNCATE, LOCK TABLES) ends it unnoticed; the fence's next step is then [`Fault::NoTransaction`]. All
 //! tables must be InnoDB: other engines have no transactions, and do not report it. [`MIGRATIONS`] are plain
-//! SQL, each file one query of several statements. The last one has procedures for other languages, which decide alike.
+//! SQL, each file one query of several statements. The last one has the procedures that decide, for every language.
 //!
 //! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`]: write nothing more, and roll
 //! back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the

@@ -5,8 +5,9 @@ use mysql_async::{Row, Transaction};
 use palisade_core::AuthorityId;
 use palisade_core::fence::{FenceState, Rearm};
 
-use super::guard::{guard_row, take};
+use super::guard::guard_row;
 use super::rows::{int, text};
+use super::session::in_transaction;
 use super::sticky::resource_of;
 use crate::admin::{Admin, FencedTable, Listed};
 use crate::name::ResourceId;
@@ -21,6 +22,13 @@ FROM palisade_fence WHERE LEFT(resource, LENGTH(?)) = ? AND resource > ? ORDER B
 
 const TABLES: &str = "SELECT EVENT_OBJECT_TABLE, ACTION_STATEMENT FROM information_schema.TRIGGERS
 WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'palisade\\_update\\_%' ORDER BY 1";
+
+/// Creates a missing row.
+const LOCK: &str = "INSERT INTO palisade_fence (resource) VALUES (?)
+ON DUPLICATE KEY UPDATE rearmed = palisade_fence.rearmed";
+
+const READ: &str = "SELECT resource, authority, `lock`, token, written, sequence, digest, result
+FROM palisade_fence WHERE resource = ? FOR UPDATE";
 
 const REARM: &str =
     "UPDATE palisade_fence SET token = ?, floor = ?, authority = ?, `lock` = NULL, written = 0,
@@ -91,8 +99,11 @@ impl Admin for Operator<'_, '_> {
 
     async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
         ResourceId::new(resource)?;
-        let (mut rows, _) = take(self.0, &[resource]).await?;
-        let before = rows.remove(resource).unwrap_or_default().state()?;
+        self.0.exec_drop(LOCK, (resource,)).await?;
+        in_transaction(self.0)?;
+        let row: Option<Row> = self.0.exec_first(READ, (resource,)).await?;
+        let before = row.map(|mut row| guard_row(&mut row)).unwrap_or_default();
+        let before = before.state()?;
         before.rearmed(with)?;
         let floor = int(with.floor.get());
         let authority = with.authority.map(AuthorityId::as_str);

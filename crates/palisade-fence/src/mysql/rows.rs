@@ -2,7 +2,7 @@
 
 use mysql_async::{Error, Row, Value};
 use palisade_core::Token;
-use palisade_core::fence::Reject;
+use palisade_core::fence::{Reject, Sequence};
 
 use crate::sql::Fault;
 
@@ -41,26 +41,48 @@ pub(super) fn number(row: &mut Row, at: usize) -> Result<i64, String> {
 const RETRYABLE: [u16; 4] = [1213, 1205, 3572, 1020];
 
 const NO_SUCH_TABLE: u16 = 1146;
+const NO_SUCH_PROCEDURE: u16 = 1305;
+
+/// The rejection, as sql/mysql/0004_procedures.sql lists them: its number ends the message. Those of another owner are
+/// not whole.
+fn reject(state: &str, message: &str) -> Option<Reject> {
+    let last = message.rsplit(' ').next()?;
+    let token = || Token::new(last.parse().ok()?).ok();
+    let sequence = || Sequence::new(last.parse().ok()?);
+    Some(match state {
+        "PF001" => Reject::Stale { highest: token()? },
+        "PF002" => Reject::Tokenless { highest: token()? },
+        "PF007" => Reject::Jump {
+            highest: token(),
+            bound: message.split(' ').find_map(|word| word.parse().ok())?,
+        },
+        "PF008" => Reject::SequenceStale { last: sequence()? },
+        "PF009" => Reject::SequenceReused { last: sequence()? },
+        "PF010" => Reject::AlreadyWritten,
+        _ => return None,
+    })
+}
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Fault {
         let Error::Server(error) = error else {
             return Fault::Connection(Box::new(error));
         };
-        let last = error.message.rsplit(' ').next();
-        let highest = last.and_then(|word| Token::new(word.parse().ok()?).ok());
-        match (error.state.as_str(), highest) {
-            ("PF001", Some(highest)) => trigger(Reject::Stale { highest }),
-            ("PF002", Some(highest)) => trigger(Reject::Tokenless { highest }),
-            _ if error.code == NO_SUCH_TABLE
-                && OURS.iter().any(|our| error.message.contains(our)) =>
-            {
-                Fault::NotInstalled(format!(
-                    "{}; run the files of sql/mysql, which are `palisade_fence::mysql::MIGRATIONS`",
-                    error.message
-                ))
-            }
-            _ => Fault::Database {
+        if let Some(reject) = reject(&error.state, &error.message) {
+            let resource = None;
+            return Fault::Trigger { resource, reject };
+        }
+        let is_missing = match error.code {
+            NO_SUCH_TABLE => OURS.iter().any(|our| error.message.contains(our)),
+            NO_SUCH_PROCEDURE => error.message.contains("palisade_"),
+            _ => false,
+        };
+        match is_missing {
+            true => Fault::NotInstalled(format!(
+                "{}; run the files of sql/mysql, which are `palisade_fence::mysql::MIGRATIONS`",
+                error.message
+            )),
+            false => Fault::Database {
                 state: match error.state.starts_with("PF") {
                     true => error.state,
                     false => error.code.to_string(),
@@ -69,12 +91,5 @@ impl From<Error> for Fault {
                 retryable: RETRYABLE.contains(&error.code),
             },
         }
-    }
-}
-
-const fn trigger(reject: Reject) -> Fault {
-    Fault::Trigger {
-        resource: None,
-        reject,
     }
 }

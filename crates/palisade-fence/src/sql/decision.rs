@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use palisade_core::fence::Pass;
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "sqlite")]
 use palisade_core::fence::{Op, Rule, Verdict};
 
 use super::fault::Fault;
 use crate::name::ResourceId;
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "sqlite")]
 use crate::{
     audit,
     checked::{Admitted, Checked},
@@ -25,7 +25,7 @@ pub enum Strategy {
 }
 
 /// A guard row after an operation.
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "sqlite")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DecidedRow<'a> {
     pub(crate) resource: &'a str,
@@ -35,7 +35,7 @@ pub(crate) struct DecidedRow<'a> {
 }
 
 /// The next rows, and the answer.
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "sqlite")]
 type Decision<'a> = (Vec<DecidedRow<'a>>, Checked<Option<Vec<u8>>>);
 
 /// Returns the claims in name order, each resource once.
@@ -56,7 +56,7 @@ pub(crate) fn in_name_order<'a, 'p>(
 /// Decides an operation on all these resources and returns the next rows and the answer. Either all are admitted,
 /// or there are no rows and the rejection is recorded for the operator. The answer is that of the last resource;
 /// its value is the recorded result of a repeat.
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "sqlite")]
 pub(crate) fn decide_all<'a>(
     rule: Rule,
     claims: &BTreeMap<&'a str, Pass<'_>>,

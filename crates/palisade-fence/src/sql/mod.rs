@@ -12,7 +12,7 @@ mod fault;
 
 pub(crate) use column::{bound, judge, valid_id, valid_name};
 pub use decision::Strategy;
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "sqlite")]
 pub(crate) use decision::decide_all;
 pub(crate) use decision::{in_name_order, recordable};
 pub use fault::Fault;

@@ -169,8 +169,16 @@ async fn a_claim_lets_the_connection_write_and_a_rejection_does_not() {
         CALL palisade_record('orders', 1, 'seat 12A')";
     assert_eq!(run(&mut db, write).await, None);
     let again = "CALL palisade_write('orders', 34, 1, -1, NULL, NULL)";
+    db.query_drop("START TRANSACTION").await.unwrap();
     let (repeated, result): (bool, String) = db.query_first(again).await.unwrap().unwrap();
     assert_eq!((repeated, result.as_str()), (true, "seat 12A"));
+    db.query_drop("COMMIT").await.unwrap();
+    // Alone it would be committed at once, and a repeat of its write taken for done.
+    let alone = "CALL palisade_write('orders', 34, 2, -1, NULL, NULL)";
+    let (state, message) = server_error(db.query_drop(alone).await.unwrap_err());
+    assert_eq!(state, "PF013", "{message}");
+    let last = "SELECT sequence FROM palisade_fence WHERE resource = 'orders'";
+    assert_eq!(db.query_first(last).await.unwrap(), Some(1));
     let total: Option<i64> = db.query_first("SELECT total FROM orders").await.unwrap();
     assert_eq!(total, Some(3));
     for (sql, state) in [
@@ -296,11 +304,11 @@ async fn it_is_installed_again_without_a_change_refused_over_a_newer_one_and_rem
     script(&url, &sticky("orders", "orders").unwrap()).await;
     assert_eq!(routines(&mut db).await, before);
     let newer =
-        "DROP PROCEDURE palisade_version; CREATE PROCEDURE palisade_version() COMMENT '3' SELECT 3";
+        "DROP PROCEDURE palisade_version; CREATE PROCEDURE palisade_version() COMMENT '4' SELECT 4";
     script(&url, newer).await;
     let (state, message) = server_error(install(&url).await.unwrap_err());
     assert_eq!(state, "PF011");
-    assert!(message.contains("has version 3"), "{message}");
+    assert!(message.contains("has version 4"), "{message}");
 
     script(&url, &(unstick("orders").unwrap() + UNINSTALL)).await;
     db.query_drop("UPDATE orders SET total = 7").await.unwrap();

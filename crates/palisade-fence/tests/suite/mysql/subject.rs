@@ -7,7 +7,7 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, TxOpts};
 use palisade_fence::conformance;
 use palisade_fence::mysql::{Fault, MIGRATIONS};
-use palisade_fence::{Admitted, Change, Checked, FaultKind, Fence, Pass, Write};
+use palisade_fence::{Admitted, Change, Checked, FaultKind, Fence, Mode, Pass, Rule, Write};
 
 use super::forms::{Form, Operation, path};
 use crate::refused::Refused;
@@ -64,6 +64,28 @@ pub(crate) fn sticky_column(table: &str) -> String {
 const TABLE: &str = "CREATE TABLE conf_column (id VARBINARY(255) PRIMARY KEY,
     data LONGTEXT NOT NULL DEFAULT '{}', last_fencing_token BIGINT NOT NULL DEFAULT 0) ENGINE = InnoDB;";
 
+/// The decision of the textbooks in place of that of the fence: the check of a write, and nothing else.
+fn textbook() -> String {
+    let (_, procedures) = MIGRATIONS
+        .iter()
+        .find(|(file, _)| *file == "0004_procedures.sql")
+        .unwrap();
+    let (before, after) = procedures.split_once("    -- The decision.").unwrap();
+    let (_, after) = after.split_once("    -- The version rises").unwrap();
+    let decision = "IF p_write AND p_token < stands THEN
+            SET words = CONCAT('stale; the highest is ', stands);
+            SIGNAL SQLSTATE 'PF001' SET MESSAGE_TEXT = words;
+        END IF;
+        IF p_write THEN
+            SET was_written = TRUE, stands = p_token;
+        END IF;";
+    // The triggers compare with the highest token, which a holder of this fence may be below.
+    let after = after
+        .replace("g.token = p_token", "g.token = stands")
+        .replace("CHAR(9), p_token", "CHAR(9), IFNULL(stands, p_token)");
+    format!("{before}{decision}    -- The version rises{after}")
+}
+
 pub(crate) struct Subject {
     pub(crate) url: String,
     form: Form,
@@ -74,6 +96,13 @@ impl Subject {
         let url = database(server).await;
         let triggers = sticky_column("conf_column") + &sticky_column("resource_records");
         script(&url, &format!("{TABLE}{triggers}")).await;
+        let form = match form {
+            Form::Guard(rule) if rule.mode == Mode::Textbook => {
+                script(&url, &textbook()).await;
+                Form::Guard(Rule::CLAIM)
+            }
+            other => other,
+        };
         Subject { url, form }
     }
 
