@@ -3,6 +3,7 @@
 //! ```text
 //! check ── format · tidy · words · purity · clippy · doc      reads only, reports every failure at the end
 //! test  ── prerequisites → build → instructions of the hot path → tests, examples, tests that run alone → one summary
+//! package ── the Debian package, and its test on a copy of the machine
 //! lab   ── every proof of the lab at its full size
 //! bench ── peers (beside other systems) · instructions (against the committed baseline)
 //! ```
@@ -12,6 +13,7 @@ mod check;
 mod dependencies;
 mod lab;
 mod mutation;
+mod package;
 mod prerequisites;
 
 mod shell;
@@ -28,6 +30,7 @@ usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, 
        cargo xtask lab                            the lab's full battery, some hours
        cargo xtask bench peers [FLAG…]            Palisade beside other systems, in one run; --help lists the flags
        cargo xtask bench instructions [--bless]   the hot path against its baseline; --bless writes it
+       cargo xtask package deb|test               the Debian package, into target/dist; its test, as root
        cargo xtask purity                         prove that palisade-core is pure (a step of check)
 ";
 
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         ["check", rest @ ..] => check::Plan::parse(rest).map(|plan| plan.run()),
         ["test", rest @ ..] => suite::Plan::parse(rest).map(|plan| plan.run()),
         ["bench", rest @ ..] => bench::Plan::parse(rest).map(|plan| plan.run()),
+        ["package", rest @ ..] => package::Plan::parse(rest).map(|plan| plan.run()),
         ["lab"] => Ok(lab::battery()),
         ["purity"] => check::Plan::parse(&["--only", "purity"]).map(|plan| plan.run()),
         ["help" | "-h" | "--help"] => {

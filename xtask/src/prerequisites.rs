@@ -41,6 +41,16 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "the commands of the README",
     },
     Prerequisite {
+        name: "adduser, strip and deb-systemd-helper",
+        probe: &[
+            "sh",
+            "-c",
+            "adduser --version && strip --version && command -v deb-systemd-helper",
+        ],
+        packages: &["adduser", "binutils", "init-system-helpers"],
+        needed_for: "building and installing the Debian package",
+    },
+    Prerequisite {
         name: "systemd-analyze",
         probe: &["systemd-analyze", "--version"],
         packages: &["systemd"],

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::bench::instructions;
+use crate::package;
 use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
 use crate::shell::{cargo, read, run, spelled, target, timed};
 
@@ -93,6 +94,7 @@ impl Plan {
             complaints.extend(part.run(&self.filter, &mut tally).err());
         }
         complaints.extend(self.clients().err());
+        complaints.extend(self.package().err());
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
@@ -133,6 +135,15 @@ impl Plan {
             .args([built("palisade"), built("examples/holder-driver")])
             .env("PALISADE_ADDER", built("examples/adder"));
         run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
+    }
+
+    /// The Debian package, from installing to purging it, when all tests run.
+    fn package(&self) -> Result<(), String> {
+        if self.quick || !self.filter.is_empty() {
+            return Ok(());
+        }
+        package::check(&target().join("release/palisade"))
+            .inspect_err(|complaint| println!("test: {complaint}"))
     }
 
     /// The hot path against its baseline, when all tests run.

@@ -137,9 +137,9 @@ fn differences(page: &str) -> Vec<String> {
     let mut path = std::ffi::OsString::from(binary);
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap());
-    // In a network of its own, so that the ports of the pages are free.
+    // In a network of its own, so that the ports of the pages are free; with mounts of its own, for a small disk.
     let mut shell = Command::new("unshare");
-    shell.args(["--net", "bash", "-c", &script(&steps)]);
+    shell.args(["--net", "--mount", "bash", "-c", &script(&steps)]);
     shell.env("PATH", path).current_dir(dir.path());
     for name in ["AUTHORITY", "LOCK", "LOCK_TOKEN", "FENCING_TOKEN", "LOG"] {
         shell.env_remove(format!("PALISADE_{name}"));

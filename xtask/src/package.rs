@@ -1,0 +1,120 @@
+//! What is handed out: the Debian package, its test, the crates, a list of what is inside, checksums.
+//!
+//! ```text
+//! deb ── deploy/debian/build ──► target/dist/palisade_VERSION_ARCH.deb
+//! test ── two revisions of it ──► deploy/check_package.py: install, start, upgrade, remove, purge
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shell::{cargo, read, root, run, target};
+
+const WHAT: &str =
+    "package takes deb or test, and then --program FILE for a binary that is already built";
+
+/// What to make, and from which program.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    product: Product,
+    /// A release binary; it is built where none is named.
+    program: Option<PathBuf>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Product {
+    Deb,
+    Test,
+}
+
+impl Plan {
+    /// # Errors
+    /// No product is named, or an argument is unknown.
+    pub(crate) fn parse(arguments: &[&str]) -> Result<Self, String> {
+        let (product, rest) = match arguments {
+            ["deb", rest @ ..] => (Product::Deb, rest),
+            ["test", rest @ ..] => (Product::Test, rest),
+            _ => return Err(WHAT.to_owned()),
+        };
+        let program = match rest {
+            [] => None,
+            ["--program", file] => Some(PathBuf::from(file)),
+            _ => return Err(WHAT.to_owned()),
+        };
+        Ok(Self { product, program })
+    }
+
+    /// True when it was made, or when the package does what it must.
+    pub(crate) fn run(&self) -> bool {
+        let outcome = self.program().and_then(|program| match self.product {
+            Product::Deb => deb(&program, "1").map(|package| println!("{}", package.display())),
+            Product::Test => check(&program),
+        });
+        outcome
+            .inspect_err(|complaint| println!("package: {complaint}"))
+            .is_ok()
+    }
+
+    fn program(&self) -> Result<PathBuf, String> {
+        if let Some(program) = &self.program {
+            return Ok(program.clone());
+        }
+        run(&mut cargo(&[
+            "build",
+            "--locked",
+            "--release",
+            "--package",
+            "palisade",
+        ]))?;
+        Ok(target().join("release/palisade"))
+    }
+}
+
+/// Makes the package of this revision and returns its file. An equal program makes an equal package.
+fn deb(program: &Path, revision: &str) -> Result<PathBuf, String> {
+    let dist = target().join("dist");
+    std::fs::create_dir_all(&dist).map_err(|error| format!("{}: {error}", dist.display()))?;
+    // Cargo gives the version of this crate, which is the workspace's.
+    let version = format!("{}-{revision}", env!("CARGO_PKG_VERSION"));
+    let mut build = Command::new(root().join("deploy/debian/build"));
+    let printed = read(build.arg(program).arg(version).arg(dist))?;
+    Ok(PathBuf::from(printed.trim()))
+}
+
+/// Installs, starts, upgrades, removes and purges the package on a copy of this machine, in half a minute. Needs root.
+///
+/// # Errors
+/// The package could not be built, or does not do what it must; the test prints what.
+pub(crate) fn check(program: &Path) -> Result<(), String> {
+    let (old, new) = (deb(program, "0test1")?, deb(program, "0test2")?);
+    let mut test = Command::new("timeout");
+    test.arg("300").arg(root().join("deploy/check_package.py"));
+    let outcome = run(test.args([&old, &new]));
+    for package in [&old, &new] {
+        std::fs::remove_file(package).map_err(|error| format!("{}: {error}", package.display()))?;
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_is_named_and_perhaps_a_program() {
+        let plan = |product, program: Option<&str>| {
+            Ok(Plan {
+                product,
+                program: program.map(PathBuf::from),
+            })
+        };
+        assert_eq!(Plan::parse(&["deb"]), plan(Product::Deb, None));
+        assert_eq!(
+            Plan::parse(&["test", "--program", "a/b"]),
+            plan(Product::Test, Some("a/b"))
+        );
+        for mistake in [&[][..], &["rpm"], &["deb", "--program"], &["deb", "x"]] {
+            assert!(Plan::parse(mistake).is_err(), "{mistake:?}");
+        }
+    }
+}
