@@ -346,7 +346,9 @@ impl Rule {
         let highest = state.highest();
         let leap = pass.token.get() - highest.map_or(0, Token::get);
         match self.max_jump {
-            Some(bound) if leap > bound && !pass.signed => Verdict::Reject(Reject::Jump { highest, bound }),
+            Some(bound) if leap > bound && !pass.signed => {
+                Verdict::Reject(Reject::Jump { highest, bound })
+            }
             _ => admit(state, pass, Written::Nothing.then(op)),
         }
     }

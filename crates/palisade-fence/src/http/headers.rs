@@ -82,7 +82,10 @@ impl Presented {
         let lock = LockName::new(resource).ok();
         for (differs, header) in [
             (differs(&self.token, &sequencer.token()), TOKEN_HEADER),
-            (differs(&self.authority, sequencer.authority()), AUTHORITY_HEADER),
+            (
+                differs(&self.authority, sequencer.authority()),
+                AUTHORITY_HEADER,
+            ),
             (self.lock.is_some() && self.lock != lock, LOCK_HEADER),
         ] {
             if differs {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -28,8 +29,8 @@ struct Loaded {
     stamp: Option<Stamp>,
 }
 
-/// Length and change time of a file: another one means that it was written again.
-type Stamp = (u64, SystemTime);
+/// Inode, length and change time of a file: another one means that it was written again. The time alone is too coarse.
+type Stamp = (u64, u64, SystemTime);
 
 impl Check {
     /// Checks sequencers with these keys.
@@ -133,5 +134,5 @@ fn read(path: &Path) -> Result<Keys, BadKeys> {
 
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let metadata = fs::metadata(path)?;
-    Ok((metadata.len(), metadata.modified()?))
+    Ok((metadata.ino(), metadata.len(), metadata.modified()?))
 }

@@ -185,9 +185,10 @@ impl Sequencer {
     pub fn covers(&self, resource: &str) -> Result<(), BadSequencer> {
         let covers = match self.mode {
             Mode::Exclusive | Mode::Shared => self.lock.as_str() == resource,
-            Mode::Permits => self.slots.iter().any(|slot| {
-                slot_key(&self.lock, *slot).is_ok_and(|key| key.as_str() == resource)
-            }),
+            Mode::Permits => self
+                .slots
+                .iter()
+                .any(|slot| slot_key(&self.lock, *slot).is_ok_and(|key| key.as_str() == resource)),
         };
         if covers {
             return Ok(());
@@ -248,8 +249,9 @@ impl Keys {
         // Canonical: without padding, and with no bits after the last byte.
         let decode = |part| URL_SAFE_NO_PAD.decode(part).map_err(|_| parts.clone());
         let (header, payload, signature) = (decode(header)?, decode(payload)?, decode(signature)?);
-        let Header { alg, kid, typ } =
-            object(&header).ok_or(Malformed("its header must have alg, kid and typ, once each"))?;
+        let Header { alg, kid, typ } = object(&header).ok_or(Malformed(
+            "its header must have alg, kid and typ, once each",
+        ))?;
         if alg != ALGORITHM {
             return Err(BadSequencer::Algorithm(short(&alg)));
         }
@@ -262,7 +264,8 @@ impl Keys {
         // It refuses a signature whose scalar is not reduced: one message and key have one signature.
         key.verify(signed.as_bytes(), &signature)
             .map_err(|_| BadSequencer::Forged)?;
-        let payload = object(&payload).ok_or(Malformed("its payload is not that of a sequencer"))?;
+        let payload =
+            object(&payload).ok_or(Malformed("its payload is not that of a sequencer"))?;
         self.read(payload)
     }
 
@@ -299,7 +302,7 @@ fn object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Option<T> {
 
 /// The start of a caller's text, for a message.
 fn short(text: &str) -> String {
-    text.chars().take(40).collect()
+    text.chars().take(64).collect()
 }
 
 const ALGORITHM: &str = "EdDSA";

@@ -51,8 +51,8 @@ const ORDERS: &str =
 
 /// 2^252 + 27742317777372353535851937790883648493, the order of the group, in little-endian bytes.
 const ORDER: [u8; 32] = [
-    0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
+    0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
 
 /// The same signature with the group's order added to its scalar: it solves the same equation.
@@ -72,7 +72,9 @@ fn malleated(sequencer: &str) -> String {
 fn not_canonical(sequencer: &str) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let (front, last) = sequencer.split_at(sequencer.len() - 1);
-    let at = LETTERS.iter().position(|letter| *letter == last.as_bytes()[0]);
+    let at = LETTERS
+        .iter()
+        .position(|letter| *letter == last.as_bytes()[0]);
     format!("{front}{}", char::from(LETTERS[at.unwrap() + 1]))
 }
 
@@ -86,89 +88,240 @@ fn generated() -> Vectors {
     let right = signed(&one, HEADER, ORDERS);
     let header = |text: &str| signed(&one, text, ORDERS);
     let payload = |text: &str| signed(&one, HEADER, text);
-    let permits = payload(
-        r#"{"iss":"authority-a","lock":"gpu","mode":"permits","token":35,"slots":[1,3]}"#,
-    );
+    let permits =
+        payload(r#"{"iss":"authority-a","lock":"gpu","mode":"permits","token":35,"slots":[1,3]}"#);
     let shared = payload(r#"{"iss":"authority-a","lock":"orders","mode":"shared","token":36}"#);
     let (front, signature) = right.rsplit_once('.').unwrap();
     let parts: Vec<&str> = right.split('.').collect();
     let higher = encoded(ORDERS.replace("34", "9007199254740991"));
     let mut cases = Vec::new();
-    let mut add = |name: &str, sequencer: &str, resource: &str, writes: bool, verdict: &str, claims| {
-        cases.push(Case {
-            name: name.to_owned(),
-            sequencer: sequencer.to_owned(),
-            resource: resource.to_owned(),
-            writes,
-            verdict: verdict.to_owned(),
-            claims,
-        });
-    };
+    let mut add =
+        |name: &str, sequencer: &str, resource: &str, writes: bool, verdict: &str, claims| {
+            cases.push(Case {
+                name: name.to_owned(),
+                sequencer: sequencer.to_owned(),
+                resource: resource.to_owned(),
+                writes,
+                verdict: verdict.to_owned(),
+                claims,
+            });
+        };
     let claims = |text: &str| serde_json::from_str::<Value>(text).ok();
     add("right", &right, "orders", true, "admit", claims(ORDERS));
     let other = signed(&two, &HEADER.replace("k1", "k2"), ORDERS);
-    add("right, by the second key", &other, "orders", true, "admit", claims(ORDERS));
+    add(
+        "right, by the second key",
+        &other,
+        "orders",
+        true,
+        "admit",
+        claims(ORDERS),
+    );
     let of_slots = json!({"iss": "authority-a", "lock": "gpu", "mode": "permits", "token": 35, "slots": [1, 3]});
-    add("right, for a slot", &permits, "gpu~3", true, "admit", Some(of_slots));
+    add(
+        "right, for a slot",
+        &permits,
+        "gpu~3",
+        true,
+        "admit",
+        Some(of_slots),
+    );
     let of_reader = json!({"iss": "authority-a", "lock": "orders", "mode": "shared", "token": 36});
-    add("right, a reader that reads", &shared, "orders", false, "admit", Some(of_reader));
+    add(
+        "right, a reader that reads",
+        &shared,
+        "orders",
+        false,
+        "admit",
+        Some(of_reader),
+    );
     let most = ORDERS.replace("34", "9007199254740991");
-    add("right, the last token", &payload(&most), "orders", true, "admit", claims(&most));
-    add("a reader that writes", &shared, "orders", true, "bad_sequencer", None);
+    add(
+        "right, the last token",
+        &payload(&most),
+        "orders",
+        true,
+        "admit",
+        claims(&most),
+    );
+    add(
+        "a reader that writes",
+        &shared,
+        "orders",
+        true,
+        "bad_sequencer",
+        None,
+    );
     let mut refuse = |name: &str, sequencer: &str| {
         add(name, sequencer, "orders", true, "bad_sequencer", None);
     };
-    refuse("forged: another payload under the signature", &format!("{}.{higher}.{}", parts[0], parts[2]));
+    refuse(
+        "forged: another payload under the signature",
+        &format!("{}.{higher}.{}", parts[0], parts[2]),
+    );
     refuse("forged: one bit of the signature", &{
         let mut bytes = URL_SAFE_NO_PAD.decode(signature).unwrap();
         bytes[0] ^= 1;
         format!("{front}.{}", encoded(bytes))
     });
-    refuse("forged: signed by a key that nobody knows", &signed(&stranger, HEADER, ORDERS));
-    refuse("other key: signed by the second key in the name of the first", &signed(&two, HEADER, ORDERS));
-    refuse("other key: it names one that nobody knows", &signed(&one, &HEADER.replace("k1", "k9"), ORDERS));
+    refuse(
+        "forged: signed by a key that nobody knows",
+        &signed(&stranger, HEADER, ORDERS),
+    );
+    refuse(
+        "other key: signed by the second key in the name of the first",
+        &signed(&two, HEADER, ORDERS),
+    );
+    refuse(
+        "other key: it names one that nobody knows",
+        &signed(&one, &HEADER.replace("k1", "k9"), ORDERS),
+    );
     let none = encoded(HEADER.replace("EdDSA", "none"));
-    refuse("algorithm none, without a signature", &format!("{none}.{}.", parts[1]));
-    refuse("algorithm none, with a signature", &header(&HEADER.replace("EdDSA", "none")));
-    refuse("algorithm HS256", &header(&HEADER.replace("EdDSA", "HS256")));
-    refuse("algorithm in another case", &header(&HEADER.replace("EdDSA", "eddsa")));
-    refuse("algorithm left out", &header(r#"{"kid":"k1","typ":"palisade-sequencer"}"#));
-    refuse("a key in the header", &header(&HEADER.replace('{', r#"{"jwk":{},"#)));
-    refuse("a critical extension", &header(&HEADER.replace('{', r#"{"crit":["b64"],"b64":false,"#)));
-    refuse("another type", &header(&HEADER.replace("palisade-sequencer", "JWT")));
-    refuse("a member twice in the header", &header(&HEADER.replace('{', r#"{"alg":"EdDSA","#)));
-    refuse("an array for a header", &header(r#"["EdDSA","k1","palisade-sequencer"]"#));
-    refuse("a member twice in the payload", &payload(&ORDERS.replace('{', r#"{"token":99,"#)));
-    refuse("an unknown member in the payload", &payload(&ORDERS.replace('{', r#"{"exp":1,"#)));
-    refuse("something behind the payload", &payload(&format!("{ORDERS}{{}}")));
+    refuse(
+        "algorithm none, without a signature",
+        &format!("{none}.{}.", parts[1]),
+    );
+    refuse(
+        "algorithm none, with a signature",
+        &header(&HEADER.replace("EdDSA", "none")),
+    );
+    refuse(
+        "algorithm HS256",
+        &header(&HEADER.replace("EdDSA", "HS256")),
+    );
+    refuse(
+        "algorithm in another case",
+        &header(&HEADER.replace("EdDSA", "eddsa")),
+    );
+    refuse(
+        "algorithm left out",
+        &header(r#"{"kid":"k1","typ":"palisade-sequencer"}"#),
+    );
+    refuse(
+        "a key in the header",
+        &header(&HEADER.replace('{', r#"{"jwk":{},"#)),
+    );
+    refuse(
+        "a critical extension",
+        &header(&HEADER.replace('{', r#"{"crit":["b64"],"b64":false,"#)),
+    );
+    refuse(
+        "another type",
+        &header(&HEADER.replace("palisade-sequencer", "JWT")),
+    );
+    refuse(
+        "a member twice in the header",
+        &header(&HEADER.replace('{', r#"{"alg":"EdDSA","#)),
+    );
+    refuse(
+        "an array for a header",
+        &header(r#"["EdDSA","k1","palisade-sequencer"]"#),
+    );
+    refuse(
+        "a member twice in the payload",
+        &payload(&ORDERS.replace('{', r#"{"token":99,"#)),
+    );
+    refuse(
+        "an unknown member in the payload",
+        &payload(&ORDERS.replace('{', r#"{"exp":1,"#)),
+    );
+    refuse(
+        "something behind the payload",
+        &payload(&format!("{ORDERS}{{}}")),
+    );
     refuse("token 0", &payload(&ORDERS.replace("34", "0")));
-    refuse("token 2^53", &payload(&ORDERS.replace("34", "9007199254740992")));
-    refuse("a token that is text", &payload(&ORDERS.replace("34", "\"34\"")));
-    refuse("a token with a fraction", &payload(&ORDERS.replace("34", "34.0")));
-    refuse("no lock", &payload(r#"{"iss":"authority-a","mode":"exclusive","token":34}"#));
-    refuse("a mode that is unknown", &payload(&ORDERS.replace("exclusive", "intent")));
-    refuse("slots of an exclusive lock", &payload(&ORDERS.replace('{', r#"{"slots":[1],"#)));
-    refuse("permits without slots", &payload(&ORDERS.replace("exclusive", "permits")));
+    refuse(
+        "token 2^53",
+        &payload(&ORDERS.replace("34", "9007199254740992")),
+    );
+    refuse(
+        "a token that is text",
+        &payload(&ORDERS.replace("34", "\"34\"")),
+    );
+    refuse(
+        "a token with a fraction",
+        &payload(&ORDERS.replace("34", "34.0")),
+    );
+    refuse(
+        "no lock",
+        &payload(r#"{"iss":"authority-a","mode":"exclusive","token":34}"#),
+    );
+    refuse(
+        "a mode that is unknown",
+        &payload(&ORDERS.replace("exclusive", "intent")),
+    );
+    refuse(
+        "slots of an exclusive lock",
+        &payload(&ORDERS.replace('{', r#"{"slots":[1],"#)),
+    );
+    refuse(
+        "permits without slots",
+        &payload(&ORDERS.replace("exclusive", "permits")),
+    );
     refuse("truncated: no signature", front);
     refuse("truncated: an empty signature", &format!("{front}."));
-    refuse("truncated: half of the signature", &right[..right.len() - 43]);
+    refuse(
+        "truncated: half of the signature",
+        &right[..right.len() - 43],
+    );
     refuse("truncated: one letter", &right[..right.len() - 1]);
     refuse("empty", "");
     refuse("a fourth part", &format!("{right}.AA"));
     refuse("padding", &format!("{right}=="));
     refuse("bits after the last byte", &not_canonical(&right));
     refuse("a space behind it", &format!("{right} "));
-    refuse("the letters of plain base64", &payload(&ORDERS.replace("backup", "???>>>")).replace(['-', '_'], "/"));
+    refuse(
+        "the letters of plain base64",
+        &payload(&ORDERS.replace("backup", "???>>>")).replace(['-', '_'], "/"),
+    );
     refuse("a scalar that is not reduced", &malleated(&right));
-    refuse("longer than 4096 bytes", &payload(&ORDERS.replace("backup", &"x".repeat(4096))));
+    refuse(
+        "longer than 4096 bytes",
+        &payload(&ORDERS.replace("backup", &"x".repeat(4096))),
+    );
     let iss = payload(&ORDERS.replace("authority-a", "authority-b"));
-    add("other authority", &iss, "orders", true, "wrong_authority", None);
+    add(
+        "other authority",
+        &iss,
+        "orders",
+        true,
+        "wrong_authority",
+        None,
+    );
     add("other lock", &right, "payments", true, "wrong_lock", None);
-    add("other lock: a prefix of the name", &right, "order", true, "wrong_lock", None);
-    add("other lock: a slot of a lock that is no semaphore", &right, "orders~1", true, "wrong_lock", None);
+    add(
+        "other lock: a prefix of the name",
+        &right,
+        "order",
+        true,
+        "wrong_lock",
+        None,
+    );
+    add(
+        "other lock: a slot of a lock that is no semaphore",
+        &right,
+        "orders~1",
+        true,
+        "wrong_lock",
+        None,
+    );
     add("other slot", &permits, "gpu~2", true, "wrong_lock", None);
-    add("other slot: the semaphore itself", &permits, "gpu", true, "wrong_lock", None);
-    add("other slot: with a zero in front", &permits, "gpu~01", true, "wrong_lock", None);
+    add(
+        "other slot: the semaphore itself",
+        &permits,
+        "gpu",
+        true,
+        "wrong_lock",
+        None,
+    );
+    add(
+        "other slot: with a zero in front",
+        &permits,
+        "gpu~01",
+        true,
+        "wrong_lock",
+        None,
+    );
     Vectors { jwks, cases }
 }
 
@@ -218,7 +371,12 @@ fn the_verifier_decides_every_vector() {
             Err(bad) => bad.code().name(),
         };
         assert_eq!(verdict, case.verdict, "{}: {decided:?}", case.name);
-        assert_eq!(decided.ok().as_ref().map(claims), case.claims, "{}", case.name);
+        assert_eq!(
+            decided.ok().as_ref().map(claims),
+            case.claims,
+            "{}",
+            case.name
+        );
         admitted += usize::from(case.verdict == "admit");
     }
     assert!(admitted >= 5 && vectors.cases.len() >= admitted + 40);
@@ -231,10 +389,25 @@ fn a_set_of_keys_that_cannot_be_used_is_refused_with_the_reason() {
     for (set, why) in [
         ("[]".to_owned(), "not a set of keys"),
         (format!(r#"{{"keys": [{one}]}}"#), "missing field `issuer`"),
-        (r#"{"issuer": "a", "keys": []}"#.to_owned(), "no key for Ed25519"),
-        (r#"{"issuer": "a", "keys": [{"kty": "RSA", "kid": "k"}]}"#.to_owned(), "no key for Ed25519"),
-        (format!(r#"{{"issuer": "a", "keys": [{one}, {one}]}}"#), "two keys are called \"k\""),
-        (format!(r#"{{"issuer": "a", "keys": [{}]}}"#, one.replace(&x, "AAAA")), "is not 32 bytes"),
+        (
+            r#"{"issuer": "a", "keys": []}"#.to_owned(),
+            "no key for Ed25519",
+        ),
+        (
+            r#"{"issuer": "a", "keys": [{"kty": "RSA", "kid": "k"}]}"#.to_owned(),
+            "no key for Ed25519",
+        ),
+        (
+            format!(r#"{{"issuer": "a", "keys": [{one}, {one}]}}"#),
+            "two keys are called \"k\"",
+        ),
+        (
+            format!(
+                r#"{{"issuer": "a", "keys": [{}]}}"#,
+                one.replace(&x, "AAAA")
+            ),
+            "is not 32 bytes",
+        ),
         (format!(r#"{{"issuer": "", "keys": [{one}]}}"#), "issuer: "),
     ] {
         let said = Keys::parse(set.as_bytes()).unwrap_err().to_string();
@@ -255,10 +428,19 @@ fn keys_in_a_file_are_read_again_when_it_changes_and_a_bad_file_changes_nothing(
     let said = check.check(right, "orders", true).unwrap_err().to_string();
     assert!(said.contains("names the key \"k1\""), "{said}");
     std::fs::write(&file, vectors.jwks.to_string()).unwrap();
-    assert!(check.check(right, "orders", true).is_ok(), "a new key is known at once");
+    assert!(
+        check.check(right, "orders", true).is_ok(),
+        "a new key is known at once"
+    );
     std::fs::write(&file, "{").unwrap();
-    assert!(check.check(right, "orders", true).is_ok(), "the old ones stay");
+    assert!(
+        check.check(right, "orders", true).is_ok(),
+        "the old ones stay"
+    );
     std::fs::remove_file(&file).unwrap();
-    assert!(check.check(right, "orders", true).is_ok(), "the old ones stay");
+    assert!(
+        check.check(right, "orders", true).is_ok(),
+        "the old ones stay"
+    );
     assert!(Check::with_file(&file).is_err());
 }

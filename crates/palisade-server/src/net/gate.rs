@@ -245,7 +245,10 @@ impl Gate {
     pub(super) fn look_as_holder(&self, who: &Who, lock: LockName, _: &Renewed) -> Permitted {
         Permitted {
             asked: Asked {
-                by: who.0.as_ref().map_or(palisade_core::Principal::ANONYMOUS, |known| known.by),
+                by: who
+                    .0
+                    .as_ref()
+                    .map_or(palisade_core::Principal::ANONYMOUS, |known| known.by),
                 request: Request::Show(lock),
             },
             principal: who.principal().cloned(),

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The file is JSON, readable by its owner only: `format` (1), `authority`, `incarnation`, `signing` (the id of the key that
-//! signs) and `keys`, each with `kid` and `seed` (32 bytes in base64url). An id is the key's thumbprint (RFC 7638). All keys are
+//! signs) and `keys`, each with `kid` and `seed` (32 bytes in base64url). An id is made of the key's thumbprint (RFC 7638). All keys are
 //! published; one signs. So a new key is published first, and signs when every fence has it. The file is read again whenever it
 //! has changed. A backup does not contain it, and a file of another incarnation is replaced: a restore makes a new key.
 //!
@@ -14,7 +14,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -118,7 +118,7 @@ impl SequencerKeys {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let pair = pair(&seed).ok_or_else(|| io::Error::other("the key cannot be used"))?;
-        let kid = thumbprint(&pair);
+        let kid = id(&pair);
         self.keys.push(Stored {
             kid: kid.clone(),
             seed: URL_SAFE_NO_PAD.encode(seed),
@@ -180,7 +180,9 @@ impl SequencerKeys {
         if keys.format != FORMAT {
             return Err(damaged("it is of another format than 1"));
         }
-        keys.ready().map(|_| Some(keys)).ok_or_else(|| damaged("a key in it cannot be used"))
+        keys.ready()
+            .map(|_| Some(keys))
+            .ok_or_else(|| damaged("a key in it cannot be used"))
     }
 
     /// Writes a file: durable when it returns, and readable by its owner only. A reader sees the old one or the new one.
@@ -212,7 +214,7 @@ impl SequencerKeys {
         let mut published = Vec::new();
         for key in &self.keys {
             let seed = URL_SAFE_NO_PAD.decode(&key.seed).ok()?;
-            let pair = pair(&seed).filter(|pair| thumbprint(pair) == key.kid)?;
+            let pair = pair(&seed).filter(|pair| id(pair) == key.kid)?;
             published.push(json!({
                 "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig",
                 "kid": key.kid, "x": URL_SAFE_NO_PAD.encode(pair.public_key()),
@@ -245,8 +247,8 @@ pub(super) struct Signer {
     keys: RwLock<(Option<Stamp>, Arc<Ready>)>,
 }
 
-/// Length and change time of a file: another one means that it was written again.
-type Stamp = (u64, SystemTime);
+/// Inode, length and change time of a file: another one means that it was written again. The time alone is too coarse.
+type Stamp = (u64, u64, SystemTime);
 
 /// What a grant is of: the mode, and the slots of a semaphore.
 pub(super) struct Held {
@@ -371,16 +373,22 @@ fn pair(seed: &[u8]) -> Option<Ed25519KeyPair> {
     Ed25519KeyPair::from_seed_unchecked(seed).ok()
 }
 
-/// RFC 7638: the hash of the members that make the key, in this order and without spaces.
-fn thumbprint(pair: &Ed25519KeyPair) -> String {
+/// The id of a key: the first 16 hexadecimal digits of its thumbprint, which is the hash of the members that make the key, in
+/// this order and without spaces (RFC 7638).
+fn id(pair: &Ed25519KeyPair) -> String {
     let x = URL_SAFE_NO_PAD.encode(pair.public_key());
     let members = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
-    URL_SAFE_NO_PAD.encode(digest(&SHA256, members.as_bytes()))
+    let hash = digest(&SHA256, members.as_bytes());
+    hash.as_ref()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
-    Some((metadata.len(), metadata.modified().ok()?))
+    Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
 }
 
 fn failed(path: &Path, source: io::Error) -> KeyFileError {

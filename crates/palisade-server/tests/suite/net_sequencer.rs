@@ -5,7 +5,7 @@ use std::path::Path;
 
 use palisade_core::AuthorityId;
 use palisade_fence::sequencer::{BadSequencer, Keys, Mode, Sequencer};
-use palisade_server::net::{KeyFileError, ServeError, SequencerKeys, Settings};
+use palisade_server::net::{KeyFileError, SequencerKeys, ServeError, Settings};
 use palisade_server::pipeline::Identity;
 use serde_json::json;
 
@@ -28,7 +28,9 @@ async fn keys(server: &Server) -> Keys {
 
 async fn ask(server: &Server, lock: &str, key: &str) -> Response {
     let body = json!({"lock_token": key}).to_string();
-    server.post(&format!("/v1/locks/{lock}/sequencer"), &body).await
+    server
+        .post(&format!("/v1/locks/{lock}/sequencer"), &body)
+        .await
 }
 
 fn text(answer: &Response) -> String {
@@ -52,7 +54,11 @@ async fn a_holder_gets_what_it_holds_signed_and_nobody_else_does() {
     let sequencer = verified(&answer);
     assert_eq!(sequencer.authority().as_str(), "test-authority");
     assert_eq!(
-        (sequencer.lock().as_str(), sequencer.token().get(), sequencer.mode()),
+        (
+            sequencer.lock().as_str(),
+            sequencer.token().get(),
+            sequencer.mode()
+        ),
         ("orders", token, Mode::Exclusive)
     );
     assert_eq!((sequencer.slots(), sequencer.principal()), (&[][..], None));
@@ -74,16 +80,24 @@ async fn a_holder_gets_what_it_holds_signed_and_nobody_else_does() {
     });
     assert_eq!(tokens[0], tokens[1], "readers of one phase have one token");
 
-    let permits = r#"{"client_id": "p", "lease_duration_ms": 10000, "permits": {"count": 2, "of": 5}}"#;
+    let permits =
+        r#"{"client_id": "p", "lease_duration_ms": 10000, "permits": {"count": 2, "of": 5}}"#;
     let granted = server.post("/v1/locks/gpu/acquire", permits).await.json();
     let sequencer = verified(&ask(&server, "gpu", granted["lock_token"].as_str().unwrap()).await);
-    assert_eq!((sequencer.mode(), sequencer.slots()), (Mode::Permits, &[1, 2][..]));
+    assert_eq!(
+        (sequencer.mode(), sequencer.slots()),
+        (Mode::Permits, &[1, 2][..])
+    );
     assert!(sequencer.covers("gpu~2").is_ok() && sequencer.covers("gpu~3").is_err());
 
     let before = server.sight().await;
     for (lock, key) in [("orders", "00".repeat(16)), ("read", key.clone())] {
         let refused = ask(&server, lock, &key).await;
-        assert_eq!((refused.status, &*refused.code()), (409, "not_held"), "{lock}");
+        assert_eq!(
+            (refused.status, &*refused.code()),
+            (409, "not_held"),
+            "{lock}"
+        );
     }
     let stale = json!({"lock_token": key, "fencing_token": token + 1}).to_string();
     let stale = server.post("/v1/locks/orders/sequencer", &stale).await;
@@ -108,8 +122,14 @@ async fn the_principal_is_signed_and_another_one_gets_nothing_for_its_key() {
     let granted = send("hold", "/v1/locks/x%2Fa/acquire", wish).await.json();
     let body = json!({"lock_token": granted["lock_token"]}).to_string();
     let path = "/v1/locks/x%2Fa/sequencer";
-    let sequencer = keys.verify(&text(&send("hold", path, body.clone()).await)).unwrap();
-    assert_eq!(sequencer.principal(), Some("hold"), "without the right to observe");
+    let sequencer = keys
+        .verify(&text(&send("hold", path, body.clone()).await))
+        .unwrap();
+    assert_eq!(
+        sequencer.principal(),
+        Some("hold"),
+        "without the right to observe"
+    );
     for (by, code) in [("both", "forbidden"), ("elsewhere", "forbidden")] {
         let refused = send(by, path, body.clone()).await;
         assert_eq!((refused.status, &*refused.code()), (403, code), "{by}");
@@ -139,7 +159,10 @@ async fn a_key_is_published_before_it_signs_and_the_old_one_stays_published() {
     let third = text(&ask(&server, "orders", &key).await);
     assert!(matches!(old_set.verify(&third), Err(BadSequencer::UnknownKey(kid)) if kid == new));
     for sequencer in [&first, &second, &third] {
-        assert!(published.verify(sequencer).is_ok(), "published before it was used");
+        assert!(
+            published.verify(sequencer).is_ok(),
+            "published before it was used"
+        );
     }
     assert!(keys(&server).await.verify(&first).is_ok());
 
@@ -149,7 +172,10 @@ async fn a_key_is_published_before_it_signs_and_the_old_one_stays_published() {
     stored.write(&file).unwrap();
     assert!(keys(&server).await.verify(&first).is_err(), "withdrawn");
     std::fs::write(&file, "{").unwrap();
-    assert!(keys(&server).await.verify(&third).is_ok(), "a damaged file changes nothing");
+    assert!(
+        keys(&server).await.verify(&third).is_ok(),
+        "a damaged file changes nothing"
+    );
 }
 
 #[tokio::test]
@@ -180,8 +206,14 @@ async fn a_restart_keeps_the_key_and_a_restore_makes_a_new_one() {
         authority: AuthorityId::new("another").unwrap(),
         ..identity
     };
-    SequencerKeys::new(&elsewhere).unwrap().write(&file).unwrap();
-    for (content, why) in [(None, "these are the keys of the authority another"), (Some("{}"), "it is not a file of keys")] {
+    SequencerKeys::new(&elsewhere)
+        .unwrap()
+        .write(&file)
+        .unwrap();
+    for (content, why) in [
+        (None, "these are the keys of the authority another"),
+        (Some("{}"), "it is not a file of keys"),
+    ] {
         if let Some(content) = content {
             std::fs::write(&file, content).unwrap();
         }
@@ -197,9 +229,16 @@ async fn a_server_without_keys_says_so() {
     let server = Server::start().await;
     let (key, _) = server.lock("orders", "a").await;
     let changes = server.changes().await;
-    for refused in [ask(&server, "orders", &key).await, server.get("/.well-known/jwks.json").await] {
+    for refused in [
+        ask(&server, "orders", &key).await,
+        server.get("/.well-known/jwks.json").await,
+    ] {
         assert_eq!((refused.status, &*refused.code()), (409, "refused"));
-        assert!(refused.message().contains("signs no sequencers"), "{}", refused.body);
+        assert!(
+            refused.message().contains("signs no sequencers"),
+            "{}",
+            refused.body
+        );
     }
     assert_eq!(server.changes().await, changes);
 }

@@ -121,7 +121,12 @@ pub(crate) async fn serve(
     };
     let shell = Shell::new(settings).map_err(|error| error.to_string())?;
     shell
-        .serve(listener, Arc::new(Service), router(store, sequencers), ended)
+        .serve(
+            listener,
+            Arc::new(Service),
+            router(store, sequencers),
+            ended,
+        )
         .await;
     why
 }

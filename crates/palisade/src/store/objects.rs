@@ -95,8 +95,7 @@ impl Claim {
         let sequencer = fields.optional_text("sequencer")?;
         let authority = fields.authority("authority")?;
         let sequencer = sequencer.as_deref();
-        let presented =
-            Presented::settle(app, resource.id(), sequencer, token, authority, writes)?;
+        let presented = Presented::settle(app, resource.id(), sequencer, token, authority, writes)?;
         let presented = presented.ok_or_else(|| tokenless(resource.id()))?;
         Ok(Claim {
             resource,
@@ -232,8 +231,7 @@ pub(super) async fn read(
     let authority = authority_header(&headers)?;
     let names_authority = authority.is_some();
     let (sequencer, token) = (sequencer_header(&headers)?, token_header(&headers)?);
-    let presented =
-        Presented::settle(&app, resource.id(), sequencer, token, authority, false)?;
+    let presented = Presented::settle(&app, resource.id(), sequencer, token, authority, false)?;
     let Some(presented) = presented else {
         return match names_authority {
             false => object(&path, resource.observe(&path).await?, "observer", None),
