@@ -41,7 +41,7 @@ impl Keys {
     pub fn parse(jwks: &[u8]) -> Result<Keys, BadKeys> {
         let set: Set = serde_json::from_slice(jwks)
             .map_err(|error| BadKeys(format!("this is not a set of keys: {error}")))?;
-        let issuer = AuthorityId::new(&*set.issuer)
+        let issuer = AuthorityId::new(&set.issuer)
             .map_err(|invalid| BadKeys(format!("issuer: {invalid}")))?;
         let mut keys: Vec<(String, _)> = Vec::new();
         for jwk in set.keys {

@@ -285,7 +285,7 @@ impl Keys {
         }
         Ok(Sequencer {
             authority: self.issuer().clone(),
-            lock: LockName::new(&*payload.lock).map_err(|_| Malformed("its lock is not a name"))?,
+            lock: LockName::new(&payload.lock).map_err(|_| Malformed("its lock is not a name"))?,
             mode: payload.mode,
             token: Token::new(payload.token).map_err(|_| Malformed("its token is out of range"))?,
             slots,
