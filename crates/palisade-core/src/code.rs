@@ -138,7 +138,7 @@ codes! {
     "Fence: the resource is bound to another authority than the request names, or the request names none. Tokens of two authorities are never compared. Nothing changed.";
     /// A token of another lock, at a fence.
     WrongLock, "wrong_lock",
-    "Fence: the resource is bound to another lock than the request names, or the request names none. Nothing changed.";
+    "Fence: the resource is bound to another lock than the request names, or the request names none, or its sequencer is for another lock or slot. Nothing changed.";
     /// A token too far above the highest, at a fence.
     Jump, "jump",
     "Fence: the token is more than `bound` (`--max-jump`) above `highest`. If the lock server was restored several times since the last claim, call an operator. Nothing changed.";
@@ -154,6 +154,12 @@ codes! {
     /// A write that no route of a gateway maps.
     NoRoute, "no_route",
     "Gateway: no `--route` maps this path to a resource, so the write would not be fenced. Nothing was forwarded.";
+    /// A sequencer that cannot be believed, at a fence.
+    BadSequencer, "bad_sequencer",
+    "Fence: the signed sequencer is not valid here: it is malformed, has another algorithm than `EdDSA`, names a key that the fence does not know, its signature is wrong, or it is a reader's and the request writes. The message says which. Nothing changed.";
+    /// A bare token where a signed one is required.
+    Unsigned, "unsigned",
+    "Fence: it was started with `--require-signed`, and the request has a bare fencing token. Ask the authority for a sequencer and send it. Nothing changed.";
 }
 
 impl fmt::Display for Code {

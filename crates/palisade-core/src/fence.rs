@@ -204,6 +204,8 @@ pub struct Pass<'a> {
     pub authority: Option<&'a AuthorityId>,
     /// The lock it was issued for.
     pub lock: Option<&'a LockName>,
+    /// Whether all of this was read from a sequencer whose signature was checked (rule Q3). No jump bound applies to it.
+    pub signed: bool,
 }
 
 impl<'a> Pass<'a> {
@@ -214,6 +216,16 @@ impl<'a> Pass<'a> {
             token,
             authority: None,
             lock: None,
+            signed: false,
+        }
+    }
+
+    /// The same, from a sequencer whose signature was checked.
+    #[must_use]
+    pub const fn signed(self) -> Pass<'a> {
+        Pass {
+            signed: true,
+            ..self
         }
     }
 
@@ -334,7 +346,9 @@ impl Rule {
         let highest = state.highest();
         let leap = pass.token.get() - highest.map_or(0, Token::get);
         match self.max_jump {
-            Some(bound) if leap > bound => Verdict::Reject(Reject::Jump { highest, bound }),
+            Some(bound) if leap > bound && !pass.signed => {
+                Verdict::Reject(Reject::Jump { highest, bound })
+            }
             _ => admit(state, pass, Written::Nothing.then(op)),
         }
     }

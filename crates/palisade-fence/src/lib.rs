@@ -78,6 +78,8 @@ mod objects;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "sequencer")]
+pub mod sequencer;
 #[cfg(any(
     feature = "mysql",
     feature = "postgres",

@@ -121,6 +121,8 @@ pub const TABLE: [Row; Code::ALL.len()] = [
         Retry::Later,
     ),
     row(Code::NoRoute, 404, Grpc::NotFound, Retry::No),
+    row(Code::BadSequencer, 403, Grpc::PermissionDenied, Retry::No),
+    row(Code::Unsigned, 428, Grpc::FailedPrecondition, Retry::No),
 ];
 
 impl fmt::Display for Retry {

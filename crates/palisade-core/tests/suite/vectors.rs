@@ -201,6 +201,7 @@ impl Case {
             token: Token::new(token).unwrap(),
             authority: authority.as_ref(),
             lock: lock.as_ref(),
+            signed: false,
         });
         let (op, digest) = self.asked;
         self.before.decide(self.rule, pass, op, digest)

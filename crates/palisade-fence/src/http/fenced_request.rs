@@ -8,6 +8,7 @@ use crate::http::headers::Presented;
 use crate::http::route::is_safe;
 use crate::http::{Problem, Resources, overrides, spelling};
 use crate::name::ResourceId;
+use crate::sequencer::Check;
 
 /// A request that the fence has to judge.
 #[derive(Debug)]
@@ -33,13 +34,14 @@ impl FencedRequest {
         head: &Parts,
         body: &Body,
         resources: &impl Resources,
+        check: &Check,
     ) -> Result<Option<FencedRequest>, Problem> {
         overrides::refuse(head, body)?;
-        let presented = Presented::read(&head.headers)?;
+        let mut presented = Presented::read(&head.headers)?;
         let Some(target) = resources.target(head)? else {
-            return match presented.token {
-                None => Ok(None),
-                Some(_) => Err(Problem::invalid(format!(
+            return match presented.has_token() {
+                false => Ok(None),
+                true => Err(Problem::invalid(format!(
                     "nothing is fenced at {}: the fencing token would not be checked",
                     head.uri.path()
                 ))),
@@ -48,7 +50,7 @@ impl FencedRequest {
         let kind = match target.writes.unwrap_or(!is_safe(&head.method)) {
             _ if presented.claim => RequestKind::Claim,
             true => RequestKind::Write,
-            false if presented.token.is_some() => RequestKind::Read,
+            false if presented.has_token() => RequestKind::Read,
             false => return Ok(None),
         };
         // A user's own `Resources` may have looked at only a part of the path.
@@ -58,6 +60,7 @@ impl FencedRequest {
                 "x-fencing-sequence is for writes, and this request is not a write",
             ));
         }
+        presented.settle(check, target.resource.as_str(), kind == RequestKind::Write)?;
         Ok(Some(FencedRequest {
             resource: target.resource,
             presented,

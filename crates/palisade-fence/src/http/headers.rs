@@ -5,6 +5,7 @@ use palisade_core::fence::{Pass, Sequence};
 use palisade_core::{AuthorityId, LockName, Token};
 
 use crate::http::Problem;
+use crate::sequencer::{BadSequencer, Check, SEQUENCER_HEADER};
 
 /// The fencing token of the caller's grant.
 pub const TOKEN_HEADER: &str = "x-fencing-token";
@@ -27,6 +28,9 @@ pub(super) struct Presented {
     pub(super) authority: Option<AuthorityId>,
     pub(super) sequence: Option<Sequence>,
     pub(super) claim: bool,
+    /// A sequencer, and once it was checked, whether the token is its.
+    sequencer: Option<String>,
+    signed: bool,
 }
 
 impl Presented {
@@ -37,6 +41,8 @@ impl Presented {
             authority: authority_header(headers)?,
             sequence: sequence_header(headers)?,
             claim: operation_header(headers)?,
+            sequencer: sequencer_header(headers)?.map(str::to_owned),
+            signed: false,
         };
         let need_token = [
             (presented.lock.is_some(), LOCK_HEADER),
@@ -45,11 +51,52 @@ impl Presented {
             (presented.claim, OPERATION_HEADER),
         ];
         match need_token.into_iter().find(|(present, _)| *present) {
-            Some((_, name)) if presented.token.is_none() => {
+            Some((_, name)) if !presented.has_token() => {
                 Err(Problem::invalid(format!("{name} requires {TOKEN_HEADER}")))
             }
             _ => Ok(presented),
         }
+    }
+
+    /// Whether a token came with the request, bare or signed.
+    pub(super) const fn has_token(&self) -> bool {
+        self.token.is_some() || self.sequencer.is_some()
+    }
+
+    /// Checks the sequencer, or whether the token may be bare. What the sequencer says takes the place of the other
+    /// headers, and none of them may contradict it.
+    pub(super) fn settle(
+        &mut self,
+        check: &Check,
+        resource: &str,
+        writes: bool,
+    ) -> Result<(), BadSequencer> {
+        let Some(text) = &self.sequencer else {
+            return match self.token {
+                Some(_) => check.admits_bare(),
+                None => Ok(()),
+            };
+        };
+        let sequencer = check.check(text, resource, writes)?;
+        // A fence at a slot is bound to the slot's own name.
+        let lock = LockName::new(resource).ok();
+        for (differs, header) in [
+            (differs(&self.token, &sequencer.token()), TOKEN_HEADER),
+            (
+                differs(&self.authority, sequencer.authority()),
+                AUTHORITY_HEADER,
+            ),
+            (self.lock.is_some() && self.lock != lock, LOCK_HEADER),
+        ] {
+            if differs {
+                return Err(BadSequencer::Contradicted(header));
+            }
+        }
+        self.token = Some(sequencer.token());
+        self.authority = Some(sequencer.authority().clone());
+        self.lock = lock;
+        self.signed = true;
+        Ok(())
     }
 
     pub(super) fn pass(&self) -> Option<Pass<'_>> {
@@ -57,6 +104,7 @@ impl Presented {
             token,
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
+            signed: self.signed,
         })
     }
 }
@@ -76,6 +124,18 @@ pub fn token_header(headers: &HeaderMap) -> Result<Option<Token>, Problem> {
 /// [`Problem`] 400 `invalid`: not the name of an authority, or the header appears twice.
 pub fn authority_header(headers: &HeaderMap) -> Result<Option<AuthorityId>, Problem> {
     name(headers, AUTHORITY_HEADER, AuthorityId::new)
+}
+
+/// Returns the sequencer in the header [`SEQUENCER_HEADER`], if there is one. It is not checked yet.
+///
+/// # Errors
+/// [`Problem`] 400 `invalid`: not printable, or the header appears twice.
+pub fn sequencer_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    single(headers, SEQUENCER_HEADER)
+}
+
+fn differs<T: PartialEq>(given: &Option<T>, signed: &T) -> bool {
+    given.as_ref().is_some_and(|given| given != signed)
 }
 
 fn lock_header(headers: &HeaderMap) -> Result<Option<LockName>, Problem> {

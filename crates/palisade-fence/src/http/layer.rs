@@ -34,6 +34,7 @@ use crate::http::policy::BadPolicy;
 use crate::http::problem::is_grpc;
 use crate::http::relay::{Relay, before};
 use crate::http::{Counts, Marks, Policy, Problem, Resources, Start, TOKEN_HEADER, Tokenless};
+use crate::sequencer::Check;
 
 /// Puts a fence in front of a service. Clones, and the services that they create, share lanes and counts.
 #[derive(Debug)]
@@ -51,6 +52,7 @@ struct Gate<M, R> {
     marks: M,
     resources: R,
     policy: Policy,
+    sequencers: Check,
     lanes: Lanes,
     counters: Arc<Counters>,
     /// One permit for each byte of [`Policy::held_bytes`].
@@ -75,12 +77,28 @@ impl<M: Marks, R: Resources> FenceLayer<M, R> {
     /// # Errors
     /// [`BadPolicy`]: a setting is out of its range, or an unclean start outside a Tokio runtime.
     pub fn new(marks: M, resources: R, policy: Policy) -> Result<FenceLayer<M, R>, BadPolicy> {
+        FenceLayer::with_sequencers(marks, resources, policy, Check::default())
+    }
+
+    /// As [`FenceLayer::new`], for holders whose tokens are signed.
+    ///
+    /// A sequencer is admitted at the resource that has the name of its lock, or of its slot (`LOCK~SLOT`).
+    ///
+    /// # Errors
+    /// As [`FenceLayer::new`].
+    pub fn with_sequencers(
+        marks: M,
+        resources: R,
+        policy: Policy,
+        sequencers: Check,
+    ) -> Result<FenceLayer<M, R>, BadPolicy> {
         policy.check()?;
         let unsettled = (policy.start == Start::Unclean).then_some(policy.settle);
         Ok(FenceLayer(Arc::new(Gate {
             marks,
             resources,
             policy,
+            sequencers,
             lanes: Lanes::new(unsettled).ok_or(BadPolicy::NoRuntime)?,
             counters: Arc::default(),
             room: Arc::new(Semaphore::new(policy.held_bytes)),
@@ -164,7 +182,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         F: Future<Output = Result<Response, E>> + Send + 'static,
     {
         let (head, body) = request.into_parts();
-        let fenced = match FencedRequest::parse(&head, &body, &self.resources) {
+        let fenced = match FencedRequest::parse(&head, &body, &self.resources, &self.sequencers) {
             Ok(fenced) => fenced,
             Err(problem) => return Ok(self.refused(&head, None, problem)),
         };

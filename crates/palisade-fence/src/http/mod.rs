@@ -12,6 +12,7 @@
 //! | GET, HEAD, OPTIONS without a token | nothing: an observer's read |
 //! | the same with `X-Fencing-Token` | claims, then lets the read through (rules F2 and F3) |
 //! | any other method with a token | claims and checks, then lets the write through |
+//! | any of these with `X-Fencing-Sequencer` | checks the signature first; see [`sequencer`](crate::sequencer) |
 //! | any other method without a token | 428 `tokenless`, always or once fenced: [`Tokenless`] |
 //! | any method with `X-Fencing-Operation: claim` | claims, and answers without the service |
 //! | a path, a header, a query or a body that a service may read as another request | 400 `invalid`: ambiguous paths (see [`Routes`]), bodies of GET, HEAD and OPTIONS, overrides of the method or the address |
@@ -81,7 +82,7 @@ pub use counts::Counts;
 pub use flight::Outcome;
 pub use headers::{
     AUTHORITY_HEADER, LOCK_HEADER, OPERATION_HEADER, REPEAT_HEADER, SEQUENCE_HEADER, TOKEN_HEADER,
-    authority_header, token_header,
+    authority_header, sequencer_header, token_header,
 };
 pub use layer::{FenceLayer, FenceService};
 pub use marks::{Act, Marks};

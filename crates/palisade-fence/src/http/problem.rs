@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::name::Invalid;
 use crate::objects::Fault;
+use crate::sequencer::BadSequencer;
 
 /// A request that was not carried out, or whose outcome is not known.
 ///
@@ -122,6 +123,7 @@ impl Problem {
         match (self.code, self.status.as_u16()) {
             (Code::UnknownOutcome, _) => 2,
             (_, 400) => 3,
+            (_, 403) => 7,
             (_, 404) => 5,
             (_, 405) => 12,
             (_, 408) => 4,
@@ -151,6 +153,17 @@ impl Problem {
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+}
+
+impl From<BadSequencer> for Problem {
+    fn from(bad: BadSequencer) -> Problem {
+        let status = match bad.code() {
+            Code::Unsigned => StatusCode::PRECONDITION_REQUIRED,
+            Code::WrongAuthority | Code::WrongLock => StatusCode::CONFLICT,
+            _ => StatusCode::FORBIDDEN,
+        };
+        Problem::new(status, bad.code(), bad.to_string())
+    }
 }
 
 impl From<Invalid> for Problem {

@@ -22,6 +22,7 @@ pub(crate) struct Credentials {
     token: Token,
     authority: Option<AuthorityId>,
     lock: Option<LockName>,
+    signed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +95,7 @@ impl Credentials {
             token: self.token,
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
+            signed: self.signed,
         }
     }
 }
@@ -112,9 +114,11 @@ impl From<Pass<'_>> for Credentials {
             token,
             authority,
             lock,
+            signed,
         } = pass;
         Credentials {
             token,
+            signed,
             authority: authority.cloned(),
             lock: lock.cloned(),
         }

@@ -317,6 +317,7 @@ mod tests {
                 token: Token::new(token).unwrap(),
                 authority: authority.as_ref(),
                 lock: lock.as_ref(),
+                signed: false,
             };
             let rule = Rule::CLAIM.unbounded();
             match rule.decide(&FenceState::default(), pass, op) {

@@ -77,6 +77,7 @@ impl<F> Operation<F> {
             token: self.token,
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
+            signed: false,
         }
     }
 

@@ -65,6 +65,7 @@ impl Case {
             token,
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
+            signed: false,
         })
     }
 

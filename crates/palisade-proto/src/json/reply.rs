@@ -112,6 +112,20 @@ pub struct RenewReply {
     pub remaining_ms: u64,
 }
 
+/// The signed form of a grant's fencing token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SequencerReply {
+    /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    pub resource_id: String,
+    /// The grant's token.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub fencing_token: u64,
+    /// For fences, as `X-Fencing-Sequencer`: a compact JWS.
+    #[schema(max_length = 4096)]
+    pub sequencer: String,
+}
+
 /// A lock that was given up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReleaseReply {

@@ -159,6 +159,24 @@ pub struct ReleaseBody {
     pub fencing_token: Option<u64>,
 }
 
+/// Asks for the signed form of a grant's fencing token.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SequencerBody {
+    /// The lease's secret key, from the acquire.
+    #[serde(deserialize_with = "field::lock_token::required")]
+    #[schema(pattern = "^[0-9a-fA-F]{32}$")]
+    pub lock_token: String,
+    /// The grant's number: its `fencing_token`, or its `grant_id` if it is shared.
+    #[serde(
+        default,
+        deserialize_with = "field::fencing_token::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub fencing_token: Option<u64>,
+}
+
 /// Takes a lock away from its holder: an operator's call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -12,6 +12,7 @@ use super::cluster::Cluster;
 use super::forward::Forwarder;
 use super::gate::{Gate, Permitted, Pipeline};
 use super::ranking::Ranking;
+use super::sequencer::Signer;
 use super::serve::ServeError;
 use super::session::OPERATION_BYTES;
 use super::settings::Settings;
@@ -24,6 +25,8 @@ pub(super) struct App {
     /// The pipeline, behind the gate.
     pub(super) handle: Pipeline,
     pub(super) gate: Gate,
+    /// `None` for a server without a file of keys.
+    pub(super) signer: Option<Signer>,
     /// `None` for a single server.
     pub(super) cluster: Option<Arc<dyn Cluster>>,
     pub(super) settings: Settings,
@@ -65,6 +68,8 @@ impl App {
             file: settings.audit.clone().unwrap_or_default(),
             source,
         })?;
+        let keys = settings.sequencer_keys.as_deref();
+        let signer = keys.map(|file| Signer::open(file, handle.identity()));
         Ok(App {
             meters: Meters::default(),
             budget: Budget::new(settings.sessions_bytes),
@@ -74,6 +79,7 @@ impl App {
             ranking: Ranking::default(),
             forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
+            signer: signer.transpose()?,
             gate: Gate::new(settings.access.as_deref(), audit)?,
             handle: Pipeline::new(handle),
             cluster,

@@ -23,7 +23,7 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use palisade_access::{Access, Credential, Denied, Principal, Token, Unknown, Verb, file};
-use palisade_core::{ClientId, LockMode, LockName, Outcome};
+use palisade_core::{ClientId, LockMode, LockName, Outcome, Renewed};
 use palisade_proto::Code;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -239,6 +239,22 @@ impl Gate {
             view,
             recording,
         })
+    }
+
+    /// A look at a lock by a caller that has just renewed its grant on it: it has shown that it holds the lock.
+    pub(super) fn look_as_holder(&self, who: &Who, lock: LockName, _: &Renewed) -> Permitted {
+        Permitted {
+            asked: Asked {
+                by: who
+                    .0
+                    .as_ref()
+                    .map_or(palisade_core::Principal::ANONYMOUS, |known| known.by),
+                request: Request::Show(lock),
+            },
+            principal: who.principal().cloned(),
+            view: View::Everything,
+            recording: Recording::NotAsked,
+        }
     }
 
     /// Whether a caller may make this request, as whom, and what it may see of the answer.
@@ -609,6 +625,11 @@ impl Session {
 }
 
 impl Permitted {
+    /// Who makes it, under the rules in force; `None` without rules.
+    pub(super) fn principal(&self) -> Option<&str> {
+        self.principal.as_ref().map(Principal::name)
+    }
+
     pub(super) fn request(&self) -> &Request {
         &self.asked.request
     }

@@ -24,6 +24,7 @@ mod http;
 mod listings;
 mod metrics;
 mod ranking;
+mod sequencer;
 mod serve;
 mod session;
 mod settings;
@@ -31,5 +32,6 @@ mod watch;
 
 pub use self::http::document as openapi;
 pub use cluster::{Change, Changing, Cluster, NotChanged};
+pub use sequencer::{KEY_FILE, KeyFileError, SequencerKeys};
 pub use serve::{ServeError, serve, serve_member};
 pub use settings::{OutOfRange, Settings};

@@ -14,6 +14,7 @@ use super::app::App;
 use super::cluster::Cluster;
 use super::convert::Refusal;
 use super::gate::Pipeline;
+use super::sequencer::KeyFileError;
 use super::settings::{OutOfRange, Settings};
 use super::{gate, grpc, http as json, session};
 use crate::pipeline::{Handle, Stopped};
@@ -42,6 +43,9 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// The keys for sequencers cannot be used.
+    #[error(transparent)]
+    Keys(#[from] KeyFileError),
     /// The certificates for requests to the leader cannot be used.
     #[error(transparent)]
     Tls(#[from] palisade_tls::Error),

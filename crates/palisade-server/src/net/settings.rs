@@ -42,6 +42,8 @@ pub struct Settings {
     pub access: Option<PathBuf>,
     /// The file to which security events are appended; without one they are not recorded.
     pub audit: Option<PathBuf>,
+    /// The file with the keys for sequencers, made if it does not exist; without one, none are signed.
+    pub sequencer_keys: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -61,6 +63,7 @@ impl Default for Settings {
             to_leader: ClientFiles::default(),
             access: None,
             audit: None,
+            sequencer_keys: None,
         }
     }
 }

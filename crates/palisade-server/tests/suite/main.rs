@@ -36,6 +36,8 @@ mod net_openapi;
 mod net_page;
 #[cfg(feature = "net")]
 mod net_permits;
+#[cfg(feature = "net")]
+mod net_sequencer;
 mod net_session;
 mod net_shared;
 #[cfg(feature = "net")]

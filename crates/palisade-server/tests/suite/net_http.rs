@@ -427,6 +427,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         .collect();
     operations.sort();
     let expected = [
+        "get /.well-known/jwks.json",
         "get /healthz",
         "get /metrics",
         "get /openapi.json",
@@ -447,6 +448,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "post /v1/locks/{resource_id}/permits",
         "post /v1/locks/{resource_id}/release",
         "post /v1/locks/{resource_id}/renew",
+        "post /v1/locks/{resource_id}/sequencer",
         "post /v1/requests/{request_id}/abandon",
     ];
     assert_eq!(operations, expected);

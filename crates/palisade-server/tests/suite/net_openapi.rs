@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const REQUEST_ID: &str = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$";
 
 /// Every body that is sent, the path that takes it, and one that is right.
-fn bodies(key: &str) -> [(&'static str, &'static str, Value); 6] {
+fn bodies(key: &str) -> [(&'static str, &'static str, Value); 7] {
     [
         (
             "AcquireBody",
@@ -16,6 +16,11 @@ fn bodies(key: &str) -> [(&'static str, &'static str, Value); 6] {
             json!({"client_id": "a", "lease_duration_ms": 10_000}),
         ),
         ("RenewBody", "/v1/locks/x/renew", json!({"lock_token": key})),
+        (
+            "SequencerBody",
+            "/v1/locks/x/sequencer",
+            json!({"lock_token": key}),
+        ),
         (
             "ReleaseBody",
             "/v1/locks/x/release",

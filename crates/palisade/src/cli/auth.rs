@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::failure::{FAILED, Failure};
 use super::output::Out;
+use super::sequencer_keys::{self, KeyCommand};
 use super::{help, value};
 use crate::exposure;
 
@@ -32,6 +33,9 @@ pub(crate) enum AuthCommand {
     /// Make, list and revoke tokens
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Rotate the keys with which a server signs sequencers
+    #[command(subcommand)]
+    Key(KeyCommand),
 }
 
 /// The commands for tokens.
@@ -111,6 +115,7 @@ pub(super) fn carry_out(command: AuthCommand, out: Out) -> Result<(), Failure> {
         AuthCommand::Cert(args) => cert(&args, out),
         AuthCommand::Check(args) => check(&args, out),
         AuthCommand::Can(args) => can(&args, out),
+        AuthCommand::Key(command) => sequencer_keys::carry_out(command, out),
         AuthCommand::Token(TokenCommand::New(args)) => token_new(&args, out),
         AuthCommand::Token(TokenCommand::Ls(args)) => token_ls(&args, out),
         AuthCommand::Token(TokenCommand::Revoke(args)) => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::Uri;
 use clap::{Args, ValueHint};
 use palisade_fence::http::{BadPolicy, Policy, Routes, Start, Tokenless};
+use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -15,7 +16,7 @@ use super::failure::{FAILED, Failure, USAGE};
 use super::help;
 use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
-use super::store::{FenceMode, JumpArgs, fence_warning};
+use super::store::{FenceMode, JumpArgs, SequencerArgs, fence_warning};
 use super::value;
 use crate::exposure;
 use crate::gateway::{self, Directory, Gateway, Ports, Timeouts, Upstream};
@@ -101,6 +102,8 @@ pub(crate) struct GatewayArgs {
     network: NetworkArgs,
     #[command(flatten)]
     jump: JumpArgs,
+    #[command(flatten)]
+    sequencers: SequencerArgs,
 }
 
 /// A number of bytes.
@@ -192,6 +195,7 @@ pub(super) struct Checked {
     routes: Routes,
     upstream: Upstream,
     policy: Policy,
+    sequencers: Check,
     clients: palisade_server::shell::Settings,
 }
 
@@ -202,6 +206,7 @@ pub(super) fn check(args: &GatewayArgs) -> Result<Checked, Failure> {
         routes: args.routes()?,
         upstream: args.upstream()?,
         policy: args.policy()?,
+        sequencers: args.sequencers.check()?,
         clients: network.bounds(gateway::client_settings())?,
     };
     network.admit("--listen", args.listen, Callers::Encrypted, ANYBODY[0])?;
@@ -214,6 +219,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         routes,
         upstream,
         policy,
+        sequencers,
         clients,
     } = check(args)?;
     let network = &args.network;
@@ -241,6 +247,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         routes,
         upstream,
         policy,
+        sequencers,
         clients: palisade_server::shell::Settings {
             drain_timeout: args.drain,
             ..clients

@@ -24,6 +24,7 @@ mod output;
 mod pages;
 mod recover;
 mod secret;
+mod sequencer_keys;
 mod settings;
 mod store;
 mod usage;

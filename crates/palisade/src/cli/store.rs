@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum, ValueHint};
 use palisade_core::Token;
 use palisade_core::fence::{DEFAULT_MAX_JUMP, Mode, Rule};
+use palisade_fence::sequencer::Check;
 use palisade_fence::store::{Settings, Store};
 use palisade_proto::Code;
 use palisade_server::shell;
@@ -39,6 +40,29 @@ pub(crate) struct StoreArgs {
     network: NetworkArgs,
     #[command(flatten)]
     jump: JumpArgs,
+    #[command(flatten)]
+    sequencers: SequencerArgs,
+}
+
+/// Which tokens a fence believes (rule Q3).
+#[derive(Args, Clone, Debug)]
+pub(super) struct SequencerArgs {
+    /// The public keys of the authority, to check sequencers with: its /.well-known/jwks.json. It is read again when it
+    /// has changed.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    keys: Option<PathBuf>,
+    /// Admit no bare token: every token must come in a sequencer that the authority has signed.
+    #[arg(long, requires = "keys")]
+    require_signed: bool,
+}
+
+impl SequencerArgs {
+    /// What the fences ask of sequencers.
+    pub(super) fn check(&self) -> Result<Check, Failure> {
+        let check = self.keys.as_deref().map(Check::with_file).transpose();
+        let check = check.map_err(|bad| Failure::usage(format!("--keys: {bad}")))?;
+        Ok(check.unwrap_or_default().required(self.require_signed))
+    }
 }
 
 /// The largest step of tokens that a fence accepts (rule F10).
@@ -108,7 +132,7 @@ pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
 }
 
 /// Checks the arguments.
-pub(super) fn check(args: &StoreArgs) -> Result<(Settings, shell::Settings), Failure> {
+pub(super) fn check(args: &StoreArgs) -> Result<(Settings, Check, shell::Settings), Failure> {
     args.network
         .admit("--listen", args.listen, Callers::Known, ANYBODY)?;
     let settings = Settings::default().with_rule(args.rule());
@@ -116,12 +140,13 @@ pub(super) fn check(args: &StoreArgs) -> Result<(Settings, shell::Settings), Fai
         hosts: args.network.hosts(std::iter::empty()),
         ..store::settings(settings.limits.object_bytes)
     };
-    Ok((settings, args.network.bounds(network)?))
+    let sequencers = args.sequencers.check()?;
+    Ok((settings, sequencers, args.network.bounds(network)?))
 }
 
 async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     serve::survive_file_size_limit()?;
-    let (settings, network) = check(args)?;
+    let (settings, sequencers, network) = check(args)?;
     // Take the port first, so that a second store on the same port never opens the directory.
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         failed(
@@ -146,7 +171,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     exposure::warn_of_address("--listen", args.listen, args.network.scheme(), ANYBODY);
     announce(args, listener.local_addr()?, out)?;
     service::ready();
-    let served = store::serve(listener, store, network, shutdown).await;
+    let served = store::serve(listener, store, sequencers, network, shutdown).await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))
 }
 

@@ -34,6 +34,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse as _, Response};
 use palisade_fence::http::{FenceLayer, Policy, Problem, Routes};
+use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
 use palisade_proto::codes::Row;
 use palisade_server::shell::{self, Exchange, Hosts, Service, Shell};
@@ -51,6 +52,7 @@ pub(crate) struct Gateway {
     pub(crate) routes: Routes,
     pub(crate) upstream: Upstream,
     pub(crate) policy: Policy,
+    pub(crate) sequencers: Check,
     /// The bounds for clients, and for operators.
     pub(crate) clients: shell::Settings,
     pub(crate) admin: shell::Settings,
@@ -139,6 +141,7 @@ impl Gateway {
             routes,
             upstream,
             policy,
+            sequencers,
             clients,
             admin,
         } = self;
@@ -149,7 +152,7 @@ impl Gateway {
             ..policy
         };
         let store = directory.store().clone();
-        let layer = FenceLayer::new(store.clone(), routes, policy)
+        let layer = FenceLayer::with_sequencers(store.clone(), routes, policy, sequencers)
             .map_err(|invalid| invalid.to_string())?;
         let client_router = Router::new().fallback_service(layer.layer(upstream.service()));
         let (stop, stopping) = watch::channel(false);

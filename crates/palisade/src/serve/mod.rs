@@ -117,7 +117,10 @@ async fn run_single(settings: &Settings, listener: TcpListener) -> Result<(), Er
     warn_of_exposure(settings);
     announce(settings, listener.local_addr()?, &authority);
     let handle = authority.pipeline.handle.clone();
-    let network = network(settings);
+    let network = net::Settings {
+        sequencer_keys: Some(settings.data.join(net::KEY_FILE)),
+        ..network(settings)
+    };
     service::watch_over(&handle);
     service::ready();
     let served = net::serve(listener, handle.clone(), network, stopped).await;

@@ -46,6 +46,14 @@ impl Fields {
         }
     }
 
+    pub(super) fn optional_text(&mut self, name: &str) -> Result<Option<String>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(name, "a string", &other)),
+        }
+    }
+
     pub(super) fn token(&mut self, name: &str) -> Result<Option<Token>, Problem> {
         let Some(value) = self.take(name) else {
             return Ok(None);

@@ -14,6 +14,8 @@
 //! | `stale` | 412 | a newer holder has written or claimed: give up |
 //! | `sequence_stale` | 412 | a late duplicate of this holder's own write |
 //! | `tokenless` | 428 | the write carries no fencing token |
+//! | `unsigned` | 428 | a bare token, and this store requires sequencers |
+//! | `bad_sequencer` | 403 | the sequencer cannot be believed |
 //! | `already_written`, `sequence_reused`, `wrong_authority`, `wrong_lock`, `jump` | 409 | see [`palisade_fence::Reject`] |
 //! | `missing`, `not_found` | 404 | nothing to delete, no such object |
 //! | `invalid`, `too_large`, `request_timeout`, `unsupported_media_type`, `method_not_allowed` | 400, 413, 408, 415, 405 | the request is wrong |
@@ -40,6 +42,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use palisade_fence::Mode;
 use palisade_fence::http::Problem;
+use palisade_fence::sequencer::Check;
 use palisade_fence::store::Store;
 use palisade_proto::Code;
 use palisade_proto::codes::Row;
@@ -73,6 +76,7 @@ pub(crate) fn settings(object_bytes: u64) -> shell::Settings {
 #[derive(Debug)]
 struct App {
     store: Store,
+    sequencers: Check,
 }
 
 /// The shell's service for a store.
@@ -103,6 +107,7 @@ fn refused(code: Code, message: String) -> Problem {
 pub(crate) async fn serve(
     listener: TcpListener,
     store: Store,
+    sequencers: Check,
     settings: shell::Settings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), String> {
@@ -116,14 +121,19 @@ pub(crate) async fn serve(
     };
     let shell = Shell::new(settings).map_err(|error| error.to_string())?;
     shell
-        .serve(listener, Arc::new(Service), router(store), ended)
+        .serve(
+            listener,
+            Arc::new(Service),
+            router(store, sequencers),
+            ended,
+        )
         .await;
     why
 }
 
 /// The routes, and JSON answers for all other paths.
-fn router(store: Store) -> Router {
-    let app = Arc::new(App { store });
+fn router(store: Store, sequencers: Check) -> Router {
+    let app = Arc::new(App { store, sequencers });
     Router::new()
         .route("/v1/storage/write", post(objects::write))
         .route("/v1/storage/claim", post(objects::claim))

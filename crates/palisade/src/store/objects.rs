@@ -8,7 +8,8 @@ use axum::extract::{Path, Query, State, rejection::PathRejection, rejection::Que
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use palisade_core::{AuthorityId, Token};
-use palisade_fence::http::{Problem, authority_header, token_header};
+use palisade_fence::http::{Problem, authority_header, sequencer_header, token_header};
+use palisade_fence::sequencer::BadSequencer;
 use palisade_fence::store::Resource;
 use palisade_fence::{
     Admitted, Change, Checked, Fence, Mode, ObjectPath, Pass, ResourceId, Sequence, View, Write,
@@ -35,27 +36,75 @@ type Token53 = u64;
 /// The common part of a claim and a write.
 struct Claim {
     resource: Resource,
-    token: Token,
-    authority: Option<AuthorityId>,
+    presented: Presented,
 }
 
-impl Claim {
-    fn take(fields: &mut Fields, app: &App) -> Result<Claim, Problem> {
-        let resource = app.store.resource(&fields.text("resource_id")?)?;
-        let token = fields.token("fencing_token")?;
-        let token = token.ok_or_else(|| tokenless(resource.id()))?;
-        Ok(Claim {
-            resource,
-            token,
-            authority: fields.authority("authority")?,
-        })
+/// What a caller presents at a fence.
+struct Presented {
+    token: Token,
+    authority: Option<AuthorityId>,
+    signed: bool,
+}
+
+impl Presented {
+    /// Checks the sequencer, or whether the token may be bare; `None` without either.
+    fn settle(
+        app: &App,
+        resource: &ResourceId,
+        sequencer: Option<&str>,
+        token: Option<Token>,
+        authority: Option<AuthorityId>,
+        writes: bool,
+    ) -> Result<Option<Presented>, Problem> {
+        let Some(text) = sequencer else {
+            let Some(token) = token else { return Ok(None) };
+            app.sequencers.admits_bare()?;
+            return Ok(Some(Presented {
+                token,
+                authority,
+                signed: false,
+            }));
+        };
+        let sequencer = app.sequencers.check(text, resource.as_str(), writes)?;
+        if token.is_some_and(|token| token != sequencer.token()) {
+            return Err(BadSequencer::Contradicted("fencing_token").into());
+        }
+        if authority.is_some_and(|authority| authority != *sequencer.authority()) {
+            return Err(BadSequencer::Contradicted("authority").into());
+        }
+        Ok(Some(Presented {
+            token: sequencer.token(),
+            authority: Some(sequencer.authority().clone()),
+            signed: true,
+        }))
     }
 
     fn pass(&self) -> Pass<'_> {
         Pass {
             authority: self.authority.as_ref(),
+            signed: self.signed,
             ..Pass::new(self.token)
         }
+    }
+}
+
+impl Claim {
+    fn take(fields: &mut Fields, app: &App, writes: bool) -> Result<Claim, Problem> {
+        let resource = app.store.resource(&fields.text("resource_id")?)?;
+        let token = fields.token("fencing_token")?;
+        let sequencer = fields.optional_text("sequencer")?;
+        let authority = fields.authority("authority")?;
+        let sequencer = sequencer.as_deref();
+        let presented = Presented::settle(app, resource.id(), sequencer, token, authority, writes)?;
+        let presented = presented.ok_or_else(|| tokenless(resource.id()))?;
+        Ok(Claim {
+            resource,
+            presented,
+        })
+    }
+
+    fn pass(&self) -> Pass<'_> {
+        self.presented.pass()
     }
 }
 
@@ -73,7 +122,7 @@ pub(super) async fn claim(
     State(app): State<Arc<App>>,
     mut fields: Fields,
 ) -> Result<Json<Success>, Problem> {
-    let claim = Claim::take(&mut fields, &app)?;
+    let claim = Claim::take(&mut fields, &app, false)?;
     fields.end()?;
     done(claim.resource.claim(claim.pass()).await?)
 }
@@ -83,7 +132,7 @@ pub(super) async fn write(
     State(app): State<Arc<App>>,
     mut fields: Fields,
 ) -> Result<Json<Success>, Problem> {
-    let claim = Claim::take(&mut fields, &app)?;
+    let claim = Claim::take(&mut fields, &app, true)?;
     let sequence = fields.sequence("sequence")?;
     let mutation = Mutation::take(fields.object("write_payload", "write_payload.")?)?;
     fields.end()?;
@@ -180,19 +229,18 @@ pub(super) async fn read(
         format!("/{path}")
     };
     let authority = authority_header(&headers)?;
-    let Some(token) = token_header(&headers)? else {
-        return match authority {
-            None => object(&path, resource.observe(&path).await?, "observer", None),
-            Some(_) => Err(Problem::invalid(
+    let names_authority = authority.is_some();
+    let (sequencer, token) = (sequencer_header(&headers)?, token_header(&headers)?);
+    let presented = Presented::settle(&app, resource.id(), sequencer, token, authority, false)?;
+    let Some(presented) = presented else {
+        return match names_authority {
+            false => object(&path, resource.observe(&path).await?, "observer", None),
+            true => Err(Problem::invalid(
                 "X-Fencing-Authority without X-Fencing-Token",
             )),
         };
     };
-    let pass = Pass {
-        authority: authority.as_ref(),
-        ..Pass::new(token)
-    };
-    match resource.read(pass, &path).await? {
+    match resource.read(presented.pass(), &path).await? {
         Checked::Admitted(read) => object(&path, read.value, "tokened", read.highest),
         Checked::Rejected(reject) => Err(reject.into()),
     }

@@ -36,5 +36,6 @@ mod run_redlock;
 mod run_refused;
 mod run_secrets;
 mod run_terminal;
+mod sequencers;
 mod service;
 mod tls;

@@ -4,4 +4,5 @@ mod answers;
 mod conforms;
 mod flight;
 mod grpc;
+mod sequencers;
 mod support;

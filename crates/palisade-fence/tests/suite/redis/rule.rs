@@ -135,6 +135,7 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
             model.record.state.lock.clone(),
         );
         let pass = Pass {
+            signed: false,
             token: Token::new(token).unwrap(),
             authority: match random.below(24) {
                 at @ (0 | 1) => Some(&authorities[at as usize]),

@@ -7,6 +7,7 @@ mod openapi;
 mod ops;
 mod page;
 mod reply;
+mod sequencer;
 mod watch;
 
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .route("/v1/locks/{resource_id}/release", post(locks::release))
         .route("/v1/locks/{resource_id}/break", post(locks::revoke))
         .route("/v1/locks/{resource_id}/permits", post(locks::resize))
+        .route("/v1/locks/{resource_id}/sequencer", post(sequencer::sign))
         .route("/v1/requests/{request_id}/abandon", post(locks::abandon))
         .route("/v1/status", get(ops::status))
         .route("/v1/clock/advance", post(ops::advance))
@@ -58,6 +60,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
     let of_every_node = Router::new()
         .route("/v1/cluster", get(cluster::view))
         .route("/healthz", get(ops::health))
+        .route("/.well-known/jwks.json", get(sequencer::keys))
         .route("/readyz", get(cluster::ready))
         .route("/metrics", get(ops::metrics))
         .route("/openapi.json", get(ops::openapi))

@@ -3,7 +3,7 @@
 use palisade_proto::json::ErrorReply;
 use utoipa::{IntoResponses, OpenApi};
 
-use super::{cluster, locks, ops, watch};
+use super::{cluster, locks, ops, sequencer, watch};
 
 /// The HTTP interface as an OpenAPI document.
 #[must_use]
@@ -32,6 +32,8 @@ pub fn document() -> utoipa::openapi::OpenApi {
         locks::resize,
         locks::show,
         locks::list,
+        sequencer::sign,
+        sequencer::keys,
         locks::ranking,
         watch::watch,
         ops::status,

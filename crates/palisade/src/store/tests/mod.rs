@@ -94,7 +94,7 @@ impl Served {
         let address = listener.local_addr().unwrap();
         let (shutdown, ended) = oneshot::channel::<()>();
         let ended = async { ended.await.unwrap_or_default() };
-        let task = tokio::spawn(serve(listener, store, bounds, ended));
+        let task = tokio::spawn(serve(listener, store, Check::default(), bounds, ended));
         Served {
             address,
             shutdown: Some(shutdown),

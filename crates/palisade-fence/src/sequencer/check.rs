@@ -1,0 +1,138 @@
+//! What a fence asks of sequencers: by which keys, and whether they are required.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
+
+use super::{BadKeys, BadSequencer, Keys, Mode, Sequencer};
+
+/// What a fence asks of sequencers. The default has no keys: bare tokens are admitted, and a sequencer is refused,
+/// because it could not be checked.
+#[derive(Debug, Default)]
+pub struct Check {
+    source: Option<Source>,
+    required: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    Fixed(Keys),
+    File(PathBuf, RwLock<Loaded>),
+}
+
+#[derive(Debug)]
+struct Loaded {
+    keys: Arc<Keys>,
+    stamp: Option<Stamp>,
+}
+
+/// Inode, length and change time of a file: another one means that it was written again. The time alone is too coarse.
+type Stamp = (u64, u64, SystemTime);
+
+impl Check {
+    /// Checks sequencers with these keys.
+    #[must_use]
+    pub const fn with(keys: Keys) -> Check {
+        Check {
+            source: Some(Source::Fixed(keys)),
+            required: false,
+        }
+    }
+
+    /// Checks sequencers with the keys in a file, and reads it again whenever it has changed. A changed file that cannot
+    /// be used is reported in the log, and the old keys stay in force.
+    ///
+    /// # Errors
+    /// [`BadKeys`]: the file cannot be read or used.
+    pub fn with_file(path: &Path) -> Result<Check, BadKeys> {
+        let stamp = stamp(path).ok();
+        let loaded = Loaded {
+            keys: Arc::new(read(path)?),
+            stamp,
+        };
+        Ok(Check {
+            source: Some(Source::File(path.to_owned(), RwLock::new(loaded))),
+            required: false,
+        })
+    }
+
+    /// Whether bare tokens are refused.
+    #[must_use]
+    pub fn required(self, required: bool) -> Check {
+        Check { required, ..self }
+    }
+
+    /// Checks a sequencer that was presented at a resource, with a write or without.
+    ///
+    /// # Errors
+    /// [`BadSequencer`].
+    pub fn check(
+        &self,
+        sequencer: &str,
+        resource: &str,
+        writes: bool,
+    ) -> Result<Sequencer, BadSequencer> {
+        let keys = match &self.source {
+            None => return Err(BadSequencer::NoKeys),
+            Some(Source::Fixed(keys)) => keys.verify(sequencer),
+            Some(Source::File(path, loaded)) => current(path, loaded).verify(sequencer),
+        };
+        let sequencer = keys?;
+        sequencer.covers(resource)?;
+        if writes && sequencer.mode() == Mode::Shared {
+            return Err(BadSequencer::ReadOnly);
+        }
+        Ok(sequencer)
+    }
+
+    /// Whether a token without a sequencer may pass.
+    ///
+    /// # Errors
+    /// [`BadSequencer::Unsigned`].
+    pub const fn admits_bare(&self) -> Result<(), BadSequencer> {
+        match self.required {
+            true => Err(BadSequencer::Unsigned),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The keys in a file, read again if it has changed.
+fn current(path: &Path, loaded: &RwLock<Loaded>) -> Arc<Keys> {
+    let now = stamp(path).ok();
+    {
+        let loaded = loaded.read().unwrap_or_else(PoisonError::into_inner);
+        // A file that is gone for a moment is being replaced.
+        if now.is_none() || now == loaded.stamp {
+            return Arc::clone(&loaded.keys);
+        }
+    }
+    let mut loaded = loaded.write().unwrap_or_else(PoisonError::into_inner);
+    if loaded.stamp != now {
+        loaded.stamp = now;
+        match read(path) {
+            Ok(keys) => {
+                loaded.keys = Arc::new(keys);
+                tracing::info!(file = %path.display(), "new keys for sequencers are in force");
+            }
+            Err(bad) => tracing::error!(
+                "new keys for sequencers were refused, and the old ones stay in force: {bad}"
+            ),
+        }
+    }
+    Arc::clone(&loaded.keys)
+}
+
+fn read(path: &Path) -> Result<Keys, BadKeys> {
+    let text = fs::read(path);
+    let text = text.map_err(|error| BadKeys(format!("{}: {error}", path.display())))?;
+    Keys::parse(&text).map_err(|BadKeys(why)| BadKeys(format!("{}: {why}", path.display())))
+}
+
+fn stamp(path: &Path) -> io::Result<Stamp> {
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.ino(), metadata.len(), metadata.modified()?))
+}

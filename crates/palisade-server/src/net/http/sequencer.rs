@@ -1,0 +1,100 @@
+//! Sequencers: the signed form of a fencing token, and the keys to check it with.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use palisade_core::Outcome;
+use palisade_proto::Code;
+use palisade_proto::json::{ErrorReply, RenewBody, SequencerBody, SequencerReply};
+use serde_json::Value;
+
+use super::input::{Input, Lock};
+use super::openapi::Refusals;
+use super::reply::{Json, Reply};
+use crate::net::app::App;
+use crate::net::convert::{Refusal, json, refusal};
+use crate::net::gate::Who;
+use crate::net::sequencer::{Held, Signer};
+use crate::pipeline::Answer;
+
+/// Get a sequencer
+///
+/// Signs what the caller holds: authority, lock, mode, fencing token, slots and principal. A fence that has the
+/// authority's keys checks it without asking anybody, and believes no token that was made up. It does not expire. The
+/// request renews the lease, as every proof of holding it does.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{resource_id}/sequencer",
+    tag = "locks",
+    params((
+        "resource_id" = String,
+        Path,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[ -~]+$",
+        description = "The lock, percent-encoded."
+    )),
+    request_body = SequencerBody,
+    responses(
+        (status = 200, description = "The sequencer.", body = SequencerReply),
+        (status = 409, description = "`not_held`. `refused`: this server has no keys for sequencers.", body = ErrorReply),
+        (status = 410, description = "`expired`, `revoked`, `superseded`", body = ErrorReply),
+        (status = 412, description = "`stale`", body = ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn sign(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Lock(lock): Lock,
+    Input(body): Input<SequencerBody>,
+) -> Reply<SequencerReply> {
+    let renew = RenewBody {
+        lock_token: body.lock_token,
+        fencing_token: body.fencing_token,
+        lease_duration_ms: None,
+    };
+    let renew = app.gate.permit(&who, json::renew(lock.clone(), &renew)?)?;
+    let signer = signer(&app)?;
+    let principal = renew.principal().map(str::to_owned);
+    let renewed = match app.ask(renew).await {
+        Answer::Outcome(Outcome::Renewed(renewed)) => renewed,
+        other => return Err(refusal(other).into()),
+    };
+    let look = app.gate.look_as_holder(&who, lock.clone(), &renewed);
+    let held = match app.ask(look).await {
+        Answer::Lock(view) => Held::find(&view, renewed.token),
+        other => return Err(refusal(other).into()),
+    };
+    let ended = || Refusal::new(Code::NotHeld, "the grant ended in this moment");
+    let held = held.ok_or_else(ended)?;
+    Ok(Json(SequencerReply {
+        resource_id: lock.as_str().to_owned(),
+        fencing_token: renewed.token.get(),
+        sequencer: signer.sign(&lock, renewed.token, &held, principal.as_deref()),
+    }))
+}
+
+/// Read the keys for sequencers
+///
+/// A JWK set (RFC 7517) whose `issuer` is the authority. Nobody has to say who they are to read it.
+#[utoipa::path(
+    get,
+    path = "/.well-known/jwks.json",
+    tag = "operation",
+    responses(
+        (status = 200, description = "The public keys.", body = Object),
+        (status = 409, description = "`refused`: this server has no keys for sequencers.", body = ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn keys(State(app): State<Arc<App>>) -> Reply<Value> {
+    Ok(Json(signer(&app)?.published()))
+}
+
+fn signer(app: &App) -> Result<&Signer, Refusal> {
+    app.signer.as_ref().ok_or_else(|| {
+        let why = "this server signs no sequencers: a node of a cluster has no keys for them yet; a single server has";
+        Refusal::new(Code::Refused, why)
+    })
+}

@@ -1,0 +1,282 @@
+//! Signed tokens from the server to the store and the gateway, as processes.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::common::{Server, palisade, status, text};
+
+/// A store or a gateway, killed with its test.
+struct Fence {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn fence(arguments: &[&str], data: &Path, keys: &Path) -> Fence {
+    let mut command = palisade();
+    command
+        .args(arguments)
+        .args(["--json", "--listen", "127.0.0.1:0", "--require-signed"]);
+    command.arg("--data").arg(data).arg("--keys").arg(keys);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let started: Value = serde_json::from_str(&line).unwrap();
+    let address = started["listening"].as_str().unwrap().to_owned();
+    Fence { child, address }
+}
+
+fn ask(address: &str, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
+}
+
+fn value(answer: (u16, String)) -> Value {
+    assert_eq!(answer.0, 200, "{}", answer.1);
+    serde_json::from_str(&answer.1).unwrap()
+}
+
+fn code(answer: (u16, String)) -> (u16, String) {
+    let body: Value = serde_json::from_str(&answer.1).unwrap();
+    (answer.0, body["error"]["code"].as_str().unwrap().to_owned())
+}
+
+/// A grant of the lock `orders`: its key, its token and its sequencer.
+fn grant(server: &Server, client: &str) -> (String, u64, String) {
+    let body = json!({"client_id": client, "lease_duration_ms": 60_000}).to_string();
+    let granted = value(ask(
+        server.address(),
+        "POST",
+        "/v1/locks/orders/acquire",
+        "",
+        &body,
+    ));
+    let key = granted["lock_token"].as_str().unwrap().to_owned();
+    let body = json!({"lock_token": key}).to_string();
+    let signed = value(ask(
+        server.address(),
+        "POST",
+        "/v1/locks/orders/sequencer",
+        "",
+        &body,
+    ));
+    let sequencer = signed["sequencer"].as_str().unwrap().to_owned();
+    (key, granted["fencing_token"].as_u64().unwrap(), sequencer)
+}
+
+fn keys(server: &Server) -> std::path::PathBuf {
+    let file = server.file("keys.json");
+    let (status, keys) = ask(server.address(), "GET", "/.well-known/jwks.json", "", "");
+    assert_eq!(status, 200);
+    std::fs::write(&file, keys).unwrap();
+    file
+}
+
+#[test]
+fn a_client_that_makes_up_a_high_token_is_refused_where_sequencers_are_required() {
+    let server = Server::start();
+    let (_, token, sequencer) = grant(&server, "a");
+    let keys = keys(&server);
+    let store = fence(&["store"], &server.file("store"), &keys);
+    let claim = |body: Value| {
+        ask(
+            &store.address,
+            "POST",
+            "/v1/storage/claim",
+            "",
+            &body.to_string(),
+        )
+    };
+    let made_up = claim(json!({"resource_id": "orders", "fencing_token": token + 1_000}));
+    assert_eq!(code(made_up), (428, "unsigned".into()));
+    // Another scalar: the 50th letter of the signature.
+    let at = sequencer.len() - 36;
+    let other = if &sequencer[at..=at] == "A" { "B" } else { "A" };
+    let forged = format!("{}{other}{}", &sequencer[..at], &sequencer[at + 1..]);
+    let forged = claim(json!({"resource_id": "orders", "sequencer": forged}));
+    assert_eq!(code(forged), (403, "bad_sequencer".into()));
+    let elsewhere = claim(json!({"resource_id": "payments", "sequencer": sequencer}));
+    assert_eq!(code(elsewhere), (409, "wrong_lock".into()));
+    let other_token =
+        json!({"resource_id": "orders", "sequencer": sequencer, "fencing_token": token + 1});
+    assert_eq!(code(claim(other_token)), (403, "bad_sequencer".into()));
+    let claimed = value(claim(
+        json!({"resource_id": "orders", "sequencer": sequencer}),
+    ));
+    assert_eq!(
+        claimed["highest"], token,
+        "none of them has raised the fence"
+    );
+
+    let read = |headers: &str| {
+        ask(
+            &store.address,
+            "GET",
+            "/v1/storage/orders/files/f",
+            headers,
+            "",
+        )
+    };
+    let put = json!({"resource_id": "orders", "sequencer": sequencer,
+        "write_payload": {"file_path": "/f", "mutation_type": "PUT", "bytes": "eA=="}});
+    value(ask(
+        &store.address,
+        "POST",
+        "/v1/storage/write",
+        "",
+        &put.to_string(),
+    ));
+    assert_eq!(
+        read(&format!("X-Fencing-Sequencer: {sequencer}\r\n")),
+        (200, "x".into())
+    );
+    assert_eq!(
+        code(read(&format!("X-Fencing-Token: {token}\r\n"))),
+        (428, "unsigned".into())
+    );
+    assert_eq!(read("").0, 200, "an observer");
+}
+
+#[test]
+fn a_gateway_admits_the_signed_token_and_rejects_it_when_a_newer_holder_came() {
+    let server = Server::start();
+    let (_, token, old) = grant(&server, "a");
+    let (_, newer, new) = grant(&server, "a");
+    assert!(newer > token);
+    let keys = keys(&server);
+    // The lock server itself is the API behind it: any one answers.
+    let gateway = fence(
+        &[
+            "gateway",
+            "--admin",
+            "127.0.0.1:0",
+            "--upstream",
+            &server.url,
+            "--route",
+            "/v1/locks/{id}=orders",
+        ],
+        &server.file("gateway"),
+        &keys,
+    );
+    let post = |headers: &str| ask(&gateway.address, "POST", "/v1/locks/orders", headers, "");
+    assert_eq!(
+        code(post("X-Fencing-Token: 99\r\n")),
+        (428, "unsigned".into())
+    );
+    // 405 is the answer of the API: the write got there.
+    assert_eq!(post(&format!("X-Fencing-Sequencer: {new}\r\n")).0, 405);
+    assert_eq!(
+        code(post(&format!("X-Fencing-Sequencer: {old}\r\n"))),
+        (412, "stale".into())
+    );
+}
+
+#[test]
+fn keys_that_cannot_be_used_stop_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let bad = dir.path().join("bad.json");
+    std::fs::write(&bad, "{}").unwrap();
+    for (arguments, why) in [
+        (vec!["--require-signed"], "--keys <FILE>"),
+        (vec!["--keys", "missing.json"], "missing.json: No such file"),
+        (vec!["--keys", "bad.json"], "/.well-known/jwks.json"),
+    ] {
+        let mut command = palisade();
+        command
+            .current_dir(dir.path())
+            .args(["store", "--listen", "127.0.0.1:0"])
+            .args(arguments);
+        let output = command.output().unwrap();
+        assert_eq!(status(&output), 2, "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(why),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_rotation_by_the_command_line_refuses_nobody() {
+    let server = Server::start();
+    let (key, token, first) = grant(&server, "a");
+    let keys = keys(&server);
+    let store = fence(&["store"], &server.file("store"), &keys);
+    let admitted = |sequencer: &str| {
+        let body = json!({"resource_id": "orders", "sequencer": sequencer}).to_string();
+        ask(&store.address, "POST", "/v1/storage/claim", "", &body)
+    };
+    let rotate = |arguments: &[&str]| {
+        let data = server.file("data");
+        let mut command = server.palisade(&[&["auth", "key"], arguments].concat());
+        let output = command
+            .arg("--json")
+            .arg("--data")
+            .arg(data)
+            .output()
+            .unwrap();
+        (status(&output), text(&output.stdout), text(&output.stderr))
+    };
+    let signed = || {
+        let body = json!({"lock_token": key}).to_string();
+        let answer = ask(
+            server.address(),
+            "POST",
+            "/v1/locks/orders/sequencer",
+            "",
+            &body,
+        );
+        value(answer)["sequencer"].as_str().unwrap().to_owned()
+    };
+    let made: Value = serde_json::from_str(&rotate(&["new"]).1).unwrap();
+    let new = made["kid"].as_str().unwrap();
+    assert_eq!(
+        value(admitted(&signed()))["highest"],
+        token,
+        "the old key signs"
+    );
+    let (_, set) = ask(server.address(), "GET", "/.well-known/jwks.json", "", "");
+    std::fs::write(&keys, set).unwrap();
+    assert_eq!(rotate(&["use", new]).0, 0);
+    let listed = rotate(&["ls"]).1;
+    assert!(
+        listed.lines().last().unwrap().contains(new) && listed.contains(r#""signs":true"#),
+        "{listed}"
+    );
+    let second = signed();
+    assert_ne!(second, first);
+    for sequencer in [&first, &second] {
+        value(admitted(sequencer));
+    }
+    let (refused, _, why) = rotate(&["drop", new]);
+    assert!(
+        refused == 2 && why.contains("is the key that signs"),
+        "{why}"
+    );
+    let (refused, _, why) = rotate(&["use", "0123456789abcdef"]);
+    assert!(refused == 2 && why.contains("there is no key"), "{why}");
+}
