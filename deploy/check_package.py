@@ -32,6 +32,9 @@ from typing import Iterator, Optional
 #: For one answer of a process, on a loaded machine.
 SOON = 30.0
 DATA = "var/lib/palisade"
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+#: In words, for a slow reader of a technical text.
+FIVE_MINUTES = 1000
 INSIDE = "PALISADE_INSIDE"
 
 
@@ -65,7 +68,11 @@ class Machine:
 
     def run(self, *command: str, fails: bool = False) -> str:
         """What the command prints; it must succeed, or fail when that is promised."""
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "LC_ALL": "C.UTF-8",
+            "DEBIAN_FRONTEND": "noninteractive",
+        }
         ended = subprocess.run(
             ["chroot", self.root, *command],
             env=environment,
@@ -133,11 +140,19 @@ class Service:
         self.log = machine.path("tmp/log")
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                ["chroot", user, machine.root, "env", "-i", *(f"{key}={value}" for key, value in variables.items()), *filter(None, words)],
+                [
+                    "chroot",
+                    user,
+                    machine.root,
+                    "env",
+                    "-i",
+                    *(f"{key}={value}" for key, value in variables.items()),
+                    *filter(None, words),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=lambda: os.umask(umask) and None,
+                umask=umask,
             )
 
     def listen(self) -> None:
@@ -183,20 +198,27 @@ def token(machine: Machine, lock: str) -> int:
     return int(re.search(r'"fencing_token":\s*(\d+)', said)[1])
 
 
-def check(machine: Machine, old: str, new: str, without: Optional[str]) -> None:
+def install(machine: Machine, package: str) -> None:
     step("install")
-    machine.run("dpkg", "-i", machine.copy(old))
+    machine.run("dpkg", "-i", machine.copy(package))
     data = machine.path(DATA)
     user = int(machine.run("id", "-u", "palisade"))
     must(0 < user < 1000, f"palisade is no system user: {user}")
     must(data.stat().st_mode & 0o777 == 0o700 and data.stat().st_uid == user, "/var/lib/palisade is open to others")
-    must("/etc/palisade/palisade.toml" in machine.run("dpkg-query", "-W", "-f", "${Conffiles}", "palisade"), "no conffile")
+    must(
+        "/etc/palisade/palisade.toml" in machine.run("dpkg-query", "-W", "-f", "${Conffiles}", "palisade"),
+        "no conffile",
+    )
     must(machine.path("usr/share/man/man1/palisade.1.gz").exists(), "no man page")
     must("complete" in machine.path("usr/share/bash-completion/completions/palisade").read_text(), "no completions")
     must(b"\0.symtab\0" not in machine.path("usr/bin/palisade").read_bytes(), "the program is not stripped")
     machine.run("dpkg", "--verify", "palisade")
     machine.run("palisade", "config", "check", "--config", "/etc/palisade/palisade.toml")
 
+
+def check(machine: Machine, old: str, new: str, without: Optional[str]) -> None:
+    install(machine, old)
+    data = machine.path(DATA)
     step("start, watchdog, reload, stop")
     unit = Unit(machine)
     with unit.started() as service:
@@ -245,9 +267,17 @@ def check(machine: Machine, old: str, new: str, without: Optional[str]) -> None:
 
 
 def newcomer(machine: Machine) -> None:
-    """One command after the installation."""
-    command = ("palisade", "demo", "--out", "/tmp/demo")
+    """One command after the installation, and in a clone the first one of the README's quick start."""
+    above, quick_start = (ROOT / "README.md").read_text().split("\n## Quick start\n", 1)
+    words, arguments = len(above.split()), re.search(r"^cargo run --release -- (.+)$", quick_start, re.MULTILINE)
+    must(
+        arguments is not None and "```" not in quick_start[: arguments.start()].replace("```sh norun", "", 1),
+        "no command",
+    )
+    must(words <= FIVE_MINUTES, f"{words} words before the first command are more than five minutes of reading")
+    command = ("palisade", *shlex.split(arguments[1]), "--out", "/tmp/demo")
     said = machine.run(*command)
+    print(f"{words} words of the README, git clone, cd, cargo run --release -- {arguments[1]}; or with the package:")
     print(f"$ {shlex.join(command)}")
     print("\n".join(line for line in said.splitlines() if "rejected" in line))
     must(re.search(r"A writes .*, rejected: 1 < 2", said) is not None, f"no zombie was refused: {said}")

@@ -3,15 +3,18 @@
 //! ```text
 //! deb ── deploy/debian/build ──► target/dist/palisade_VERSION_ARCH.deb
 //! test ── two revisions of it ──► deploy/check_package.py: install, start, upgrade, remove, purge
+//! crates ── cargo publish --dry-run: every crate that is published, packed and built from its package, in their order
+//! all ── deb, and beside it the program's parts (CycloneDX) and the checksums of both
 //! ```
+
+mod materials;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shell::{cargo, read, root, run, target};
 
-const WHAT: &str =
-    "package takes deb or test, and then --program FILE for a binary that is already built";
+const WHAT: &str = "package takes deb, test, crates or all, and then --program FILE for a binary that is already built";
 
 /// What to make, and from which program.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub(crate) struct Plan {
 enum Product {
     Deb,
     Test,
+    Crates,
+    All,
 }
 
 impl Plan {
@@ -34,6 +39,8 @@ impl Plan {
         let (product, rest) = match arguments {
             ["deb", rest @ ..] => (Product::Deb, rest),
             ["test", rest @ ..] => (Product::Test, rest),
+            ["crates"] => (Product::Crates, &[][..]),
+            ["all", rest @ ..] => (Product::All, rest),
             _ => return Err(WHAT.to_owned()),
         };
         let program = match rest {
@@ -46,13 +53,21 @@ impl Plan {
 
     /// True when it was made, or when the package does what it must.
     pub(crate) fn run(&self) -> bool {
-        let outcome = self.program().and_then(|program| match self.product {
-            Product::Deb => deb(&program, "1").map(|package| println!("{}", package.display())),
-            Product::Test => check(&program),
-        });
+        let outcome = match self.product {
+            Product::Deb => self.package().map(|_| ()),
+            Product::Test => self.program().and_then(|program| check(&program)),
+            Product::Crates => crates(),
+            Product::All => self.package().and_then(|package| describe(&package)),
+        };
         outcome
             .inspect_err(|complaint| println!("package: {complaint}"))
             .is_ok()
+    }
+
+    fn package(&self) -> Result<PathBuf, String> {
+        let package = deb(&self.program()?, "1")?;
+        println!("{}", package.display());
+        Ok(package)
     }
 
     fn program(&self) -> Result<PathBuf, String> {
@@ -79,6 +94,37 @@ fn deb(program: &Path, revision: &str) -> Result<PathBuf, String> {
     let mut build = Command::new(root().join("deploy/debian/build"));
     let printed = read(build.arg(program).arg(version).arg(dist))?;
     Ok(PathBuf::from(printed.trim()))
+}
+
+/// Puts the list of the program's parts and the checksums beside the package.
+fn describe(package: &Path) -> Result<(), String> {
+    let metadata = ["metadata", "--locked", "--format-version", "1"];
+    let target = read(Command::new("rustc").args(["--print", "host-tuple"]))?;
+    let mut metadata = cargo(&metadata);
+    let materials =
+        materials::document(&read(metadata.args(["--filter-platform", target.trim()]))?)?;
+    let dist = package.with_file_name("");
+    let write = |name: &str, text: &str| {
+        let file = dist.join(name);
+        std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        println!("{}", file.display());
+        Ok::<_, String>(())
+    };
+    write("palisade.cdx.json", &materials)?;
+    let name = package.file_name().unwrap_or_default();
+    let mut sums = Command::new("sha256sum");
+    sums.arg(name).arg("palisade.cdx.json").current_dir(&dist);
+    write("SHA256SUMS", &read(&mut sums)?)
+}
+
+/// Packs every crate that is published, and builds each from its package, which finds files that are only in the repository.
+fn crates() -> Result<(), String> {
+    run(&mut cargo(&[
+        "publish",
+        "--dry-run",
+        "--workspace",
+        "--locked",
+    ]))
 }
 
 /// Installs, starts, upgrades, removes and purges the package on a copy of this machine, in half a minute. Needs root.
@@ -113,7 +159,13 @@ mod tests {
             Plan::parse(&["test", "--program", "a/b"]),
             plan(Product::Test, Some("a/b"))
         );
-        for mistake in [&[][..], &["rpm"], &["deb", "--program"], &["deb", "x"]] {
+        for mistake in [
+            &[][..],
+            &["rpm"],
+            &["deb", "--program"],
+            &["deb", "x"],
+            &["crates", "--program", "x"],
+        ] {
             assert!(Plan::parse(mistake).is_err(), "{mistake:?}");
         }
     }
