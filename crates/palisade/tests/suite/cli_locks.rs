@@ -418,7 +418,7 @@ fn a_lock_stays_closed_after_a_revocation_and_everybody_is_told_for_how_long() {
     let said = text(&denied.stderr);
     assert_eq!(status(&denied), 124, "{said}");
     assert!(said.contains("x is free, and closed for "), "{said}");
-    assert!(said.contains("palisade show x"), "{said}");
+    assert!(said.contains("palisade show 'x'"), "{said}");
     let shown = text(&server.output(&["show", "x"]).stdout);
     assert!(shown.contains("x is free and delayed"), "{shown}");
     let listed = text(&server.output(&["ls"]).stdout);
