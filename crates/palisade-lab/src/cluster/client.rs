@@ -70,6 +70,7 @@ impl Client {
             wait: wait.map(Span::from_millis),
             request: Some(request),
             metadata: None,
+            delays: palisade_core::Delays::NONE,
         };
         let floor = hold(&self.world.check).highest();
         let until = now() + PATIENCE;
