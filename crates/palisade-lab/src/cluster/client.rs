@@ -192,8 +192,8 @@ impl Client {
         }
         let (reply, answer) = oneshot::channel();
         let inbox = network.host(node).inbox.clone();
-        let sent = inbox.map(|inbox| inbox.send(Ask { request, reply }));
-        if !matches!(sent, Some(Ok(()))) {
+        let sent = inbox.is_some_and(|inbox| inbox.send(Ask { request, reply }).is_ok());
+        if !sent {
             return unavailable();
         }
         let Ok(said) = answer.await else {
