@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    ClientId, Holder, Invalid, LeaseKey, LockMode, LockName, Permits, RequestId, Span, Timestamp,
-    Ttl, limits,
+    ClientId, Delayed, Delays, Holder, Invalid, LeaseKey, LockMode, LockName, Permits, RequestId,
+    Span, Timestamp, Ttl, limits,
 };
 
 use crate::client::Inner;
@@ -41,6 +41,8 @@ pub struct LockRequest {
     metadata: Option<String>,
     under: Option<Parent>,
     mode: Mode,
+    lock_delay: Duration,
+    at_least_for: Duration,
 }
 
 /// What kind of grant is asked for; permits are checked when the request is sent.
@@ -70,6 +72,8 @@ pub enum Attempt {
     Granted(Lease),
     /// Another client has it; `remaining` says when trying again makes sense.
     Held(Holder),
+    /// Nobody has it, and nobody is granted it for `remaining` after its last grant.
+    Delayed(Delayed),
     /// Too many requests are waiting; the text names the bound.
     QueueFull(Box<str>),
     /// The authority holds as many locks as it allows; the text names the bound.
@@ -89,6 +93,8 @@ impl LockRequest {
             metadata: None,
             under: None,
             mode: Mode::Plain(LockMode::Exclusive),
+            lock_delay: Duration::ZERO,
+            at_least_for: Duration::ZERO,
         }
     }
 
@@ -148,6 +154,24 @@ impl LockRequest {
         }
     }
 
+    /// Keeps the lock closed for this long, 0 – 60 s in whole milliseconds, after the grant expired or an operator took
+    /// it; not after a release. Meanwhile nobody is granted it, and who waits keeps the place. It is for resources
+    /// that cannot be fenced: it gives what a holder has sent some time to arrive, and proves nothing. Only for an
+    /// exclusive grant.
+    pub fn lock_delay(mut self, delay: Duration) -> LockRequest {
+        self.lock_delay = delay;
+        self
+    }
+
+    /// Keeps the lock closed until this long after the grant, 0 – 24 h in whole milliseconds, however early it is
+    /// released and whatever its time to live; nobody else is granted it before, and after a release this client
+    /// neither. It is for a job that must not run twice within a period. The release says how long the lock stays
+    /// closed ([`Released::Delayed`](crate::Released::Delayed)). Only for an exclusive grant.
+    pub fn at_least_for(mut self, time: Duration) -> LockRequest {
+        self.at_least_for = time;
+        self
+    }
+
     /// Puts the grant under an existing lease: the locks live and expire together. The client id and the time
     /// to live are those of that lease. A request for a lock that is already under that lease is a repeat: it
     /// returns a second guard of the same grant, and the first guard to be dropped releases it.
@@ -179,6 +203,10 @@ impl LockRequest {
                 lock: LockName::new(&lock)?,
                 holder,
             }),
+            Attempt::Delayed(delayed) => Err(Error::Delayed {
+                lock: LockName::new(&lock)?,
+                delayed,
+            }),
             Attempt::QueueFull(message) => Err(Error::QueueFull {
                 lock: LockName::new(&lock)?,
                 message,
@@ -188,14 +216,14 @@ impl LockRequest {
         }
     }
 
-    /// Tries once without waiting; `None` if another client has the lock.
+    /// Tries once without waiting; `None` if another client has the lock, or it is closed after its last grant.
     ///
     /// # Errors
-    /// The same as [`LockRequest::acquire`], except [`Error::Held`].
+    /// The same as [`LockRequest::acquire`], except [`Error::Held`] and [`Error::Delayed`].
     pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
         match self.wait(Duration::ZERO).acquire().await {
             Ok(lease) => Ok(Some(lease)),
-            Err(Error::Held { .. }) => Ok(None),
+            Err(Error::Held { .. } | Error::Delayed { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -229,6 +257,10 @@ impl LockRequest {
             wait,
             request: RequestId::from_bytes(random::bytes()?),
             metadata,
+            delays: Delays::new(
+                whole_ms("a lock delay", self.lock_delay)?,
+                whole_ms("at least for", self.at_least_for)?,
+            )?,
         })
     }
 
@@ -271,6 +303,7 @@ impl LockRequest {
                 Attempt::Granted(lease)
             }
             Acquired::Held(holder) => Attempt::Held(holder),
+            Acquired::Delayed(delayed) => Attempt::Delayed(delayed),
             Acquired::QueueFull(message) => Attempt::QueueFull(message),
             Acquired::TooManyLocks(message) => Attempt::TooManyLocks(message),
             Acquired::TokensExhausted => Attempt::TokensExhausted,
@@ -315,13 +348,17 @@ impl PermitsRequest {
 }
 
 fn ttl(duration: Duration) -> Result<Ttl, Fault> {
+    Ok(Ttl::from_millis(whole_ms("a lease", duration)?)?)
+}
+
+fn whole_ms(what: &str, duration: Duration) -> Result<u64, Fault> {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if Duration::from_millis(millis) != duration {
         return Err(Fault::invalid(format!(
-            "a lease of {duration:?} is not a whole number of milliseconds"
+            "{what} of {duration:?} is not a whole number of milliseconds"
         )));
     }
-    Ok(Ttl::from_millis(millis)?)
+    Ok(millis)
 }
 
 /// The wait in milliseconds, rounded up, so that a wait of a microsecond does not become a try.

@@ -29,6 +29,7 @@ pub fn acquired(answer: Answer) -> Result<Acquired, Fault> {
     Ok(match outcome(answer)? {
         Outcome::Granted(granted) => Acquired::Granted(granted),
         Outcome::Held(holder) => Acquired::Held(holder),
+        Outcome::Delayed(delayed) => Acquired::Delayed(delayed),
         Outcome::QueueFull(bound) => Acquired::QueueFull(queue_full(bound)),
         Outcome::TooManyLocks { max } => Acquired::TooManyLocks(
             format!("{max} locks are held, the largest number allowed").into(),
@@ -61,7 +62,7 @@ pub fn renewed(answer: Answer) -> Result<Renewal, Fault> {
 /// As [`outcome`].
 pub fn released(answer: Answer) -> Result<Released, Fault> {
     Ok(match outcome(answer)? {
-        Outcome::Released { .. } => Released::Released,
+        Outcome::Released { delayed, .. } => Released::new(delayed),
         Outcome::Ended { how, .. } => Released::Ended(how),
         Outcome::NotHeld => Released::NotHeld,
         Outcome::Stale { highest } => Released::Stale { highest },

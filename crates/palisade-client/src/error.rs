@@ -1,6 +1,6 @@
 //! Errors of calls that return no lease.
 
-use palisade_core::{Code, Ending, Holder, Invalid, LockName, Token};
+use palisade_core::{Code, Delayed, Ending, Holder, Invalid, LockName, Token};
 
 use crate::fault::Fault;
 
@@ -18,6 +18,15 @@ pub enum Error {
         lock: LockName,
         /// The holder, and the time after which trying again makes sense.
         holder: Holder,
+    },
+    /// Nobody has the lock, and nobody is granted it for a time after its last grant.
+    #[error("{lock} is free, and closed for {} ms more after its last grant, which had token {}",
+        delayed.remaining.as_millis(), delayed.token)]
+    Delayed {
+        /// The lock.
+        lock: LockName,
+        /// The last grant's token, and the time after which trying again makes sense.
+        delayed: Delayed,
     },
     /// Too many requests are already waiting.
     #[error("{lock}: {message}")]
@@ -47,6 +56,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Held { .. } => Code::Held,
+            Error::Delayed { .. } => Code::Delayed,
             Error::QueueFull { .. } => Code::QueueFull,
             Error::TooManyLocks(_) => Code::TooManyLocks,
             Error::TokensExhausted => Code::TokensExhausted,

@@ -125,8 +125,8 @@ pub use lease::Lease;
 pub use listing::Listing;
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
-    AuthorityId, Change, ClientId, Code, Ending, GrantId, GrantRef, Holder, LeaseId, LeaseKey,
-    LockMode, LockName, LockView, Permits, Queued, Reader, Slots, Token, Ttl, slot_key,
+    AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantRef, Holder, LeaseId,
+    LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Slots, Token, Ttl, slot_key,
 };
 #[cfg(feature = "palisade")]
 pub use palisade_tls::ClientFiles as TlsFiles;

@@ -13,8 +13,8 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, LockName, LockView,
-    Renewed, RequestId, Token, Ttl, Wish,
+    AuthorityId, Change, ClientId, Delayed, Ending, GrantId, GrantRef, Granted, Holder, LockName,
+    LockView, Renewed, RequestId, Span, Token, Ttl, Wish,
 };
 
 use crate::fault::Fault;
@@ -92,7 +92,7 @@ pub trait LockService: Send + Sync + 'static {
 /// An authority whose grants are all exclusive says so before it is asked.
 ///
 /// # Errors
-/// [`Fault::Unsupported`] for a shared grant, and for permits.
+/// [`Fault::Unsupported`] for a shared grant, for permits, and for delays.
 #[cfg(any(
     feature = "etcd",
     feature = "zookeeper",
@@ -100,6 +100,11 @@ pub trait LockService: Send + Sync + 'static {
     feature = "redis"
 ))]
 pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
+    if !request.delays.is_none() {
+        return Err(Fault::unsupported(
+            "keep a lock closed after a grant (lock-delay, at-least-for)",
+        ));
+    }
     match request.mode {
         palisade_core::LockMode::Exclusive => Ok(()),
         palisade_core::LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
@@ -126,6 +131,8 @@ pub enum Acquired {
     Granted(Granted),
     /// Another client has the lock, and still had it when the wait was over.
     Held(Holder),
+    /// Nobody has the lock, and nobody is granted it for a time after its last grant.
+    Delayed(Delayed),
     /// Too many requests are waiting; the text names the bound.
     QueueFull(Box<str>),
     /// The authority holds as many locks as it allows; the text names the bound.
@@ -160,6 +167,12 @@ pub enum Renewal {
 pub enum Released {
     /// The grant was live, and is released.
     Released,
+    /// As [`Released`](Released::Released), and nobody is granted the lock for this long, because the grant asked for it
+    /// ([`LockRequest::at_least_for`](crate::LockRequest::at_least_for)).
+    Delayed {
+        /// How long, by the authority's clock, from the release.
+        remaining: Span,
+    },
     /// The grant had already ended; [`Ending::Released`] answers the repeat of a release that had succeeded.
     Ended(Ending),
     /// The authority knows no such grant.
@@ -169,6 +182,16 @@ pub enum Released {
         /// That token.
         highest: Token,
     },
+}
+
+impl Released {
+    /// A grant that was live and is released; the lock stays closed for a time, or does not.
+    pub(crate) fn new(delayed: Option<Span>) -> Released {
+        match delayed {
+            None => Released::Released,
+            Some(remaining) => Released::Delayed { remaining },
+        }
+    }
 }
 
 /// The outcomes of a revocation.

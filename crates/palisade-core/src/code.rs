@@ -49,6 +49,9 @@ codes! {
     /// Somebody else has the lock.
     Held, "held",
     "Another client has the lock, or the wait ended before the lock was free. `holder` names the client and its remaining time; `retry_after_ms` is the rest of its lease.";
+    /// The lock is free and closed for a time after its last grant.
+    Delayed, "delayed",
+    "Nobody has the lock, and nobody is granted it yet: its last grant asked for `lock_delay_ms` and expired or was revoked, or it asked for `at_least_for_ms`. `retry_after_ms` is how long that still lasts; `highest` is the token of the last grant.";
     /// The caller does not hold the lock.
     NotHeld, "not_held",
     "The caller does not hold this lock: the `lock_token` is unknown, belongs to another lock, or was released. The status is 409, not 404, because every name is a lock: the path is right, only the state does not match.";

@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 
+use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
@@ -136,6 +137,8 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     pub request: R,
     /// Free text shown with the holder.
     pub metadata: Option<Box<str>>,
+    /// How long the lock stays closed after the grant.
+    pub delays: Delays,
 }
 
 impl<K, R> Acquire<K, R> {
@@ -150,6 +153,7 @@ impl<K, R> Acquire<K, R> {
             wait: None,
             request,
             metadata: None,
+            delays: Delays::NONE,
         }
     }
 }
@@ -181,6 +185,7 @@ impl<R> Wish<R> {
             wait: self.wait,
             request: request(self.request),
             metadata: self.metadata,
+            delays: self.delays,
         }
     }
 }

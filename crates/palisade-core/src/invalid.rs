@@ -40,6 +40,19 @@ pub enum Invalid {
         /// The value given, in milliseconds.
         given_ms: u64,
     },
+    /// A lock-delay longer than [`limits::LOCK_DELAY_MS`].
+    LockDelay {
+        /// The value given, in milliseconds.
+        given_ms: u64,
+    },
+    /// An at-least-for longer than [`limits::AT_LEAST_FOR_MS`].
+    AtLeastFor {
+        /// The value given, in milliseconds.
+        given_ms: u64,
+    },
+    /// A lock-delay or an at-least-for, asked for with a shared grant or with permits, or a downgrade of a grant that
+    /// has one.
+    DelaysOfShared,
     /// Not 32 hexadecimal digits.
     LeaseKey,
     /// Not 32 hexadecimal digits.
@@ -135,6 +148,20 @@ impl fmt::Display for Invalid {
                 f,
                 "a wait of {given_ms} ms is outside 0 ..= {} ms",
                 limits::MAX_WAIT.as_millis()
+            ),
+            Invalid::LockDelay { given_ms } => write!(
+                f,
+                "a lock delay of {given_ms} ms is outside 0 ..= {} ms",
+                limits::LOCK_DELAY_MS
+            ),
+            Invalid::AtLeastFor { given_ms } => write!(
+                f,
+                "at least for {given_ms} ms is outside 0 ..= {} ms",
+                limits::AT_LEAST_FOR_MS
+            ),
+            Invalid::DelaysOfShared => f.write_str(
+                "lock-delay and at-least-for belong to exclusive grants: leave both out of a request for a shared \
+                 grant or for permits, and release a grant that has one before you ask for a shared one",
             ),
             Invalid::LeaseKey => f.write_str("lock_token must be 32 hexadecimal digits"),
             Invalid::RequestId => f.write_str("request_id must be 32 hexadecimal digits"),

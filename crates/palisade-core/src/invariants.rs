@@ -30,7 +30,7 @@ pub const ALL: &[Invariant] = &[
         holds: tokens_below_counter,
     },
     Invariant {
-        name: "every lock is held, or kept for an orphan (A10)",
+        name: "every lock is held, kept for an orphan (A10), or closed for a time (D1)",
         holds: every_lock_is_held_or_kept,
     },
     Invariant {
@@ -113,7 +113,9 @@ fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
         first.is_some_and(|first| tables.waiters[first].orphan.is_some())
     };
     grants.all(|(_, grant)| tables.leases.get(grant.lease()).is_some())
-        && tables.kept_locks().all(|(lock, _)| orphan_is_first(lock))
+        && tables
+            .kept_locks()
+            .all(|(lock, _)| tables.closed(lock).is_some() || orphan_is_first(lock))
 }
 
 fn readers_are_in_order(machine: &Machine) -> bool {

@@ -24,6 +24,7 @@ extern crate std;
 
 pub mod code;
 pub mod command;
+pub mod delays;
 pub mod fence;
 pub mod holder;
 pub mod id;
@@ -39,14 +40,15 @@ pub mod token;
 
 pub use code::Code;
 pub use command::{Acquire, Away, Command, Entry, GrantRef, LockMode, Under, Wish};
+pub use delays::Delays;
 pub use id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 pub use invalid::Invalid;
 pub use limits::Limits;
 pub use machine::Machine;
 pub use name::{AuthorityId, ClientId, LockName};
 pub use outcome::{
-    Change, Effect, Ending, Event, Granted, Holder, LockView, Outcome, QueueBound, Queued, Reader,
-    Renewed,
+    Change, Delayed, Effect, Ending, Event, Granted, Holder, LockView, Outcome, QueueBound, Queued,
+    Reader, Renewed,
 };
 pub use permits::{Permits, Slots, slot_key};
 pub use time::{Span, Timestamp, Ttl, WallTime};

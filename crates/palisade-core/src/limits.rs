@@ -14,6 +14,12 @@ pub const REASON_BYTES: usize = 256;
 /// Longest a request may wait in a queue: there is no unbounded wait.
 pub const MAX_WAIT: Span = Span::from_millis(24 * 60 * 60 * 1000);
 
+/// Longest lock-delay (rule D1), in milliseconds: a minute.
+pub const LOCK_DELAY_MS: u32 = 60_000;
+
+/// Longest time for which a grant may keep others out from its beginning (rule H1), in milliseconds: a day.
+pub const AT_LEAST_FOR_MS: u32 = 24 * 60 * 60 * 1000;
+
 /// An authority that was away for this long or longer gives every live lease its full time again.
 pub const STALL: Span = Span::from_millis(500);
 

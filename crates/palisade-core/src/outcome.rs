@@ -20,12 +20,16 @@ pub enum Outcome {
     Queued,
     /// Someone else has the lock.
     Held(Holder),
+    /// Nobody has the lock, and it is closed for a time after its last grant (rules D1 and H1).
+    Delayed(Delayed),
     /// The lease lasts a full time to live again.
     Renewed(Renewed),
     /// The grant is given up.
     Released {
         /// Its number: the token it had, or its [`GrantId`] if it was shared.
         token: Token,
+        /// How long the lock stays closed, if the grant asked for that (rule H1).
+        delayed: Option<Span>,
     },
     /// The operator took the lock away.
     Revoked {
@@ -127,6 +131,15 @@ pub struct Holder {
     pub remaining: Span,
 }
 
+/// A lock that is closed: nobody has it, and nobody is granted it, its last holder included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delayed {
+    /// The token of the last grant.
+    pub token: Token,
+    /// How long until the lock is granted again, by the authority's clock.
+    pub remaining: Span,
+}
+
 /// How a grant ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
@@ -204,6 +217,8 @@ pub enum Change {
         how: Ending,
         /// What the operator said, for a revocation.
         reason: Option<Box<str>>,
+        /// How long the lock stays closed from now.
+        delayed: Option<Span>,
     },
 }
 
@@ -214,6 +229,8 @@ pub struct LockView {
     pub lock: LockName,
     /// Its holder, if any; of several readers the oldest.
     pub holder: Option<Holder>,
+    /// How long nobody is granted it, if it is free and closed.
+    pub delayed: Option<Span>,
     /// The lease the grant is under.
     pub lease: Option<LeaseId>,
     /// The wall clock at the grant.
@@ -269,6 +286,7 @@ impl LockView {
         LockView {
             lock,
             holder: None,
+            delayed: None,
             lease: None,
             acquired_at: None,
             metadata: None,

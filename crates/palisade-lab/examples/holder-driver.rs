@@ -214,7 +214,7 @@ impl Driver {
             return Ok(json!({"result": "already_released"}));
         };
         let result = match lease.release().await? {
-            Released::Released => "released",
+            Released::Released | Released::Delayed { .. } => "released",
             Released::Ended(palisade_client::Ending::Released) => "already_released",
             _ => "over",
         };

@@ -93,7 +93,7 @@ impl Lane for Adapter {
         Box::pin(async move {
             let grant = self.grant.take().ok_or("nothing is held")?;
             match self.service.release(grant).await? {
-                Released::Released => Ok(()),
+                Released::Released | Released::Delayed { .. } => Ok(()),
                 other => Err(format!("not released: {other:?}").into()),
             }
         })

@@ -51,6 +51,7 @@ impl Row {
 /// Every code, in the order of [`Code`].
 pub const TABLE: [Row; Code::ALL.len()] = [
     row(Code::Held, 409, Grpc::Ok, Retry::Later),
+    row(Code::Delayed, 409, Grpc::Ok, Retry::Later),
     row(Code::NotHeld, 409, Grpc::Ok, Retry::No),
     row(Code::Expired, 410, Grpc::Ok, Retry::No),
     row(Code::Revoked, 410, Grpc::Ok, Retry::No),

@@ -6,6 +6,7 @@
 //!      ▼                      ├ holding  renewal, expiry, release, repeats, `show`
 //!      │                      ├ sharing  readers and writers
 //!      │                      ├ permits  semaphores
+//!      │                      ├ delays   locks that stay closed after a grant
 //!   run(subject, habit) ──────┤ leaving  cancelled, abandoned, dead and stopped clients
 //!      │                      └ away     a server that is killed, a connection that is cut
 //!      ▼
@@ -43,6 +44,7 @@
 //! compared with the failures that are expected.
 
 mod away;
+mod delays;
 mod holding;
 mod leaving;
 mod permits;
@@ -156,6 +158,7 @@ pub async fn run<S: Subject>(subject: &Arc<S>, habit: Habit) -> Report {
     holding::checks(&context, &mut report).await;
     sharing::checks(&context, &mut report).await;
     permits::checks(&context, &mut report).await;
+    delays::checks(&context, &mut report).await;
     leaving::checks(&context, &mut report).await;
     away::checks(&context, &mut report).await;
     report

@@ -3,9 +3,9 @@
 use std::error::Error as StdError;
 
 use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, Invalid, LeaseId,
-    LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed, Slots, Span, Token,
-    Ttl, WallTime, limits,
+    AuthorityId, Change, ClientId, Delayed, Delays, Ending, GrantId, GrantRef, Granted, Holder,
+    Invalid, LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed,
+    Slots, Span, Token, Ttl, WallTime, limits,
 };
 use palisade_proto::{Code, v1 as pb};
 use pb::acquire_option::Option as AcquireOption;
@@ -31,13 +31,25 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
         request_id: bytes(request.request.as_bytes()),
         metadata: request.metadata.map_or_else(String::new, String::from),
         options: match request.mode {
-            LockMode::Exclusive => Vec::new(),
+            LockMode::Exclusive => delays(request.delays),
             LockMode::Shared => vec![option(AcquireOption::Mode(pb::LockMode::Shared.into()))],
             LockMode::Permits(permits) => vec![option(AcquireOption::Permits(pb::Permits {
                 count: permits.wanted(),
                 of: permits.of(),
             }))],
         },
+    }
+}
+
+fn delays(delays: Delays) -> Vec<pb::AcquireOption> {
+    // Both are bounded far below the range of the field.
+    let ms = |span: Span| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
+    match delays.is_none() {
+        true => Vec::new(),
+        false => vec![option(AcquireOption::Delays(pb::Delays {
+            lock_delay_ms: ms(delays.lock_delay()),
+            at_least_for_ms: ms(delays.at_least_for()),
+        }))],
     }
 }
 
@@ -97,6 +109,10 @@ pub(super) fn acquired(outcome: Outcome, mode: LockMode) -> Result<Acquired, Fau
         Outcome::Held(other) => Acquired::Held(holder(other)?),
         Outcome::Ended(ended) => Acquired::Over(Some(ending(ended.how)?)),
         Outcome::Error(error) => match Code::from_name(&error.code) {
+            Some(Code::Delayed) => Acquired::Delayed(Delayed {
+                token: token(error.highest)?,
+                remaining: Span::from_millis(error.retry_after_ms),
+            }),
             Some(Code::QueueFull) => Acquired::QueueFull(error.message.into()),
             Some(Code::TooManyLocks) => Acquired::TooManyLocks(error.message.into()),
             Some(Code::TokensExhausted) => Acquired::TokensExhausted,
@@ -132,7 +148,7 @@ pub(super) fn renewal(outcome: Outcome) -> Result<Renewal, Fault> {
 
 pub(super) fn released(outcome: Outcome) -> Result<Released, Fault> {
     Ok(match outcome {
-        Outcome::Released(_) => Released::Released,
+        Outcome::Released(released) => Released::new(delayed(released.delayed_ms)),
         other => match not_live(other)? {
             NotLive::Ended(how) => Released::Ended(how),
             NotLive::NotHeld => Released::NotHeld,
@@ -237,6 +253,7 @@ pub(super) fn event(event: pb::Event) -> Result<WatchEvent, Fault> {
         Some(pb::event::Change::Ended(how)) => Change::Ended {
             how: ending(how)?,
             reason: (!event.reason.is_empty()).then(|| event.reason.into()),
+            delayed: delayed(event.delayed_ms),
         },
         None => return Err(empty()),
     };
@@ -278,6 +295,7 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
     Ok(LockView {
         lock: LockName::new(&lock.lock).map_err(malformed)?,
         holder: lock.holder.map(holder).transpose()?,
+        delayed: delayed(lock.delayed_ms),
         lease: if held {
             Some(LeaseId(token(lock.lease_id)?))
         } else {
@@ -331,6 +349,11 @@ fn queued(queued: pb::Queued) -> Result<Queued, Fault> {
         waited: Span::from_millis(queued.waited_ms),
         remaining: Span::from_millis(queued.remaining_ms),
     })
+}
+
+/// How long a lock is closed; 0 means that it is not.
+fn delayed(ms: u64) -> Option<Span> {
+    (ms != 0).then(|| Span::from_millis(ms))
 }
 
 /// The slots of permits, each once.

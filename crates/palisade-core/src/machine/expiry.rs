@@ -206,7 +206,9 @@ impl Machine {
     #[inline]
     pub(super) fn expire_due(&mut self, alone: bool, effects: &mut Vec<Effect>) {
         let (waits, leases) = (&mut self.tables.wait_timers, &mut self.tables.lease_timers);
-        if waits.pass(self.now) & leases.pass(self.now) {
+        let pass = waits.pass(self.now) & leases.pass(self.now);
+        let opens = self.tables.first_opening();
+        if pass && opens.is_none_or(|opens| opens > self.now) {
             return;
         }
         self.end_due(alone, effects);
@@ -229,6 +231,11 @@ impl Machine {
         {
             let grant = self.tables.first_grant(lease);
             self.end_and_wake(grant, Ending::Expired, None, effects);
+        }
+        while self.ended < most
+            && let Some(lock) = self.tables.first_to_open(self.now)
+        {
+            self.open_due(lock, effects);
         }
     }
 

@@ -3,14 +3,16 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::delays::Closing;
 use super::expiry::Expiry;
 use super::grant::Grant;
 use super::memory::{Asked, Over};
 use super::record::{Contender, Lease, Owner};
 use super::share::is_share;
-use super::slab::Slot;
+use super::slab::{NIL, Slot};
 use super::{Machine, waiting};
 use crate::command::{Acquire, GrantRef, LockMode, Under};
+use crate::delays::Delays;
 use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
 use crate::invalid::Invalid;
 use crate::limits;
@@ -33,7 +35,7 @@ pub(super) enum LeaseFor {
 pub(super) enum Standing {
     /// It has no record.
     Free,
-    /// Nobody holds it, and it is kept for an orphan.
+    /// Nobody holds it, and it is kept for an orphan, or closed.
     Kept(Slot),
     /// It has readers.
     Shared(Slot),
@@ -142,6 +144,7 @@ impl Machine {
         if let LockMode::Permits(permits) = acquire.mode {
             Machine::check_permits(&acquire.lock, permits)?;
         }
+        Machine::check_delays(acquire)?;
         match acquire.under {
             Under::New { ttl, .. } => self.check_ttl(ttl),
             Under::Existing { .. } => Ok(()),
@@ -194,7 +197,7 @@ impl Machine {
 
     pub(super) fn wait_or_deny(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
         match acquire.wait {
-            None | Some(Span::ZERO) => Outcome::Held(self.ahead_of(acquire.mode, lock)),
+            None | Some(Span::ZERO) => self.denial(acquire.mode, lock),
             Some(wait) => self.enqueue(lock, acquire, wait),
         }
     }
@@ -272,7 +275,7 @@ impl Machine {
             return self.grant_first_share(acquire, token, lease, effects);
         }
         let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
-        self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
+        self.finish_grant(lock, acquire.metadata, acquire.delays, Span::ZERO, effects)
     }
 
     /// The same client takes its own lock back: a new, higher token, and its former life is fenced.
@@ -283,6 +286,9 @@ impl Machine {
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
+        if acquire.mode == LockMode::Shared && self.tables.closing(grant) != Closing::NONE {
+            return Outcome::Invalid(Invalid::DelaysOfShared);
+        }
         let Some(token) = self.draw() else {
             return Outcome::TokensExhausted;
         };
@@ -297,7 +303,7 @@ impl Machine {
             return granted;
         }
         self.tables.regrant(lock, token, self.wall, lease);
-        self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
+        self.finish_grant(lock, acquire.metadata, acquire.delays, Span::ZERO, effects)
     }
 
     /// Grants a lock whose last grant just ended, to a request from its queue.
@@ -318,7 +324,7 @@ impl Machine {
             return self.grant_share(lock, token, lease, mode, metadata, waited, effects);
         }
         self.tables.regrant(lock, token, self.wall, lease);
-        self.finish_grant(lock, waiter.metadata, waited, effects)
+        self.finish_grant(lock, waiter.metadata, waiter.delays, waited, effects)
     }
 
     /// Draws the next token. The grant follows in the same entry, so grant order is token order.
@@ -343,11 +349,13 @@ impl Machine {
         &mut self,
         lock: Slot,
         metadata: Option<Box<str>>,
+        delays: Delays,
         waited: Span,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         self.changed = true;
         self.tables.set_metadata(lock, metadata);
+        self.tables.set_closing(lock, delays, self.now);
         let grant = self.tables.grant_on(lock);
         let ttl = self.tables.held_by_writer(lock).1.ttl;
         self.event(grant, Change::Granted { ttl }, effects);
@@ -419,8 +427,13 @@ impl Machine {
             Err(missing) => return self.missing(grant, missing),
         };
         let token = self.tables.grant(live).token();
+        let delayed = match is_share(live) {
+            true => None,
+            false => self.closed_after(live, Ending::Released),
+        };
+        let delayed = delayed.map(|until| until.since(self.now));
         self.end_and_wake(live, Ending::Released, None, effects);
-        Outcome::Released { token }
+        Outcome::Released { token, delayed }
     }
 
     pub(super) fn revoke(
@@ -460,12 +473,30 @@ impl Machine {
             return self.leave_phase(grant, how, reason, effects);
         }
         let lock = grant;
-        let waits = self.tables.first_waiter(lock).is_some();
-        let last = waits.then(|| self.holder_by(grant));
+        if self.tables.locks[lock].extra != NIL {
+            return self.end_and_close(lock, how, reason, effects);
+        }
         self.end(grant, how, reason, effects);
+        self.tables.close_lock(lock);
+    }
+
+    /// As [`Machine::end_and_wake`], for the writer of a lock that may have a queue, or is closed for a time.
+    fn end_and_close(
+        &mut self,
+        lock: Slot,
+        how: Ending,
+        reason: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let waits = self.tables.first_waiter(lock).is_some();
+        let last = waits.then(|| Outcome::Held(self.holder_by(lock)));
+        let until = self.closed_after(lock, how);
+        self.end(lock, how, reason, effects);
+        self.close(lock, how, until);
         match last {
             Some(last) => self.wake(lock, &last, effects),
-            None => self.tables.close_lock(lock),
+            None if until.is_none() => self.tables.close_lock(lock),
+            None => {}
         }
     }
 
@@ -482,7 +513,13 @@ impl Machine {
         }
         self.changed = true;
         self.ended += 1;
-        self.event(grant, Change::Ended { how, reason }, effects);
+        let delayed = self.closed_after(grant, how);
+        let change = Change::Ended {
+            how,
+            reason,
+            delayed: delayed.map(|until| until.since(self.now)),
+        };
+        self.event(grant, change, effects);
         let (ends, lease) = self.tables.held_by_writer(grant);
         self.over.remember(Over {
             key: lease.key,

@@ -18,6 +18,7 @@
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
 
+mod delays;
 mod expiry;
 mod grant;
 mod grants;
@@ -36,6 +37,7 @@ pub(crate) mod tables;
 mod waiting;
 pub(crate) mod wheel;
 
+pub use delays::Closing;
 pub use expiry::Expiry;
 pub use memory::{Answered, Over};
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
@@ -195,6 +197,7 @@ impl Machine {
         let due = [
             self.tables.lease_timers.next(),
             self.tables.wait_timers.next(),
+            self.tables.first_opening(),
         ];
         due.into_iter().flatten().min()
     }
@@ -230,6 +233,9 @@ impl Machine {
             }
             lease.expires = lease.expires.max(now.after(lease.ttl.span()));
             self.changed = true;
+        }
+        if let Away::Restarted | Away::Led = away {
+            self.delay_again(before);
         }
         match away {
             Away::Restarted => self.forget_waiters(),

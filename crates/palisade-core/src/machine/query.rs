@@ -145,8 +145,14 @@ impl Machine {
 
     fn view_slot(&self, slot: Slot, now: Timestamp) -> Option<LockView> {
         let name = self.tables.locks[slot].name.clone();
-        if self.tables.is_kept(slot) {
+        let closed = self.closed_then(slot, now);
+        if closed.is_some() || self.tables.is_kept(slot) {
+            let opened = self.tables.closed(slot).is_some() && closed.is_none();
+            if opened && self.tables.waiting(slot) == 0 {
+                return None;
+            }
             return Some(LockView {
+                delayed: closed.map(|until| until.since(now)),
                 permits: self.tables.permits(slot),
                 waiters: self.tables.waiting(slot),
                 ..LockView::free(name)

@@ -2,15 +2,17 @@
 
 use alloc::boxed::Box;
 
+use super::delays::Closing;
 use super::grant::Grant;
 use super::share::Readers;
 use super::slab::{NIL, Slot};
 use crate::command::{LockMode, Under};
+use crate::delays::Delays;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl};
 
-/// A lock that is held, or kept for an orphan that is first in its queue. Any other lock has no record.
+/// A lock that is held, or kept for an orphan that is first in its queue, or closed for a time. Any other lock has no record.
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
     pub(crate) name: LockName,
@@ -30,6 +32,10 @@ pub(crate) struct Extra {
     pub(super) readers: Readers,
     /// How many permits there are, if the lock is a semaphore.
     pub(super) permits: Option<u32>,
+    /// What the grant said of the time after it.
+    pub(super) closing: Closing,
+    /// Nobody has the lock, and it is closed until then.
+    pub(super) closed: Option<Timestamp>,
 }
 
 /// A live lease. It ends with its last grant.
@@ -99,6 +105,7 @@ pub(crate) struct Waiter {
     pub(crate) client: Owner,
     pub(crate) under: Under,
     pub(crate) metadata: Option<Box<str>>,
+    pub(crate) delays: Delays,
     pub(crate) since: Timestamp,
     pub(crate) deadline: Timestamp,
     /// An orphan, until its caller repeats the request: until when its place is kept, at most its deadline.
@@ -133,6 +140,8 @@ impl Extra {
             waiting: 0,
             readers: Readers::NONE,
             permits: None,
+            closing: Closing::NONE,
+            closed: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::iter::Peekable;
 
+use super::delays::Closing;
 use super::expiry::Expiry;
 use super::grant::Grant;
 use super::memory::{Answered, Endings, Ring};
@@ -21,6 +22,7 @@ use super::snapshot::{
     GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord,
 };
 use super::{Machine, Tables};
+use crate::command::LockMode;
 use crate::id::{LeaseKey, Principal};
 use crate::limits;
 use crate::name::LockName;
@@ -155,6 +157,7 @@ impl Grants {
     fn take(&mut self, grant: GrantRecord) -> Result<(), Corrupt> {
         let slot = self.add(grant.lock, grant.token, grant.wall)?;
         self.tables.set_metadata(slot, grant.metadata);
+        self.tables.restore_closing(slot, grant.closing);
         self.under.push(grant.key);
         Ok(())
     }
@@ -208,6 +211,16 @@ impl Grants {
         let lock = self.add(kept.lock, kept.last, WallTime::default())?;
         if kept.permits.is_some() {
             self.tables.extra_mut(lock).permits = kept.permits;
+        }
+        if let Some((until, lock_delay)) = kept.closed {
+            if kept.permits.is_some() {
+                return Err(Corrupt("a semaphore is closed for a time"));
+            }
+            let closing = Closing {
+                lock_delay,
+                reserved: None,
+            };
+            self.tables.close_until(lock, until, closing);
         }
         Ok(())
     }
@@ -342,7 +355,7 @@ impl Machine {
         }
     }
 
-    /// Each kept lock is there for an orphan, and nobody has its last token.
+    /// Each lock that nobody holds is closed or there for an orphan, and nobody has its last token.
     fn check_kept(&self) -> Result<(), Corrupt> {
         let last: BTreeSet<Token> = self.tables.kept_locks().map(|(_, last)| last).collect();
         let is_held = |(_, grant): (Slot, &Grant)| last.contains(&grant.token());
@@ -354,7 +367,9 @@ impl Machine {
                 return Err(Corrupt("a lock's last token is not below the counter"));
             }
             let first = self.tables.first_waiter(slot);
-            if first.is_none_or(|first| self.tables.waiters[first].orphan.is_none()) {
+            if self.tables.closed(slot).is_none()
+                && first.is_none_or(|first| self.tables.waiters[first].orphan.is_none())
+            {
                 return Err(Corrupt("a lock is kept for nobody"));
             }
         }
@@ -390,6 +405,11 @@ impl Machine {
         if waiter.mode.permits().is_some() != self.tables.permits(lock).is_some() {
             return Err(Corrupt("a request waits for a lock of another kind"));
         }
+        if waiter.mode != LockMode::Exclusive && !waiter.delays.is_none() {
+            return Err(Corrupt(
+                "a request for a shared grant says what is after it",
+            ));
+        }
         let latest = waiter.deadline.min(self.now.after(limits::ORPHAN_WINDOW));
         if waiter.orphan.is_some_and(|until| until > latest) {
             return Err(Corrupt("an orphan's place is kept for too long"));
@@ -400,6 +420,7 @@ impl Machine {
             client: Owner::NONE,
             under: waiter.under,
             metadata: waiter.metadata,
+            delays: waiter.delays,
             since: waiter.since,
             deadline: waiter.deadline,
             orphan: waiter.orphan,

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::delays::Closing;
 use super::expiry::Expiry;
 use super::grants::{LeaseFor, is_meant};
 use super::memory::Over;
@@ -150,7 +151,12 @@ impl Machine {
         let lock = self.tables.lock_of(share);
         self.changed = true;
         self.ended += 1;
-        self.event(share, Change::Ended { how, reason }, effects);
+        let change = Change::Ended {
+            how,
+            reason,
+            delayed: None,
+        };
+        self.event(share, change, effects);
         let (ends, lease) = self.tables.held(share);
         self.over.remember(Over {
             key: lease.key,
@@ -172,7 +178,7 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let lock = self.tables.lock_of(share);
-        let last = self.holder_by(share);
+        let last = Outcome::Held(self.holder_by(share));
         self.end(share, how, reason, effects);
         if !self.tables.is_shared(lock) || self.tables.permits(lock).is_some() {
             self.wake(lock, &last, effects);
@@ -188,6 +194,9 @@ impl Machine {
         metadata: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
+        if self.tables.closing(grant) != Closing::NONE {
+            return Outcome::Invalid(Invalid::DelaysOfShared);
+        }
         let Some(number) = self.draw() else {
             return Outcome::TokensExhausted;
         };
@@ -211,7 +220,7 @@ impl Machine {
     #[inline(never)]
     pub(super) fn admit(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
         if self.tables.first_waiter(lock).is_some() {
-            self.wake(lock, &self.ahead_on(lock), effects);
+            self.wake(lock, &self.denial(LockMode::Exclusive, lock), effects);
         }
     }
 
@@ -222,6 +231,9 @@ impl Machine {
     pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
         if self.tables.permits(lock).is_some() {
             return self.bring_up_semaphore(lock, effects);
+        }
+        if self.tables.closed(lock).is_some() {
+            return self.open_due(lock, effects);
         }
         let most = match self.expiry {
             Expiry::Whole => u32::MAX,

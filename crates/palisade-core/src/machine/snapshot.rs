@@ -7,14 +7,17 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::delays::Closing;
 use super::memory::{Answered, Over};
+use super::share::is_share;
 use super::slab::Slot;
 use crate::command::{LockMode, Under};
+use crate::delays::Delays;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
 use crate::permits::Slots;
-use crate::time::{Timestamp, Ttl, WallTime};
+use crate::time::{Span, Timestamp, Ttl, WallTime};
 use crate::token::Token;
 
 /// One record of a snapshot. They come in this order: the head, leases by id, exclusive grants by token, shared
@@ -29,7 +32,7 @@ pub enum Record {
     Grant(GrantRecord),
     /// A live shared grant.
     Share(ShareRecord),
-    /// A lock that nobody holds, kept for an orphan.
+    /// A lock that nobody holds, closed or kept for an orphan.
     Kept(KeptRecord),
     /// A request that waits.
     Waiter(WaiterRecord),
@@ -101,6 +104,8 @@ pub struct GrantRecord {
     pub wall: WallTime,
     /// What the holder said about itself.
     pub metadata: Option<Box<str>>,
+    /// What it said of the time after it; nothing, of a shared one.
+    pub closing: Closing,
 }
 
 /// A live shared grant.
@@ -114,7 +119,7 @@ pub struct ShareRecord {
     pub permits: Option<(u32, Slots)>,
 }
 
-/// A lock that nobody holds, kept for an orphan that is first in its queue.
+/// A lock that nobody holds: closed for a time, or kept for an orphan that is first in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptRecord {
     /// The lock.
@@ -123,6 +128,8 @@ pub struct KeptRecord {
     pub last: Token,
     /// Of a semaphore: how many permits it has.
     pub permits: Option<u32>,
+    /// Of a closed one: until when, and the delay that is running.
+    pub closed: Option<(Timestamp, Span)>,
 }
 
 /// A request that waits.
@@ -142,6 +149,8 @@ pub struct WaiterRecord {
     pub under: Under,
     /// Text for the grant.
     pub metadata: Option<Box<str>>,
+    /// What it says of the time after its grant.
+    pub delays: Delays,
     /// Since when it waits.
     pub since: Timestamp,
     /// Until when.
@@ -239,6 +248,10 @@ impl Machine {
             key: self.tables.lease_of(slot).key,
             wall: grant.wall(),
             metadata: self.tables.metadata_of(slot).map(Box::from),
+            closing: match is_share(slot) {
+                true => Closing::NONE,
+                false => self.tables.closing(lock),
+            },
         }
     }
 
@@ -247,6 +260,10 @@ impl Machine {
             lock: self.tables.locks[slot].name.clone(),
             last: self.tables.grant(slot).token(),
             permits: self.tables.permits(slot),
+            closed: self
+                .tables
+                .closed(slot)
+                .map(|until| (until, self.tables.closing(slot).lock_delay)),
         })
     }
 
@@ -260,6 +277,7 @@ impl Machine {
             mode: waiter.mode,
             under: waiter.under,
             metadata: waiter.metadata.clone(),
+            delays: waiter.delays,
             since: waiter.since,
             deadline: waiter.deadline,
             orphan: waiter.orphan,

@@ -1,6 +1,7 @@
 //! The tables, and the few ways in which records are tied to one another.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use core::hash::BuildHasher;
 
 use super::expiry::Timers;
@@ -33,6 +34,8 @@ pub(crate) struct Tables {
     pub(crate) lease_timers: Timers,
     pub(crate) wait_timers: Timers,
     pub(super) short: Short,
+    /// Locks that are closed, by when they open and their last token.
+    pub(super) closed_locks: BTreeMap<(Timestamp, Token), Slot>,
 }
 
 impl Tables {
@@ -52,6 +55,7 @@ impl Tables {
             lease_timers: Timers::new(now),
             wait_timers: Timers::new(now),
             short: Short::default(),
+            closed_locks: BTreeMap::new(),
         }
     }
 
@@ -77,6 +81,7 @@ impl Tables {
             names: others.names,
             extras: others.extras,
             shares: others.shares,
+            closed_locks: others.closed_locks,
             ..self
         }
     }

@@ -6,9 +6,11 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::grants::{LeaseFor, reused};
 use super::record::{Contender, Owner, Waiter};
+use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
 use crate::command::{Acquire, GrantRef, LockMode, Under};
+use crate::delays::Delays;
 use crate::id::{Principal, RequestId};
 use crate::limits;
 use crate::outcome::{Effect, Ending, Holder, Outcome, QueueBound};
@@ -19,6 +21,7 @@ pub(super) struct Next {
     pub(super) lease: LeaseFor,
     pub(super) mode: LockMode,
     pub(super) metadata: Option<Box<str>>,
+    pub(super) delays: Delays,
     pub(super) since: Timestamp,
 }
 
@@ -26,7 +29,7 @@ impl Machine {
     pub(super) fn enqueue(&mut self, lock: Slot, acquire: Acquire, wait: Span) -> Outcome {
         // Who may wait has an id to be called by; without one the answer could never be given.
         let Some(request) = acquire.request else {
-            return Outcome::Held(self.ahead_of(acquire.mode, lock));
+            return self.denial(acquire.mode, lock);
         };
         if let Some(bound) = self.queue_bound(lock, self.contender(&acquire.client)) {
             return Outcome::QueueFull(bound);
@@ -39,6 +42,7 @@ impl Machine {
             client: Owner::NONE,
             under: without_ttl(acquire.under),
             metadata: acquire.metadata,
+            delays: acquire.delays,
             since: self.now,
             deadline: self.now.after(wait),
             orphan: None,
@@ -92,7 +96,7 @@ impl Machine {
     /// Grants a lock that waited for this very request, if no reader is in its way. Its caller is there, and gets the
     /// answer by itself.
     fn hand_over(&mut self, lock: Slot, request: RequestId, effects: &mut Vec<Effect>) -> Outcome {
-        self.wake(lock, &self.ahead_on(lock), effects);
+        self.wake(lock, &self.denial(LockMode::Exclusive, lock), effects);
         let caller = self.by;
         let is_its = |effect: &Effect| matches!(effect, Effect::Settled { by, request: its, .. } if (*by, *its) == (caller, request));
         match effects
@@ -122,8 +126,17 @@ impl Machine {
 
     /// Gives a lock that no writer holds to the first waiter that is still there (rule A10), keeps it if that
     /// one is an orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that
-    /// goes on (S6). `last` is who had it, or was ahead.
-    pub(super) fn wake(&mut self, lock: Slot, last: &Holder, effects: &mut Vec<Effect>) {
+    /// goes on (S6). A lock that is closed stays so until its instant. `last` is what a request was told that came just
+    /// before.
+    pub(super) fn wake(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
+        match self.tables.closed(lock) {
+            Some(until) if until > self.now => return,
+            Some(_) => {
+                self.tables.open_again(lock);
+                (self.changed, self.ended) = (true, self.ended + 1);
+            }
+            None => {}
+        }
         while let Some(first) = self.tables.first_waiter(lock) {
             let Waiter { orphan, mode, .. } = self.tables.waiters[first];
             let is_over = self.tables.waiters[first].ends() <= self.now;
@@ -163,16 +176,13 @@ impl Machine {
     fn next_or_gone(
         &mut self,
         lock: Slot,
-        last: &Holder,
+        last: &Outcome,
         client: Contender<'_>,
         waiter: &Waiter,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         if waiter.deadline <= self.now {
-            return Outcome::Held(Holder {
-                remaining: Span::ZERO,
-                ..last.clone()
-            });
+            return at_once(last);
         }
         let name = &self.tables.locks[lock].name;
         let lease = match self.peek_lease(name, client, &waiter.under) {
@@ -180,6 +190,7 @@ impl Machine {
             Err(outcome) => return outcome,
         };
         let (mode, metadata, since) = (waiter.mode, waiter.metadata.clone(), waiter.since);
+        let delays = waiter.delays;
         if let LeaseFor::Live(lease) = lease
             && let Some(share) = self.tables.find_share(lock, lease)
         {
@@ -196,6 +207,7 @@ impl Machine {
                 lease,
                 mode,
                 metadata,
+                delays,
                 since,
             },
             effects,
@@ -206,7 +218,9 @@ impl Machine {
     /// a repeat begins anew.
     pub(super) fn time_out(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
         let Waiter { lock, orphan, .. } = self.tables.waiters[slot];
-        let outcome = orphan.is_none().then(|| Outcome::Held(self.ahead_on(lock)));
+        let outcome = orphan
+            .is_none()
+            .then(|| self.denial(LockMode::Exclusive, lock));
         self.leave(slot, outcome, effects);
     }
 
@@ -226,7 +240,7 @@ impl Machine {
         } = self.tables.waiters[slot];
         let by = self.tables.principal_of(client);
         let open = !self.tables.is_exclusive(lock);
-        let ahead = open.then(|| self.ahead_on(lock));
+        let ahead = open.then(|| self.denial(LockMode::Exclusive, lock));
         self.tables.dequeue(slot);
         match outcome {
             Some(outcome) => self.settle(by, request, lock, outcome, effects),
@@ -308,6 +322,9 @@ impl Machine {
                 token: Some(granted.number()),
             };
             if let Some(live) = self.live_grant(&grant) {
+                if !is_share(live) {
+                    self.tables.forget_reservation(live);
+                }
                 self.end_and_wake(live, Ending::Released, None, effects);
             }
         }
@@ -323,7 +340,9 @@ impl Machine {
         }
         let kept: Vec<Slot> = self.tables.kept_locks().map(|(slot, _)| slot).collect();
         for slot in kept {
-            self.tables.close_lock(slot);
+            if self.tables.closed(slot).is_none() {
+                self.tables.close_lock(slot);
+            }
         }
     }
 
@@ -342,6 +361,17 @@ impl Machine {
             self.tables.wait_timers.insert(slot, until);
         }
     }
+}
+
+/// What a request is told that is too late by this instant: what `last` says, and that nothing is left of it.
+fn at_once(last: &Outcome) -> Outcome {
+    let mut outcome = last.clone();
+    match &mut outcome {
+        Outcome::Held(holder) => holder.remaining = Span::ZERO,
+        Outcome::Delayed(delayed) => delayed.remaining = Span::ZERO,
+        _ => {}
+    }
+    outcome
 }
 
 /// The lease's time to live was compared when the request came; it may change while it waits.

@@ -70,6 +70,7 @@ impl Client {
             wait: wait.map(Span::from_millis),
             request: Some(request),
             metadata: None,
+            delays: palisade_core::Delays::NONE,
         };
         let floor = hold(&self.world.check).highest();
         let until = now() + PATIENCE;
@@ -191,8 +192,8 @@ impl Client {
         }
         let (reply, answer) = oneshot::channel();
         let inbox = network.host(node).inbox.clone();
-        let sent = inbox.map(|inbox| inbox.send(Ask { request, reply }));
-        if !matches!(sent, Some(Ok(()))) {
+        let sent = inbox.is_some_and(|inbox| inbox.send(Ask { request, reply }).is_ok());
+        if !sent {
             return unavailable();
         }
         let Ok(said) = answer.await else {

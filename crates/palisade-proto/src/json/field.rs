@@ -41,6 +41,8 @@ field!(metadata: String = text, "a string of 0 ..= 256 bytes");
 field!(reason: String = text, "a string of 0 ..= 256 bytes");
 field!(lease_duration_ms: u64 = integer, "an integer in 100 ..= 86400000");
 field!(wait_ms: u64 = integer, "an integer in 0 ..= 86400000");
+field!(lock_delay_ms: u64 = integer, "an integer in 0 ..= 60000");
+field!(at_least_for_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(fencing_token: u64 = integer, "an integer in 1 ..= 9007199254740991");
 field!(mode: LockMode = mode, "\"exclusive\", \"shared\" or \"permits\"");
 field!(permits: PermitsBody = permits, "an object such as {\"count\": 1, \"of\": 5}");

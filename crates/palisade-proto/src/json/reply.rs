@@ -139,6 +139,9 @@ pub struct ReleaseReply {
     /// The grant's number: the token it had, or its `grant_id` if it was shared.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
+    /// How long nobody is granted the lock, because the grant asked for `at_least_for_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_ms: Option<u64>,
 }
 
 /// A request that was given up.
@@ -183,6 +186,9 @@ pub struct LockReply {
     pub resource_id: String,
     /// Who has it, of several readers the oldest; `null` when it is free.
     pub holder: Option<HolderBody>,
+    /// How long nobody is granted it, if it is free and closed after its last grant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_ms: Option<u64>,
     /// How many permits it has, if it is a semaphore; the readers are then its holders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 64)]
@@ -301,7 +307,7 @@ pub struct ErrorBody {
     /// When asking again makes sense.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// For `stale`: the token the lock is held with.
+    /// For `stale`: the token the lock is held with. For `delayed`: the token of its last grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub highest: Option<u64>,
@@ -353,6 +359,9 @@ pub struct EventBody {
     /// What the operator said; only when revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// How long nobody is granted the lock from now on; only when a grant ended that asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_ms: Option<u64>,
 }
 
 /// The `data` of the event `missed`: this watcher was too slow.
@@ -398,6 +407,7 @@ mod tests {
         let free = LockReply {
             resource_id: "x".into(),
             holder: None,
+            delayed_ms: None,
             permits: None,
             reader_count: 0,
             readers: Vec::new(),

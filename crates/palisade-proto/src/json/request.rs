@@ -75,6 +75,24 @@ pub struct AcquireBody {
         skip_serializing_if = "Option::is_none"
     )]
     pub permits: Option<PermitsBody>,
+    /// After the grant expires or is revoked, nobody is granted the lock for this long, in milliseconds; not after a
+    /// release. For resources that cannot be fenced. Only with an exclusive grant.
+    #[serde(
+        default,
+        deserialize_with = "field::lock_delay_ms::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(minimum = 0, maximum = 60_000)]
+    pub lock_delay_ms: Option<u64>,
+    /// From the grant on, nobody else is granted the lock for this long, in milliseconds, whenever it is released and
+    /// however long its lease lasts. For jobs that must not run twice within a period. Only with an exclusive grant.
+    #[serde(
+        default,
+        deserialize_with = "field::at_least_for_ms::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(minimum = 0, maximum = 86_400_000)]
+    pub at_least_for_ms: Option<u64>,
 }
 
 /// Permits of a semaphore.

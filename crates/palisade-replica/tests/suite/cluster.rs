@@ -260,6 +260,7 @@ pub(crate) fn grant(number: u64) -> Arc<[u8]> {
         wait: None,
         request: None,
         metadata: None,
+        delays: palisade_core::Delays::NONE,
     });
     let mut batch = Vec::new();
     codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));

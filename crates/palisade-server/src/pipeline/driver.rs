@@ -419,7 +419,7 @@ fn count_answer(stats: &Stats, answer: &Answer) {
         Answer::Outcome(Outcome::Granted(granted)) => {
             return stats.wait.add(granted.waited.as_nanos());
         }
-        Answer::Outcome(Outcome::Held(_)) => &stats.held,
+        Answer::Outcome(Outcome::Held(_) | Outcome::Delayed(_)) => &stats.held,
         Answer::Outcome(Outcome::Renewed(_)) => &stats.renewed,
         Answer::Outcome(Outcome::QueueFull(_)) => &stats.queue_full,
         Answer::Outcome(Outcome::Invalid(_)) => &stats.invalid,

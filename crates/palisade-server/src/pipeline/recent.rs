@@ -121,6 +121,7 @@ mod tests {
             change: Change::Ended {
                 how: Ending::Revoked,
                 reason: Some("x".repeat(reason).into()),
+                delayed: None,
             },
         }
     }

@@ -36,6 +36,7 @@ async fn grant(handle: Handle, number: usize) {
         wait: None,
         request: None,
         metadata: Some("m".repeat(limits::METADATA_BYTES).into()),
+        delays: palisade_core::Delays::NONE,
     };
     let answer = handle.call(Request::Acquire(wish)).await;
     assert!(

@@ -21,6 +21,7 @@ mod net_bounds;
 #[cfg(feature = "net")]
 mod net_connections;
 #[cfg(feature = "net")]
+mod net_delays;
 mod net_forward;
 #[cfg(feature = "net")]
 mod net_grpc;

@@ -86,7 +86,10 @@ async fn unary_calls_carry_a_lock_through_its_life() {
         (2, 1, 1, true)
     );
 
-    let released = Outcome::Released(v1::Released { fencing_token: 1 });
+    let released = Outcome::Released(v1::Released {
+        fencing_token: 1,
+        delayed_ms: 0,
+    });
     assert_eq!(
         said(locks.release(release("x", &held.lock_token)).await),
         Some(released)

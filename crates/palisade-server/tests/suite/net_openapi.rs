@@ -61,6 +61,8 @@ async fn the_documents_bounds_are_the_cores() {
         "client_id" => name.clone(),
         "lease_duration_ms" => ttl.clone(),
         "wait_ms" => json!({"minimum": 0, "maximum": limits::MAX_WAIT.as_millis()}),
+        "lock_delay_ms" => json!({"minimum": 0, "maximum": limits::LOCK_DELAY_MS}),
+        "at_least_for_ms" => json!({"minimum": 0, "maximum": limits::AT_LEAST_FOR_MS}),
         "lock_token" => key.clone(),
         "fencing_token" => token.clone(),
         "request_id" => json!({"pattern": REQUEST_ID}),

@@ -87,6 +87,14 @@ pub(crate) struct LockArgs {
     /// 64. While it is in use, everybody asks with the same second number.
     #[arg(long, value_name = "COUNT/OF", conflicts_with = "shared", value_parser = value::permits, allow_hyphen_values = true)]
     pub(crate) permits: Option<Permits>,
+    /// After the lease expires, or an operator takes the lock, nobody is granted it for this long: 0 – 60s. Not after a
+    /// release. For resources that cannot be fenced.
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["shared", "permits"], value_parser = value::lock_delay, allow_hyphen_values = true)]
+    pub(crate) lock_delay: Option<Duration>,
+    /// Nobody else is granted the lock before this long after the grant, however early it is released: 0 – 24h. For
+    /// jobs that must not run twice within a period.
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["shared", "permits"], value_parser = value::at_least_for, allow_hyphen_values = true)]
+    pub(crate) at_least_for: Option<Duration>,
     /// The client id. A request with the id of the current holder takes the lock over, with a higher token.
     /// Without this option every request gets an id of its own.
     #[arg(long, value_name = "ID", value_parser = value::client_id)]

@@ -91,7 +91,7 @@ impl Failure {
                     ..Failure::new(NOT_ACQUIRED, error.code(), message)
                 }
             }
-            Error::QueueFull { .. } | Error::TooManyLocks(_) => {
+            Error::Delayed { .. } | Error::QueueFull { .. } | Error::TooManyLocks(_) => {
                 Failure::new(NOT_ACQUIRED, error.code(), message)
             }
             Error::Lost(_) => Failure::new(LOST, error.code(), message),
@@ -100,6 +100,10 @@ impl Failure {
         match error {
             Error::Held { lock, .. } => failure.hint(format!(
                 "wait longer with --wait, or see who waits: palisade show {}",
+                shell_word(lock.as_str())
+            )),
+            Error::Delayed { lock, .. } => failure.hint(format!(
+                "wait longer with --wait, or see for how long: palisade show {}",
                 shell_word(lock.as_str())
             )),
             Error::TokensExhausted => {

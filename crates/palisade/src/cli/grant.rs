@@ -25,6 +25,12 @@ impl LockArgs {
         if let Some(permits) = self.permits {
             request = request.permits(permits.wanted()).of(permits.of());
         }
+        if let Some(delay) = self.lock_delay {
+            request = request.lock_delay(delay);
+        }
+        if let Some(time) = self.at_least_for {
+            request = request.at_least_for(time);
+        }
         if let Some(id) = &self.client_id {
             request = request.client_id(id);
         }
@@ -225,23 +231,30 @@ pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure>
         .await
         .map_err(|error| Failure::of(&error, url))?;
     let lock = grant.lock.as_str();
-    let already = match answer {
-        Released::Released => false,
-        Released::Ended(Ending::Released) => true,
+    let (already, delayed) = match answer {
+        Released::Released => (false, None),
+        Released::Delayed { remaining } => (false, Some(remaining)),
+        Released::Ended(Ending::Released) => (true, None),
         Released::Ended(how) => return Err(over(lock, how)),
         Released::NotHeld => return Err(not_held(lock)),
         Released::Stale { highest } => return Err(stale(lock, highest)),
     };
     if out.json {
-        return out
-            .value(&json!({"resource_id": lock, "released": true, "already_released": already}));
+        let mut reply = json!({"resource_id": lock, "released": true, "already_released": already});
+        if let Some(delayed) = delayed {
+            reply["delayed_ms"] = delayed.as_millis().into();
+        }
+        return out.value(&reply);
     }
     let how = if already {
         "was already released"
     } else {
         "is released"
     };
-    out.text(&format!("{} {how}", out.strong(lock)))
+    let closed = delayed.map_or_else(String::new, |delayed| {
+        format!("; nobody is granted it for {}", millis(delayed.as_millis()))
+    });
+    out.text(&format!("{} {how}{closed}", out.strong(lock)))
 }
 
 /// The failure for a grant that has ended in this way.

@@ -3,7 +3,7 @@
 use palisade_client::{
     Change, Code, Ending, LockMode, LockView, Options, Resized, Revocation, Slots, WatchEvent,
 };
-use palisade_core::LockName;
+use palisade_core::{LockName, Span};
 use palisade_proto::json::{
     self, EventBody, HolderBody, LockReply, MissedBody, PermitsBody, QueuedBody,
 };
@@ -61,7 +61,12 @@ fn row(view: &LockView) -> [String; 5] {
                 (many, kind) => format!("{} and {} more ({kind})", holder.client, many - 1),
             },
         ),
-        None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
+        None => (
+            "-".to_owned(),
+            view.delayed
+                .map_or_else(|| "-".to_owned(), |delayed| millis(delayed.as_millis())),
+            view.delayed.map_or("-", |_| "- (delayed)").to_owned(),
+        ),
     };
     [
         view.lock.to_string(),
@@ -97,7 +102,15 @@ pub(super) async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
 fn describe(view: &LockView, out: Out) -> String {
     let lock = out.strong(&view.lock);
     let Some(holder) = &view.holder else {
-        return format!("{lock} is free");
+        return match view.delayed {
+            None => format!("{lock} is free"),
+            Some(delayed) => format!(
+                "{lock} is free and delayed: nobody is granted it for {}\n{}{}",
+                millis(delayed.as_millis()),
+                facts(out, &[("waiters", view.waiters.to_string())]),
+                queue(view, out)
+            ),
+        };
     };
     if let Some(permits) = view.permits {
         return describe_semaphore(view, permits, out);
@@ -279,6 +292,7 @@ fn reply(view: &LockView) -> LockReply {
     LockReply {
         resource_id: view.lock.to_string(),
         holder,
+        delayed_ms: view.delayed.map(Span::as_millis),
         permits: view.permits,
         reader_count: view.reader_count,
         readers: readers.collect(),
@@ -321,9 +335,11 @@ fn missed(missed: u64, out: Out) -> Result<(), Failure> {
 
 /// One event on one line; the name of the server-sent event becomes a field.
 fn named(event: &WatchEvent) -> serde_json::Value {
-    let (lease_duration_ms, reason) = match &event.change {
-        Change::Granted { ttl } => (Some(u64::from(ttl.as_millis())), None),
-        Change::Ended { reason, .. } => (None, reason.as_deref().map(str::to_owned)),
+    let (lease_duration_ms, reason, delayed) = match &event.change {
+        Change::Granted { ttl } => (Some(u64::from(ttl.as_millis())), None, None),
+        Change::Ended {
+            reason, delayed, ..
+        } => (None, reason.as_deref().map(str::to_owned), *delayed),
     };
     let body = EventBody {
         revision: event.revision,
@@ -333,6 +349,7 @@ fn named(event: &WatchEvent) -> serde_json::Value {
         grant_id: event.shared.map(|id| id.0.get()),
         lease_duration_ms,
         reason,
+        delayed_ms: delayed.map(Span::as_millis),
     };
     let mut value = json!(body);
     value["event"] = json!(verb(&event.change));
@@ -353,10 +370,15 @@ fn line(event: &WatchEvent, out: Out) -> String {
             line.push_str(&format!("  for {}", millis(ttl.as_millis().into())))
         }
         Change::Ended {
-            reason: Some(reason),
-            ..
-        } => line.push_str(&format!("  {}", printable(reason))),
-        Change::Ended { reason: None, .. } => {}
+            reason, delayed, ..
+        } => {
+            if let Some(reason) = reason {
+                line.push_str(&format!("  {}", printable(reason)));
+            }
+            if let Some(delayed) = delayed {
+                line.push_str(&format!("  delayed for {}", millis(delayed.as_millis())));
+            }
+        }
     }
     line
 }

@@ -199,6 +199,11 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
         let why = "redlock:// cannot grant permits of a semaphore";
         return Err(Failure::usage(why).hint("omit --permits, or use a Palisade server"));
     }
+    if lock_args.lock_delay.is_some() || lock_args.at_least_for.is_some() {
+        let why = "redlock:// cannot keep a lock closed after a grant";
+        return Err(Failure::usage(why)
+            .hint("omit --lock-delay and --at-least-for, or use a Palisade server"));
+    }
     out.warning(
         "redlock:// has no fencing tokens: PALISADE_FENCING_TOKEN is not set, no resource can refuse a \
          late write, and two nodes may run this at once; use it only where running twice \
@@ -231,7 +236,9 @@ async fn release(lease: Lease, out: Out) -> Option<Failure> {
         Some(Failure::new(LOST, code, message))
     };
     match lease.release().await {
-        Ok(Released::Released | Released::Ended(Ending::Released)) => None,
+        Ok(Released::Released | Released::Delayed { .. } | Released::Ended(Ending::Released)) => {
+            None
+        }
         Ok(Released::Ended(Ending::Expired)) => was("the lease had expired", Code::Expired),
         Ok(Released::Ended(Ending::Revoked)) => was("an operator took it", Code::Revoked),
         Ok(Released::Ended(Ending::Superseded)) => {

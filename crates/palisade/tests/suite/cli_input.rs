@@ -60,6 +60,16 @@ fn an_error_names_its_cause() {
             &["acquire", "a", "--permits", "-1/5"],
             "permits are COUNT/OF",
         ),
+        (&["acquire", "a", "--lock-delay", "61s"], "0 ..= 60000 ms"),
+        (&["acquire", "a", "--lock-delay", "5"], "--lock-delay"),
+        (
+            &["acquire", "a", "--at-least-for", "25h"],
+            "0 ..= 86400000 ms",
+        ),
+        (
+            &["acquire", "a", "--at-least-for", "1m", "--shared"],
+            "--shared",
+        ),
         (&["acquire", "a", "--permits", "6/5"], "6 of 5 permits"),
         (&["acquire", "a", "--permits", "0/5"], "0 of 5 permits"),
         (&["acquire", "a", "--permits", "1/65"], "1 ..= 64 permits"),

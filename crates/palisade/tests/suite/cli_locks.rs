@@ -408,6 +408,39 @@ fn readers_hold_together_and_are_shown_listed_and_released_one_by_one() {
 }
 
 #[test]
+fn a_lock_stays_closed_after_a_revocation_and_everybody_is_told_for_how_long() {
+    let server = Server::start();
+    let first = server.output(&["acquire", "x", "-n", "--lock-delay", "60s", "--ttl", "1h"]);
+    assert_eq!(status(&first), 0, "{}", text(&first.stderr));
+    let broken = server.output(&["break", "x", "--token", "1", "--reason", "stuck"]);
+    assert_eq!(status(&broken), 0, "{}", text(&broken.stderr));
+    let denied = server.output(&["acquire", "x", "-n"]);
+    let said = text(&denied.stderr);
+    assert_eq!(status(&denied), 124, "{said}");
+    assert!(said.contains("x is free, and closed for "), "{said}");
+    assert!(said.contains("palisade show 'x'"), "{said}");
+    let shown = text(&server.output(&["show", "x"]).stdout);
+    assert!(shown.contains("x is free and delayed"), "{shown}");
+    let listed = text(&server.output(&["ls"]).stdout);
+    assert!(listed.contains("(delayed)"), "{listed}");
+    assert!(server.show("x")["delayed_ms"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_release_says_how_long_the_lock_stays_closed() {
+    let server = Server::start();
+    let held = server.output(&["acquire", "x", "-n", "--at-least-for", "1h", "--json"]);
+    let held = json(&held.stdout);
+    let key = held["lock_token"].as_str().unwrap();
+    let mut release = server.palisade(&["release", "x", "--json"]);
+    let released = release.env("PALISADE_LOCK_TOKEN", key).output().unwrap();
+    let released = json(&released.stdout);
+    let rest = released["delayed_ms"].as_u64().unwrap();
+    assert!((1..=3_600_000).contains(&rest), "{rest}");
+    assert_eq!(status(&server.output(&["acquire", "x", "-n"])), 124);
+}
+
+#[test]
 fn permits_are_held_shown_and_changed_at_the_command_line() {
     let server = Server::start();
     let acquire = |client: &str, permits: &str| {

@@ -300,6 +300,22 @@ fn jobs_run_together_under_a_shared_lock_and_know_their_grants() {
 }
 
 #[test]
+fn a_job_does_not_run_twice_within_the_time_it_asked_for() {
+    let server = Server::start();
+    let once = ["run", "job", "-n", "--at-least-for", "1h", "--", "true"];
+    let first = server.palisade(&once).output().unwrap();
+    assert_eq!(first.status.code(), Some(0), "{first:?}");
+    let second = server.palisade(&once).output().unwrap();
+    assert_eq!(second.status.code(), Some(124), "{second:?}");
+    // Control: without it the job runs again at once.
+    for _ in 0..2 {
+        let plain = ["run", "other", "-n", "--", "true"];
+        let plain = server.palisade(&plain).output().unwrap();
+        assert_eq!(plain.status.code(), Some(0), "{plain:?}");
+    }
+}
+
+#[test]
 fn as_many_jobs_run_together_as_there_are_permits_and_know_their_slots() {
     let server = Server::start();
     let inner = "\"$PALISADE\" run job --permits 1/3 -n -- sh -c 'echo $PALISADE_FENCING_TOKEN $PALISADE_SLOTS'";

@@ -36,7 +36,8 @@ fn denied_one_nanosecond_before_issued_at_plus_ttl_and_granted_exactly_then() {
         ended.change,
         Change::Ended {
             how: Ending::Expired,
-            reason: None
+            reason: None,
+            delayed: None,
         }
     );
 }
@@ -82,7 +83,10 @@ fn release_then_the_other_client_is_granted() {
     let a = world.granted(ask("orders", "a"));
     assert_eq!(
         world.release(&grant("orders", &a)),
-        Outcome::Released { token: token(1) }
+        Outcome::Released {
+            token: token(1),
+            delayed: None,
+        }
     );
     assert_eq!(world.held_by("orders"), None);
     assert_eq!(world.granted(ask("orders", "b")).token, token(2));
@@ -209,7 +213,8 @@ fn re_acquire_by_the_holder_gets_a_higher_token_and_supersedes_the_old_grant() {
         world.events()[0].change,
         Change::Ended {
             how: Ending::Superseded,
-            reason: None
+            reason: None,
+            delayed: None,
         }
     );
     assert_eq!(
@@ -231,7 +236,10 @@ fn re_acquire_by_the_holder_gets_a_higher_token_and_supersedes_the_old_grant() {
     );
     assert_eq!(
         world.release(&grant("orders", &after)),
-        Outcome::Released { token: token(2) }
+        Outcome::Released {
+            token: token(2),
+            delayed: None,
+        }
     );
     assert_eq!(world.handed_over().1.token, token(3));
 }
@@ -295,6 +303,7 @@ fn revoke_needs_the_current_token() {
     let revoked = Change::Ended {
         how: Ending::Revoked,
         reason: Some("stuck".into()),
+        delayed: None,
     };
     assert_eq!(world.events()[0].change, revoked);
     assert_eq!(world.handed_over().1.token, token(2));

@@ -49,6 +49,7 @@ fn the_grants_of_a_lease_expire_together_in_token_order() {
     let expired = Change::Ended {
         how: Ending::Expired,
         reason: None,
+        delayed: None,
     };
     assert!(world.events().iter().all(|event| event.change == expired));
     assert_eq!((world.machine.locks(), world.machine.leases()), (0, 0));

@@ -17,6 +17,7 @@
 
 mod away;
 mod bounds;
+mod delays;
 mod fences;
 mod holding;
 mod leases;

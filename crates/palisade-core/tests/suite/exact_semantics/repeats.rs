@@ -62,7 +62,8 @@ fn a_late_release_with_its_token_does_not_free_the_next_grant_of_the_same_lease(
     assert_eq!(
         world.release(&grant("orders", &second)),
         Outcome::Released {
-            token: second.token
+            token: second.token,
+            delayed: None,
         }
     );
     assert_eq!(

@@ -85,7 +85,10 @@ fn the_last_token_is_granted_and_then_tokens_are_exhausted() {
     );
     assert_eq!(
         world.release(&last),
-        Outcome::Released { token: Token::MAX }
+        Outcome::Released {
+            token: Token::MAX,
+            delayed: None,
+        }
     );
     assert_eq!(world.acquire(ask("orders", "b")), Outcome::TokensExhausted);
 }

@@ -8,8 +8,8 @@ mod reference;
 mod script;
 use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
-    Away, Command, Effect, Entry, GrantRef, LockMode, Machine, Outcome, Principal, Timestamp,
-    invariants,
+    Away, Command, Delays, Effect, Entry, GrantRef, LockMode, Machine, Outcome, Principal,
+    Timestamp, invariants,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -170,6 +170,19 @@ fn in_mode(entry: Entry, mode: LockMode) -> Entry {
     Entry { command, ..entry }
 }
 
+/// The entry, with other delays.
+fn delays(entry: Entry, bent: fn(Delays) -> (u64, u64)) -> Entry {
+    let command = match entry.command {
+        Command::Acquire(acquire) => {
+            let (lock_delay, at_least_for) = bent(acquire.delays);
+            let delays = Delays::new(lock_delay, at_least_for).unwrap();
+            Command::Acquire(palisade_core::Acquire { delays, ..acquire })
+        }
+        other => other,
+    };
+    Entry { command, ..entry }
+}
+
 /// The entry, as if another principal had asked.
 fn asked_by(entry: Entry, which: fn(&Command) -> bool, by: Principal) -> Entry {
     match which(&entry.command) {
@@ -203,7 +216,7 @@ fn scripts_until_caught(bend: Bend) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 18] = [
+    let deviations: [(&str, Bend); 21] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -292,6 +305,18 @@ fn a_planted_deviation_is_found() {
                 _ => entry,
             },
         ),
+        ("lock-delays are forgotten", |entry| {
+            delays(entry, |given| (0, given.at_least_for().as_millis()))
+        }),
+        ("what a grant reserved is forgotten", |entry| {
+            delays(entry, |given| (given.lock_delay().as_millis(), 0))
+        }),
+        ("a delay is taken for a reservation", |entry| {
+            delays(entry, |given| {
+                let at_least = given.at_least_for().max(given.lock_delay());
+                (0, at_least.as_millis())
+            })
+        }),
         ("abandoning only withdraws", |entry| match entry.command {
             Command::Abandon(request) => Entry {
                 command: Command::Withdraw(request),
@@ -353,6 +378,7 @@ fn the_scripts_reach_every_outcome() {
     let seen = seen.into_inner();
     let expected = [
         "Abandoned",
+        "Delayed",
         "Done",
         "Ended Expired",
         "Ended Released",
@@ -362,6 +388,7 @@ fn the_scripts_reach_every_outcome() {
         "Granted permits",
         "Granted shared",
         "Held",
+        "Invalid DelaysOfShared",
         "Invalid LeaseKeyInUse",
         "Invalid RequestReused",
         "Invalid Permits",
@@ -375,6 +402,7 @@ fn the_scripts_reach_every_outcome() {
         "QueueFull Client",
         "QueueFull Lock",
         "Released",
+        "Released closed",
         "Renewed",
         "Revoked",
         "Stale",
@@ -382,6 +410,7 @@ fn the_scripts_reach_every_outcome() {
         "TooManyLocks",
         "WrongPrincipal",
         "settled: Abandoned",
+        "settled: Delayed",
         "settled: Ended Expired",
         "settled: Granted",
         "settled: Granted permits",
@@ -406,6 +435,9 @@ fn kind(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Granted(granted) if !granted.slots.is_empty() => format!("{name} permits"),
         Outcome::Granted(granted) if granted.shared.is_some() => format!("{name} shared"),
+        Outcome::Released {
+            delayed: Some(_), ..
+        } => format!("{name} closed"),
         Outcome::Ended { how, .. } => format!("{name} {how:?}"),
         Outcome::Invalid(invalid) => format!("{name} {}", first(format!("{invalid:?}"))),
         Outcome::QueueFull(bound) => format!("{name} {}", first(format!("{bound:?}"))),

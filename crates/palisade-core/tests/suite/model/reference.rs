@@ -9,9 +9,10 @@ use palisade_core::machine::{Answered, Expiry};
 use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_core::{
-    Acquire, Away, Change, ClientId, Command, Effect, Ending, Entry, Event, GrantId, GrantRef,
-    Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName, Outcome, Permits,
-    Principal, QueueBound, Renewed, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Away, Change, ClientId, Command, Delayed, Delays, Effect, Ending, Entry, Event,
+    GrantId, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName,
+    Outcome, Permits, Principal, QueueBound, Renewed, RequestId, Slots, Span, Timestamp, Token,
+    Ttl, Under, WallTime,
 };
 
 /// A live lease.
@@ -38,6 +39,9 @@ pub(crate) struct Grant {
     /// the semaphore without a gap.
     phase: Option<Token>,
     slots: Slots,
+    lock_delay: Span,
+    /// Nobody else is granted before this.
+    reserved: Option<Timestamp>,
 }
 
 impl Grant {
@@ -63,6 +67,7 @@ pub(crate) struct Wait {
     pub(crate) client: ClientId,
     pub(crate) mode: LockMode,
     under: Under,
+    delays: Delays,
     since: Timestamp,
     deadline: Timestamp,
     /// Of an orphan: until when its place is kept.
@@ -74,6 +79,15 @@ impl Wait {
     pub(crate) fn ends(&self) -> Timestamp {
         self.orphan.unwrap_or(self.deadline)
     }
+}
+
+/// A lock that nobody holds and nobody is granted.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Closed {
+    lock: LockName,
+    last: Token,
+    pub(crate) until: Timestamp,
+    lock_delay: Span,
 }
 
 /// A grant that is over.
@@ -94,6 +108,7 @@ pub(crate) struct Reference {
     pub(crate) waits: Vec<Wait>,
     /// Locks that nobody holds and an orphan is first for, each with its last token.
     kept: BTreeMap<LockName, Token>,
+    pub(crate) closed: Vec<Closed>,
     /// How many permits locks had when they were last a semaphore; counts while they are in use.
     sizes: Vec<(LockName, u32)>,
     pub(crate) over: Vec<Over>,
@@ -113,6 +128,7 @@ struct Wanted<'a> {
     client: &'a ClientId,
     mode: LockMode,
     under: &'a Under,
+    delays: Delays,
 }
 
 impl Wanted<'_> {
@@ -123,6 +139,7 @@ impl Wanted<'_> {
             client: &acquire.client,
             mode: acquire.mode,
             under: &acquire.under,
+            delays: acquire.delays,
         }
     }
 
@@ -133,6 +150,7 @@ impl Wanted<'_> {
             client: &wait.client,
             mode: wait.mode,
             under: &wait.under,
+            delays: wait.delays,
         }
     }
 
@@ -165,6 +183,7 @@ impl Reference {
             grants: Vec::new(),
             waits: Vec::new(),
             kept: BTreeMap::new(),
+            closed: Vec::new(),
             sizes: Vec::new(),
             over: Vec::new(),
             answers: Vec::new(),
@@ -198,6 +217,9 @@ impl Reference {
                     lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
                 }
             }
+            if matches!(away, Away::Restarted | Away::Led) {
+                self.delay_again(last, now.at);
+            }
             match away {
                 Away::Restarted => {
                     self.waits.clear();
@@ -230,8 +252,12 @@ impl Reference {
                     Outcome::WrongPrincipal { lock: named.lock }
                 }
                 Some(grant) => {
+                    let delayed = self.closed_after(&grant, Ending::Released, now);
                     self.end_and_hand_on(&grant, Ending::Released, None, now);
-                    Outcome::Released { token: grant.token }
+                    Outcome::Released {
+                        token: grant.token,
+                        delayed: delayed.map(|until| until.since(now.at)),
+                    }
                 }
                 None => self.past(&named),
             },
@@ -297,7 +323,7 @@ impl Reference {
             }
             // One that left may have taken others with it.
             if self.waits.contains(&wait) {
-                let held = Outcome::Held(self.ahead(&wait.lock, now));
+                let held = self.told(&wait.lock, now);
                 self.leave(&wait, Some(held).filter(|_| wait.orphan.is_none()), now);
             }
         }
@@ -307,6 +333,49 @@ impl Reference {
         for lease in dead {
             self.expire(&lease.key, most, now);
         }
+        let mut opening = self.closed.clone();
+        opening.retain(|closed| closed.until <= now.at);
+        opening.sort_by_key(|closed| (closed.until, closed.last));
+        for closed in opening {
+            if now.ended >= most {
+                return;
+            }
+            self.hand_on(&closed.lock, &self.told(&closed.lock, now), now);
+        }
+    }
+
+    /// What has a delay before it, or in it, has all of it again.
+    fn delay_again(&mut self, last: Timestamp, at: Timestamp) {
+        for closed in self.closed.iter_mut().filter(|closed| closed.until > last) {
+            closed.until = closed.until.max(at.after(closed.lock_delay));
+        }
+        let leases = self.leases.clone();
+        let is_over = |key| {
+            let mut leases = leases.iter();
+            leases.any(|lease| lease.key == key && lease.expires <= at)
+        };
+        for grant in &mut self.grants {
+            if grant.lock_delay > Span::ZERO && is_over(grant.key) {
+                grant.reserved = grant.reserved.max(Some(at.after(grant.lock_delay)));
+            }
+        }
+    }
+
+    /// Until when a lock is closed after a grant that ends now.
+    fn closed_after(&self, grant: &Grant, how: Ending, now: &Now) -> Option<Timestamp> {
+        let delayed = match how {
+            Ending::Superseded => return None,
+            Ending::Released => None,
+            Ending::Expired => Some(self.lease(&grant.key).unwrap().expires),
+            Ending::Revoked => Some(now.at),
+        };
+        let delayed = delayed.filter(|_| grant.lock_delay > Span::ZERO);
+        let delayed = delayed.map(|from| from.after(grant.lock_delay));
+        [delayed, grant.reserved]
+            .into_iter()
+            .flatten()
+            .filter(|until| *until > now.at)
+            .max()
     }
 
     /// Ends a lease's grants until the entry has ended as many as it may.
@@ -332,7 +401,7 @@ impl Reference {
 
     fn touch_lock(&mut self, lock: &LockName, now: &mut Now) {
         if self.is_kept(lock) {
-            self.hand_on(lock, &self.ahead(lock, now), now);
+            self.hand_on(lock, &self.told(lock, now), now);
         }
         if !self.readers(lock).is_empty() {
             return self.touch_readers(lock, now);
@@ -360,7 +429,7 @@ impl Reference {
                     .iter()
                     .for_each(|grant| self.end_and_hand_on(grant, Ending::Expired, None, now));
             }
-            return self.hand_on(lock, &self.ahead(lock, now), now);
+            return self.hand_on(lock, &self.told(lock, now), now);
         }
         for _ in 0..most {
             let readers = self.readers(lock);
@@ -372,7 +441,7 @@ impl Reference {
                 return;
             }
         }
-        self.hand_on(lock, &self.ahead(lock, now), now);
+        self.hand_on(lock, &self.told(lock, now), now);
     }
 
     fn acquire(&mut self, acquire: Acquire, now: &mut Now) -> Outcome {
@@ -431,6 +500,9 @@ impl Reference {
     }
 
     fn decide(&mut self, acquire: &Acquire, now: &mut Now) -> Outcome {
+        if acquire.mode != LockMode::Exclusive && acquire.delays != Delays::NONE {
+            return Outcome::Invalid(Invalid::DelaysOfShared);
+        }
         if let Under::New { ttl, .. } = acquire.under
             && let Some(invalid) = self.refused(ttl)
         {
@@ -444,7 +516,7 @@ impl Reference {
         }
         if self.holders(&acquire.lock).is_empty() && !self.is_kept(&acquire.lock) {
             let held: BTreeSet<&str> = self.grants.iter().map(|grant| &*grant.lock).collect();
-            if held.len() + self.kept.len() >= self.limits.locks as usize {
+            if held.len() + self.kept.len() + self.closed.len() >= self.limits.locks as usize {
                 return Outcome::TooManyLocks {
                     max: self.limits.locks,
                 };
@@ -489,10 +561,10 @@ impl Reference {
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
         let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
-            return Outcome::Held(self.in_the_way(acquire, now));
+            return self.in_the_way(acquire, now);
         };
         if wait == Span::ZERO {
-            return Outcome::Held(self.in_the_way(acquire, now));
+            return self.in_the_way(acquire, now);
         }
         let for_lock = self
             .waits
@@ -530,6 +602,7 @@ impl Reference {
             client: acquire.client.clone(),
             mode: acquire.mode,
             under,
+            delays: acquire.delays,
             since: now.at,
             deadline: now.at.after(wait),
             orphan: None,
@@ -579,6 +652,13 @@ impl Reference {
                 .find(|grant| (grant.key, grant.token) == (first.key, first.number()))
             && self.lease(&grant.key).unwrap().expires > now.at
         {
+            let unused = Grant {
+                reserved: None,
+                ..grant.clone()
+            };
+            let place = self.grants.iter().position(|other| *other == grant);
+            self.grants[place.unwrap()] = unused.clone();
+            let grant = unused;
             self.end_and_hand_on(&grant, Ending::Released, None, now);
         }
         self.remember(now.by, request, lock, Outcome::Abandoned);
@@ -587,6 +667,11 @@ impl Reference {
 
     /// The writer's own client takes its lock over, or becomes a reader.
     fn take_over(&mut self, grant: &Grant, acquire: &Acquire, now: &mut Now) -> Outcome {
+        if acquire.mode == LockMode::Shared
+            && (grant.lock_delay > Span::ZERO || grant.reserved.is_some())
+        {
+            return Outcome::Invalid(Invalid::DelaysOfShared);
+        }
         if self.token().is_none() {
             return Outcome::TokensExhausted;
         }
@@ -599,7 +684,10 @@ impl Reference {
         }
         let outcome = self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         if acquire.mode == LockMode::Shared {
-            self.hand_on(&acquire.lock, &self.ahead(&acquire.lock, now), now);
+            self.hand_on(&acquire.lock, &self.told(&acquire.lock, now), now);
+        } else if let Some(mine) = self.grants.last_mut() {
+            let before = grant.reserved.filter(|until| *until > now.at);
+            mine.reserved = mine.reserved.max(before);
         }
         outcome
     }
@@ -612,6 +700,7 @@ impl Reference {
             client,
             mode,
             under,
+            delays,
         } = wanted;
         let phase = self.readers(lock).first().and_then(|first| first.phase);
         let mut slots = Slots::NONE;
@@ -650,6 +739,10 @@ impl Reference {
             wall,
             phase: (mode != LockMode::Exclusive).then_some(phase.unwrap_or(token)),
             slots,
+            lock_delay: delays.lock_delay(),
+            reserved: Some(delays.at_least_for())
+                .filter(|span| *span > Span::ZERO)
+                .map(|span| now.at.after(span)),
         };
         self.grants.push(grant.clone());
         let ttl = self.lease(&key).unwrap().ttl;
@@ -659,7 +752,13 @@ impl Reference {
 
     fn end(&mut self, grant: &Grant, how: Ending, reason: Option<Box<str>>, now: &mut Now) {
         now.ended += 1;
-        self.event(grant, Change::Ended { how, reason }, now);
+        let delayed = self.closed_after(grant, how, now);
+        let change = Change::Ended {
+            how,
+            reason,
+            delayed: delayed.map(|until| until.since(now.at)),
+        };
+        self.event(grant, change, now);
         let Grant {
             key, lock, token, ..
         } = grant.clone();
@@ -684,8 +783,21 @@ impl Reference {
         reason: Option<Box<str>>,
         now: &mut Now,
     ) {
-        let last = self.holder(grant, now);
+        let last = Outcome::Held(self.holder(grant, now));
+        let until = self.closed_after(grant, how, now);
         self.end(grant, how, reason, now);
+        if let Some(until) = until {
+            let lock_delay = match how {
+                Ending::Released => Span::ZERO,
+                _ => grant.lock_delay,
+            };
+            return self.closed.push(Closed {
+                lock: grant.lock.clone(),
+                last: grant.token,
+                until,
+                lock_delay,
+            });
+        }
         if self.readers(&grant.lock).is_empty() {
             let last = grant.phase.unwrap_or(grant.token);
             self.kept.insert(grant.lock.clone(), last);
@@ -697,7 +809,7 @@ impl Reference {
 
     /// A request leaves its queue; what it was in the way of goes on.
     fn leave(&mut self, wait: &Wait, outcome: Option<Outcome>, now: &mut Now) {
-        let ahead = self.ahead(&wait.lock, now);
+        let ahead = self.told(&wait.lock, now);
         self.waits.retain(|other| other != wait);
         match outcome {
             Some(outcome) => self.settle(wait.clone(), outcome, now),
@@ -718,7 +830,7 @@ impl Reference {
             return Outcome::Queued;
         }
         let mut elsewhere = std::mem::take(&mut now.effects);
-        self.hand_on(&wait.lock, &self.ahead(&wait.lock, now), now);
+        self.hand_on(&wait.lock, &self.told(&wait.lock, now), now);
         let own = |effect: &Effect| matches!(effect, Effect::Settled { by, request, .. } if (*by, *request) == (wait.by, wait.request));
         let own = now.effects.iter().position(own);
         let own = own.map(|own| now.effects.remove(own));
@@ -732,7 +844,15 @@ impl Reference {
 
     /// Gives a lock that no writer holds to whoever is first and still there; an orphan that is first keeps it. After
     /// a reader come the readers right behind it.
-    fn hand_on(&mut self, lock: &LockName, last: &Holder, now: &mut Now) {
+    fn hand_on(&mut self, lock: &LockName, last: &Outcome, now: &mut Now) {
+        if let Some(at) = self.closed.iter().position(|closed| closed.lock == *lock) {
+            if self.closed[at].until > now.at {
+                return;
+            }
+            now.ended += 1;
+            let Closed { lock, last, .. } = self.closed.remove(at);
+            self.kept.insert(lock, last);
+        }
         let kept = self.kept.remove_entry(lock);
         while let Some(at) = self.waits.iter().position(|wait| wait.lock == *lock) {
             let wait = &self.waits[at];
@@ -752,10 +872,18 @@ impl Reference {
                 continue;
             }
             let outcome = if wait.deadline <= now.at {
-                Outcome::Held(Holder {
-                    remaining: Span::ZERO,
-                    ..last.clone()
-                })
+                let remaining = Span::ZERO;
+                match last.clone() {
+                    Outcome::Delayed(closed) => Outcome::Delayed(Delayed {
+                        remaining,
+                        ..closed
+                    }),
+                    Outcome::Held(holder) => Outcome::Held(Holder {
+                        remaining,
+                        ..holder
+                    }),
+                    other => panic!("no denial: {other:?}"),
+                }
             } else if let Some(wrong) = self.wrong_lease(Wanted::of(&wait), now) {
                 wrong
             } else {
@@ -940,7 +1068,7 @@ impl Reference {
             self.leave(&wait, Some(refused).filter(|_| wait.orphan.is_none()), now);
         }
         if self.waits.iter().any(|wait| wait.lock == *lock) {
-            self.hand_on(lock, &self.ahead(lock, now), now);
+            self.hand_on(lock, &self.told(lock, now), now);
         }
         Outcome::Done
     }
@@ -952,20 +1080,36 @@ impl Reference {
     }
 
     fn is_kept(&self, lock: &LockName) -> bool {
-        self.kept.contains_key(lock)
+        self.kept.contains_key(lock) || self.closed.iter().any(|closed| closed.lock == *lock)
     }
 
     /// Who is in the way of a request that comes now; a reader must not overtake those who wait for readers to leave.
-    fn in_the_way(&self, acquire: &Acquire, now: &Now) -> Holder {
-        let ahead = self.ahead(&acquire.lock, now);
+    fn in_the_way(&self, acquire: &Acquire, now: &Now) -> Outcome {
+        let ahead = match self.told(&acquire.lock, now) {
+            Outcome::Held(ahead) => ahead,
+            closed => return closed,
+        };
         let first = self.waits.iter().find(|wait| wait.lock == acquire.lock);
         let read = !self.readers(&acquire.lock).is_empty();
-        match first.filter(|_| read && acquire.mode != LockMode::Exclusive) {
-            Some(first) => Holder {
-                client: first.client.clone(),
-                ..ahead
+        Outcome::Held(
+            match first.filter(|_| read && acquire.mode != LockMode::Exclusive) {
+                Some(first) => Holder {
+                    client: first.client.clone(),
+                    ..ahead
+                },
+                None => ahead,
             },
-            None => ahead,
+        )
+    }
+
+    /// What a writer is told that cannot have the lock now.
+    fn told(&self, lock: &LockName, now: &Now) -> Outcome {
+        match self.closed.iter().find(|closed| closed.lock == *lock) {
+            Some(closed) => Outcome::Delayed(Delayed {
+                token: closed.last,
+                remaining: closed.until.since(now.at),
+            }),
+            None => Outcome::Held(self.ahead(lock, now)),
         }
     }
 

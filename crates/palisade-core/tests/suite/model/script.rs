@@ -2,8 +2,8 @@
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, Limits, LockMode, LockName, Permits, Principal,
-    RequestId, Span, Timestamp, Token, Under,
+    Acquire, Away, Command, Delays, Entry, GrantRef, Limits, LockMode, LockName, Permits,
+    Principal, RequestId, Span, Timestamp, Token, Under,
 };
 use proptest::prelude::*;
 
@@ -38,6 +38,8 @@ enum When {
     LeaseEnd(usize, i64),
     /// Around the deadline of a waiting request.
     WaitEnd(usize, i64),
+    /// Around the instant at which a closed lock opens.
+    Opening(usize, i64),
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +54,7 @@ enum What {
         wait: Option<u64>,
         request: Option<Asked>,
         noted: bool,
+        delays: Delays,
     },
     Renew(Which, Option<u64>),
     Release(Which),
@@ -125,6 +128,7 @@ fn when() -> impl Strategy<Value = When> {
         1 => Just(When::NextTick),
         3 => (0_usize..8, off()).prop_map(|(n, off)| When::LeaseEnd(n, off)),
         2 => (0_usize..8, off()).prop_map(|(n, off)| When::WaitEnd(n, off)),
+        2 => (0_usize..8, off()).prop_map(|(n, off)| When::Opening(n, off)),
     ]
 }
 
@@ -156,11 +160,23 @@ fn what() -> impl Strategy<Value = What> {
         (lock, mode)
     });
     let who = (lock_and_mode, 0_u8..4).prop_map(|((lock, mode), client)| (lock, client, mode));
-    let acquire = (who, lease_of(), wait, requested, any::<bool>());
+    let acquire = (
+        who,
+        lease_of(),
+        wait,
+        requested,
+        any::<bool>(),
+        (delays(), 0_u8..20),
+    );
     prop_oneof![
         2 => (0_usize..4).prop_map(What::Repeat),
-        14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted)| {
-            What::Acquire { lock, client, mode, under, wait, request, noted }
+        14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted, (delays, chance))| {
+            // Nearly always only with what they are for.
+            let delays = match mode == LockMode::Exclusive || chance == 0 {
+                true => delays,
+                false => Delays::NONE,
+            };
+            What::Acquire { lock, client, mode, under, wait, request, noted, delays }
         }),
         4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
         6 => which().prop_map(What::Release),
@@ -179,6 +195,21 @@ fn what() -> impl Strategy<Value = What> {
         1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),
         1 => limits().prop_map(What::Configure),
     ]
+}
+
+fn delays() -> impl Strategy<Value = Delays> {
+    let some = [
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (60, 0),
+        (1, 0),
+        (0, 150),
+        (40, 90),
+        (200, 1),
+    ];
+    prop::sample::select(some.to_vec())
+        .prop_map(|(lock_delay, at_least)| Delays::new(lock_delay, at_least).unwrap())
 }
 
 fn permits() -> impl Strategy<Value = Permits> {
@@ -305,6 +336,7 @@ impl When {
             When::NextTick => Timestamp::from_millis(now.as_nanos() / 1_000_000 + 1),
             When::LeaseEnd(n, off) => near(nth(&known.leases, n).map(|lease| lease.expires), off),
             When::WaitEnd(n, off) => near(nth(&known.waits, n).map(Wait::ends), off),
+            When::Opening(n, off) => near(nth(&known.closed, n).map(|closed| closed.until), off),
         }
     }
 }
@@ -335,6 +367,7 @@ impl What {
                 wait,
                 request: asked,
                 noted,
+                delays,
             } => {
                 let under = under.resolve(n, known);
                 // Who names a lease mostly is its client.
@@ -351,6 +384,7 @@ impl What {
                     wait: wait.map(Span::from_nanos),
                     request: asked.map(|asked| asked.resolve(n, known)),
                     metadata: noted.then(|| format!("line {n}").into()),
+                    delays,
                 })
             }
             What::Renew(which, wanted) => Command::Renew {

@@ -287,7 +287,7 @@ impl Simulation {
                 };
                 (Answer::Renewed { token }, None)
             }
-            Outcome::Released { token } => (Answer::Released { token }, None),
+            Outcome::Released { token, .. } => (Answer::Released { token }, None),
             Outcome::Revoked { token } => (Answer::Revoked { token }, None),
             Outcome::Ended { token, how } => (Answer::Ended { token, how }, None),
             Outcome::NotHeld => (Answer::NotHeld, None),
@@ -296,6 +296,7 @@ impl Simulation {
             Outcome::Abandoned => (Answer::Abandoned, None),
             Outcome::Done => (Answer::Done, None),
             Outcome::Queued
+            | Outcome::Delayed(_)
             | Outcome::WrongPrincipal { .. }
             | Outcome::QueueFull(_)
             | Outcome::TokensExhausted

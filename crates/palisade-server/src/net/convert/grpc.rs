@@ -1,8 +1,8 @@
 //! Conversions of the gRPC types.
 
 use palisade_core::{
-    Change, Ending, Event, GrantRef, LeaseKey, LockMode, LockView, Outcome, Queued, Reader,
-    RequestId, Token, Wish,
+    Change, Delays, Ending, Event, GrantRef, LeaseKey, LockMode, LockView, Outcome, Queued, Reader,
+    RequestId, Span, Token, Wish,
 };
 use palisade_proto::v1::{self, reply::Outcome as Say, request::Operation};
 
@@ -32,14 +32,16 @@ pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, R
     let client = super::client_id(&message.client_id)?;
     let lease = given(&message.lock_token, lease_key)?;
     let ttl = number(message.lease_duration_ms.into(), super::ttl)?;
+    let (mode, delays) = options(&message.options)?;
     Ok(Request::Acquire(Wish {
         lock,
         client,
-        mode: mode(&message.options)?,
+        mode,
         under: super::under(lease, ttl)?,
         wait: super::wait(message.wait_ms.into())?,
         request: given(&message.request_id, request_id)?,
         metadata: super::metadata(&message.metadata)?,
+        delays,
     }))
 }
 
@@ -93,9 +95,9 @@ fn grant(lock: &str, key: &[u8], token: u64) -> Result<GrantRef, Refusal> {
     })
 }
 
-/// The mode that the options ask for. One that this server does not know decodes to none.
-fn mode(options: &[v1::AcquireOption]) -> Result<LockMode, Refusal> {
-    let mut mode = None;
+/// The mode and the delays that the options ask for. An option that this server does not know decodes to none.
+fn options(options: &[v1::AcquireOption]) -> Result<(LockMode, Delays), Refusal> {
+    let (mut mode, mut delays) = (None, None);
     for option in options {
         use v1::acquire_option::Option as Wanted;
         let wanted = option.option.ok_or_else(|| {
@@ -106,6 +108,14 @@ fn mode(options: &[v1::AcquireOption]) -> Result<LockMode, Refusal> {
             Wanted::Permits(v1::Permits { count, of }) => {
                 super::permits(count.into(), of.into()).map(LockMode::Permits)?
             }
+            Wanted::Delays(wanted) => {
+                let wanted =
+                    super::delays(wanted.lock_delay_ms.into(), wanted.at_least_for_ms.into())?;
+                if delays.replace(wanted).is_some() {
+                    return Err(Refusal::invalid("the option delays is given twice"));
+                }
+                continue;
+            }
         };
         if mode.replace(wanted).is_some() {
             return Err(Refusal::invalid(
@@ -113,7 +123,7 @@ fn mode(options: &[v1::AcquireOption]) -> Result<LockMode, Refusal> {
             ));
         }
     }
-    Ok(mode.unwrap_or_default())
+    Ok((mode.unwrap_or_default(), delays.unwrap_or_default()))
 }
 
 fn plain_mode(wanted: i32) -> Result<LockMode, Refusal> {
@@ -209,7 +219,7 @@ fn say(outcome: Outcome) -> Say {
             lease_duration_ms: renewed.ttl.as_millis(),
             valid_for_ms: renewed.valid_for.as_millis(),
         }),
-        Outcome::Released { token } => released(token),
+        Outcome::Released { token, delayed } => released(token, delayed),
         // The revoked grant is over: reported as an ending, which a repeat gets too.
         Outcome::Revoked { token } => self::ended(token, Ending::Revoked),
         Outcome::Ended { token, how } => self::ended(token, how),
@@ -218,9 +228,10 @@ fn say(outcome: Outcome) -> Say {
     }
 }
 
-fn released(token: Token) -> Say {
+fn released(token: Token, delayed: Option<Span>) -> Say {
     Say::Released(v1::Released {
         fencing_token: token.get(),
+        delayed_ms: delayed.map_or(0, Span::as_millis),
     })
 }
 
@@ -260,6 +271,7 @@ fn lock_view(view: LockView) -> v1::LockView {
         readers: view.readers.into_iter().map(reader).collect(),
         queue: view.queue.into_iter().map(queued).collect(),
         permits: view.permits.unwrap_or(0),
+        delayed_ms: view.delayed.map_or(0, Span::as_millis),
     }
 }
 
@@ -310,15 +322,24 @@ fn error(refusal: &Refusal) -> v1::Error {
         message: refusal.message.clone(),
         highest: refusal.highest.map_or(0, Token::get),
         leader: refusal.leader.as_deref().unwrap_or_default().to_owned(),
+        retry_after_ms: refusal.delayed.map_or(0, Span::as_millis),
     }
 }
 
 /// One change, for a watcher.
 pub(in crate::net) fn event(event: &Event) -> v1::Event {
     use v1::event::Change as Wire;
-    let (change, reason) = match &event.change {
-        Change::Granted { ttl } => (Wire::GrantedMs(ttl.as_millis()), None),
-        Change::Ended { how, reason } => (Wire::Ended(ending(*how).into()), reason.as_deref()),
+    let (change, reason, delayed) = match &event.change {
+        Change::Granted { ttl } => (Wire::GrantedMs(ttl.as_millis()), None, None),
+        Change::Ended {
+            how,
+            reason,
+            delayed,
+        } => (
+            Wire::Ended(ending(*how).into()),
+            reason.as_deref(),
+            *delayed,
+        ),
     };
     v1::Event {
         revision: event.revision,
@@ -329,12 +350,13 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
         reason: reason.unwrap_or_default().to_owned(),
         missed: 0,
         grant_id: event.shared.map_or(0, |id| id.0.get()),
+        delayed_ms: delayed.map_or(0, Span::as_millis),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use palisade_core::{AuthorityId, Span, Ttl, Under, WallTime};
+    use palisade_core::{AuthorityId, Ttl, Under, WallTime};
     use palisade_proto::Code;
     use prost::Message as _;
 

@@ -24,6 +24,10 @@ pub(in crate::net) fn acquire(
         wait: super::wait(body.wait_ms.unwrap_or(0))?,
         request: body.request_id.as_deref().map(request_id).transpose()?,
         metadata: super::metadata(body.metadata.as_deref().unwrap_or_default())?,
+        delays: super::delays(
+            body.lock_delay_ms.unwrap_or(0),
+            body.at_least_for_ms.unwrap_or(0),
+        )?,
     }))
 }
 
@@ -167,6 +171,7 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
             metadata: view.metadata.as_deref().map(str::to_owned),
             ..holder(held)
         }),
+        delayed_ms: view.delayed.map(Span::as_millis),
         permits: view.permits,
         reader_count: view.reader_count,
         readers: view.readers.iter().map(reader).collect(),
@@ -245,9 +250,13 @@ pub(in crate::net) fn status(status: &Status, identity: &Identity) -> wire::Stat
 
 /// The name and the data of a server-sent event.
 pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
-    let (name, ttl, reason) = match &event.change {
-        Change::Granted { ttl } => ("granted", Some(ttl.as_millis().into()), None),
-        Change::Ended { how, reason } => (ending(*how), None, reason.as_deref()),
+    let (name, ttl, reason, delayed) = match &event.change {
+        Change::Granted { ttl } => ("granted", Some(ttl.as_millis().into()), None, None),
+        Change::Ended {
+            how,
+            reason,
+            delayed,
+        } => (ending(*how), None, reason.as_deref(), *delayed),
     };
     let body = wire::EventBody {
         revision: event.revision,
@@ -257,6 +266,7 @@ pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
         grant_id: event.shared.map(|id| id.0.get()),
         lease_duration_ms: ttl,
         reason: reason.map(str::to_owned),
+        delayed_ms: delayed.map(Span::as_millis),
     };
     (name, body)
 }

@@ -7,8 +7,8 @@ pub(super) mod json;
 use std::sync::Arc;
 
 use palisade_core::{
-    ClientId, Ending, Holder, Invalid, LeaseKey, LockName, Outcome, Permits, QueueBound, Span,
-    Token, Ttl, Under, limits,
+    ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockName, Outcome, Permits,
+    QueueBound, Span, Token, Ttl, Under, limits,
 };
 use palisade_proto::{Code, json as wire};
 
@@ -21,8 +21,10 @@ pub(super) struct Refusal {
     pub(super) message: String,
     /// For `held`: who has the lock.
     pub(super) holder: Option<Holder>,
-    /// For `stale`: the token with which the lock is held.
+    /// For `stale`: the token with which the lock is held. For `delayed`: the token of its last grant.
     pub(super) highest: Option<Token>,
+    /// For `delayed`: how long nobody is granted the lock.
+    pub(super) delayed: Option<Span>,
     /// For a grant that is over: its token.
     pub(super) token: Option<Token>,
     /// For `not_leader`: the leader's URL, if it is known.
@@ -36,6 +38,7 @@ impl Refusal {
             message: message.into(),
             holder: None,
             highest: None,
+            delayed: None,
             token: None,
             leader: None,
         }
@@ -58,6 +61,7 @@ impl Refusal {
                 .holder
                 .as_ref()
                 .map(|holder| holder.remaining.as_millis().max(1)),
+            Code::Delayed => self.delayed.map(|span| span.as_millis().max(1)),
             Code::QueueFull | Code::TooManyLocks | Code::Unavailable => Some(1_000),
             // An election takes about this long.
             Code::NotLeader if self.leader.is_none() => Some(500),
@@ -105,6 +109,7 @@ pub(super) fn not_leader(leader: Option<Arc<str>>) -> Refusal {
 fn denial(outcome: Outcome) -> Refusal {
     match outcome {
         Outcome::Held(holder) => held(holder),
+        Outcome::Delayed(delayed) => closed(delayed),
         Outcome::Ended { token, how } => ended(token, how),
         Outcome::NotHeld => Refusal::new(
             Code::NotHeld,
@@ -160,6 +165,28 @@ fn held(holder: Holder) -> Refusal {
         holder: Some(holder),
         ..Refusal::new(Code::Held, message)
     }
+}
+
+fn closed(delayed: Delayed) -> Refusal {
+    let message = format!(
+        "nobody has the lock, and it is closed for another {} ms after its last grant, which had fencing token {}",
+        delayed.remaining.as_millis(),
+        delayed.token
+    );
+    Refusal {
+        highest: Some(delayed.token),
+        delayed: Some(delayed.remaining),
+        ..Refusal::new(Code::Delayed, message)
+    }
+}
+
+/// How long a lock stays closed after a grant.
+fn delays(lock_delay_ms: u64, at_least_for_ms: u64) -> Result<Delays, Refusal> {
+    let delays = Delays::new(lock_delay_ms, at_least_for_ms);
+    delays.map_err(|invalid| match invalid {
+        Invalid::LockDelay { .. } => Refusal::field("lock_delay_ms", &invalid),
+        _ => Refusal::field("at_least_for_ms", &invalid),
+    })
 }
 
 fn ended(token: Token, how: Ending) -> Refusal {
@@ -315,6 +342,13 @@ mod tests {
         };
         for (outcome, code) in [
             (Outcome::Held(holder), Code::Held),
+            (
+                Outcome::Delayed(Delayed {
+                    token: token(3),
+                    remaining: Span::from_millis(1),
+                }),
+                Code::Delayed,
+            ),
             (ended(Ending::Released), Code::NotHeld),
             (ended(Ending::Expired), Code::Expired),
             (ended(Ending::Revoked), Code::Revoked),

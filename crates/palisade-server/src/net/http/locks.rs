@@ -44,7 +44,7 @@ struct LockPath {
     request_body = AcquireBody,
     responses(
         (status = 200, description = "The lock is granted.", body = AcquireReply),
-        (status = 409, description = "`held`: another client holds it. `abandoned`: this request was abandoned.", body = DeniedReply),
+        (status = 409, description = "`held`: another client holds it. `delayed`: it is closed after its last grant. `abandoned`: this request was abandoned.", body = DeniedReply),
         (status = 410, description = "`expired`, `revoked`, `superseded`: the grant of this request, or its lease, is over.", body = DeniedReply),
         (status = 429, description = "`queue_full`, `too_many_locks`", body = DeniedReply),
         (status = 507, description = "`tokens_exhausted`", body = DeniedReply),
@@ -123,15 +123,15 @@ pub(super) async fn release(
     Lock(lock): Lock,
     Input(body): Input<ReleaseBody>,
 ) -> Reply<ReleaseReply> {
-    let (token, already_released) = match app
+    let (token, already_released, delayed) = match app
         .ask(app.gate.permit(&who, json::release(lock.clone(), &body)?)?)
         .await
     {
-        Answer::Outcome(Outcome::Released { token }) => (token, false),
+        Answer::Outcome(Outcome::Released { token, delayed }) => (token, false, delayed),
         Answer::Outcome(Outcome::Ended {
             token,
             how: Ending::Released,
-        }) => (token, true),
+        }) => (token, true, None),
         other => return Err(refusal(other).into()),
     };
     Ok(Json(ReleaseReply {
@@ -139,6 +139,7 @@ pub(super) async fn release(
         released: true,
         already_released,
         fencing_token: token.get(),
+        delayed_ms: delayed.map(palisade_core::Span::as_millis),
     }))
 }
 

@@ -2,8 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Permits, Principal, Span,
-    Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, Permits,
+    Principal, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 use super::reader::{Malformed, Reader};
@@ -37,7 +37,9 @@ const HAS_METADATA: u8 = 1 << 3;
 const HAS_TOKEN: u8 = 1 << 4;
 const SHARED: u8 = 1 << 5;
 const HAS_PERMITS: u8 = 1 << 6;
-const ACQUIRE_FLAGS: u8 = HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED | HAS_PERMITS;
+const HAS_DELAYS: u8 = 1 << 7;
+const ACQUIRE_FLAGS: u8 =
+    HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED | HAS_PERMITS | HAS_DELAYS;
 
 /// Begins a batch: everything in it happens at `at`.
 #[inline]
@@ -162,6 +164,7 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         wait,
         request,
         metadata,
+        delays,
     } = acquire;
     let (tag, key, ttl) = under_parts(under);
     let flags = flag(HAS_TTL, ttl.is_some())
@@ -169,7 +172,8 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         | flag(HAS_REQUEST, request.is_some())
         | flag(HAS_METADATA, metadata.is_some())
         | flag(SHARED, *mode == LockMode::Shared)
-        | flag(HAS_PERMITS, mode.permits().is_some());
+        | flag(HAS_PERMITS, mode.permits().is_some())
+        | flag(HAS_DELAYS, !delays.is_none());
     out.bytes(&[tag, flags]);
     out.text(lock);
     out.text(client);
@@ -188,6 +192,21 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     }
     if let Some(permits) = mode.permits() {
         put_permits(out, permits);
+    }
+    if !delays.is_none() {
+        put_delays(out, *delays);
+    }
+}
+
+pub(super) fn put_delays(out: &mut Vec<u8>, delays: Delays) {
+    out.number(delays.lock_delay().as_millis());
+    out.number(delays.at_least_for().as_millis());
+}
+
+pub(super) fn get_delays(reader: &mut Reader<'_>) -> Result<Delays, Malformed> {
+    match Delays::new(reader.number()?, reader.number()?) {
+        Ok(delays) => Ok(delays),
+        Err(_) => reader.bad("a delay is out of range"),
     }
 }
 
@@ -362,6 +381,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
         Ok(reader.text()?.into())
     })?;
     let permits = reader.optional(flags & HAS_PERMITS != 0, get_permits)?;
+    let delays = reader.optional(flags & HAS_DELAYS != 0, get_delays)?;
     let mode = match (permits, flags & SHARED != 0) {
         (Some(_), true) => return reader.bad("an acquire is of two kinds"),
         (Some(permits), false) => LockMode::Permits(permits),
@@ -375,6 +395,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
         wait,
         request,
         metadata,
+        delays: delays.unwrap_or_default(),
     })
 }
 

@@ -1,16 +1,17 @@
 //! Snapshot records.
 
 use palisade_core::machine::{
-    Answered, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record, ShareRecord,
+    Answered, Closing, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record, ShareRecord,
     WaiterRecord,
 };
 use palisade_core::{
-    Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, Permits, Principal, QueueBound,
-    Slots, Token,
+    Delayed, Delays, Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, Permits,
+    Principal, QueueBound, Slots, Timestamp, Token,
 };
 
 use super::command::{
-    get_limits, get_permits, get_under, mode, put_limits, put_permits, put_under,
+    get_delays, get_limits, get_permits, get_under, mode, put_delays, put_limits, put_permits,
+    put_under,
 };
 use super::reader::{Malformed, PRINCIPAL_BYTES, Reader};
 use super::writer::Put;
@@ -36,6 +37,13 @@ const KEPT_SEMAPHORE: u8 = 13;
 /// As [`WAITER`] and [`ORPHAN`], with the permits behind it.
 const PERMITS: u8 = 14;
 const ORPHAN_PERMITS: u8 = 15;
+/// As [`GRANT`], with its lock-delay and its reservation behind it; 0 stands for none.
+const GRANT_CLOSING: u8 = 16;
+/// As [`KEPT`], with the instant at which the lock opens and the running delay behind it.
+const CLOSED: u8 = 17;
+/// As [`WAITER`] and [`ORPHAN`], with the delays behind it.
+const DELAYS: u8 = 18;
+const ORPHAN_DELAYS: u8 = 19;
 
 /// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
 const BY: u8 = 64;
@@ -51,7 +59,8 @@ pub fn part(record: &[u8]) -> Part {
         Some(&(HEAD | LEASE)) => Part::Leases,
         Some(
             &(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER | HOLDER
-            | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS),
+            | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS | GRANT_CLOSING | CLOSED | DELAYS
+            | ORPHAN_DELAYS),
         ) => Part::Grants,
         _ => Part::Past,
     }
@@ -71,8 +80,16 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             out.number(lease.expires.as_nanos());
         }
         Record::Grant(grant) => {
-            out.byte(GRANT);
+            let closing = grant.closing;
+            match closing == Closing::NONE {
+                true => out.byte(GRANT),
+                false => out.byte(GRANT_CLOSING),
+            }
             put_grant(out, grant);
+            if closing != Closing::NONE {
+                out.number(closing.lock_delay.as_nanos());
+                out.number(closing.reserved.map_or(0, Timestamp::as_nanos));
+            }
         }
         Record::Share(share) => {
             out.byte(share.permits.map_or(SHARE, |_| HOLDER));
@@ -84,11 +101,19 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             }
         }
         Record::Kept(kept) => {
-            out.byte(kept.permits.map_or(KEPT, |_| KEPT_SEMAPHORE));
+            out.byte(match (kept.permits, kept.closed) {
+                (None, None) => KEPT,
+                (None, Some(_)) => CLOSED,
+                // A semaphore is never closed.
+                (Some(_), _) => KEPT_SEMAPHORE,
+            });
             out.text(&kept.lock);
             out.number(kept.last.get());
             if let Some(of) = kept.permits {
                 out.number(of.into());
+            } else if let Some((until, lock_delay)) = kept.closed {
+                out.number(until.as_nanos());
+                out.number(lock_delay.as_nanos());
             }
         }
         Record::Waiter(waiter) => put_waiter(out, waiter),
@@ -135,6 +160,8 @@ fn put_grant(out: &mut Vec<u8>, grant: &GrantRecord) {
 
 fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
     out.byte(match (waiter.mode, waiter.orphan) {
+        (LockMode::Exclusive, None) if !waiter.delays.is_none() => DELAYS,
+        (LockMode::Exclusive, Some(_)) if !waiter.delays.is_none() => ORPHAN_DELAYS,
         (LockMode::Exclusive, None) => WAITER,
         (LockMode::Exclusive, Some(_)) => ORPHAN,
         (LockMode::Shared, None) => READER,
@@ -155,6 +182,8 @@ fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
     }
     if let Some(permits) = waiter.mode.permits() {
         put_permits(out, permits);
+    } else if !waiter.delays.is_none() {
+        put_delays(out, waiter.delays);
     }
 }
 
@@ -196,6 +225,11 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             expires: reader.timestamp()?,
         }),
         GRANT => Record::Grant(get_grant(reader)?),
+        GRANT_CLOSING => {
+            let grant = get_grant(reader)?;
+            let closing = get_closing(reader)?;
+            Record::Grant(GrantRecord { closing, ..grant })
+        }
         tag @ (SHARE | HOLDER) => Record::Share(ShareRecord {
             grant: get_grant(reader)?,
             phase: reader.token()?,
@@ -203,14 +237,16 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
                 Ok((get_size(reader)?, Slots::from_bits(reader.number()?)))
             })?,
         }),
-        tag @ (KEPT | KEPT_SEMAPHORE) => Record::Kept(KeptRecord {
+        tag @ (KEPT | KEPT_SEMAPHORE | CLOSED) => Record::Kept(KeptRecord {
             lock: reader.lock()?,
             last: reader.token()?,
             permits: reader.optional(tag == KEPT_SEMAPHORE, get_size)?,
+            closed: reader.optional(tag == CLOSED, |reader| {
+                Ok((reader.timestamp()?, reader.span()?))
+            })?,
         }),
-        tag @ (WAITER | ORPHAN | READER | ORPHAN_READER | PERMITS | ORPHAN_PERMITS) => {
-            Record::Waiter(get_waiter(reader, tag)?)
-        }
+        tag @ (WAITER | ORPHAN | READER | ORPHAN_READER | PERMITS | ORPHAN_PERMITS | DELAYS
+        | ORPHAN_DELAYS) => Record::Waiter(get_waiter(reader, tag)?),
         ANSWERED => Record::Answered(get_answered(reader)?),
         OVER => Record::Over(Over {
             key: reader.key()?,
@@ -248,11 +284,19 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {
         key: reader.key()?,
         wall: reader.wall()?,
         metadata: get_optional_text(reader)?.map(Into::into),
+        closing: Closing::NONE,
+    })
+}
+
+fn get_closing(reader: &mut Reader<'_>) -> Result<Closing, Malformed> {
+    Ok(Closing {
+        lock_delay: reader.span()?,
+        reserved: Some(reader.timestamp()?).filter(|at| *at != Timestamp::ZERO),
     })
 }
 
 fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malformed> {
-    let is_orphan = matches!(tag, ORPHAN | ORPHAN_READER | ORPHAN_PERMITS);
+    let is_orphan = matches!(tag, ORPHAN | ORPHAN_READER | ORPHAN_PERMITS | ORPHAN_DELAYS);
     let waiter = WaiterRecord {
         by: Principal::ANONYMOUS,
         request: reader.request()?,
@@ -261,13 +305,16 @@ fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malforme
         mode: mode(tag == READER || tag == ORPHAN_READER),
         under: get_under(reader)?,
         metadata: get_optional_text(reader)?.map(Into::into),
+        delays: Delays::NONE,
         since: reader.timestamp()?,
         deadline: reader.timestamp()?,
         arrival: reader.number()?,
         orphan: reader.optional(is_orphan, Reader::timestamp)?,
     };
     let permits = reader.optional(tag == PERMITS || tag == ORPHAN_PERMITS, get_permits)?;
+    let delays = reader.optional(tag == DELAYS || tag == ORPHAN_DELAYS, get_delays)?;
     Ok(WaiterRecord {
+        delays: delays.unwrap_or_default(),
         mode: permits.map_or(waiter.mode, LockMode::Permits),
         ..waiter
     })
@@ -312,6 +359,7 @@ const TOO_MANY_LOCKS: u8 = 9;
 const GRANTED_SHARED: u8 = 10;
 /// As [`GRANTED`], with the slots behind it.
 const GRANTED_PERMITS: u8 = 11;
+const DELAYED: u8 = 12;
 
 /// The outcomes that a machine remembers for a retry.
 fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
@@ -340,6 +388,11 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
             out.text(&holder.client);
             out.number(holder.token.get());
             out.number(holder.remaining.as_nanos());
+        }
+        Outcome::Delayed(delayed) => {
+            out.byte(DELAYED);
+            out.number(delayed.token.get());
+            out.number(delayed.remaining.as_nanos());
         }
         Outcome::Ended { token, how } => {
             out.byte(ENDED);
@@ -388,6 +441,10 @@ fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
         }),
         HELD => Outcome::Held(Holder {
             client: reader.client()?,
+            token: reader.token()?,
+            remaining: reader.span()?,
+        }),
+        DELAYED => Outcome::Delayed(Delayed {
             token: reader.token()?,
             remaining: reader.span()?,
         }),

@@ -1,8 +1,8 @@
-use palisade_core::machine::{Answered, Expiry, KeptRecord, Part, Record, WaiterRecord};
+use palisade_core::machine::{Answered, Closing, Expiry, KeptRecord, Part, Record, WaiterRecord};
 use palisade_core::{
-    Acquire, Away, ClientId, Command, Ending, Entry, GrantId, GrantRef, Granted, Holder, LeaseId,
-    LeaseKey, Limits, LockMode, LockName, Machine, Outcome, Permits, Principal, QueueBound,
-    RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Away, ClientId, Command, Delayed, Delays, Ending, Entry, GrantId, GrantRef, Granted,
+    Holder, LeaseId, LeaseKey, Limits, LockMode, LockName, Machine, Outcome, Permits, Principal,
+    QueueBound, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 use super::reader::Reader;
@@ -138,6 +138,16 @@ fn commands() -> Vec<Command> {
             lock: lock("s"),
             permits: 2,
         },
+        Command::Acquire(Acquire {
+            delays: Delays::new(60_000, 0).unwrap(),
+            ..acquire("t", "nine", new_lease(8))
+        }),
+        Command::Acquire(Acquire {
+            delays: Delays::new(1, 86_400_000).unwrap(),
+            wait,
+            request: Some(id(11)),
+            ..acquire("t", "ten", new_lease(9))
+        }),
         Command::Renew {
             grant: grant("a", 1, Some(4)),
             ttl: Some(ttl(70_000)),
@@ -316,6 +326,10 @@ fn answered() -> Vec<Record> {
             ..granted
         }),
         Outcome::Held(holder),
+        Outcome::Delayed(Delayed {
+            token: token(3),
+            remaining: Span::from_millis(5),
+        }),
         ended(Ending::Released),
         ended(Ending::Expired),
         ended(Ending::Revoked),
@@ -351,7 +365,10 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         assert!(records.iter().any(ended), "{ending:?}");
     }
     let waiting = |record: &&Record| matches!(record, Record::Waiter(_));
-    assert_eq!(records.iter().filter(waiting).count(), 4);
+    assert_eq!(records.iter().filter(waiting).count(), 5);
+    let closing =
+        |record: &&Record| matches!(record, Record::Grant(grant) if grant.closing != Closing::NONE);
+    assert_eq!(records.iter().filter(closing).count(), 1);
     let shared = |record: &&Record| matches!(record, Record::Share(_));
     assert_eq!(records.iter().filter(shared).count(), 3);
     records.extend(answered());
@@ -361,6 +378,7 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
             lock,
             last,
             permits,
+            closed: None,
         }));
         let waiter = records.iter().find_map(|record| match record {
             Record::Waiter(waiter) if waiter.mode.permits().is_some() => Some(waiter.clone()),
@@ -373,6 +391,20 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
             })
         }));
     }
+    records.push(Record::Kept(KeptRecord {
+        lock: lock("closed"),
+        last: token(9),
+        permits: None,
+        closed: Some((AT, Span::from_millis(60_000))),
+    }));
+    let waits = records.iter().find_map(|record| match record {
+        Record::Waiter(waiter) if !waiter.delays.is_none() => Some(waiter.clone()),
+        _ => None,
+    });
+    records.push(Record::Waiter(WaiterRecord {
+        orphan: Some(AT),
+        ..waits.unwrap()
+    }));
     if let Some(Record::Head(head)) = records.first() {
         let exhausted = palisade_core::machine::Head {
             next_token: None,

@@ -4,14 +4,14 @@
 //! Nothing else changes: what needs no new kind is written as before, byte for byte, so a node of an older build
 //! reads it.
 
-use palisade_core::machine::Record;
+use palisade_core::machine::{Closing, Record};
 use palisade_core::{Acquire, Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 6;
+pub const BATCH_VERSION: u8 = 7;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 5;
+pub const SNAPSHOT_VERSION: u8 = 6;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -35,6 +35,7 @@ pub fn version_needed(command: &Command) -> u8 {
             ..
         })
         | Command::Resize { .. } => 6,
+        Command::Acquire(acquire) if !acquire.delays.is_none() => 7,
         _ => BATCH_FLOOR,
     }
 }
@@ -46,6 +47,10 @@ fn record_needs(record: &Record) -> u8 {
         false => 4,
     };
     by.max(match record {
+        Record::Grant(grant) if grant.closing != Closing::NONE => 6,
+        Record::Kept(kept) if kept.closed.is_some() => 6,
+        Record::Waiter(waiter) if !waiter.delays.is_none() => 6,
+        Record::Answered(answered) if matches!(answered.outcome, Outcome::Delayed(_)) => 6,
         Record::Share(share) if share.permits.is_some() => 5,
         Record::Kept(kept) if kept.permits.is_some() => 5,
         Record::Waiter(waiter) if waiter.mode.permits().is_some() => 5,

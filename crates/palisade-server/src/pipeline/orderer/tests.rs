@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use palisade_core::LockMode;
-use palisade_core::{ClientId, LockName, Span, Ttl, Under, Wish, limits};
+use palisade_core::{ClientId, Delays, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
 use crate::pipeline::codec::{BATCH_FLOOR, decode_batch};
@@ -509,6 +509,7 @@ fn the_room_that_the_log_must_have_holds_the_largest_batch() {
             wait: Some(Span::from_millis(1)),
             request: Some(RequestId::from_bytes(id)),
             metadata: Some("m".repeat(limits::METADATA_BYTES).into()),
+            delays: Delays::new(60_000, 86_400_000).unwrap(),
         };
         let key = || LeaseKey::from_bytes(id);
         bench

@@ -183,7 +183,7 @@ impl<'a> Worker<'a> {
         let released = self.runtime.block_on(lease.release()).map_err(words)?;
         message.answered_ms = Some(self.clock.now_ms());
         let answer = Some(match released {
-            Released::Released => Answer::Done,
+            Released::Released | Released::Delayed { .. } => Answer::Done,
             other => Answer::Refused(format!("{other:?}")),
         });
         record(Event::Request(Request {

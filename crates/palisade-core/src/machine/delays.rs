@@ -1,0 +1,241 @@
+//! Locks that are free and closed until an instant: lock-delay and at-least-for (rules D1, D2 and H1).
+//!
+//! ```text
+//!   held { lock_delay, reserved } ──expired, revoked──► closed until the end of the delay, and of the reservation
+//!                                 ──released──────────► closed until the end of the reservation
+//! ```
+//!
+//! A closed lock has a record without a grant, as one that is kept for an orphan, and its queue stays. Closed locks are
+//! few, so a map in the order of their instants is all the timers that they need.
+
+use alloc::vec::Vec;
+
+use super::Machine;
+use super::slab::{NIL, Slot};
+use super::tables::Tables;
+use crate::command::{Acquire, LockMode};
+use crate::delays::Delays;
+use crate::invalid::Invalid;
+use crate::outcome::{Delayed, Effect, Ending, Outcome};
+use crate::time::{Span, Timestamp};
+
+/// What is known of the time after a lock's grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Closing {
+    /// How long nobody is granted the lock after an expiry or a revocation. Of a closed lock: of the delay that is
+    /// running, to begin anew after a restart; zero if it is closed by a reservation alone.
+    pub lock_delay: Span,
+    /// The instant before which nobody else is granted the lock.
+    pub reserved: Option<Timestamp>,
+}
+
+impl Closing {
+    /// Nothing is known.
+    pub const NONE: Closing = Closing {
+        lock_delay: Span::ZERO,
+        reserved: None,
+    };
+}
+
+impl Tables {
+    /// What the grant on a lock, or the last one, said of the time after it.
+    pub(crate) fn closing(&self, lock: Slot) -> Closing {
+        self.extra(lock)
+            .map_or(Closing::NONE, |extra| extra.closing)
+    }
+
+    /// Until when a lock that nobody holds is closed; perhaps that is over, and nobody has asked since.
+    #[inline]
+    pub(crate) fn closed(&self, lock: Slot) -> Option<Timestamp> {
+        self.extra(lock)?.closed
+    }
+
+    /// Notes what a new grant says.
+    #[inline]
+    pub(super) fn set_closing(&mut self, lock: Slot, delays: Delays, now: Timestamp) {
+        if !delays.is_none() || self.locks[lock].extra != NIL {
+            self.note_closing(lock, delays, now);
+        }
+    }
+
+    /// A client that took its own lock over does not shorten what its former grant reserved.
+    #[cold]
+    #[inline(never)]
+    fn note_closing(&mut self, lock: Slot, delays: Delays, now: Timestamp) {
+        let at_least = Some(delays.at_least_for()).filter(|span| *span > Span::ZERO);
+        let closing = &mut self.extra_mut(lock).closing;
+        let before = closing.reserved.filter(|until| *until > now);
+        *closing = Closing {
+            lock_delay: delays.lock_delay(),
+            reserved: before.max(at_least.map(|span| now.after(span))),
+        };
+    }
+
+    /// A grant that its caller gave up before it used it reserves nothing.
+    pub(super) fn forget_reservation(&mut self, lock: Slot) {
+        if self.locks[lock].extra != NIL {
+            self.extra_mut(lock).closing.reserved = None;
+        }
+    }
+
+    /// Notes what is known of a lock from a snapshot.
+    pub(super) fn restore_closing(&mut self, lock: Slot, closing: Closing) {
+        if closing != Closing::NONE {
+            self.extra_mut(lock).closing = closing;
+        }
+    }
+
+    /// Closes a lock that nobody holds.
+    pub(super) fn close_until(&mut self, lock: Slot, until: Timestamp, closing: Closing) {
+        let last = self.writer(lock).token();
+        let extra = self.extra_mut(lock);
+        (extra.closing, extra.closed) = (closing, Some(until));
+        self.closed_locks.insert((until, last), lock);
+    }
+
+    /// Opens it again, and says whether it was closed.
+    pub(super) fn open_again(&mut self, lock: Slot) -> bool {
+        let Some(until) = self.closed(lock) else {
+            return false;
+        };
+        let last = self.writer(lock).token();
+        let extra = self.extra_mut(lock);
+        (extra.closing, extra.closed) = (Closing::NONE, None);
+        self.closed_locks.remove(&(until, last)).is_some()
+    }
+
+    /// When the first closed lock opens.
+    #[inline]
+    pub(super) fn first_opening(&self) -> Option<Timestamp> {
+        let first = self.closed_locks.first_key_value();
+        first.map(|((until, _), _)| *until)
+    }
+
+    /// The first closed lock whose instant has come.
+    pub(super) fn first_to_open(&self, now: Timestamp) -> Option<Slot> {
+        let ((until, _), lock) = self.closed_locks.first_key_value()?;
+        (*until <= now).then_some(*lock)
+    }
+}
+
+impl Machine {
+    /// Readers and permits have no time after them: a phase ends with its last holder, and a slot is another's.
+    pub(super) fn check_delays(acquire: &Acquire) -> Result<(), Invalid> {
+        match acquire.delays.is_none() || acquire.mode == LockMode::Exclusive {
+            true => Ok(()),
+            false => Err(Invalid::DelaysOfShared),
+        }
+    }
+
+    /// Until when nobody is granted a lock after the end of its writer's grant.
+    #[inline]
+    pub(super) fn closed_after(&self, lock: Slot, how: Ending) -> Option<Timestamp> {
+        if self.tables.locks[lock].extra == NIL {
+            return None;
+        }
+        let expires = self.tables.held_by_writer(lock).1.expires;
+        self.closing_at(lock, how, expires)
+            .filter(|until| *until > self.now)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn closing_at(&self, lock: Slot, how: Ending, expires: Timestamp) -> Option<Timestamp> {
+        let Closing {
+            lock_delay,
+            reserved,
+        } = self.tables.closing(lock);
+        let from = match how {
+            Ending::Superseded => return None,
+            Ending::Released => None,
+            Ending::Expired => Some(expires),
+            Ending::Revoked => Some(self.now),
+        };
+        let delayed = from.filter(|_| lock_delay > Span::ZERO);
+        delayed.map(|from| from.after(lock_delay)).max(reserved)
+    }
+
+    /// Closes a lock whose writer's grant has just ended.
+    pub(super) fn close(&mut self, lock: Slot, how: Ending, until: Option<Timestamp>) {
+        let closing = self.tables.closing(lock);
+        self.tables.extra_mut(lock).closing = Closing::NONE;
+        let Some(until) = until else {
+            return;
+        };
+        let lock_delay = match how {
+            Ending::Released | Ending::Superseded => Span::ZERO,
+            Ending::Expired | Ending::Revoked => closing.lock_delay,
+        };
+        let closing = Closing {
+            lock_delay,
+            reserved: None,
+        };
+        self.tables.close_until(lock, until, closing);
+    }
+
+    /// Opens a lock whose instant has come, and hands it on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn open_due(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        let last = self.denial(LockMode::Exclusive, lock);
+        self.wake(lock, &last, effects);
+    }
+
+    /// A delay runs in full again (D2), and so does one that was about to begin. Reservations count from their grants,
+    /// on a clock that stood still meanwhile.
+    pub(super) fn delay_again(&mut self, before: Timestamp) {
+        let now = self.now;
+        let closed = self.tables.closed_locks.iter();
+        let running: Vec<Slot> = closed
+            .filter(|((until, _), _)| *until > before)
+            .map(|(_, lock)| *lock)
+            .collect();
+        for lock in running {
+            let closing = self.tables.closing(lock);
+            let until = self.tables.closed(lock);
+            self.tables.open_again(lock);
+            let again = now.after(closing.lock_delay);
+            let until = until.map_or(again, |until| until.max(again));
+            self.tables.close_until(lock, until, closing);
+        }
+        let due: Vec<Slot> = self
+            .tables
+            .exclusives()
+            .filter(|(_, grant)| self.tables.leases[grant.lease()].is_expired(now))
+            .map(|(lock, _)| lock)
+            .filter(|lock| self.tables.closing(*lock).lock_delay > Span::ZERO)
+            .collect();
+        for lock in due {
+            let closing = &mut self.tables.extra_mut(lock).closing;
+            closing.reserved = closing.reserved.max(Some(now.after(closing.lock_delay)));
+        }
+    }
+
+    /// Why a request that comes now is not granted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn denial(&self, mode: LockMode, lock: Slot) -> Outcome {
+        match self.tables.closed(lock) {
+            Some(until) => Outcome::Delayed(Delayed {
+                token: self.tables.writer(lock).token(),
+                remaining: until.since(self.now),
+            }),
+            None => Outcome::Held(self.ahead_of(mode, lock)),
+        }
+    }
+
+    /// Until when a lock is closed at `now`, whether or not the end of its last grant was logged yet.
+    pub(super) fn closed_then(&self, lock: Slot, now: Timestamp) -> Option<Timestamp> {
+        let until = match self.tables.is_exclusive(lock) {
+            false => self.tables.closed(lock),
+            true => {
+                let lease = self.tables.lease_of(lock);
+                match lease.is_expired(now) {
+                    true => self.closing_at(lock, Ending::Expired, lease.expires),
+                    false => None,
+                }
+            }
+        };
+        until.filter(|until| *until > now)
+    }
+}
