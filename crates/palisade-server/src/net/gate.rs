@@ -182,14 +182,21 @@ impl Gate {
     /// Tells the operator of a caller that had the secret of a lease that is not its own.
     #[inline]
     pub(super) fn report(&self, principal: Option<&Principal>, answer: &Answer) {
-        if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer {
-            let (principal, lock) = (name(principal), lock.as_str());
+        if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer
+            && let (principal, lock) = (name(principal), lock.as_str())
+            && let Some(left_out) = self.audit.refusal(Some(principal))
+        {
             tracing::warn!(
                 principal,
                 lock,
+                left_out,
                 "security: a caller has the lock_token of another principal's lease; it was refused"
             );
-            self.audit.note(&Event::WrongPrincipal { principal, lock });
+            self.audit.note(&Event::WrongPrincipal {
+                principal,
+                lock,
+                left_out,
+            });
         }
     }
 
@@ -553,11 +560,16 @@ fn name_of(request: &Request) -> Option<&str> {
 
 /// Records that a caller was refused. `None` for one that nobody knows.
 fn denied(audit: &Audit, principal: Option<&str>, refusal: &Refusal) {
-    audit.note(&Event::Denied {
-        principal,
-        code: refusal.code.name(),
-        message: &refusal.message,
-    });
+    if audit.is_on()
+        && let Some(left_out) = audit.refusal(principal)
+    {
+        audit.note(&Event::Denied {
+            principal,
+            code: refusal.code.name(),
+            message: &refusal.message,
+            left_out,
+        });
+    }
 }
 
 /// What stands in place of another principal's client id.

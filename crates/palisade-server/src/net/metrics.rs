@@ -249,7 +249,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 20] {
+    fn counters(&self) -> [Reading; 21] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -290,6 +290,11 @@ impl Scrape {
                 "audit_lost",
                 "Lines that could not be written to the audit file",
                 self.app.gate.audit().lost(),
+            ),
+            (
+                "audit_left_out",
+                "Refusals without a line in the audit file, because their caller had too many",
+                self.app.gate.audit().left_out(),
             ),
             (
                 "queue_full",

@@ -22,7 +22,7 @@ use palisade_core::{LockName, Outcome};
 use palisade_proto::Code;
 
 use self::locks::Locks;
-use self::rate::Rate;
+pub(super) use self::rate::Rate;
 use super::convert::Refusal;
 use crate::pipeline::{Answer, Handle, Request};
 

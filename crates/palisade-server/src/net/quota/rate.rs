@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 /// The instant from which on the allowance of a whole second is there again; each request moves it on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rate(Option<Instant>);
+pub(in crate::net) struct Rate(Option<Instant>);
 
 impl Rate {
     /// Whether one more request fits; otherwise in how long it does.
-    pub(super) fn check(self, per_second: u64, now: Instant) -> Result<(), Duration> {
+    pub(in crate::net) fn check(self, per_second: u64, now: Instant) -> Result<(), Duration> {
         let full = self
             .0
             .map_or(Duration::ZERO, |full| full.saturating_duration_since(now));
@@ -19,13 +19,13 @@ impl Rate {
         }
     }
 
-    pub(super) fn take(&mut self, per_second: u64, now: Instant) {
+    pub(in crate::net) fn take(&mut self, per_second: u64, now: Instant) {
         let full = self.0.filter(|full| *full > now).unwrap_or(now);
         self.0 = Some(full + cost(per_second));
     }
 
     /// Whether it remembers nothing.
-    pub(super) fn is_idle(self, now: Instant) -> bool {
+    pub(in crate::net) fn is_idle(self, now: Instant) -> bool {
         self.0.is_none_or(|full| full <= now)
     }
 }
