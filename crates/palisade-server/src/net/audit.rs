@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use palisade_proto::Code;
 use serde::Serialize;
@@ -32,6 +31,7 @@ use tokio::sync::oneshot;
 
 use super::convert::Refusal;
 use super::quota::Rate;
+use crate::pipeline::clock::boottime;
 
 /// What is recorded.
 #[derive(Serialize)]
@@ -173,7 +173,7 @@ impl Audit {
         let callers = self.refusals.callers.lock();
         let mut callers = callers.unwrap_or_else(PoisonError::into_inner);
         let caller = callers.entry(principal.map(Box::from)).or_default();
-        let now = Instant::now();
+        let now = boottime();
         if caller.rate.check(REFUSALS_PER_SECOND, now).is_err() {
             caller.left_out += 1;
             self.refusals.left_out.fetch_add(1, Relaxed);

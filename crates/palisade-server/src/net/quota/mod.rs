@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use palisade_access::{Access, Bound, Principal, Subject};
 use palisade_core::{LockName, Outcome};
@@ -24,6 +24,7 @@ use palisade_proto::Code;
 use self::locks::Locks;
 pub(super) use self::rate::Rate;
 use super::convert::Refusal;
+use crate::pipeline::clock::boottime;
 use crate::pipeline::{Answer, Handle, Request};
 
 /// What is in use.
@@ -177,7 +178,7 @@ impl Quotas {
         if applying.is_empty() {
             return Ok(None);
         }
-        let now = Instant::now();
+        let now = boottime();
         let bounds_locks = |bounds: &palisade_access::Bounds| bounds.get(Bound::Locks).is_some();
         let mut uses = self.uses();
         let lock = demand
@@ -241,7 +242,7 @@ impl Quotas {
         subject: &Subject,
         used: u64,
         most: u64,
-        wait: Option<Duration>,
+        wait: Option<u64>,
     ) -> Refusal {
         self.refused[bound as usize].fetch_add(1, Relaxed);
         let name = bound.name();
@@ -253,7 +254,8 @@ impl Quotas {
                 "{subject} uses {used} of its quota {name} = {most}, and this does not fit; nothing happened"
             ),
         };
-        let wait = wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1));
+        // Rounded up, so that the retry does not come too early.
+        let wait = wait.map(|nanos| nanos.div_ceil(1_000_000));
         Refusal {
             retry_after: wait,
             ..Refusal::new(Code::OverQuota, message)
@@ -364,7 +366,7 @@ impl Quotas {
 
 impl Uses {
     /// Forgets subjects without any use, whenever their number has doubled.
-    fn sweep(&mut self, now: Instant) {
+    fn sweep(&mut self, now: u64) {
         if self.of.len() >= self.sweep_at {
             self.of
                 .retain(|_, one| one.counts != [0; COUNTED.len()] || !one.rate.is_idle(now));
