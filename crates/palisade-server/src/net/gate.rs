@@ -296,6 +296,8 @@ impl Gate {
             },
             principal: who.principal().cloned(),
             view: View::Everything,
+            // The renewal was counted.
+            held: None,
             recording: Recording::NotAsked,
         }
     }
