@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::quota::Quotas;
 use crate::{Secret, Token, Verb};
 
 /// The principal without a credential. It exists only where a rule names it.
@@ -58,6 +59,7 @@ pub struct Access {
     /// By a name in a certificate.
     pub(crate) certificates: BTreeMap<Box<str>, Principal>,
     pub(crate) rules: BTreeMap<Principal, Vec<Rule>>,
+    pub(crate) quotas: Quotas,
 }
 
 #[derive(Clone, Debug)]

@@ -19,6 +19,11 @@
 //!
 //! [[auth.revoked]]
 //! id = "17ab90ce"
+//!
+//! [[auth.quotas]]
+//! prefix = "backup/"                # or principal = "backup", or address = "10.0.0.7"; "*" is each of them
+//! locks = 1000
+//! requests_per_second = 200
 //! ```
 //!
 //! Making and revoking a token only appends to it, so comments and order stay.

@@ -11,10 +11,12 @@ pub mod file;
 
 mod access;
 mod parse;
+mod quota;
 mod token;
 mod verb;
 
 pub use access::{ANONYMOUS, Access, Credential, Denied, Principal, Unknown};
 pub use parse::Error;
+pub use quota::{Bound, Bounds, Subject, network};
 pub use token::{BadToken, Secret, Token};
 pub use verb::Verb;

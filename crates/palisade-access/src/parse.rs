@@ -6,8 +6,9 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::access::Rule;
+use crate::quota::Quotas;
 use crate::token::is_id;
-use crate::{ANONYMOUS, Access, Principal, Secret, Verb};
+use crate::{ANONYMOUS, Access, Bound, Bounds, Principal, Secret, Verb, network};
 
 /// What is wrong with an access file; the message names the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +30,8 @@ struct Section {
     revoked: Vec<RevokedEntry>,
     #[serde(default)]
     rules: Vec<RuleEntry>,
+    #[serde(default)]
+    quotas: Vec<QuotaEntry>,
 }
 
 #[derive(Deserialize)]
@@ -57,12 +60,39 @@ struct RuleEntry {
     verbs: Vec<String>,
 }
 
+#[derive(Deserialize)]
+struct QuotaEntry {
+    prefix: Option<String>,
+    principal: Option<String>,
+    address: Option<String>,
+    locks: Option<i64>,
+    waiters: Option<i64>,
+    watchers: Option<i64>,
+    sessions: Option<i64>,
+    bytes: Option<i64>,
+    requests_per_second: Option<i64>,
+}
+
 /// The keys of each table.
-const KEYS: [(&str, &[&str]); 4] = [
+const KEYS: [(&str, &[&str]); 5] = [
     ("principals", &["name", "certificates"]),
     ("tokens", &["id", "principal", "sha256"]),
     ("revoked", &["id"]),
     ("rules", &["principal", "prefix", "verbs"]),
+    (
+        "quotas",
+        &[
+            "prefix",
+            "principal",
+            "address",
+            Bound::Locks.name(),
+            Bound::Waiters.name(),
+            Bound::Watchers.name(),
+            Bound::Sessions.name(),
+            Bound::Bytes.name(),
+            Bound::Requests.name(),
+        ],
+    ),
 ];
 
 impl Access {
@@ -190,22 +220,114 @@ fn build(section: Section) -> Result<Access, Error> {
                 "{place}: verbs is empty, so the rule grants nothing"
             )));
         }
-        let printable = entry
-            .prefix
-            .bytes()
-            .all(|byte| (b' '..=b'~').contains(&byte));
-        if !printable || entry.prefix.len() > 255 {
-            return Err(Error(format!(
-                "{place}: a prefix has at most 255 bytes of printable ASCII, as the name of a lock"
-            )));
-        }
+        check_prefix(&entry.prefix, &place)?;
         access.rules.entry(principal).or_default().push(Rule {
             prefix: entry.prefix.into(),
             verbs,
         });
     }
+    for entry in section.quotas {
+        add_quota(&mut access.quotas, entry, find)?;
+    }
     Ok(access)
 }
+
+fn check_prefix(prefix: &str, place: &str) -> Result<(), Error> {
+    let printable = prefix.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if printable && prefix.len() <= 255 {
+        return Ok(());
+    }
+    Err(Error(format!(
+        "{place}: a prefix has at most 255 bytes of printable ASCII, as the name of a lock"
+    )))
+}
+
+fn add_quota(
+    quotas: &mut Quotas,
+    entry: QuotaEntry,
+    find: impl Fn(&str, &str) -> Result<Principal, Error>,
+) -> Result<(), Error> {
+    let (place, is_new) = match (&entry.prefix, &entry.principal, &entry.address) {
+        (Some(prefix), None, None) => {
+            let place = format!("[[auth.quotas]] for the prefix {prefix:?}");
+            check_prefix(prefix, &place)?;
+            if entry.sessions.is_some() {
+                return Err(Error(format!(
+                    "{place}: a session belongs to no prefix; give sessions to a principal or an address"
+                )));
+            }
+            let bounds = bounds(&entry, &place)?;
+            let old = quotas.prefixes.insert(prefix.as_str().into(), bounds);
+            (place, old.is_none())
+        }
+        (None, Some(name), None) => {
+            let place = format!("[[auth.quotas]] for the principal {name:?}");
+            let bounds = bounds(&entry, &place)?;
+            let old = match &**name {
+                EACH => quotas.each_principal.replace(bounds),
+                name => quotas.principals.insert(find(name, &place)?, bounds),
+            };
+            (place, old.is_none())
+        }
+        (None, None, Some(text)) => {
+            let place = format!("[[auth.quotas]] for the address {text:?}");
+            let bounds = bounds(&entry, &place)?;
+            let old = match &**text {
+                EACH => quotas.each_address.replace(bounds),
+                text => {
+                    let address = text.parse().map_err(|_| {
+                        Error(format!(
+                            "{place}: this is no IP address; \"*\" is each of them"
+                        ))
+                    })?;
+                    quotas.addresses.insert(network(address), bounds)
+                }
+            };
+            (place, old.is_none())
+        }
+        _ => {
+            let why = "[[auth.quotas]]: each needs exactly one of prefix, principal and address";
+            return Err(Error(why.to_owned()));
+        }
+    };
+    match is_new {
+        true => Ok(()),
+        false => Err(Error(format!("{place}: it is there twice"))),
+    }
+}
+
+fn bounds(entry: &QuotaEntry, place: &str) -> Result<Bounds, Error> {
+    let mut bounds = Bounds::default();
+    for (bound, given) in [
+        (Bound::Locks, entry.locks),
+        (Bound::Waiters, entry.waiters),
+        (Bound::Watchers, entry.watchers),
+        (Bound::Sessions, entry.sessions),
+        (Bound::Bytes, entry.bytes),
+        (Bound::Requests, entry.requests_per_second),
+    ] {
+        // Below one operation nothing would ever pass.
+        let least = if bound == Bound::Bytes { 1_024 } else { 1 };
+        let most = 1_000_000_000;
+        let name = bound.name();
+        bounds.0[bound as usize] = match given.map(u64::try_from) {
+            None => None,
+            Some(Ok(given)) if (least..=most).contains(&given) => Some(given),
+            Some(_) => {
+                return Err(Error(format!(
+                    "{place}: {name} must be an integer in {least} ..= {most}"
+                )));
+            }
+        };
+    }
+    match bounds == Bounds::default() {
+        false => Ok(bounds),
+        true => Err(Error(format!("{place}: it bounds nothing"))),
+    }
+}
+
+/// Stands for each principal, or each address, without a quota of its own.
+const EACH: &str = "*";
 
 fn named(name: &str) -> Result<Principal, Error> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/@".contains(&byte);

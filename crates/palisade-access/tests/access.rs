@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use palisade_access::{Access, Credential, Principal, Token, Unknown, Verb, file};
+use palisade_access::{Access, Bound, Credential, Principal, Token, Unknown, Verb, file};
 
 const FILE: &str = r#"
 # A comment that stays.
@@ -340,5 +340,91 @@ fn a_token_is_refused_unless_its_form_is_exact_and_is_never_printed() {
         &format!("{text}0"),
     ] {
         assert!(Token::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn quotas_apply_to_a_prefix_a_principal_and_an_address() {
+    let access = access(&format!(
+        "{FILE}\n[[auth.quotas]]\nprefix = \"backup/\"\nlocks = 7\n\
+         [[auth.quotas]]\nprincipal = \"backup\"\nwaiters = 2\nbytes = 4096\n\
+         [[auth.quotas]]\nprincipal = \"*\"\nwaiters = 1\n\
+         [[auth.quotas]]\naddress = \"2001:db8::1\"\nsessions = 9\n\
+         [[auth.quotas]]\naddress = \"*\"\nrequests_per_second = 3\n"
+    ));
+    let applying = |name: &str, address: &str, within: Option<&str>| -> Vec<String> {
+        let principal = principal(&access, name);
+        let address = Some(address.parse().unwrap());
+        let quotas = access.quotas(&principal, address, within);
+        quotas
+            .map(|(subject, bounds)| {
+                let bounds = Bound::ALL.into_iter().filter_map(|bound| {
+                    bounds
+                        .get(bound)
+                        .map(|most| format!("{}={most}", bound.name()))
+                });
+                format!("{subject}: {}", bounds.collect::<Vec<_>>().join(" "))
+            })
+            .collect()
+    };
+    assert_eq!(
+        applying("backup", "2001:db8::2", Some("backup/db")),
+        [
+            "the prefix \"backup/\": locks=7",
+            "the principal backup: waiters=2 bytes=4096",
+            "the address 2001:db8::: sessions=9",
+        ]
+    );
+    assert_eq!(
+        applying("operator", "::ffff:10.0.0.1", Some("back")),
+        [
+            "the principal operator: waiters=1",
+            "the address 10.0.0.1: requests_per_second=3",
+        ]
+    );
+    assert_eq!(applying("operator", "10.0.0.1", None).len(), 2);
+    let prefixes: Vec<&str> = access.prefixes_with_locks().collect();
+    assert_eq!(prefixes, ["backup/"]);
+    assert!(access.has_quotas() && !self::access(FILE).has_quotas());
+}
+
+#[test]
+fn a_quota_with_a_mistake_is_refused_and_the_mistake_is_named() {
+    for (quota, says) in [
+        ("locks = 1", "exactly one of prefix, principal and address"),
+        (
+            "prefix = \"a\"\nprincipal = \"backup\"\nlocks = 1",
+            "exactly one of",
+        ),
+        ("prefix = \"a\"", "it bounds nothing"),
+        (
+            "prefix = \"a\"\nlocks = 0",
+            "locks must be an integer in 1 ..= 1000000000",
+        ),
+        ("prefix = \"a\"\nlocks = -1", "locks must be an integer in"),
+        (
+            "principal = \"*\"\nbytes = 9",
+            "bytes must be an integer in 1024 ..=",
+        ),
+        (
+            "prefix = \"a\"\nsessions = 1",
+            "a session belongs to no prefix",
+        ),
+        ("prefix = \"ü\"\nlocks = 1", "printable ASCII"),
+        ("principal = \"bakup\"\nlocks = 1", "is backup meant?"),
+        ("address = \"10.0.0\"\nlocks = 1", "this is no IP address"),
+        ("address = \"*\"\nlock = 1", "is \"locks\" meant?"),
+        (
+            "prefix = \"a\"\nlocks = 1\n[[auth.quotas]]\nprefix = \"a\"\nlocks = 2",
+            "it is there twice",
+        ),
+        (
+            "address = \"::1\"\nlocks = 1\n[[auth.quotas]]\naddress = \"::2\"\nlocks = 2",
+            "it is there twice",
+        ),
+    ] {
+        let text = format!("{FILE}\n[[auth.quotas]]\n{quota}\n");
+        let error = Access::parse(&text).unwrap_err().to_string();
+        assert!(error.contains(says), "{quota}: {error}");
     }
 }

@@ -82,6 +82,9 @@ codes! {
     /// The authority holds as many locks as it may.
     TooManyLocks, "too_many_locks",
     "The authority has as many locks as its settings allow. Nothing changed.";
+    /// A quota of the access file is used up.
+    OverQuota, "over_quota",
+    "A quota of the operator is used up; the message names the bound, whose it is, and its value. For a rate, `retry_after_ms` says when the next request fits. Nothing changed.";
     /// The token range is used up.
     TokensExhausted, "tokens_exhausted",
     "The last fencing token (2^53 - 1) was issued. The authority never grants again; call an operator.";

@@ -62,6 +62,7 @@ pub const TABLE: [Row; Code::ALL.len()] = [
     row(Code::Refused, 409, Grpc::FailedPrecondition, Retry::No),
     row(Code::QueueFull, 429, Grpc::Ok, Retry::Later),
     row(Code::TooManyLocks, 429, Grpc::Ok, Retry::Later),
+    row(Code::OverQuota, 429, Grpc::ResourceExhausted, Retry::Later),
     row(Code::TokensExhausted, 507, Grpc::Ok, Retry::No),
     row(Code::Unavailable, 503, Grpc::Unavailable, Retry::Later),
     row(Code::NotLeader, 503, Grpc::Unavailable, Retry::Later),

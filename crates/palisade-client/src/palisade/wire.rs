@@ -406,9 +406,13 @@ pub(super) fn bytes(bytes: &[u8; 16]) -> Vec<u8> {
 /// Converts a reply with an error into a fault, by what the caller may do next.
 pub(super) fn refusal(error: pb::Error) -> Fault {
     match Code::from_name(&error.code) {
-        Some(Code::Unavailable | Code::NotLeader | Code::QueueFull | Code::TooManyLocks) => {
-            Fault::unavailable(error.message)
-        }
+        Some(
+            Code::Unavailable
+            | Code::NotLeader
+            | Code::QueueFull
+            | Code::TooManyLocks
+            | Code::OverQuota,
+        ) => Fault::unavailable(error.message),
         Some(Code::UnknownOutcome | Code::Internal) => Fault::unknown_outcome(error.message),
         Some(Code::Refused) => Fault::Unsupported(format!("do this: {}", error.message).into()),
         Some(Code::Invalid) => Fault::invalid(error.message),

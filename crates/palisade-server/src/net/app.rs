@@ -80,7 +80,7 @@ impl App {
             forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
             signer: signer.transpose()?,
-            gate: Gate::new(settings.access.as_deref(), audit)?,
+            gate: Gate::new(settings.access.as_deref(), audit, handle.clone())?,
             handle: Pipeline::new(handle),
             cluster,
             settings,

@@ -8,16 +8,20 @@
 //! A note never waits. It is lost if the queue is full or the file cannot be written; lost lines are counted, and the
 //! next line that is written follows one that says how many were lost. A line that something depends on is answered.
 //!
+//! One caller gets so many lines a second for what it is refused, so it cannot fill the disk; the next line says how many
+//! were left out.
+//!
 //! No line contains a lease key, a request id or a token.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use palisade_proto::Code;
@@ -26,6 +30,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::convert::Refusal;
+use super::quota::Rate;
+use crate::pipeline::clock::boottime;
 
 /// What is recorded.
 #[derive(Serialize)]
@@ -36,9 +42,17 @@ pub(super) enum Event<'a> {
         principal: Option<&'a str>,
         code: &'static str,
         message: &'a str,
+        /// How many refusals of this caller before this one have no line; 0 is not written.
+        #[serde(skip_serializing_if = "is_zero")]
+        left_out: u64,
     },
     /// A caller had the key of another principal's lease. Nothing changed.
-    WrongPrincipal { principal: &'a str, lock: &'a str },
+    WrongPrincipal {
+        principal: &'a str,
+        lock: &'a str,
+        #[serde(skip_serializing_if = "is_zero")]
+        left_out: u64,
+    },
     /// A lock is about to be taken from its holder, if it is held with this token.
     Break {
         principal: &'a str,
@@ -66,9 +80,33 @@ struct Line<'a> {
     event: &'a Event<'a>,
 }
 
+/// For a field that is left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The way to the audit file, if there is one.
 #[derive(Clone)]
-pub(super) struct Audit(Option<Queue>);
+pub(super) struct Audit {
+    queue: Option<Queue>,
+    refusals: Arc<Refusals>,
+}
+
+/// How many lines callers get for what they are refused.
+#[derive(Default)]
+struct Refusals {
+    /// By principal; all unknown callers are one, so there are no more entries than principals.
+    callers: Mutex<HashMap<Option<Box<str>>, Caller>>,
+    left_out: AtomicU64,
+}
+
+#[derive(Default)]
+struct Caller {
+    rate: Rate,
+    /// Since its last line.
+    left_out: u64,
+}
 
 #[derive(Clone)]
 struct Queue {
@@ -90,7 +128,10 @@ impl Audit {
     /// If it cannot be opened for appending.
     pub(super) fn open(path: Option<&Path>) -> io::Result<Audit> {
         let Some(path) = path else {
-            return Ok(Audit(None));
+            return Ok(Audit {
+                queue: None,
+                refusals: Arc::default(),
+            });
         };
         let lost = Arc::new(AtomicU64::new(0));
         let (jobs, queued) = sync_channel(QUEUE);
@@ -104,22 +145,47 @@ impl Audit {
         };
         let thread = std::thread::Builder::new().name("audit".to_owned());
         thread.spawn(move || writer.write_all_of(&queued))?;
-        Ok(Audit(Some(Queue { jobs, lost })))
+        Ok(Audit {
+            queue: Some(Queue { jobs, lost }),
+            refusals: Arc::default(),
+        })
     }
 
     /// Whether there is a file.
     pub(super) fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.queue.is_some()
     }
 
     /// Lines that were not written since the start.
     pub(super) fn lost(&self) -> u64 {
-        self.0.as_ref().map_or(0, |queue| queue.lost.load(Relaxed))
+        self.queue
+            .as_ref()
+            .map_or(0, |queue| queue.lost.load(Relaxed))
+    }
+
+    /// Refusals without a line since the start, because their caller had too many.
+    pub(super) fn left_out(&self) -> u64 {
+        self.refusals.left_out.load(Relaxed)
+    }
+
+    /// Whether a refusal of this caller gets a line, and how many before it did not.
+    pub(super) fn refusal(&self, principal: Option<&str>) -> Option<u64> {
+        let callers = self.refusals.callers.lock();
+        let mut callers = callers.unwrap_or_else(PoisonError::into_inner);
+        let caller = callers.entry(principal.map(Box::from)).or_default();
+        let now = boottime();
+        if caller.rate.check(REFUSALS_PER_SECOND, now).is_err() {
+            caller.left_out += 1;
+            self.refusals.left_out.fetch_add(1, Relaxed);
+            return None;
+        }
+        caller.rate.take(REFUSALS_PER_SECOND, now);
+        Some(std::mem::take(&mut caller.left_out))
     }
 
     /// Records something that happened. Never waits.
     pub(super) fn note(&self, event: &Event<'_>) {
-        if let Some(queue) = &self.0
+        if let Some(queue) = &self.queue
             && queue.jobs.try_send(Job::Note(line(event))).is_err()
         {
             queue.lost.fetch_add(1, Relaxed);
@@ -128,7 +194,7 @@ impl Audit {
 
     /// Records something before it is done. It may be done when [`Recording`] says that the line is on disk.
     pub(super) fn be_sure(&self, event: &Event<'_>) -> Recording {
-        let Some(queue) = &self.0 else {
+        let Some(queue) = &self.queue else {
             return Recording::NotAsked;
         };
         let (answer, answered) = oneshot::channel();
@@ -140,7 +206,7 @@ impl Audit {
 
     /// Opens the file again at each SIGHUP, for programs that move it away. Does not end.
     pub(super) async fn keep_reopening(&self) {
-        if let Some(queue) = &self.0 {
+        if let Some(queue) = &self.queue {
             match signal(SignalKind::hangup()) {
                 Ok(mut hangup) => {
                     while hangup.recv().await.is_some() {
@@ -267,6 +333,9 @@ fn line(event: &Event<'_>) -> Vec<u8> {
     bytes.push(b'\n');
     bytes
 }
+
+/// How many lines, and warnings, one caller gets for what it is refused.
+const REFUSALS_PER_SECOND: u64 = 10;
 
 /// How many lines may wait. A line has about 1 KiB at most.
 const QUEUE: usize = 4_096;

@@ -13,6 +13,7 @@
 //! Without an access file everybody who reaches the port may do everything. Identity is settled once for each session and
 //! each HTTP request; while the file stays the same, a decision compares prefixes and nothing else.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -32,17 +33,20 @@ use super::app::App;
 use super::audit::{Audit, Event, Recording};
 use super::convert::Refusal;
 use super::forward::FORWARDED;
+use super::quota::{Demand, Held, Quotas};
+use super::session::OPERATION_BYTES;
 use crate::pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
     Stopped,
 };
 use crate::shell::{Caller, Peer};
 
-/// The rules in force, and where what they decide is recorded.
+/// The rules in force, what is used of quotas, and where what they decide is recorded.
 pub(super) struct Gate {
     /// `None` without a file.
     rules: Option<Rules>,
     audit: Audit,
+    quotas: Arc<Quotas>,
 }
 
 struct Rules {
@@ -73,6 +77,8 @@ pub(super) struct Who(Option<Known>);
 struct Known {
     credential: Credential,
     principal: Principal,
+    /// The network address that it comes from.
+    address: Option<IpAddr>,
     /// What stands for it in the log.
     by: palisade_core::Principal,
     /// The rules under which the principal was found.
@@ -85,6 +91,8 @@ pub(super) struct Permitted {
     /// The caller's name, if there are rules.
     principal: Option<Principal>,
     view: View,
+    /// What it uses of quotas until its answer.
+    held: Option<Held>,
     /// Done only when this is on disk.
     recording: Recording,
 }
@@ -109,6 +117,8 @@ pub(super) struct Observed {
     prefix: Box<str>,
     /// The part of it that the rules grant.
     prefixes: Prefixes,
+    /// What the watch uses of quotas.
+    _held: Option<Held>,
 }
 
 /// The locks whose names begin with one of these; sorted, and none begins with another one.
@@ -124,7 +134,11 @@ impl Observed {
 pub(super) struct Administered(Who);
 
 impl Gate {
-    pub(super) fn new(path: Option<&Path>, audit: Audit) -> Result<Gate, file::Error> {
+    pub(super) fn new(
+        path: Option<&Path>,
+        audit: Audit,
+        handle: Handle,
+    ) -> Result<Gate, file::Error> {
         let rules = path.map(|path| {
             let access = Arc::new(file::read(path)?);
             Ok(Rules {
@@ -135,7 +149,20 @@ impl Gate {
         Ok(Gate {
             rules: rules.transpose()?,
             audit,
+            quotas: Quotas::new(handle),
         })
+    }
+
+    pub(super) fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// Counts the locks of prefixes that have a quota. Does not end.
+    pub(super) async fn keep_counting(&self) {
+        match &self.rules {
+            Some(rules) => self.quotas.follow(|| rules.current()).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Whether there are rules at all.
@@ -155,25 +182,37 @@ impl Gate {
     /// Tells the operator of a caller that had the secret of a lease that is not its own.
     #[inline]
     pub(super) fn report(&self, principal: Option<&Principal>, answer: &Answer) {
-        if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer {
-            let (principal, lock) = (name(principal), lock.as_str());
+        if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer
+            && let (principal, lock) = (name(principal), lock.as_str())
+            && let Some(left_out) = self.audit.refusal(Some(principal))
+        {
             tracing::warn!(
                 principal,
                 lock,
+                left_out,
                 "security: a caller has the lock_token of another principal's lease; it was refused"
             );
-            self.audit.note(&Event::WrongPrincipal { principal, lock });
+            self.audit.note(&Event::WrongPrincipal {
+                principal,
+                lock,
+                left_out,
+            });
         }
     }
 
     /// Who opens a session, by its certificate or the text of its token.
-    pub(super) fn identify(&self, caller: &Caller, token: Option<&str>) -> Result<Who, Refusal> {
-        let settled = self.settle(caller, token);
+    pub(super) fn identify(&self, peer: &Peer, token: Option<&str>) -> Result<Who, Refusal> {
+        let settled = self.settle(&peer.caller, Some(peer.address.ip()), token);
         settled.inspect_err(|refusal| denied(&self.audit, None, refusal))
     }
 
     /// Who a caller is.
-    fn settle(&self, caller: &Caller, token: Option<&str>) -> Result<Who, Refusal> {
+    fn settle(
+        &self,
+        caller: &Caller,
+        address: Option<IpAddr>,
+        token: Option<&str>,
+    ) -> Result<Who, Refusal> {
         let Some(rules) = &self.rules else {
             return Ok(Who(None));
         };
@@ -189,6 +228,7 @@ impl Gate {
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
         Ok(Who(Some(Known {
             credential,
+            address,
             by: by(&principal),
             principal,
             access,
@@ -215,6 +255,8 @@ impl Gate {
     /// Whether a caller may make this request.
     pub(super) fn permit(&self, who: &Who, request: Request) -> Result<Permitted, Refusal> {
         let (by, known, view) = self.recorded(who, self.decide(who, &request))?;
+        let within = name_of(&request);
+        let held = self.admit(who, within, || Demand::of(&request, OPERATION_BYTES))?;
         let principal = name(known.as_ref());
         let recording = match &request {
             Request::Revoke {
@@ -237,6 +279,7 @@ impl Gate {
             asked: Asked { by, request },
             principal: known,
             view,
+            held,
             recording,
         })
     }
@@ -253,6 +296,8 @@ impl Gate {
             },
             principal: who.principal().cloned(),
             view: View::Everything,
+            // The renewal was counted.
+            held: None,
             recording: Recording::NotAsked,
         }
     }
@@ -318,16 +363,51 @@ impl Gate {
     /// Whether a caller may observe all locks.
     pub(super) fn observe_all(&self, who: &Who) -> Result<ObservedAll, Refusal> {
         self.recorded(who, self.decide_all(who, Verb::Observe))?;
+        self.admit(who, None, Demand::request)?;
         Ok(ObservedAll(()))
     }
 
     /// Which locks of a prefix a caller may observe; it is refused if it may observe none of them.
     pub(super) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
+        let prefixes = self.recorded(who, self.observable(who, prefix))?;
+        // A watch of several parts counts for what contains all of them: its own prefix.
+        let within = match &*prefixes {
+            [one] => one,
+            _ => prefix,
+        };
         Ok(Observed {
-            prefixes: self.recorded(who, self.observable(who, prefix))?,
+            _held: self.admit(who, Some(within), Demand::watch)?,
+            prefixes,
             who: who.clone(),
             prefix: prefix.into(),
         })
+    }
+
+    /// A session of this caller begins.
+    pub(super) fn open_session(&self, who: &Who) -> Result<Option<Held>, Refusal> {
+        self.admit(who, None, Demand::session)
+    }
+
+    /// Takes what a request needs of the quotas that apply.
+    fn admit(
+        &self,
+        who: &Who,
+        within: Option<&str>,
+        demand: impl FnOnce() -> Demand,
+    ) -> Result<Option<Held>, Refusal> {
+        let (Some(rules), Some(known)) = (&self.rules, &who.0) else {
+            return Ok(None);
+        };
+        let access = rules.current();
+        if !access.has_quotas() {
+            return Ok(None);
+        }
+        // A token that was revoked or given to another principal meanwhile.
+        let Some((_, principal)) = self.now(who)? else {
+            return Ok(None);
+        };
+        let caller = (&principal, known.address);
+        self.quotas.admit(&access, caller, within, demand())
     }
 
     /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison.
@@ -467,13 +547,31 @@ fn by(principal: &Principal) -> palisade_core::Principal {
     }
 }
 
+/// The locks that a request deals with: the name of one, or the prefix of all.
+fn name_of(request: &Request) -> Option<&str> {
+    match request {
+        Request::Acquire(wish) => Some(wish.lock.as_str()),
+        Request::Renew { grant, .. } | Request::Release(grant) => Some(grant.lock.as_str()),
+        Request::Revoke { lock, .. } | Request::Resize { lock, .. } | Request::Show(lock) => {
+            Some(lock.as_str())
+        }
+        Request::List { prefix, .. } => Some(prefix),
+        Request::Abandon(_) | Request::Status | Request::Advance(_) => None,
+    }
+}
+
 /// Records that a caller was refused. `None` for one that nobody knows.
 fn denied(audit: &Audit, principal: Option<&str>, refusal: &Refusal) {
-    audit.note(&Event::Denied {
-        principal,
-        code: refusal.code.name(),
-        message: &refusal.message,
-    });
+    if audit.is_on()
+        && let Some(left_out) = audit.refusal(principal)
+    {
+        audit.note(&Event::Denied {
+            principal,
+            code: refusal.code.name(),
+            message: &refusal.message,
+            left_out,
+        });
+    }
 }
 
 /// What stands in place of another principal's client id.
@@ -496,7 +594,10 @@ pub(super) async fn identify(
         _ => Caller::Anonymous,
     };
     let identified = match bearer(request.headers()) {
-        Ok(token) => app.gate.settle(&caller, token),
+        Ok(token) => {
+            let address = peer.map(|peer| peer.address.ip());
+            app.gate.settle(&caller, address, token)
+        }
         Err(refusal) => Err(refusal),
     };
     let audit = app.gate.audit.clone();
@@ -555,6 +656,9 @@ impl Pipeline {
             return Answer::Failed(Failure::Unavailable(refusal.message));
         }
         let answer = self.0.call(permitted.asked).await;
+        if let Some(held) = permitted.held {
+            held.settle(&answer);
+        }
         gate.report(permitted.principal.as_ref(), &answer);
         gate.filter(&permitted.view, answer)
     }
@@ -632,6 +736,11 @@ impl Permitted {
 
     pub(super) fn request(&self) -> &Request {
         &self.asked.request
+    }
+
+    /// What it uses of quotas, for an answer that comes later.
+    pub(super) fn take_held(&mut self) -> Option<Held> {
+        self.held.take()
     }
 
     /// What must be on disk before it is submitted; `None` if it may be submitted at once.

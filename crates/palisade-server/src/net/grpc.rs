@@ -290,7 +290,10 @@ impl StreamingService<v1::Requests> for Sessions {
         let decoded: FrameOf = |frame| frame.map_err(with_code);
         let frames = call.into_inner().map(decoded);
         let replies = ReplyStream::new(Arc::clone(&self.0), who, frames);
-        future::ready(Ok(Response::new(replies)))
+        future::ready(match replies {
+            Ok(replies) => Ok(Response::new(replies)),
+            Err(refusal) => Err(status(&refusal)),
+        })
     }
 }
 

@@ -85,6 +85,7 @@ pub(super) fn text(app: &Arc<App>, _: &ObservedAll, format: Format) -> String {
         let name = format!("palisade_{}", gauge.0);
         metric(&name, "gauge", &name, gauge);
     }
+    quota_text(&mut text, app, format);
     for (name, help, unit, histogram) in scrape.histograms() {
         histogram_text(
             &mut text,
@@ -124,6 +125,22 @@ fn histogram_text(text: &mut String, name: &str, help: &str, unit: f64, histogra
     }
     let sum = histogram.sum() as f64 / unit;
     let _ = write!(text, "{name}_sum {sum}\n{name}_count {count}\n");
+}
+
+/// Refusals for a quota, by its bound.
+fn quota_text(text: &mut String, app: &App, format: Format) {
+    let family = "palisade_over_quota";
+    let name = match format {
+        Format::Plain => "palisade_over_quota_total",
+        Format::OpenMetrics => family,
+    };
+    let _ = write!(
+        text,
+        "# HELP {name} Requests refused because a quota was used up, by its bound\n# TYPE {name} counter\n"
+    );
+    for (bound, refused) in app.gate.quotas().refused() {
+        let _ = writeln!(text, "{family}_total{{bound=\"{bound}\"}} {refused}");
+    }
 }
 
 /// The metrics of a cluster's member; those of its peers have a label.
@@ -232,7 +249,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 20] {
+    fn counters(&self) -> [Reading; 21] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -273,6 +290,11 @@ impl Scrape {
                 "audit_lost",
                 "Lines that could not be written to the audit file",
                 self.app.gate.audit().lost(),
+            ),
+            (
+                "audit_left_out",
+                "Refusals without a line in the audit file, because their caller had too many",
+                self.app.gate.audit().left_out(),
             ),
             (
                 "queue_full",

@@ -23,6 +23,7 @@ mod grpc_stream;
 mod http;
 mod listings;
 mod metrics;
+mod quota;
 mod ranking;
 mod sequencer;
 mod serve;

@@ -102,6 +102,7 @@ pub async fn serve_member(
         _ = serving => {}
         () = reloading => {}
         () = app.gate.audit().keep_reopening() => {}
+        () = app.gate.keep_counting() => {}
     }
     match &*app.handle.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
@@ -139,18 +140,18 @@ impl Service for App {
         let read = BytesMut::from(read);
         // Asking who may what is work for other threads, too.
         if !T::MOVES || self.gate.is_closed() || self.gate.audit().is_on() {
-            return session::serve(self, stream, read, peer.caller).await;
+            return session::serve(self, stream, read, peer).await;
         }
         if self.meters.sessions_near.fetch_add(1, Relaxed) >= NEAR {
             self.meters.sessions_near.fetch_sub(1, Relaxed);
-            return session::serve(self, stream, read, peer.caller).await;
+            return session::serve(self, stream, read, peer).await;
         }
         let app = Arc::clone(&self);
         if let Ok(attach) = stream.detach() {
             let session = self.handle.near(async move {
                 // Registered with the runtime of the pipeline's thread.
                 match attach() {
-                    Ok(stream) => session::serve(app, stream, read, peer.caller).await,
+                    Ok(stream) => session::serve(app, stream, read, peer).await,
                     Err(error) => tracing::warn!(%error, "a session could not start"),
                 }
             });

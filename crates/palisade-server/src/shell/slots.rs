@@ -1,10 +1,11 @@
 //! Connection slots, limited in total and for each address.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use palisade_access::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Meters;
@@ -92,14 +93,6 @@ impl Drop for Slot {
                 taken.remove(&self.address);
             }
         }
-    }
-}
-
-/// What counts as one address: an IPv4 address, in either notation, or an IPv6 /64, the range of one subscriber.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
     }
 }
 

@@ -38,6 +38,8 @@ mod net_page;
 #[cfg(feature = "net")]
 mod net_permits;
 #[cfg(feature = "net")]
+mod net_quota;
+#[cfg(feature = "net")]
 mod net_sequencer;
 mod net_session;
 mod net_shared;

@@ -68,7 +68,7 @@ pub(crate) async fn closed() -> Closed {
     closed_by(&rules()).await
 }
 
-async fn closed_by(rules: &str) -> Closed {
+pub(crate) async fn closed_by(rules: &str) -> Closed {
     closed_with(rules, Settings::default()).await
 }
 
@@ -267,7 +267,7 @@ fn operation(asked: Asked) -> Option<Operation> {
     })
 }
 
-fn code_of(outcome: Option<Outcome>) -> String {
+pub(crate) fn code_of(outcome: Option<Outcome>) -> String {
     match outcome {
         Some(Outcome::Held(_)) => "held".to_owned(),
         Some(Outcome::Error(error)) => error.code,
@@ -361,7 +361,7 @@ pub(crate) async fn plain_of(server: &Server, operation: Operation, token: Optio
     code_of(ask_session(&mut session, operation).await)
 }
 
-async fn open_session(server: &Server, token: Option<&str>) -> TcpStream {
+pub(crate) async fn open_session(server: &Server, token: Option<&str>) -> TcpStream {
     let mut session = server.connect().await;
     let mut bytes = match token {
         None => frames::PREFACE.to_vec(),
@@ -374,7 +374,7 @@ async fn open_session(server: &Server, token: Option<&str>) -> TcpStream {
     session
 }
 
-async fn ask_session(session: &mut TcpStream, operation: Operation) -> Option<Outcome> {
+pub(crate) async fn ask_session(session: &mut TcpStream, operation: Operation) -> Option<Outcome> {
     let mut bytes = Vec::new();
     let frame = frames::Open::at_end(&mut bytes);
     frame.put(

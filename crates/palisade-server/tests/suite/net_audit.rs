@@ -9,7 +9,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
 
 use crate::net_access::{
-    Closed, closed_with, http_of, plain_of, rules, stream_of, token, unary_of,
+    Closed, ask_session, closed_with, code_of, http_of, open_session, plain_of, rules, stream_of,
+    token, unary_of,
 };
 use crate::net_support::{Server, grpc, soon};
 
@@ -223,4 +224,67 @@ async fn a_line_that_a_crash_has_cut_does_not_spoil_the_next_one() {
     // Another test may have had the rules read again.
     let breaks = events.iter().filter(|event| *event == "break").count();
     assert_eq!(breaks, 4, "{text}");
+}
+
+#[tokio::test]
+async fn a_caller_cannot_fill_the_file_with_refusals_and_what_is_left_out_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.jsonl");
+    let closed = audited(&file).await;
+    let metrics = format!(
+        "GET /metrics HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\r\n",
+        token("observe")
+    );
+    let show = || {
+        Operation::Show(v1::ShowRequest {
+            lock: "x/1".to_owned(),
+        })
+    };
+    let hold = token("hold");
+    let mut session = open_session(&closed.server, Some(&hold)).await;
+    let mut denied = 0;
+    for _ in 0..1_000 {
+        let code = code_of(ask_session(&mut session, show()).await);
+        assert_eq!(code, "forbidden");
+        denied += 1;
+    }
+    assert!(counted(&closed.server, &metrics, "left_out").await > 0);
+    // Another caller has lines of its own.
+    assert_eq!(
+        plain_of(&closed.server, show(), Some(&token("elsewhere"))).await,
+        "forbidden"
+    );
+    // Until the next one has room for its line.
+    let before = counted(&closed.server, &metrics, "left_out").await;
+    soon(async {
+        loop {
+            ask_session(&mut session, show()).await;
+            denied += 1;
+            let now = counted(&closed.server, &metrics, "left_out").await;
+            if now - before < denied - 1_000 {
+                return;
+            }
+        }
+    })
+    .await;
+    let left_out = counted(&closed.server, &metrics, "left_out").await;
+    let of = |lines: &[Value], principal: &str| {
+        let lines = lines.iter();
+        lines.filter(|line| line["principal"] == principal).count() as u64
+    };
+    let lines = lines(&file, |lines| {
+        of(lines, "elsewhere") == 1 && of(lines, "hold") == denied - left_out
+    })
+    .await;
+    let said = lines.iter().filter_map(|line| line["left_out"].as_u64());
+    assert!(said.sum::<u64>() > 0);
+    assert_eq!(counted(&closed.server, &metrics, "lost").await, 0);
+}
+
+async fn counted(server: &Server, request: &str, what: &str) -> u64 {
+    let metrics = server.raw(request.as_bytes()).await.body;
+    let (_, value) = metrics
+        .rsplit_once(&format!("palisade_audit_{what}_total "))
+        .unwrap();
+    value.lines().next().unwrap().parse().unwrap()
 }

@@ -29,6 +29,8 @@ pub(super) struct Refusal {
     pub(super) token: Option<Token>,
     /// For `not_leader`: the leader's URL, if it is known.
     pub(super) leader: Option<Arc<str>>,
+    /// For a rate that is used up: in how many milliseconds the next request fits.
+    pub(super) retry_after: Option<u64>,
 }
 
 impl Refusal {
@@ -41,6 +43,7 @@ impl Refusal {
             delayed: None,
             token: None,
             leader: None,
+            retry_after: None,
         }
     }
 
@@ -65,6 +68,7 @@ impl Refusal {
             Code::QueueFull | Code::TooManyLocks | Code::Unavailable => Some(1_000),
             // An election takes about this long.
             Code::NotLeader if self.leader.is_none() => Some(500),
+            Code::OverQuota => self.retry_after,
             _ => None,
         }
     }

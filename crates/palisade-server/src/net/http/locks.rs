@@ -46,7 +46,7 @@ struct LockPath {
         (status = 200, description = "The lock is granted.", body = AcquireReply),
         (status = 409, description = "`held`: another client holds it. `delayed`: it is closed after its last grant. `abandoned`: this request was abandoned.", body = DeniedReply),
         (status = 410, description = "`expired`, `revoked`, `superseded`: the grant of this request, or its lease, is over.", body = DeniedReply),
-        (status = 429, description = "`queue_full`, `too_many_locks`", body = DeniedReply),
+        (status = 429, description = "`queue_full`, `too_many_locks`, `over_quota`: the message names the bound and whose it is.", body = DeniedReply),
         (status = 507, description = "`tokens_exhausted`", body = DeniedReply),
         Refusals,
     )
@@ -57,10 +57,14 @@ pub(super) async fn acquire(
     Lock(lock): Lock,
     Input(body): Input<AcquireBody>,
 ) -> Reply<AcquireReply> {
-    match app
-        .ask(app.gate.permit(&who, json::acquire(lock.clone(), &body)?)?)
-        .await
-    {
+    let permitted = app
+        .gate
+        .permit(&who, json::acquire(lock.clone(), &body)?)
+        .map_err(|refusal| match refusal.code {
+            Code::OverQuota => Problem::denied(lock.clone(), refusal),
+            _ => refusal.into(),
+        })?;
+    match app.ask(permitted).await {
         Answer::Outcome(Outcome::Granted(granted)) => {
             Ok(Json(json::granted(&lock, &granted, app.handle.identity())))
         }

@@ -77,6 +77,9 @@ pub(super) enum Refusals {
     /// `unsupported_media_type`: the body is not declared as JSON.
     #[response(status = 415)]
     UnsupportedMediaType(ErrorReply),
+    /// `over_quota`: the message names the bound, whose it is, and its value; for a rate, `retry_after_ms` is there.
+    #[response(status = 429)]
+    OverQuota(ErrorReply),
     /// `unavailable`: nothing happened; try later. `not_leader`: another node of the cluster leads, or none does.
     #[response(status = 503)]
     Unavailable(ErrorReply),

@@ -9,6 +9,7 @@ use palisade_proto::v1::{Replies, Requests};
 use tonic::Status;
 
 use super::super::app::App;
+use super::super::convert::Refusal;
 use super::super::gate::Who;
 use super::{FRAMES_A_TURN, Flow};
 
@@ -25,16 +26,22 @@ pub(in crate::net) struct ReplyStream<S> {
 }
 
 impl<S> ReplyStream<S> {
-    pub(in crate::net) fn new(app: Arc<App>, who: Who, frames: S) -> ReplyStream<S> {
+    /// # Errors
+    /// A quota is used up.
+    pub(in crate::net) fn new(
+        app: Arc<App>,
+        who: Who,
+        frames: S,
+    ) -> Result<ReplyStream<S>, Refusal> {
         let mut flow = Flow::new(Arc::clone(&app));
-        flow.who = Some(who);
-        ReplyStream {
+        flow.open(who)?;
+        Ok(ReplyStream {
             draining: Box::pin(app.draining()),
             flow,
             frames: Some(frames),
             held: None,
             failed: None,
-        }
+        })
     }
 
     /// Takes no more requests.

@@ -19,6 +19,7 @@ mod codec;
 mod grpc;
 mod plain;
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use super::audit::Recording;
 use super::budget::Share;
 use super::convert::{Refusal, grpc as convert};
 use super::gate::{Permitted, Session, View, Who};
+use super::quota::Held;
 use crate::pipeline::{self, Answer, Answers};
 
 pub(super) use codec::CountingCodec;
@@ -49,6 +51,9 @@ struct Flow {
     who: Option<Who>,
     /// What the client may see of answers that are not there yet, where that is not everything.
     views: HashMap<u64, View>,
+    /// What the session uses of quotas, and what its operations without an answer use.
+    place: Option<Held>,
+    held: HashMap<u64, Vec<Held>>,
     /// Whether more requests are read.
     open: bool,
     answers: Answers,
@@ -85,6 +90,8 @@ impl Flow {
             session: Some(session),
             who: None,
             views: HashMap::new(),
+            place: None,
+            held: HashMap::new(),
             open: true,
             answers,
             rest: Vec::new().into_iter(),
@@ -98,6 +105,13 @@ impl Flow {
             page_leaves: false,
             arriving: 0,
         }
+    }
+
+    /// Opens the session for a caller.
+    fn open(&mut self, who: Who) -> Result<(), Refusal> {
+        self.place = self.app.gate.open_session(&who)?;
+        self.who = Some(who);
+        Ok(())
     }
 
     /// How many bytes this session holds.
@@ -155,10 +169,29 @@ impl Flow {
             return Err(Refusal::new(Code::Unauthenticated, why));
         };
         let mut permitted = self.app.gate.permit(who, request)?;
+        if let Some(held) = permitted.take_held() {
+            self.held.entry(id).or_default().push(held);
+        }
         if let Some(view) = permitted.take_view() {
             self.views.insert(id, view);
         }
         Ok(permitted)
+    }
+
+    /// An operation has its answer, or none comes: gives back what it used.
+    fn settle(&mut self, id: u64, answer: Option<&Answer>) {
+        // Without quotas there is nothing to look up.
+        if !self.held.is_empty()
+            && let Entry::Occupied(mut all) = self.held.entry(id)
+        {
+            let held = all.get_mut().pop();
+            if all.get().is_empty() {
+                all.remove();
+            }
+            if let (Some(held), Some(answer)) = (held, answer) {
+                held.settle(answer);
+            }
+        }
     }
 
     /// Accepts no more requests; those waiting in a queue leave it.
@@ -179,7 +212,10 @@ impl Flow {
             match (written, &self.session) {
                 (Ok(()), Some(session)) => session.submit(vec![(id, request)]),
                 (Ok(()), None) => {}
-                (Err(refusal), _) => self.refused.push_back(convert::refused(id, &refusal)),
+                (Err(refusal), _) => {
+                    self.settle(id, None);
+                    self.refused.push_back(convert::refused(id, &refusal));
+                }
             }
         }
     }
@@ -219,7 +255,8 @@ impl Flow {
             if self.leaving >= FRAME_REPLIES {
                 return Poll::Ready(());
             }
-            for (id, answer) in self.rest.by_ref() {
+            while let Some((id, answer)) = self.rest.next() {
+                self.settle(id, Some(&answer));
                 // Without rules there is nothing to look up.
                 let view = match self.views.is_empty() {
                     true => None,

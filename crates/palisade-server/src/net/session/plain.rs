@@ -25,17 +25,17 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use super::super::app::App;
 use super::super::convert::{Refusal, grpc as convert};
 use super::{FRAMES_A_TURN, Flow};
-use crate::shell::{Caller, Phase, Transport};
+use crate::shell::{Peer, Phase, Transport};
 
 /// Serves one session to its end; `read` was already read from the stream.
 pub(in crate::net) async fn serve<T: Transport>(
     app: Arc<App>,
     stream: T,
     read: BytesMut,
-    caller: Caller,
+    peer: Peer,
 ) {
     let mut phase = app.phase();
-    let mut plain = Plain::new(app, stream, read, caller);
+    let mut plain = Plain::new(app, stream, read, peer);
     tokio::select! {
         ended = std::future::poll_fn(|cx| plain.poll(cx)) => {
             if let Err(error) = ended {
@@ -58,8 +58,8 @@ pub(in crate::net) fn refused(refusal: &Refusal) -> Vec<u8> {
 
 struct Plain<T> {
     flow: Flow,
-    /// Who is at the other end, as far as its certificate says.
-    caller: Caller,
+    /// The other end: its address, and who it is as far as its certificate says.
+    peer: Peer,
     stream: T,
     inbound: BytesMut,
     outbound: Vec<u8>,
@@ -80,11 +80,11 @@ struct Plain<T> {
 }
 
 impl<T: Transport> Plain<T> {
-    fn new(app: Arc<App>, stream: T, inbound: BytesMut, caller: Caller) -> Plain<T> {
+    fn new(app: Arc<App>, stream: T, inbound: BytesMut, peer: Peer) -> Plain<T> {
         Plain {
             draining: Box::pin(app.draining()),
             flow: Flow::new(app),
-            caller,
+            peer,
             stream,
             inbound,
             outbound: Vec::new(),
@@ -218,8 +218,8 @@ impl<T: Transport> Plain<T> {
                     return Err(Refusal::invalid(why));
                 }
             };
-            let who = self.flow.app.gate.identify(&self.caller, token)?;
-            self.flow.who = Some(who);
+            let who = self.flow.app.gate.identify(&self.peer, token)?;
+            self.flow.open(who)?;
             self.opened = true;
             self.inbound.advance(opening);
         }

@@ -1,0 +1,384 @@
+//! Quotas: what prefixes, principals and addresses use, and whether there is room for more.
+//!
+//! ```text
+//!   gate ── admit(demand) ─► over quota: which bound, whose, its value; nothing is taken
+//!                        └─► Held ── dropped with the answer, the session, the watch ─► given back
+//! ```
+//!
+//! Everything is counted where requests enter, on the network threads. The ordering thread does nothing for it. Without
+//! quotas in the access file nothing is counted at all.
+
+mod locks;
+mod rate;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use palisade_access::{Access, Bound, Principal, Subject};
+use palisade_core::{LockName, Outcome};
+use palisade_proto::Code;
+
+use self::locks::Locks;
+pub(super) use self::rate::Rate;
+use super::convert::Refusal;
+use crate::pipeline::clock::boottime;
+use crate::pipeline::{Answer, Handle, Request};
+
+/// What is in use.
+pub(super) struct Quotas {
+    handle: Handle,
+    uses: Mutex<Uses>,
+    /// By bound.
+    refused: [AtomicU64; Bound::ALL.len()],
+}
+
+#[derive(Default)]
+struct Uses {
+    of: HashMap<Subject, Use>,
+    locks: Locks,
+    /// The last event that was counted; `None` before the locks of prefixes were first counted.
+    seen: Option<u64>,
+    /// How many subjects there may be before those without use are forgotten.
+    sweep_at: usize,
+}
+
+/// What one subject uses.
+#[derive(Debug, Default)]
+struct Use {
+    counts: [u64; COUNTED.len()],
+    rate: Rate,
+}
+
+/// What a request needs.
+#[derive(Debug, Default)]
+pub(super) struct Demand {
+    /// The lock that it acquires.
+    lock: Option<LockName>,
+    counts: [u64; COUNTED.len()],
+    is_request: bool,
+}
+
+/// The bounds that are plain counts, in the order of [`Demand::counts`].
+const COUNTED: [Bound; 4] = [
+    Bound::Waiters,
+    Bound::Watchers,
+    Bound::Sessions,
+    Bound::Bytes,
+];
+
+impl Demand {
+    /// What this request needs until its answer.
+    pub(super) fn of(request: &Request, operation_bytes: usize) -> Demand {
+        let operations = match request {
+            Request::List { limit, .. } => *limit,
+            _ => 1,
+        };
+        let bytes = (operations.max(1) * operation_bytes) as u64;
+        let (lock, waits) = match request {
+            Request::Acquire(wish) => (Some(wish.lock.clone()), wish.wait.is_some()),
+            _ => (None, false),
+        };
+        Demand {
+            lock,
+            counts: [u64::from(waits), 0, 0, bytes],
+            is_request: true,
+        }
+    }
+
+    pub(super) fn session() -> Demand {
+        Demand {
+            counts: [0, 0, 1, 0],
+            ..Demand::default()
+        }
+    }
+
+    pub(super) fn watch() -> Demand {
+        Demand {
+            counts: [0, 1, 0, 0],
+            is_request: true,
+            ..Demand::default()
+        }
+    }
+
+    /// One request, and nothing that lasts.
+    pub(super) fn request() -> Demand {
+        Demand {
+            is_request: true,
+            ..Demand::default()
+        }
+    }
+}
+
+/// What a request uses. Dropping it gives everything back.
+pub(super) struct Held {
+    quotas: Arc<Quotas>,
+    subjects: Vec<Subject>,
+    counts: [u64; COUNTED.len()],
+    lock: Option<LockName>,
+    granted: Option<u64>,
+}
+
+impl Held {
+    /// The answer came.
+    pub(super) fn settle(mut self, answer: &Answer) {
+        if let Answer::Outcome(Outcome::Granted(granted)) = answer {
+            self.granted = Some(granted.number().get());
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut uses = self.quotas.uses();
+        for subject in &self.subjects {
+            if let Some(one) = uses.of.get_mut(subject) {
+                for (count, given_back) in one.counts.iter_mut().zip(self.counts) {
+                    *count -= given_back;
+                }
+            }
+        }
+        if let Some(lock) = &self.lock {
+            self.quotas.catch_up(&mut uses);
+            uses.locks.came(&self.subjects, lock, self.granted);
+        }
+    }
+}
+
+impl Quotas {
+    pub(super) fn new(handle: Handle) -> Arc<Quotas> {
+        Arc::new(Quotas {
+            handle,
+            uses: Mutex::default(),
+            refused: Default::default(),
+        })
+    }
+
+    /// How many requests were refused, by bound.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = Bound::ALL.iter().zip(&self.refused);
+        counts.map(|(bound, count)| (bound.name(), count.load(Relaxed)))
+    }
+
+    /// Takes what a request needs, if it fits every quota that applies; `None` if none applies.
+    pub(super) fn admit(
+        self: &Arc<Quotas>,
+        access: &Access,
+        (principal, address): (&Principal, Option<IpAddr>),
+        within: Option<&str>,
+        demand: Demand,
+    ) -> Result<Option<Held>, Refusal> {
+        if !access.has_quotas() {
+            return Ok(None);
+        }
+        let applying = access.quotas(principal, address, within);
+        let applying: Vec<_> = applying.collect();
+        if applying.is_empty() {
+            return Ok(None);
+        }
+        let now = boottime();
+        let bounds_locks = |bounds: &palisade_access::Bounds| bounds.get(Bound::Locks).is_some();
+        let mut uses = self.uses();
+        let lock = demand
+            .lock
+            .filter(|_| applying.iter().any(|(_, bounds)| bounds_locks(bounds)));
+        if lock.is_some() {
+            self.catch_up(&mut uses);
+        }
+        for (subject, bounds) in &applying {
+            let one = uses.of.get(subject);
+            for (at, bound) in COUNTED.into_iter().enumerate() {
+                let more = demand.counts[at];
+                let used = one.map_or(0, |one| one.counts[at]);
+                if let Some(most) = bounds.get(bound)
+                    && more > 0
+                    && used + more > most
+                {
+                    return Err(self.over(bound, subject, used, most, None));
+                }
+            }
+            if let (Some(lock), Some(most)) = (&lock, bounds.get(Bound::Locks))
+                && uses.locks.with(subject, lock) > most
+            {
+                return Err(self.over(Bound::Locks, subject, most, most, None));
+            }
+            if let Some(most) = bounds.get(Bound::Requests)
+                && demand.is_request
+                && let Err(wait) = one.map_or(Ok(()), |one| one.rate.check(most, now))
+            {
+                return Err(self.over(Bound::Requests, subject, most, most, Some(wait)));
+            }
+        }
+        uses.sweep(now);
+        for (subject, bounds) in &applying {
+            let one = uses.of.entry(subject.clone()).or_default();
+            for (count, more) in one.counts.iter_mut().zip(demand.counts) {
+                *count += more;
+            }
+            if let Some(most) = bounds.get(Bound::Requests)
+                && demand.is_request
+            {
+                one.rate.take(most, now);
+            }
+        }
+        if let Some(lock) = &lock {
+            let counting = applying.iter().map(|(subject, _)| subject);
+            uses.locks.come(counting, lock);
+        }
+        Ok(Some(Held {
+            quotas: Arc::clone(self),
+            subjects: applying.into_iter().map(|(subject, _)| subject).collect(),
+            counts: demand.counts,
+            lock,
+            granted: None,
+        }))
+    }
+
+    fn over(
+        &self,
+        bound: Bound,
+        subject: &Subject,
+        used: u64,
+        most: u64,
+        wait: Option<u64>,
+    ) -> Refusal {
+        self.refused[bound as usize].fetch_add(1, Relaxed);
+        let name = bound.name();
+        let message = match wait {
+            Some(_) => format!(
+                "{subject} had the requests of its quota for this second ({name} = {most}); nothing happened"
+            ),
+            None => format!(
+                "{subject} uses {used} of its quota {name} = {most}, and this does not fit; nothing happened"
+            ),
+        };
+        // Rounded up, so that the retry does not come too early.
+        let wait = wait.map(|nanos| nanos.div_ceil(1_000_000));
+        Refusal {
+            retry_after: wait,
+            ..Refusal::new(Code::OverQuota, message)
+        }
+    }
+
+    /// Counts the events that are not counted yet.
+    fn catch_up(&self, uses: &mut Uses) {
+        while let Some(seen) = uses.seen {
+            let since = self.handle.since(seen);
+            if since.latest <= seen {
+                return;
+            }
+            let first = since.batches.first().and_then(|batch| batch.first());
+            if first.is_none_or(|first| first.revision > seen + 1) {
+                // Events are gone: everything is counted anew.
+                uses.seen = None;
+                uses.locks.forget_owners();
+                return;
+            }
+            let events = since.batches.iter().flat_map(|batch| batch.iter());
+            let new = events.filter(|event| event.revision > seen);
+            let mut last = seen;
+            for event in new {
+                uses.locks.see(event);
+                last = event.revision;
+            }
+            uses.seen = Some(last);
+        }
+    }
+
+    /// Follows the authority's events and counts anew when there are other prefixes or when events are gone. Does not end.
+    pub(super) async fn follow(&self, access: impl Fn() -> Arc<Access>) {
+        let mut news = self.handle.news();
+        let mut again = tokio::time::interval(LOOK_AGAIN);
+        again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let access = access();
+            let prefixes: Vec<Box<str>> = access.prefixes_with_locks().map(Box::from).collect();
+            if access.has_quotas() {
+                let counted = {
+                    let mut uses = self.uses();
+                    self.catch_up(&mut uses);
+                    uses.seen.is_some() && uses.locks.prefixes == prefixes
+                };
+                if !counted {
+                    self.count_anew(prefixes).await;
+                }
+            }
+            tokio::select! {
+                // An error means that the pipeline is gone; then there is nothing to count.
+                changed = news.changed(), if access.has_quotas() => if changed.is_err() {
+                    return std::future::pending().await;
+                },
+                _ = again.tick() => {}
+            }
+        }
+    }
+
+    /// Lists the locks of the prefixes. What changes meanwhile is known from the events after the revision at the start:
+    /// they are counted last, and counting one twice changes nothing.
+    async fn count_anew(&self, prefixes: Vec<Box<str>>) {
+        let from = self.handle.revision();
+        let mut found = Vec::new();
+        for prefix in &prefixes {
+            let mut cursor = 0;
+            loop {
+                let page = Request::List {
+                    prefix: prefix.clone(),
+                    cursor,
+                    limit: PAGE,
+                };
+                let Answer::Locks { locks, next } = self.handle.call(page).await else {
+                    // This node does not lead; it is tried again.
+                    return;
+                };
+                for view in locks {
+                    let Some(holder) = &view.holder else { continue };
+                    if view.reader_count == 0 && view.permits.is_none() {
+                        found.push((view.lock, holder.token.get()));
+                    } else if let Answer::Lock(view) =
+                        self.handle.call(Request::Show(view.lock)).await
+                    {
+                        let readers = view.readers.iter();
+                        found.extend(readers.map(|reader| (view.lock.clone(), reader.id.0.get())));
+                    }
+                }
+                match next {
+                    Some(next) => cursor = next,
+                    None => break,
+                }
+            }
+        }
+        let mut uses = self.uses();
+        uses.locks.forget_prefixes();
+        uses.locks.prefixes = prefixes;
+        for (lock, number) in found {
+            uses.locks.found(&lock, number);
+        }
+        uses.seen = Some(from);
+        self.catch_up(&mut uses);
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Uses {
+    /// Forgets subjects without any use, whenever their number has doubled.
+    fn sweep(&mut self, now: u64) {
+        if self.of.len() >= self.sweep_at {
+            self.of
+                .retain(|_, one| one.counts != [0; COUNTED.len()] || !one.rate.is_idle(now));
+            self.sweep_at = (2 * self.of.len()).max(SWEEP_AT_LEAST);
+        }
+    }
+}
+
+/// How often new rules are looked at, and a count that failed is tried again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Locks on a page.
+const PAGE: usize = 1_000;
+
+const SWEEP_AT_LEAST: usize = 1_024;
