@@ -254,6 +254,15 @@ fn generated() -> Vectors {
         "slots of an exclusive lock",
         &payload(&ORDERS.replace('{', r#"{"slots":[1],"#)),
     );
+    for (name, slots) in [
+        ("slots that fall", "[3,1]"),
+        ("a slot twice", "[1,1]"),
+        ("slot 0", "[0,1]"),
+    ] {
+        let of_slots = ORDERS.replace("exclusive", "permits");
+        let of_slots = of_slots.replace('{', &format!(r#"{{"slots":{slots},"#));
+        refuse(name, &payload(&of_slots));
+    }
     refuse(
         "permits without slots",
         &payload(&ORDERS.replace("exclusive", "permits")),
