@@ -21,6 +21,9 @@ type wish struct {
 	shared bool
 	// Of a semaphore, or nil.
 	permits *wirePermits
+	// How long nobody is granted the lock after an expiry or a revocation, and from the grant.
+	lockDelay  time.Duration
+	atLeastFor time.Duration
 	// Under a lease that the client has already; else empty.
 	leaseKey string
 
@@ -43,7 +46,9 @@ type acquireBody struct {
 	Mode      string `json:"mode,omitempty"`
 	LeaseKey  string `json:"lock_token,omitempty"`
 
-	Permits *wirePermits `json:"permits,omitempty"`
+	Permits    *wirePermits `json:"permits,omitempty"`
+	LockDelay  int64        `json:"lock_delay_ms,omitempty"`
+	AtLeastFor int64        `json:"at_least_for_ms,omitempty"`
 }
 
 func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
@@ -58,6 +63,12 @@ func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
 		return nil, err
 	}
 	if err := within("the wait", w.wait, 0, day); err != nil {
+		return nil, err
+	}
+	if err := within("the lock-delay", w.lockDelay, 0, maxLockDelay); err != nil {
+		return nil, err
+	}
+	if err := within("the time at least", w.atLeastFor, 0, day); err != nil {
 		return nil, err
 	}
 	if len(w.metadata) > maxMetadataBytes {
@@ -138,6 +149,9 @@ func (w *wish) request(left time.Duration) request {
 		Metadata:  w.metadata,
 		LeaseKey:  w.leaseKey,
 		Permits:   w.permits,
+
+		LockDelay:  wholeMilliseconds(w.lockDelay),
+		AtLeastFor: wholeMilliseconds(w.atLeastFor),
 	}
 	if w.leaseKey == "" {
 		body.TTL = wholeMilliseconds(w.ttl)

@@ -44,9 +44,9 @@ func (e *Error) Is(target error) bool {
 // A HeldError says who has the lock.
 type HeldError struct {
 	Err *Error
-	// Holder may be nil: the lock was released in the meantime.
+	// Holder may be nil: the lock was released in the meantime, or its last grant keeps it closed (code delayed).
 	Holder *Holder
-	// RetryAfter: when the holder's lease is over unless it is renewed; 0 if it is not known.
+	// RetryAfter: when the holder's lease is over unless it is renewed, or the lock opens; 0 if it is not known.
 	RetryAfter time.Duration
 }
 

@@ -16,6 +16,7 @@ const (
 	minTTL           = 100 * millisecond
 	maxMetadataBytes = 256
 	maxPermits       = 64
+	maxLockDelay     = time.Minute
 )
 
 // An Option sets something up in New.
@@ -72,6 +73,12 @@ func Metadata(text string) LockOption { return func(w *wish) { w.metadata = text
 // Shared asks for the lock as a reader, beside other readers; a writer keeps all of them out. Readers claim at the resource
 // before they read, and never write.
 func Shared() LockOption { return func(w *wish) { w.shared = true } }
+
+// LockDelay is how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
+func LockDelay(d time.Duration) LockOption { return func(w *wish) { w.lockDelay = d } }
+
+// AtLeastFor is how long nobody else is granted the lock from this grant on, however early it is released, 0 – 24 h.
+func AtLeastFor(d time.Duration) LockOption { return func(w *wish) { w.atLeastFor = d } }
 
 // Permits asks for count permits of a semaphore that has so many, 1 – 64, all or none. Claim each of Lease.SlotKeys.
 func Permits(count, of int) LockOption {

@@ -108,9 +108,9 @@ func (r reply) over() bool {
 func (r reply) err() error {
 	code, message := r.code(), r.message()
 	switch {
-	case code == "held":
-		return r.held(message)
-	case code == "queue_full", code == "too_many_locks", code == "abandoned", r.over():
+	case code == "held", code == "delayed":
+		return r.held(code, message)
+	case code == "queue_full", code == "too_many_locks", code == "over_quota", code == "abandoned", r.over():
 		return &Error{code, message, ErrNotAcquired}
 	case code == "tokens_exhausted":
 		return &Error{code, message, ErrOperator}
@@ -119,7 +119,7 @@ func (r reply) err() error {
 	}
 }
 
-func (r reply) held(message string) *HeldError {
+func (r reply) held(code, message string) *HeldError {
 	var answer struct {
 		Holder *wireHolder `json:"holder"`
 	}
@@ -127,7 +127,7 @@ func (r reply) held(message string) *HeldError {
 	_ = json.Unmarshal(r.body, &answer)
 	holder, _ := answer.Holder.value()
 	return &HeldError{
-		Err:        &Error{"held", message, ErrHeld},
+		Err:        &Error{code, message, ErrHeld},
 		Holder:     holder,
 		RetryAfter: milliseconds(r.problem().RetryAfterMS),
 	}

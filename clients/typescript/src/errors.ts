@@ -36,18 +36,22 @@ export interface LockHolder {
   readonly slots: readonly number[];
 }
 
-/** Another client has the lock, and kept it for as long as the caller was willing to wait. */
+/**
+ * Another client has the lock, and kept it for as long as the caller was willing to wait. Or nobody has it, and its last
+ * grant keeps it closed: `code` is delayed.
+ */
 export class LockHeld extends NotAcquired {
   override readonly kind = "held";
 
   constructor(
+    code: string,
     message: string,
-    /** Undefined: the lock was released in the meantime. */
+    /** Undefined: the lock was released in the meantime, or it is closed. */
     readonly holder: LockHolder | undefined,
-    /** When the holder's lease is over unless it is renewed. */
+    /** When the holder's lease is over unless it is renewed, or when the lock opens. */
     readonly retryAfterMs: number | undefined,
   ) {
-    super("held", message);
+    super(code, message);
   }
 }
 

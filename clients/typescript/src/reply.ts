@@ -82,8 +82,8 @@ export class Reply {
   /** The error for an answer that is not repeated. */
   error(): PalisadeError {
     const { code, message } = this;
-    if (code === "held") {
-      return new LockHeld(message, holderOrUndefined(this.body["holder"]), asNumber(this.#problem["retry_after_ms"]));
+    if (code === "held" || code === "delayed") {
+      return new LockHeld(code, message, holderOrUndefined(this.body["holder"]), asNumber(this.#problem["retry_after_ms"]));
     }
     if (NOT_ACQUIRED.has(code) || this.over) {
       return new NotAcquired(code, message);
@@ -96,7 +96,7 @@ export class Reply {
 }
 
 const OVER: ReadonlySet<string> = new Set(["expired", "revoked", "superseded", "not_held", "stale"]);
-const NOT_ACQUIRED: ReadonlySet<string> = new Set(["queue_full", "too_many_locks", "abandoned"]);
+const NOT_ACQUIRED: ReadonlySet<string> = new Set(["queue_full", "too_many_locks", "over_quota", "abandoned"]);
 
 /** A grant, with the clock's reading from before the request that it answers. */
 export interface Granted {

@@ -11,6 +11,7 @@ export const DAY = 86_400_000;
 const DEFAULT_TTL = 15_000;
 const DEFAULT_WAIT = 30_000;
 const MIN_TTL = 100;
+const MAX_LOCK_DELAY = 60_000;
 const MAX_METADATA_BYTES = 256;
 const ABANDON_TIME = 2_000;
 
@@ -32,6 +33,10 @@ export interface AcquireOptions {
   readonly shared?: boolean;
   /** So many permits of a semaphore that has `of`, 1 – 64, all or none. Claim each of `lease.slotKeys`. */
   readonly permits?: Permits;
+  /** How long nobody is granted the lock after this grant expires or is revoked, 0 – 60,000 ms. */
+  readonly lockDelayMs?: number;
+  /** How long nobody else is granted it from this grant on, however early it is released, 0 – 86,400,000 ms. */
+  readonly atLeastForMs?: number;
   /** Shown with the holder, at most 256 bytes. */
   readonly metadata?: string;
   /** Ends the acquire, which is then abandoned in the background. It does not end the lease later. */
@@ -51,6 +56,7 @@ export class Wish {
   readonly waitMs: number;
   readonly shared: boolean;
   readonly permits: Permits | undefined;
+  readonly #delays: { readonly lock_delay_ms?: number; readonly at_least_for_ms?: number };
   readonly #metadata: string | undefined;
   readonly #leaseKey: string | undefined;
   /** The caller's. */
@@ -74,6 +80,11 @@ export class Wish {
     }
     this.shared = options.shared === true;
     this.permits = options.permits;
+    const { lockDelayMs, atLeastForMs } = options;
+    this.#delays = {
+      ...(lockDelayMs ? { lock_delay_ms: within("lockDelayMs", lockDelayMs, 0, MAX_LOCK_DELAY) } : {}),
+      ...(atLeastForMs ? { at_least_for_ms: within("atLeastForMs", atLeastForMs, 0, DAY) } : {}),
+    };
     if (this.shared && this.permits !== undefined) {
       throw new Invalid("a lock is shared by readers, or has permits: not both");
     }
@@ -154,6 +165,7 @@ export class Wish {
         ...(this.#leaseKey === undefined ? { lease_duration_ms: this.ttlMs } : { lock_token: this.#leaseKey }),
         ...(this.shared ? { mode: "shared" } : {}),
         ...(this.permits === undefined ? {} : { permits: this.permits }),
+        ...this.#delays,
         wait_ms: Math.ceil(waitMs),
         request_id: this.requestId,
         ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }),

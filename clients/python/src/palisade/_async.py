@@ -50,9 +50,14 @@ class AsyncClient:
         metadata: Optional[str] = None,
         shared: bool = False,
         permits: Optional[tuple[int, int]] = None,
+        lock_delay: Duration = 0,
+        at_least_for: Duration = 0,
     ) -> AsyncLock:
         """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
-        return AsyncLock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits))
+        delays = lock_delay, at_least_for
+        return AsyncLock(
+            self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits, *delays)
+        )
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""

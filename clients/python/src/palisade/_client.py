@@ -62,14 +62,21 @@ class Client:
         metadata: Optional[str] = None,
         shared: bool = False,
         permits: Optional[tuple[int, int]] = None,
+        lock_delay: Duration = 0,
+        at_least_for: Duration = 0,
     ) -> Lock:
         """A request for a lock, sent by `with` or by `acquire()`.
 
         `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h.
         `client_id`: a lock that is held by a client id is granted to the same id again, and its earlier grant ends.
         `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write.
-        `permits`: `(2, 5)` for two of the five permits of a semaphore, all or none. Claim each of `grant.slot_keys`."""
-        return Lock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits))
+        `permits`: `(2, 5)` for two of the five permits of a semaphore, all or none. Claim each of `grant.slot_keys`.
+        `lock_delay`: how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
+        `at_least_for`: how long nobody else is granted it from this grant on, however early it is released, 0 – 24 h."""
+        delays = lock_delay, at_least_for
+        return Lock(
+            self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits, *delays)
+        )
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""

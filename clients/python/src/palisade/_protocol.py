@@ -123,10 +123,10 @@ def error_of(reply: Reply) -> PalisadeError:
     """The error for an answer that is not to be repeated."""
     told, code = problem(reply), code_of(reply)
     message = str(told.get("message", code))
-    if code == "held":
+    if code in ("held", "delayed"):
         after = told.get("retry_after_ms")
-        return LockHeld(message, holder(reply.value.get("holder")), None if after is None else after / 1_000)
-    if code in ("queue_full", "too_many_locks", "abandoned") or code in GONE:
+        return LockHeld(code, message, holder(reply.value.get("holder")), None if after is None else after / 1_000)
+    if code in ("queue_full", "too_many_locks", "over_quota", "abandoned") or code in GONE:
         return NotAcquired(code, message)
     if code == "tokens_exhausted":
         return OperatorNeeded(code, message)
@@ -187,6 +187,9 @@ class Wish:
     shared: bool = False
     #: So many permits of a semaphore that has so many.
     permits: Optional[tuple[int, int]] = None
+    #: How long nobody is granted the lock after an expiry or a revocation, and from the grant.
+    lock_delay_ms: int = 0
+    at_least_for_ms: int = 0
     #: Under a lease that the client has already.
     lease_key: Optional[str] = field(default=None, repr=False)
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -205,6 +208,9 @@ class Wish:
         if self.permits is not None:
             count, of = self.permits
             body["permits"] = {"count": count, "of": of}
+        for name, delay in (("lock_delay_ms", self.lock_delay_ms), ("at_least_for_ms", self.at_least_for_ms)):
+            if delay:
+                body[name] = delay
         if self.metadata:
             body["metadata"] = self.metadata
         return body

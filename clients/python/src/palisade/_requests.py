@@ -18,6 +18,7 @@ from ._transport import Settings
 from .errors import Invalid
 
 _DAY_MS = 86_400_000
+_MAX_LOCK_DELAY_MS = 60_000
 _MAX_METADATA = 256
 
 
@@ -47,11 +48,17 @@ class Requests:
         metadata: Optional[str],
         shared: bool,
         permits: Optional[tuple[int, int]],
+        lock_delay: Duration,
+        at_least_for: Duration,
     ) -> Wish:
         lock_path(name)
         try:
             ttl_ms = milliseconds(ttl, "ttl", 100, _DAY_MS)
             wait_ms = milliseconds(wait, "wait", 0, _DAY_MS)
+            delays = (
+                milliseconds(lock_delay, "lock_delay", 0, _MAX_LOCK_DELAY_MS),
+                milliseconds(at_least_for, "at_least_for", 0, _DAY_MS),
+            )
         except ValueError as error:
             raise Invalid("invalid", str(error)) from None
         if metadata is not None and len(metadata.encode()) > _MAX_METADATA:
@@ -59,7 +66,7 @@ class Requests:
         if shared and permits is not None:
             raise Invalid("invalid", "a lock is shared by readers, or has permits: not both")
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
-        return Wish(name, client, ttl_ms, wait_ms, metadata, self.patience_ns, shared, permits)
+        return Wish(name, client, ttl_ms, wait_ms, metadata, self.patience_ns, shared, permits, *delays)
 
     def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)

@@ -20,12 +20,13 @@ class NotAcquired(PalisadeError):
 
 
 class LockHeld(NotAcquired):
-    """Another client has the lock, and kept it for as long as the caller was willing to wait."""
+    """Another client has the lock, and kept it for as long as the caller was willing to wait. Or nobody has it, and its
+    last grant keeps it closed (code "delayed"): `holder` is None then."""
 
-    def __init__(self, message: str, holder: Optional[Holder], retry_after: Optional[float]) -> None:
-        super().__init__("held", message)
+    def __init__(self, code: str, message: str, holder: Optional[Holder], retry_after: Optional[float]) -> None:
+        super().__init__(code, message)
         self.holder = holder
-        #: When the holder's lease is over unless it is renewed, in seconds.
+        #: When the holder's lease is over unless it is renewed, or when the lock opens, in seconds.
         self.retry_after = retry_after
 
 

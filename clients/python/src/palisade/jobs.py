@@ -10,8 +10,8 @@
         @once("nightly")
         def handle(self, *args, grant, **options): …
 
-The lock keeps a job from running twice at the same time. It does not keep it from running again afterwards: clocks that
-differ start it again as soon as a short run is over. And a job that is paused past its lease goes on beside the next
+The lock keeps a job from running twice at the same time. Clocks that differ would start it again as soon as a short run is
+over: `at_least_for` keeps the lock closed for a period that the server counts. And a job that is paused past its lease goes on beside the next
 one: what it writes needs a fence, so the function gets the `grant` if it has a parameter of that name."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Job = TypeVar("Job", bound=Callable[..., Any])
 
 
 class Skipped(str):
-    """What a job returns that did not run, because another client holds the lock. It counts as false; it is a text, so
+    """What a job returns that did not run, because another client has the lock, or had it lately. It counts as false; it is a text, so
     that Celery can send it as a result."""
 
     def __bool__(self) -> bool:
@@ -38,12 +38,17 @@ class Skipped(str):
 
 
 def once(
-    name: str, *, client: Optional[Client] = None, ttl: Duration = "15s", wait: Duration = 0
+    name: str,
+    *,
+    client: Optional[Client] = None,
+    ttl: Duration = "15s",
+    wait: Duration = 0,
+    at_least_for: Duration = 0,
 ) -> Callable[[Job], Job]:
     """A decorator: the function runs while it holds the lock `name`, and is skipped if another client does.
 
     `client`: by default one for `PALISADE_URL`, made at the first run of each process. `wait`: how long to wait for the
-    lock before the run is skipped. Without an answer from the server the job does not run: the exceptions are those of
+    lock before the run is skipped. `at_least_for`: nobody runs it again before so long after its beginning, 0 – 24 h. Without an answer from the server the job does not run: the exceptions are those of
     `Lock.acquire`. After a loss the function goes on until it asks `grant.check()` or a fence."""
 
     def decorate(job: Job) -> Job:
@@ -53,10 +58,10 @@ def once(
 
         @functools.wraps(job)
         def run(*arguments: Any, **named: Any) -> Any:
-            grant = (client or _default()).lock(name, ttl=ttl, wait=wait).try_acquire()
+            grant = (client or _default()).lock(name, ttl=ttl, wait=wait, at_least_for=at_least_for).try_acquire()
             if grant is None:
-                log.info("%s is skipped: another client holds it", name)
-                return Skipped(f"skipped: another client holds {name!r}")
+                log.info("%s is skipped: another client has it, or had it lately", name)
+                return Skipped(f"skipped: another client has {name!r}, or had it lately")
             with grant:
                 return job(*arguments, **named, **({"grant": grant} if takes_grant else {}))
 

@@ -322,7 +322,7 @@ fn error(refusal: &Refusal) -> v1::Error {
         message: refusal.message.clone(),
         highest: refusal.highest.map_or(0, Token::get),
         leader: refusal.leader.as_deref().unwrap_or_default().to_owned(),
-        retry_after_ms: refusal.delayed.map_or(0, Span::as_millis),
+        retry_after_ms: refusal.retry_after.map_or(0, Span::as_millis),
     }
 }
 

@@ -23,14 +23,12 @@ pub(super) struct Refusal {
     pub(super) holder: Option<Holder>,
     /// For `stale`: the token with which the lock is held. For `delayed`: the token of its last grant.
     pub(super) highest: Option<Token>,
-    /// For `delayed`: how long nobody is granted the lock.
-    pub(super) delayed: Option<Span>,
     /// For a grant that is over: its token.
     pub(super) token: Option<Token>,
     /// For `not_leader`: the leader's URL, if it is known.
     pub(super) leader: Option<Arc<str>>,
-    /// For a rate that is used up: in how many milliseconds the next request fits.
-    pub(super) retry_after: Option<u64>,
+    /// For `delayed`: how long nobody is granted the lock. For a rate that is used up: when the next request fits.
+    pub(super) retry_after: Option<Span>,
 }
 
 impl Refusal {
@@ -40,7 +38,6 @@ impl Refusal {
             message: message.into(),
             holder: None,
             highest: None,
-            delayed: None,
             token: None,
             leader: None,
             retry_after: None,
@@ -64,11 +61,10 @@ impl Refusal {
                 .holder
                 .as_ref()
                 .map(|holder| holder.remaining.as_millis().max(1)),
-            Code::Delayed => self.delayed.map(|span| span.as_millis().max(1)),
+            Code::Delayed | Code::OverQuota => self.retry_after.map(|span| span.as_millis().max(1)),
             Code::QueueFull | Code::TooManyLocks | Code::Unavailable => Some(1_000),
             // An election takes about this long.
             Code::NotLeader if self.leader.is_none() => Some(500),
-            Code::OverQuota => self.retry_after,
             _ => None,
         }
     }
@@ -179,7 +175,7 @@ fn closed(delayed: Delayed) -> Refusal {
     );
     Refusal {
         highest: Some(delayed.token),
-        delayed: Some(delayed.remaining),
+        retry_after: Some(delayed.remaining),
         ..Refusal::new(Code::Delayed, message)
     }
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade_access::{Access, Bound, Principal, Subject};
-use palisade_core::{LockName, Outcome};
+use palisade_core::{LockName, Outcome, Span};
 use palisade_proto::Code;
 
 use self::locks::Locks;
@@ -255,7 +255,7 @@ impl Quotas {
             ),
         };
         // Rounded up, so that the retry does not come too early.
-        let wait = wait.map(|nanos| nanos.div_ceil(1_000_000));
+        let wait = wait.map(|nanos| Span::from_millis(nanos.div_ceil(1_000_000)));
         Refusal {
             retry_after: wait,
             ..Refusal::new(Code::OverQuota, message)

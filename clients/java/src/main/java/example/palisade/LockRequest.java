@@ -23,6 +23,8 @@ public final class LockRequest {
     private String metadata;
     private boolean shared;
     private Permits permits;
+    private Duration lockDelay = Duration.ZERO;
+    private Duration atLeastFor = Duration.ZERO;
 
     /** So many of a semaphore's permits. */
     record Permits(int count, int of) {}
@@ -79,6 +81,18 @@ public final class LockRequest {
      */
     public LockRequest permits(int count, int of) {
         permits = new Permits(count, of);
+        return this;
+    }
+
+    /** How long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s. */
+    public LockRequest lockDelay(Duration duration) {
+        lockDelay = within("the lock-delay", duration, Duration.ZERO, Duration.ofMinutes(1));
+        return this;
+    }
+
+    /** How long nobody else is granted the lock from this grant on, however early it is released, 0 – 24 h. */
+    public LockRequest atLeastFor(Duration duration) {
+        atLeastFor = within("the time at least", duration, Duration.ZERO, DAY);
         return this;
     }
 
@@ -142,6 +156,8 @@ public final class LockRequest {
         private final boolean shared;
         /** Of a semaphore, or null. */
         private final Permits permits;
+        private final Duration lockDelay;
+        private final Duration atLeastFor;
         /** Of a lease that the client has already, or null. */
         private final String leaseKey;
         private final String requestId = random();
@@ -158,6 +174,8 @@ public final class LockRequest {
             this.clientId = asked.clientId == null ? client.host() + "-" + random() : asked.clientId;
             this.shared = asked.shared;
             this.permits = asked.permits;
+            this.lockDelay = asked.lockDelay;
+            this.atLeastFor = asked.atLeastFor;
             this.leaseKey = null;
         }
 
@@ -171,6 +189,8 @@ public final class LockRequest {
             this.clientId = writer.clientId;
             this.shared = true;
             this.permits = null;
+            this.lockDelay = Duration.ZERO;
+            this.atLeastFor = Duration.ZERO;
             this.leaseKey = leaseKey;
         }
 
@@ -238,6 +258,12 @@ public final class LockRequest {
             }
             if (permits != null) {
                 body.put("permits", Map.of("count", permits.count(), "of", permits.of()));
+            }
+            if (!lockDelay.isZero()) {
+                body.put("lock_delay_ms", Client.milliseconds(lockDelay));
+            }
+            if (!atLeastFor.isZero()) {
+                body.put("at_least_for_ms", Client.milliseconds(atLeastFor));
             }
             body.put("wait_ms", Client.milliseconds(Duration.ofNanos(Math.max(left, 0))));
             body.put("request_id", requestId);

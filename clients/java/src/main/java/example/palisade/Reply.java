@@ -82,11 +82,11 @@ record Reply(int status, Map<String, Object> value) {
     /** The error for an answer that is not repeated. */
     PalisadeException error() {
         String code = code();
-        if (code.equals("held")) {
+        if (code.equals("held") || code.equals("delayed")) {
             Object after = problem().get("retry_after_ms");
-            return new LockHeldException(message(), lenientHolder(), after instanceof Long ms ? duration(ms) : null);
+            return new LockHeldException(code, message(), lenientHolder(), after instanceof Long ms ? duration(ms) : null);
         }
-        boolean nothing = Set.of("queue_full", "too_many_locks", "abandoned").contains(code) || over();
+        boolean nothing = Set.of("queue_full", "too_many_locks", "over_quota", "abandoned").contains(code) || over();
         PalisadeException.Kind kind = nothing
                 ? PalisadeException.Kind.NOT_ACQUIRED
                 : code.equals("tokens_exhausted") ? PalisadeException.Kind.OPERATOR : PalisadeException.Kind.INVALID;
