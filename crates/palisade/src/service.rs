@@ -1,9 +1,12 @@
 //! A server and who runs it: the signals that stop it or have it read its files again, and what systemd is told
 //! (`Type=notify`, `WatchdogSec=`).
 
+use std::time::Duration;
+
 use palisade_server::pipeline::{Handle, Request};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// Completes at SIGTERM or SIGINT. From now on SIGHUP ends the server no longer: it has the certificates and the access file
 /// read again, where there are any, and the settings compared with those at the start.
@@ -20,13 +23,13 @@ pub(crate) fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
         tracing::info!("stopping: no new requests, finishing those in flight");
-        tell(NotifyState::Stopping);
+        let _ = tokio::time::timeout(PATIENCE, tell(NotifyState::Stopping)).await;
     })
 }
 
 /// This server takes requests in from now on.
 pub(crate) fn ready() {
-    tell(NotifyState::Ready);
+    drop(tell(NotifyState::Ready));
 }
 
 /// Says at half of each watchdog time that the ordering thread answers. Where it does not, systemd restarts the server.
@@ -39,15 +42,28 @@ pub(crate) fn watch_over(handle: &Handle) {
         loop {
             // A refusal is an answer, too: a follower refuses, and so does a server whose disk is full.
             let _ = handle.call(Request::Status).await;
-            tell(NotifyState::Watchdog);
+            let _ = tell(NotifyState::Watchdog).await;
             tokio::time::sleep(within / 2).await;
         }
     });
 }
 
-/// Does nothing where no service manager listens.
-fn tell(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
+/// How long a server that stops waits until its manager knows.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Does nothing where no service manager listens. One that does not read lets the call wait for ever, so it has a thread of
+/// its own; the receiver ends when it has been told.
+fn tell(state: NotifyState<'static>) -> oneshot::Receiver<()> {
+    let (told, done) = oneshot::channel();
+    let telling = std::thread::Builder::new().name("sd_notify".into());
+    let spawned = telling.spawn(move || {
+        if let Err(error) = sd_notify::notify(&[state]) {
+            tracing::warn!(%error, "the service manager cannot be told");
+        }
+        let _ = told.send(());
+    });
+    if let Err(error) = spawned {
         tracing::warn!(%error, "the service manager cannot be told");
     }
+    done
 }

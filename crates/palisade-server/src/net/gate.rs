@@ -751,11 +751,9 @@ impl Permitted {
         }
     }
 
-    /// What its caller may see of the answer, for answers that come later; `None` if that is everything.
+    /// What its caller may see of the answer, for answers that come later; `None` without rules.
     pub(super) fn take_view(&mut self) -> Option<View> {
-        match std::mem::replace(&mut self.view, View::Everything) {
-            View::Everything => None,
-            view => Some(view),
-        }
+        let view = std::mem::replace(&mut self.view, View::Everything);
+        self.principal.is_some().then_some(view)
     }
 }

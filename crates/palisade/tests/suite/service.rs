@@ -1,5 +1,6 @@
 //! A server under systemd: the messages of `Type=notify` and `WatchdogSec=`, and the unit file.
 
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -71,6 +72,46 @@ fn systemd_is_told_that_a_server_serves_is_alive_and_stops() {
         messages(&manager, "STOPPING=1");
         assert!(child.wait().unwrap().success(), "{server:?}");
     }
+}
+
+/// A manager that is itself stopped must not stop the server. Its queue is full, so that already the first message waits.
+#[test]
+fn a_manager_that_reads_nothing_stops_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("notify");
+    let _manager = UnixDatagram::bind(&socket).unwrap();
+    let full = UnixDatagram::unbound().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while full.send_to(b"full", &socket).is_ok() {}
+    let mut child = palisade()
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .current_dir(dir.path())
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "20000")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let url = lines.find_map(|line| {
+        let line = line.unwrap();
+        let words = line.split_whitespace();
+        words
+            .filter(|word| word.starts_with("http://"))
+            .map(str::to_owned)
+            .next()
+    });
+    let url = url.unwrap();
+    // Longer than it takes to fill the threads of a server whose messages wait in them.
+    for _ in 0..20 {
+        let asked = palisade()
+            .args(["ls", "--authority", &url])
+            .output()
+            .unwrap();
+        assert!(asked.status.success(), "{}", text(&asked.stderr));
+    }
+    send(child.id().try_into().unwrap(), Signal::TERM);
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

@@ -49,7 +49,7 @@ struct Flow {
     session: Option<Session>,
     /// Who is at the other end; known before the first operation.
     who: Option<Who>,
-    /// What the client may see of answers that are not there yet, where that is not everything.
+    /// What the client may see of the answers that are not there yet; empty without rules.
     views: HashMap<u64, View>,
     /// What the session uses of quotas, and what its operations without an answer use.
     place: Option<Held>,
@@ -168,6 +168,11 @@ impl Flow {
             let why = "an operation before the session was opened";
             return Err(Refusal::new(Code::Unauthenticated, why));
         };
+        // One of two answers would be shown as the other may be.
+        if self.views.contains_key(&id) {
+            let why = format!("id {id} is that of an operation in flight: use another one");
+            return Err(Refusal::invalid(why));
+        }
         let mut permitted = self.app.gate.permit(who, request)?;
         if let Some(held) = permitted.take_held() {
             self.held.entry(id).or_default().push(held);
@@ -178,8 +183,8 @@ impl Flow {
         Ok(permitted)
     }
 
-    /// An operation has its answer, or none comes: gives back what it used.
-    fn settle(&mut self, id: u64, answer: Option<&Answer>) {
+    /// An operation has its answer, or none comes: gives back what it used, and what its caller may see.
+    fn settle(&mut self, id: u64, answer: Option<&Answer>) -> Option<View> {
         // Without quotas there is nothing to look up.
         if !self.held.is_empty()
             && let Entry::Occupied(mut all) = self.held.entry(id)
@@ -191,6 +196,11 @@ impl Flow {
             if let (Some(held), Some(answer)) = (held, answer) {
                 held.settle(answer);
             }
+        }
+        // Without rules there is nothing to look up, either.
+        match self.views.is_empty() {
+            true => None,
+            false => self.views.remove(&id),
         }
     }
 
@@ -256,12 +266,7 @@ impl Flow {
                 return Poll::Ready(());
             }
             while let Some((id, answer)) = self.rest.next() {
-                self.settle(id, Some(&answer));
-                // Without rules there is nothing to look up.
-                let view = match self.views.is_empty() {
-                    true => None,
-                    false => self.views.remove(&id),
-                };
+                let view = self.settle(id, Some(&answer));
                 if let Some(who) = &self.who {
                     self.app.gate.report(who.principal(), &answer);
                 }
