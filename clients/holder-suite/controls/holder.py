@@ -29,6 +29,7 @@ FLAWS = {
     "one-attempt": "waits for the answer to its first release for as long as it has patience",
     "names-by-token": "renews and releases a reader by its phase's token",
     "any-slots": "takes the first slot, whatever the answer says",
+    "forgets-delays": "asks for no time after its grant",
     "late-downgrade": "holds as a writer until a downgrade is answered",
     "keeps-writer": "holds as a writer after a downgrade",
     "follows-redirects": "follows redirects",
@@ -131,6 +132,9 @@ class Holder:
         for kind in ("mode", "permits"):
             if command.get(kind):
                 body[kind] = command[kind]
+        for delay in ("lock_delay_ms", "at_least_for_ms"):
+            if command.get(delay) and self.flaw != "forgets-delays":
+                body[delay] = command[delay]
         wait_end = self.now() + command["wait_ms"]
         end, pause, worst = wait_end + self.patience, 10.0, "unavailable"
         lingers = command["wait_ms"] + 2 * command["ttl_ms"]
@@ -352,7 +356,14 @@ def serve(holder: Holder) -> None:
         if id not in holder.cancelled:
             say({"id": id, **result})
 
-    say({"event": "hello", "client": "control", "wire": "http", "can": ["addresses", "cancel", "permits", "shared"]})
+    say(
+        {
+            "event": "hello",
+            "client": "control",
+            "wire": "http",
+            "can": ["addresses", "cancel", "delays", "permits", "shared"],
+        }
+    )
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "cancel":

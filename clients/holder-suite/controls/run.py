@@ -21,6 +21,7 @@ RED = {
     "one-attempt": "H3-silent-release",
     "names-by-token": "S-readers,S-grant-id",
     "any-slots": "Slots-own,Slots-fewer",
+    "forgets-delays": "Delays-at-least-for,Delays-lock-delay",
     "late-downgrade": "S-downgrade-before",
     "keeps-writer": "S-downgrade,S-downgrade-before",
     "follows-redirects": "P-redirect",

@@ -57,6 +57,8 @@ def options(command: Command) -> dict[str, Any]:
         "wait": command["wait_ms"] / 1e3,
         "client_id": command.get("client_id"),
         "shared": command.get("mode") == "shared",
+        "lock_delay": command.get("lock_delay_ms", 0) / 1e3,
+        "at_least_for": command.get("at_least_for_ms", 0) / 1e3,
         "permits": (command["permits"]["count"], command["permits"]["of"]) if "permits" in command else None,
     }
 
@@ -72,7 +74,7 @@ def change(name: str, event: Any) -> None:
     say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
 
 
-CAN = ["addresses", "list", "permits", "shared", "watch"]
+CAN = ["addresses", "delays", "list", "permits", "shared", "watch"]
 
 
 class Threads:

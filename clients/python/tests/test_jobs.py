@@ -43,6 +43,17 @@ def test_a_job_runs_while_it_holds_the_lock(client: Client) -> None:
         assert not skipped
 
 
+def test_a_job_does_not_run_again_within_its_period(client: Client) -> None:
+    for period, again in (("1h", "skipped: 'nightly' ran lately"), (0, "ran")):
+        name = "nightly" if period else "hourly"
+
+        @once(name, client=client, at_least_for=period)
+        def job() -> str:
+            return "ran"
+
+        assert (job(), str(job())) == ("ran", again)
+
+
 def test_a_job_that_fails_gives_the_lock_back(client: Client) -> None:
     @once("nightly", client=client)
     def nightly() -> None:

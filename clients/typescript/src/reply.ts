@@ -83,7 +83,12 @@ export class Reply {
   error(): PalisadeError {
     const { code, message } = this;
     if (code === "held" || code === "delayed") {
-      return new LockHeld(code, message, holderOrUndefined(this.body["holder"]), asNumber(this.#problem["retry_after_ms"]));
+      return new LockHeld(
+        code,
+        message,
+        holderOrUndefined(this.body["holder"]),
+        asNumber(this.#problem["retry_after_ms"]),
+      );
     }
     if (NOT_ACQUIRED.has(code) || this.over) {
       return new NotAcquired(code, message);

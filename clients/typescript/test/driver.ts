@@ -16,6 +16,8 @@ interface Command {
   readonly client_id?: string;
   readonly mode?: string;
   readonly permits?: Permits;
+  readonly lock_delay_ms?: number;
+  readonly at_least_for_ms?: number;
   readonly grant: string;
   readonly target: number;
   readonly prefix: string;
@@ -51,6 +53,8 @@ async function acquire(command: Command): Promise<Answer> {
     signal: cancel.signal,
     shared: command.mode === "shared",
     ...(command.permits === undefined ? {} : { permits: command.permits }),
+    lockDelayMs: command.lock_delay_ms ?? 0,
+    atLeastForMs: command.at_least_for_ms ?? 0,
     ...(command.client_id === undefined ? {} : { clientId: command.client_id }),
   });
   return taken(command, made);
@@ -168,7 +172,7 @@ say({
   event: "hello",
   client: "typescript",
   wire: "http",
-  can: ["addresses", "cancel", "list", "permits", "shared", "watch"],
+  can: ["addresses", "cancel", "delays", "list", "permits", "shared", "watch"],
 });
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))

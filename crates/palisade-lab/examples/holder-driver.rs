@@ -30,7 +30,7 @@ struct Driver {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     say(
-        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "permits", "shared", "watch"]}),
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "list", "permits", "shared", "watch"]}),
     );
     LocalSet::new().run_until(serve(commands())).await;
 }
@@ -118,6 +118,9 @@ impl Driver {
         if command["mode"] == "shared" {
             request = request.shared();
         }
+        request = request
+            .lock_delay(millis(command, "lock_delay_ms"))
+            .at_least_for(millis(command, "at_least_for_ms"));
         if let Some(permits) = command["permits"].as_object() {
             let number = |name| {
                 permits[name]

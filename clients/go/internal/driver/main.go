@@ -31,11 +31,13 @@ type command struct {
 		Count int `json:"count"`
 		Of    int `json:"of"`
 	} `json:"permits"`
-	Grant  string `json:"grant"`
-	Target int    `json:"target"`
-	Prefix string `json:"prefix"`
-	Token  uint64 `json:"token"`
-	Reason string `json:"reason"`
+	Grant      string `json:"grant"`
+	LockDelay  int64  `json:"lock_delay_ms"`
+	AtLeastFor int64  `json:"at_least_for_ms"`
+	Target     int    `json:"target"`
+	Prefix     string `json:"prefix"`
+	Token      uint64 `json:"token"`
+	Reason     string `json:"reason"`
 }
 
 type answer map[string]any
@@ -56,7 +58,7 @@ func main() {
 		leases:  map[string]*palisade.Lease{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	can := []string{"addresses", "cancel", "list", "permits", "shared", "watch"}
+	can := []string{"addresses", "cancel", "delays", "list", "permits", "shared", "watch"}
 	d.say(answer{"event": "hello", "client": "go", "wire": "http", "can": can})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -166,6 +168,7 @@ func (d *driver) acquire(ctx context.Context, c command) (answer, error) {
 	if c.Mode == "shared" {
 		options = append(options, palisade.Shared())
 	}
+	options = append(options, palisade.LockDelay(milliseconds(c.LockDelay)), palisade.AtLeastFor(milliseconds(c.AtLeastFor)))
 	if c.Permits != nil {
 		options = append(options, palisade.Permits(c.Permits.Count, c.Permits.Of))
 	}

@@ -72,11 +72,9 @@ class Client:
         `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write.
         `permits`: `(2, 5)` for two of the five permits of a semaphore, all or none. Claim each of `grant.slot_keys`.
         `lock_delay`: how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
-        `at_least_for`: how long nobody else is granted it from this grant on, however early it is released, 0 – 24 h."""
+        `at_least_for`: how long nobody else is granted it from this grant on, also after its release, 0 – 24 h."""
         delays = lock_delay, at_least_for
-        return Lock(
-            self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits, *delays)
-        )
+        return Lock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits, *delays))
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""

@@ -10,9 +10,10 @@
         @once("nightly")
         def handle(self, *args, grant, **options): …
 
-The lock keeps a job from running twice at the same time. Clocks that differ would start it again as soon as a short run is
-over: `at_least_for` keeps the lock closed for a period that the server counts. And a job that is paused past its lease goes on beside the next
-one: what it writes needs a fence, so the function gets the `grant` if it has a parameter of that name."""
+The lock keeps a job from running twice at the same time. Clocks that differ would start it again as soon as a short run
+is over: `at_least_for` keeps the lock closed for a period that the server counts. And a job that is paused past its
+lease goes on beside the next one: what it writes needs a fence, so the function gets the `grant` if it has a parameter
+of that name."""
 
 from __future__ import annotations
 
@@ -24,14 +25,15 @@ from typing import Any, Callable, Optional, TypeVar
 
 from ._client import Client
 from ._model import Duration
+from .errors import LockHeld
 
 log = logging.getLogger("palisade")
 Job = TypeVar("Job", bound=Callable[..., Any])
 
 
 class Skipped(str):
-    """What a job returns that did not run, because another client has the lock, or had it lately. It counts as false; it is a text, so
-    that Celery can send it as a result."""
+    """What a job returns that did not run, because another client has the lock, or had it lately. It counts as false,
+    and is a text, so that Celery can send it as a result."""
 
     def __bool__(self) -> bool:
         return False
@@ -48,8 +50,9 @@ def once(
     """A decorator: the function runs while it holds the lock `name`, and is skipped if another client does.
 
     `client`: by default one for `PALISADE_URL`, made at the first run of each process. `wait`: how long to wait for the
-    lock before the run is skipped. `at_least_for`: nobody runs it again before so long after its beginning, 0 – 24 h. Without an answer from the server the job does not run: the exceptions are those of
-    `Lock.acquire`. After a loss the function goes on until it asks `grant.check()` or a fence."""
+    lock before the run is skipped. `at_least_for`: nobody runs it again before so long after its beginning, 0 – 24 h.
+    Without an answer from the server the job does not run: the exceptions are those of `Lock.acquire`. After a loss the
+    function goes on until it asks `grant.check()` or a fence."""
 
     def decorate(job: Job) -> Job:
         if inspect.iscoroutinefunction(job):
@@ -58,10 +61,13 @@ def once(
 
         @functools.wraps(job)
         def run(*arguments: Any, **named: Any) -> Any:
-            grant = (client or _default()).lock(name, ttl=ttl, wait=wait, at_least_for=at_least_for).try_acquire()
-            if grant is None:
-                log.info("%s is skipped: another client has it, or had it lately", name)
-                return Skipped(f"skipped: another client has {name!r}, or had it lately")
+            lock = (client or _default()).lock(name, ttl=ttl, wait=wait, at_least_for=at_least_for)
+            try:
+                grant = lock.acquire()
+            except LockHeld as held:
+                why = f"{name!r} ran lately" if held.code == "delayed" else f"another client holds {name!r}"
+                log.info("skipped: %s", why)
+                return Skipped(f"skipped: {why}")
             with grant:
                 return job(*arguments, **named, **({"grant": grant} if takes_grant else {}))
 

@@ -21,7 +21,7 @@ public final class Driver {
     /** Reads commands until the end of the input. */
     public static void main(String[] arguments) throws IOException {
         System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
-                + " \"can\": [\"addresses\", \"cancel\", \"list\", \"permits\", \"shared\", \"watch\"]}");
+                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"list\", \"permits\", \"shared\", \"watch\"]}");
         System.out.flush();
         Driver driver = new Driver();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -129,6 +129,12 @@ public final class Driver {
         }
         if ("shared".equals(command.get("mode"))) {
             request.shared();
+        }
+        if (command.get("lock_delay_ms") instanceof Long delay) {
+            request.lockDelay(Duration.ofMillis(delay));
+        }
+        if (command.get("at_least_for_ms") instanceof Long least) {
+            request.atLeastFor(Duration.ofMillis(least));
         }
         if (command.get("permits") instanceof Map<?, ?> permits) {
             request.permits(((Long) permits.get("count")).intValue(), ((Long) permits.get("of")).intValue());
