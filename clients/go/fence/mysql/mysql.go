@@ -7,7 +7,7 @@
 // In a transaction of your own, call Claim before the first read. If it returns an error, which may be a
 // *fence.Rejection, roll back.
 //
-// The tables of the fence are in crates/palisade-fence/sql/mysql. All tables must be InnoDB, and a statement that commits
+// palisade fence install mysql creates the tables of the fence and the procedures that decide. All tables must be InnoDB, and a statement that commits
 // implicitly (CREATE, ALTER, TRUNCATE, LOCK TABLES) ends a transaction unnoticed.
 //
 // A claim must be the first statement of its transaction: at REPEATABLE READ, the default, later reads show what the first
@@ -23,7 +23,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -35,25 +34,15 @@ import (
 // claim first.
 var ErrReadBeforeClaim = errors.New("palisade: the transaction read before it claimed: claim first")
 
-// The statements of the Rust fence (crates/palisade-fence/src/mysql/guard.rs).
+// The procedures of crates/palisade-fence/sql/mysql/0004_procedures.sql decide.
 const (
-	// Locks the rows in the order of the list, and creates missing ones. Existing rows are not changed: the snapshot
-	// must still show the previous holder.
-	lock    = "INSERT INTO palisade_fence (resource) VALUES "
-	lockEnd = " ON DUPLICATE KEY UPDATE rearmed = palisade_fence.rearmed"
-
-	// The rows as they are, and their versions as this transaction's plain reads see them.
-	read = "SELECT g.resource, g.authority, g.`lock`, g.token, g.written, g.sequence, g.digest, g.result, g.version," +
-		" (SELECT s.version FROM palisade_fence s WHERE s.resource = g.resource), @palisade_tokens" +
-		" FROM palisade_fence g WHERE g.resource IN ("
-	readEnd = ") FOR UPDATE"
-
-	store = "UPDATE palisade_fence SET authority = ?, `lock` = ?, token = ?, written = ?, sequence = ?, digest = ?," +
-		" result = ?, version = version + 1 WHERE resource = ?"
+	// Resource, token, authority, lock, whether it is a write, sequence, digest, strict, max_jump.
+	judge = "CALL palisade_judge(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+	// To whom the resource of the last rejection belongs: the whole name does not fit into a message.
+	bound  = "SELECT @palisade_bound"
+	forget = "CALL palisade_forget(?)"
 
 	record = "UPDATE palisade_fence SET result = ?, version = version + 1 WHERE resource = ? AND token = ? AND sequence = ?"
-
-	show = "SET @palisade_tokens = ?"
 )
 
 // A Guard is the guard rows of a database under one rule.
@@ -117,134 +106,134 @@ func (g Guard) Claim(ctx context.Context, tx *sql.Tx, resource string, holder fe
 
 // ClaimAll is as the function of that name, under the guard's rule.
 func (g Guard) ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder) error {
-	_, err := g.judge(ctx, tx, holders, fence.Operation{Kind: fence.KindClaim})
-	return err
+	operation := fence.Operation{Kind: fence.KindClaim}
+	claims, err := guardrow.InNameOrder(holders, operation)
+	if err != nil {
+		return err
+	}
+	if len(claims) > 1 {
+		if _, err := tx.ExecContext(ctx, "SAVEPOINT palisade_claims"); err != nil {
+			return err
+		}
+	}
+	for at, claim := range claims {
+		_, err := g.judge(ctx, tx, claim, operation)
+		if err == nil {
+			continue
+		}
+		if _, rejected := err.(*fence.Rejection); rejected && len(claims) > 1 {
+			if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT palisade_claims"); err != nil {
+				return err
+			}
+			// A savepoint has no session variables: the connection would go on to show these tokens.
+			for _, admitted := range claims[:at] {
+				if _, err := tx.ExecContext(ctx, forget, admitted.Resource); err != nil {
+					return err
+				}
+			}
+		}
+		return err
+	}
+	return nil
 }
 
 // Do checks any operation, and raises the fence if necessary.
 func (g Guard) Do(
 	ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder, operation fence.Operation,
 ) (fence.Written, error) {
-	return g.judge(ctx, tx, map[string]fence.Holder{resource: holder}, operation)
-}
-
-func (g Guard) judge(
-	ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder, operation fence.Operation,
-) (fence.Written, error) {
-	claims, err := guardrow.InNameOrder(holders, operation)
+	claims, err := guardrow.InNameOrder(map[string]fence.Holder{resource: holder}, operation)
 	if err != nil {
 		return fence.Written{}, err
 	}
-	before, shown, err := take(ctx, tx, claims)
-	if err != nil {
+	return g.judge(ctx, tx, claims[0], operation)
+}
+
+func (g Guard) judge(
+	ctx context.Context, tx *sql.Tx, claim guardrow.Claim, operation fence.Operation,
+) (written fence.Written, err error) {
+	authority, lock := claim.Holder.Authority(), claim.Holder.Name()
+	isWrite := operation.Kind == fence.KindWrite
+	arguments := []any{
+		claim.Resource, int64(claim.Holder.Token()),
+		guardrow.OrNull(authority != "", authority), guardrow.OrNull(lock != "", lock),
+		isWrite,
+		guardrow.OrNull(isWrite && operation.Numbered, int64(operation.Sequence)),
+		guardrow.OrNull(isWrite && operation.HasDigest, int64(operation.Digest)),
+		g.Rule.Strict, guardrow.OrNull(g.Rule.MaxJump != 0, int64(g.Rule.MaxJump)),
+	}
+	if isWrite {
+		err = tx.QueryRowContext(ctx, judge, arguments...).Scan(&written.Repeat, &written.Result)
+	} else {
+		_, err = tx.ExecContext(ctx, judge, arguments...)
+	}
+	if err == nil {
+		return written, nil
+	}
+	if strings.Contains(err.Error(), "has read before it claimed") {
+		return fence.Written{}, fmt.Errorf("%w (%s)", ErrReadBeforeClaim, claim.Resource)
+	}
+	rejection, rejected := Rejected(err)
+	if !rejected {
 		return fence.Written{}, translated(err)
 	}
-	next, answer, rejected := guardrow.DecideAll(g.Rule, claims, before, operation)
-	changed := false
-	for _, claim := range claims {
-		changed = shown.set(claim, rejected == nil) || changed
-		if rejected != nil {
-			continue
-		}
-		values := append(guardrow.Values(next[claim.Resource]), claim.Resource)
-		if _, err := tx.ExecContext(ctx, store, values...); err != nil {
-			return fence.Written{}, err
+	for code, name := range map[string]*string{"wrong_authority": &rejection.Authority, "wrong_lock": &rejection.Lock} {
+		if rejection.Code == code {
+			if err := tx.QueryRowContext(ctx, bound).Scan(name); err != nil {
+				return fence.Written{}, err
+			}
 		}
 	}
-	if changed {
-		if _, err := tx.ExecContext(ctx, show, shown.text()); err != nil {
-			return fence.Written{}, err
-		}
-	}
-	return answer, rejected
+	return fence.Written{}, rejection
 }
 
-// take locks the rows of these resources until the transaction ends, and creates missing ones.
-func take(ctx context.Context, tx *sql.Tx, claims []guardrow.Claim) (map[string]fence.Record, shownTokens, error) {
-	names := make([]any, len(claims))
-	for at, claim := range claims {
-		names[at] = claim.Resource
-	}
-	repeated := func(one string) string { return strings.TrimSuffix(strings.Repeat(one+", ", len(claims)), ", ") }
-	if _, err := tx.ExecContext(ctx, lock+repeated("(?)")+lockEnd, names...); err != nil {
-		return nil, nil, err
-	}
-	answer, err := tx.QueryContext(ctx, read+repeated("?")+readEnd, names...)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer answer.Close()
-	found, shown := map[string]fence.Record{}, shownTokens{}
-	for answer.Next() {
-		var row guardrow.Row
-		var version, seen sql.NullInt64
-		var tokens sql.NullString
-		if err := answer.Scan(append(row.Columns(), &version, &seen, &tokens)...); err != nil {
-			return nil, nil, err
-		}
-		if version != seen {
-			return nil, nil, fmt.Errorf("%w (%s)", ErrReadBeforeClaim, row.Resource)
-		}
-		found[row.Resource], shown = row.Record(), parseShown(tokens.String)
-	}
-	return found, shown, answer.Err()
+// rejections are the messages of the procedures and triggers, with the code of each, and where the numbers go that it has.
+// Older drivers do not tell the SQLSTATE.
+var rejections = []struct {
+	words, code string
+	numbers     func(*fence.Rejection) []*uint64
+}{
+	{"this fencing token is stale: give up, roll back, write nothing more; the highest is ", "stale", highest},
+	{"fenced, and this write carries no fencing token; the highest is ", "tokenless", highest},
+	{"the resource belongs to another authority: ", "wrong_authority", nothing},
+	{"the resource belongs to another lock: ", "wrong_lock", nothing},
+	{"no token is believed more than ", "jump", func(r *fence.Rejection) []*uint64 { return []*uint64{&r.Bound, &r.Highest} }},
+	{"another write of this grant has the sequence number ", "sequence_reused", last},
+	{"a later write of this grant was carried out: drop this one; the last is ", "sequence_stale", last},
+	{"there was already a write under this token", "already_written", nothing},
 }
 
-// shownTokens is what the connection shows to the triggers: lines of a name, a tab and a token.
-type shownTokens map[string]string
+func highest(r *fence.Rejection) []*uint64 { return []*uint64{&r.Highest} }
+func last(r *fence.Rejection) []*uint64    { return []*uint64{&r.Last} }
+func nothing(*fence.Rejection) []*uint64   { return nil }
 
-func parseShown(text string) shownTokens {
-	shown := shownTokens{}
-	for _, line := range strings.Split(text, "\n") {
-		if name, token, ok := strings.Cut(line, "\t"); ok {
-			shown[name] = token
-		}
-	}
-	return shown
-}
-
-// set shows the token of a claim, or no token. It tells whether that changes anything.
-func (s shownTokens) set(claim guardrow.Claim, admitted bool) bool {
-	before, was := s[claim.Resource]
-	if !admitted {
-		delete(s, claim.Resource)
-		return was
-	}
-	s[claim.Resource] = strconv.FormatUint(claim.Holder.Token(), 10)
-	return s[claim.Resource] != before
-}
-
-func (s shownTokens) text() string {
-	lines := make([]string, 0, len(s))
-	for name, token := range s {
-		lines = append(lines, name+"\t"+token+"\n")
-	}
-	sort.Strings(lines)
-	return "\n" + strings.Join(lines, "")
-}
-
-// Rejected returns the rejection if a sticky trigger refused one of your own statements. The messages of these triggers
-// end with the highest token; older drivers do not tell the SQLSTATE.
+// Rejected returns the rejection if a procedure of the fence, or a sticky trigger, refused one of your own statements. For
+// wrong_authority and wrong_lock the name is in @palisade_bound.
 func Rejected(err error) (*fence.Rejection, bool) {
 	if err == nil {
 		return nil, false
 	}
-	for words, code := range map[string]string{
-		"this fencing token is stale: give up, roll back, write nothing more; the highest is ": "stale",
-		"fenced, and this write carries no fencing token; the highest is ":                     "tokenless",
-	} {
-		if _, number, found := strings.Cut(err.Error(), words); found {
-			highest, _ := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
-			return &fence.Rejection{Code: code, Highest: highest}, true
+	for _, one := range rejections {
+		_, rest, found := strings.Cut(err.Error(), one.words)
+		if !found {
+			continue
 		}
+		rejection := &fence.Rejection{Code: one.code}
+		words := strings.FieldsFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+		for at, number := range one.numbers(rejection) {
+			if at < len(words) {
+				*number, _ = strconv.ParseUint(words[at], 10, 64)
+			}
+		}
+		return rejection, true
 	}
 	return nil, false
 }
 
 func translated(err error) error {
-	const noSuchTable = "Error 1146"
-	if text := err.Error(); strings.HasPrefix(text, noSuchTable) && strings.Contains(text, "palisade_fence") {
-		return &guardrow.NotInstalled{Err: err, Advice: "run the files of crates/palisade-fence/sql/mysql"}
+	text := err.Error()
+	missing := strings.HasPrefix(text, "Error 1146") || strings.HasPrefix(text, "Error 1305")
+	if missing && strings.Contains(text, "palisade_") {
+		return &guardrow.NotInstalled{Err: err, Advice: "run `palisade fence install mysql`"}
 	}
 	return err
 }

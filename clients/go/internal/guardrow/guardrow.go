@@ -1,5 +1,5 @@
-// Package guardrow is what the fences of the SQL databases share: claims in the order of their names, one decision for
-// all of them, and a row as its columns.
+// Package guardrow is what the fences of the SQL databases share: claims in the order of their names, a transaction around
+// them, and a row as its columns.
 package guardrow
 
 import (
@@ -44,26 +44,6 @@ func InNameOrder(holders map[string]fence.Holder, operation fence.Operation) ([]
 	}
 	sort.Slice(claims, func(a, b int) bool { return claims[a].Resource < claims[b].Resource })
 	return claims, nil
-}
-
-// DecideAll returns the next records, by resource, and the answer of the last one: all are admitted or none is.
-func DecideAll(
-	rule fence.Rule, claims []Claim, rows map[string]fence.Record, operation fence.Operation,
-) (map[string]fence.Record, fence.Written, error) {
-	next := make(map[string]fence.Record, len(claims))
-	var answer fence.Written
-	for _, claim := range claims {
-		record, repeat, rejected := rule.Decide(rows[claim.Resource], claim.Holder, operation)
-		if rejected != nil {
-			return nil, fence.Written{}, rejected
-		}
-		next[claim.Resource] = record
-		answer = fence.Written{Repeat: repeat}
-		if repeat {
-			answer.Result = record.Result
-		}
-	}
-	return next, answer, nil
 }
 
 // Transact claims and works in one transaction, and commits unless one of them fails or panics.
