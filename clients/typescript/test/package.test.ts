@@ -1,0 +1,27 @@
+/** The package as npm makes it, in a folder that has nothing else. */
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { test } from "node:test";
+import { join } from "node:path";
+import { existsSync, writeFileSync } from "node:fs";
+
+import { folder, ROOT } from "./servers.js";
+
+test("the package installs into an empty folder and has what it exports", (t) => {
+  const here = folder(t);
+  const run = (program: string, ...args: string[]): string =>
+    execFileSync(program, args, { cwd: here, encoding: "utf8", stdio: ["ignore", "pipe", "inherit"] });
+  const packed = run("npm", "pack", "--silent", "--ignore-scripts", join(ROOT, "clients/typescript")).trim();
+  writeFileSync(join(here, "package.json"), '{ "private": true, "type": "module" }');
+  // Offline: the client itself depends on nothing.
+  run("npm", "install", "--silent", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", join(here, packed));
+  writeFileSync(
+    join(here, "use.js"),
+    `import { Client, slotKey } from "palisade";
+     import { Stale } from "palisade/fence";
+     import { fencedFetch } from "palisade/fence/http";
+     console.log(slotKey("gpu", 2), typeof Client, typeof Stale, typeof fencedFetch);`,
+  );
+  assert.equal(run("node", "use.js"), "gpu~2 function function function\n");
+  assert.ok(existsSync(join(here, "node_modules/palisade/dist/index.d.ts")));
+});
