@@ -85,9 +85,23 @@ impl Session {
         });
         assert!(
             seen().contains(text),
-            "{text} is not on the screen:\n{}",
-            seen()
+            "{text} is not on the screen:\n{}\n{}",
+            seen(),
+            self.processes()
         );
+    }
+
+    /// The processes of this terminal, for a message: groups, states, and signals that are pending, blocked, ignored.
+    fn processes(&self) -> String {
+        let columns = "pid,ppid,pgid,tpgid,stat,wchan,pending,blocked,ignored,caught,args";
+        let listed = Command::new("ps")
+            .args(["-ww", "-o", columns, "--sid"])
+            .arg(self.shell.id().to_string())
+            .output();
+        listed.map_or_else(
+            |error| error.to_string(),
+            |output| crate::common::text(&output.stdout),
+        )
     }
 }
 
