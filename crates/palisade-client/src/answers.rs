@@ -7,7 +7,7 @@ use palisade_core::{Outcome, QueueBound};
 use palisade_server::pipeline::{Answer, Failure};
 
 use crate::fault::Fault;
-use crate::service::{Acquired, Released, Renewal, Resized, Revocation};
+use crate::service::{Acquired, Proclamation, Released, Renewal, Resized, Revocation};
 
 /// The outcome of an operation.
 ///
@@ -52,6 +52,20 @@ pub fn renewed(answer: Answer) -> Result<Renewal, Fault> {
         Outcome::Ended { how, .. } => Renewal::Ended(how),
         Outcome::NotHeld => Renewal::NotHeld,
         Outcome::Stale { highest } => Renewal::Stale { highest },
+        other => return Err(misplaced(&other)),
+    })
+}
+
+/// The answer to a change of what a holder says about itself.
+///
+/// # Errors
+/// As [`outcome`].
+pub fn proclaimed(answer: Answer) -> Result<Proclamation, Fault> {
+    Ok(match outcome(answer)? {
+        Outcome::Proclaimed { revision, .. } => Proclamation::Proclaimed { revision },
+        Outcome::Ended { how, .. } => Proclamation::Ended(how),
+        Outcome::NotHeld => Proclamation::NotHeld,
+        Outcome::Stale { highest } => Proclamation::Stale { highest },
         other => return Err(misplaced(&other)),
     })
 }

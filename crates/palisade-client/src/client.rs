@@ -12,7 +12,7 @@ use crate::clock::{BootClock, Clock};
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::identity::Identity;
-use crate::keeper::Keeper;
+use crate::keeper::{Core, Keeper};
 use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::retry::repeat_until;
@@ -199,7 +199,7 @@ impl Client {
     /// The locks that are held and whose names start with `prefix`, page by page.
     #[must_use]
     pub fn list(&self, prefix: &str) -> Listing {
-        Listing::new(Arc::clone(self.inner.keeper.core()), prefix)
+        Listing::new(Arc::clone(self.core()), prefix)
     }
 
     /// Watches changes of the locks whose names start with `prefix`, from now on.
@@ -207,7 +207,7 @@ impl Client {
     /// # Errors
     /// Faults only.
     pub async fn watch(&self, prefix: &str) -> Result<Watch, Error> {
-        Watch::open(Arc::clone(self.inner.keeper.core()), prefix, None).await
+        Watch::open(Arc::clone(self.core()), prefix, None).await
     }
 
     /// Watches changes after the one with this revision, as far back as the authority still has them.
@@ -215,7 +215,7 @@ impl Client {
     /// # Errors
     /// Faults only.
     pub async fn watch_after(&self, prefix: &str, revision: u64) -> Result<Watch, Error> {
-        Watch::open(Arc::clone(self.inner.keeper.core()), prefix, Some(revision)).await
+        Watch::open(Arc::clone(self.core()), prefix, Some(revision)).await
     }
 
     /// Takes a lock from its holder. `token` must be the token of the current grant; it proves that the
@@ -275,14 +275,18 @@ impl Client {
     /// The underlying authority, for operations that have no method here.
     #[must_use]
     pub fn service(&self) -> &Arc<dyn LockService> {
-        &self.inner.keeper.core().service
+        &self.core().service
     }
 
-    async fn repeat<'a, T>(
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.inner.keeper.core()
+    }
+
+    pub(crate) async fn repeat<'a, T>(
         &'a self,
         attempt: impl FnMut() -> Operation<'a, T>,
     ) -> Result<T, Error> {
-        let core = self.inner.keeper.core();
+        let core = self.core();
         let until = core.clock.now().after(core.patience);
         repeat_until(core, until, attempt)
             .await

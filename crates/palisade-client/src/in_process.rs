@@ -19,8 +19,8 @@ use crate::answers;
 use crate::fault::Fault;
 use crate::random;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
-    Resized, Revocation, Status, WatchEvent,
+    AcquireRequest, Acquired, Cursor, Events, LockService, Notice, Operation, Page, Proclamation,
+    Released, Renewal, Resized, Revocation, Status, WatchEvent,
 };
 
 /// An authority in this process.
@@ -111,6 +111,12 @@ impl LockService for InProcess {
     fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
         let asked = Request::Release(grant);
         Box::pin(async move { answers::released(self.handle.call(asked).await) })
+    }
+
+    fn proclaim(&self, grant: GrantRef, value: &str) -> Operation<'_, Proclamation> {
+        let value = value.into();
+        let asked = Request::Proclaim { grant, value };
+        Box::pin(async move { answers::proclaimed(self.handle.call(asked).await) })
     }
 
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
@@ -214,18 +220,23 @@ struct Changes {
 }
 
 impl Changes {
-    async fn next(mut self) -> Option<(Result<WatchEvent, Fault>, Changes)> {
-        let mut missed = 0;
+    async fn next(mut self) -> Option<(Result<Notice, Fault>, Changes)> {
         loop {
-            while let Some(event) = self.take() {
+            while let Some(event) = self.first() {
+                let revision = event.revision;
                 // Events up to this revision are not wanted; a gap means that the watcher was too slow.
-                if self.after.is_some_and(|after| event.revision <= after) {
-                    continue;
+                let missed = self.after.map(|after| revision.saturating_sub(after + 1));
+                if let Some(missed @ 1..) = missed {
+                    let revision = revision - 1;
+                    self.after = Some(revision);
+                    return Some((Ok(Notice::Missed { missed, revision }), self));
                 }
-                missed += self.after.map_or(0, |after| event.revision - after - 1);
-                self.after = Some(event.revision);
-                if event.lock.starts_with(&*self.prefix) {
-                    return Some((Ok(told(event, missed)), self));
+                let wanted = self.after.is_none_or(|after| revision > after)
+                    && event.lock.starts_with(&*self.prefix);
+                let told = wanted.then(|| told(event.clone()));
+                self.pass(revision);
+                if let Some(event) = told {
+                    return Some((Ok(Notice::Change(event)), self));
                 }
             }
             match self.events.recv().await {
@@ -237,15 +248,20 @@ impl Changes {
         }
     }
 
-    fn take(&mut self) -> Option<Event> {
-        let (batch, next) = self.batch.as_mut()?;
-        let event = batch.get(*next).cloned();
-        *next += 1;
-        event
+    fn first(&self) -> Option<&Event> {
+        let (batch, next) = self.batch.as_ref()?;
+        batch.get(*next)
+    }
+
+    fn pass(&mut self, revision: u64) {
+        self.after = self.after.max(Some(revision));
+        if let Some((_, next)) = &mut self.batch {
+            *next += 1;
+        }
     }
 }
 
-fn told(event: Event, missed: u64) -> WatchEvent {
+fn told(event: Event) -> WatchEvent {
     let Event {
         revision,
         lock,
@@ -262,7 +278,6 @@ fn told(event: Event, missed: u64) -> WatchEvent {
         token,
         shared,
         change,
-        missed,
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss, Lost};
 use crate::hold::Hold;
-use crate::keeper::Keeper;
+use crate::keeper::{Core, Keeper};
 use crate::retry::{Cleanup, Task, repeat_until};
 use crate::schedule::{Kept, KeptLease};
 use crate::service::Released;
@@ -244,6 +244,15 @@ impl Lease {
         self.stop(Loss::Released);
         self.settled = true;
         self.kept.grant.clone()
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.keeper.core()
+    }
+
+    /// The grant, by name and secret.
+    pub(crate) fn grant(&self) -> &GrantRef {
+        &self.kept.grant
     }
 
     /// What is renewed for this guard, if it is this keeper that does it.

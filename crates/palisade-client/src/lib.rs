@@ -77,6 +77,7 @@ pub mod service;
 mod acquire;
 mod client;
 mod connect;
+mod election;
 mod error;
 mod fault;
 mod hold;
@@ -119,6 +120,7 @@ use std::time::Duration;
 pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest, PermitsRequest};
 pub use client::{BearerToken, Client, Options};
 pub use connect::connect;
+pub use election::{Leader, Observer};
 pub use error::{Error, Loss, Lost};
 pub use fault::Fault;
 pub use lease::Lease;
@@ -131,7 +133,9 @@ pub use palisade_core::{
 #[cfg(feature = "palisade")]
 pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
-pub use service::{LockService, Released, Renewal, Resized, Revocation, Status, WatchEvent};
+pub use service::{
+    LockService, Notice, Proclamation, Released, Renewal, Resized, Revocation, Status, WatchEvent,
+};
 pub use watch::Watch;
 
 /// `n` seconds, a short form of [`Duration::from_secs`].

@@ -25,7 +25,7 @@ pub use palisade_core::Under;
 pub type Operation<'a, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 'a>>;
 
 /// A stream of events as they happen. It ends when the authority or the connection does.
-pub type Events = Pin<Box<dyn Stream<Item = Result<WatchEvent, Fault>> + Send>>;
+pub type Events = Pin<Box<dyn Stream<Item = Result<Notice, Fault>> + Send>>;
 
 /// The operations of every authority.
 ///
@@ -48,6 +48,13 @@ pub trait LockService: Send + Sync + 'static {
 
     /// Renews a grant: its lease lasts its full time again, and the token stays the same.
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal>;
+
+    /// Changes what the holder of an exclusive grant says about itself; the token stays the same. An empty value takes it
+    /// back.
+    fn proclaim(&self, grant: GrantRef, value: &str) -> Operation<'_, Proclamation> {
+        let _ = (grant, value);
+        unsupported("change what a holder says about itself")
+    }
 
     /// Releases a grant.
     fn release(&self, grant: GrantRef) -> Operation<'_, Released>;
@@ -162,6 +169,25 @@ pub enum Renewal {
     },
 }
 
+/// The outcomes of a change of what a holder says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proclamation {
+    /// The value is in force.
+    Proclaimed {
+        /// The number of this event: of two announcements the one with the higher (token, revision) is the later one.
+        revision: u64,
+    },
+    /// The grant has ended.
+    Ended(Ending),
+    /// The authority knows no such grant.
+    NotHeld,
+    /// The lock is held with another token.
+    Stale {
+        /// That token.
+        highest: Token,
+    },
+}
+
 /// The outcomes of a release. After each of them the caller does not hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
@@ -232,6 +258,31 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
+/// What an observer is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A lock changed.
+    Change(WatchEvent),
+    /// There were changes that this observer did not get, because it was away or too slow: look at the locks afresh.
+    Missed {
+        /// How many, of all locks.
+        missed: u64,
+        /// The revision of the last one.
+        revision: u64,
+    },
+}
+
+impl Notice {
+    /// Where an observer resumes after this.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        match self {
+            Notice::Change(event) => event.revision,
+            Notice::Missed { revision, .. } => *revision,
+        }
+    }
+}
+
 /// One change of one lock, as an observer sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
@@ -247,8 +298,6 @@ pub struct WatchEvent {
     pub shared: Option<GrantId>,
     /// The kind of change.
     pub change: Change,
-    /// The number of events before this one that this observer was too slow to receive.
-    pub missed: u64,
 }
 
 /// The status that an authority reports.

@@ -9,10 +9,10 @@ use crate::error::Error;
 use crate::fault::Fault;
 use crate::keeper::{Core, NEVER};
 use crate::retry::{Backoff, repeat_until};
-use crate::service::{Events, WatchEvent};
+use crate::service::{Events, Notice};
 
 /// Changes of locks as they become durable, in order. A broken connection is reopened, and the watch
-/// continues after the last event seen. Events that were still missed are counted in [`WatchEvent::missed`].
+/// continues after the last event seen. Events that were still missed are counted in a [`Notice::Missed`].
 ///
 /// An event is news, not proof: a holder learns of a loss from its own deadline, not from an event.
 pub struct Watch {
@@ -39,12 +39,12 @@ impl Watch {
         })
     }
 
-    /// Returns the next change. It waits, also across reconnects, as long as nothing happens; dropping the
+    /// Returns the next change, or how many were missed. It waits, also across reconnects, as long as nothing happens; dropping the
     /// future loses no event.
     ///
     /// # Errors
     /// Only faults that no reconnect cures.
-    pub async fn next(&mut self) -> Result<WatchEvent, Error> {
+    pub async fn next(&mut self) -> Result<Notice, Error> {
         let mut backoff = Backoff::new();
         loop {
             let Some(events) = &mut self.events else {
@@ -53,7 +53,7 @@ impl Watch {
                 continue;
             };
             match events.next().await {
-                Some(Ok(event)) => return Ok(self.seen(event)),
+                Some(Ok(notice)) => return Ok(self.seen(notice)),
                 Some(Err(fault)) if !fault.is_transient() => return Err(fault.into()),
                 Some(Err(_)) | None => self.events = None,
             }
@@ -61,9 +61,9 @@ impl Watch {
         }
     }
 
-    fn seen(&mut self, event: WatchEvent) -> WatchEvent {
-        self.after = Some(event.revision);
-        event
+    fn seen(&mut self, notice: Notice) -> Notice {
+        self.after = Some(notice.revision());
+        notice
     }
 }
 

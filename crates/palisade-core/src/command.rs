@@ -36,6 +36,14 @@ pub enum Command {
         /// A new time to live for the lease; `None` keeps the one it has.
         ttl: Option<Ttl>,
     },
+    /// The holder of an exclusive grant says something else about itself (rule E2): the value takes the place of the
+    /// metadata that it acquired with.
+    Proclaim {
+        /// Which grant is meant.
+        grant: GrantRef,
+        /// The new value, as [`metadata`](Acquire::metadata).
+        value: Box<str>,
+    },
     /// A holder gives up one lock.
     Release(GrantRef),
     /// An operator takes a lock away (`palisade break`).

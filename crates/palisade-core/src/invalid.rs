@@ -53,6 +53,8 @@ pub enum Invalid {
     /// A lock-delay or an at-least-for, asked for with a shared grant or with permits, or a downgrade of a grant that
     /// has one.
     DelaysOfShared,
+    /// A reader or the holder of permits proclaimed a value: a lock has one only where it has one holder.
+    ProclaimOfShared,
     /// Not 32 hexadecimal digits.
     LeaseKey,
     /// Not 32 hexadecimal digits.
@@ -158,6 +160,9 @@ impl fmt::Display for Invalid {
                 f,
                 "at least for {given_ms} ms is outside 0 ..= {} ms",
                 limits::AT_LEAST_FOR_MS
+            ),
+            Invalid::ProclaimOfShared => f.write_str(
+                "only the holder of an exclusive grant proclaims a value: a lock with several holders has none",
             ),
             Invalid::DelaysOfShared => f.write_str(
                 "lock-delay and at-least-for belong to exclusive grants: leave both out of a request for a shared \

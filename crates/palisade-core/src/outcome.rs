@@ -24,6 +24,13 @@ pub enum Outcome {
     Delayed(Delayed),
     /// The lease lasts a full time to live again.
     Renewed(Renewed),
+    /// What the holder says about itself is changed.
+    Proclaimed {
+        /// The token of the grant; an announcement never changes it.
+        token: Token,
+        /// The number of this event. Of two announcements the one with the higher (token, revision) is the later one.
+        revision: u64,
+    },
     /// The grant is given up.
     Released {
         /// Its number: the token it had, or its [`GrantId`] if it was shared.
@@ -211,6 +218,8 @@ pub enum Change {
         /// For how long, without renewal.
         ttl: Ttl,
     },
+    /// Its holder says something else about itself.
+    Proclaimed,
     /// A grant ended.
     Ended {
         /// How.
@@ -227,6 +236,9 @@ pub enum Change {
 pub struct LockView {
     /// The lock.
     pub lock: LockName,
+    /// The number of the latest event that this view knows of: of two views of a lock the one with the higher number
+    /// is the later one. `None` where the authority counts no events, and in a listing.
+    pub revision: Option<u64>,
     /// Its holder, if any; of several readers the oldest.
     pub holder: Option<Holder>,
     /// How long nobody is granted it, if it is free and closed.
@@ -285,6 +297,7 @@ impl LockView {
     pub const fn free(lock: LockName) -> LockView {
         LockView {
             lock,
+            revision: None,
             holder: None,
             delayed: None,
             lease: None,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_client::{Change, Client, Code, Error, Lease, Loss, Options, Released, Token};
+use palisade_client::{Change, Client, Code, Error, Lease, Loss, Notice, Options, Released, Token};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
@@ -258,15 +258,24 @@ impl Driver {
         let mut watch = self.client()?.watch(text(command, "prefix")).await?;
         let name = text(command, "as").to_owned();
         spawn_local(async move {
-            while let Ok(event) = watch.next().await {
+            let mut missed = 0;
+            while let Ok(notice) = watch.next().await {
+                let event = match notice {
+                    Notice::Change(event) => event,
+                    Notice::Missed { missed: more, .. } => {
+                        missed += more;
+                        continue;
+                    }
+                };
                 let token = event.token.get();
                 let kind = match event.change {
                     Change::Granted { .. } => "granted".to_owned(),
+                    Change::Proclaimed => "proclaimed".to_owned(),
                     Change::Ended { how, .. } => format!("{how:?}").to_lowercase(),
                 };
                 say(
                     &json!({"event": "change", "watch": name, "revision": event.revision, "token": token,
-                        "kind": kind, "missed": event.missed}),
+                        "kind": kind, "missed": std::mem::take(&mut missed)}),
                 );
             }
         });

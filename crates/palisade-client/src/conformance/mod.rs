@@ -7,6 +7,7 @@
 //!      │                      ├ sharing  readers and writers
 //!      │                      ├ permits  semaphores
 //!      │                      ├ delays   locks that stay closed after a grant
+//!      │                      ├ elections  the value of a holder
 //!   run(subject, habit) ──────┤ leaving  cancelled, abandoned, dead and stopped clients
 //!      │                      └ away     a server that is killed, a connection that is cut
 //!      ▼
@@ -45,6 +46,7 @@
 
 mod away;
 mod delays;
+mod elections;
 mod holding;
 mod leaving;
 mod permits;
@@ -109,7 +111,7 @@ pub struct Habit {
     pub remembers: bool,
     /// Locks can be listed.
     pub lists: bool,
-    /// Readers can hold a lock together, and a lock can be a semaphore.
+    /// Readers can hold a lock together, a lock can be a semaphore, and its holder can change what it says about itself.
     pub shares: bool,
     /// The number of clients that race.
     pub racers: u32,
@@ -159,6 +161,7 @@ pub async fn run<S: Subject>(subject: &Arc<S>, habit: Habit) -> Report {
     sharing::checks(&context, &mut report).await;
     permits::checks(&context, &mut report).await;
     delays::checks(&context, &mut report).await;
+    elections::checks(&context, &mut report).await;
     leaving::checks(&context, &mut report).await;
     away::checks(&context, &mut report).await;
     report

@@ -41,8 +41,8 @@ use palisade_tls::ClientFiles;
 use crate::client::BearerToken;
 use crate::fault::Fault;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
-    Resized, Revocation, Status,
+    AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Proclamation, Released,
+    Renewal, Resized, Revocation, Status,
 };
 use address::Address;
 use link::Link;
@@ -131,6 +131,16 @@ impl LockService for Palisade {
     fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
         let wish = Wish::Release(wire::release(&grant));
         Box::pin(async move { wire::released(self.call(wish).await?) })
+    }
+
+    fn proclaim(&self, grant: GrantRef, value: &str) -> Operation<'_, Proclamation> {
+        let wish = Wish::Proclaim(pb::ProclaimRequest {
+            lock: grant.lock.to_string(),
+            lock_token: wire::bytes(grant.key.as_bytes()),
+            fencing_token: grant.token.map_or(0, Token::get),
+            value: value.to_owned(),
+        });
+        Box::pin(async move { wire::proclaimed(self.call(wish).await?) })
     }
 
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {

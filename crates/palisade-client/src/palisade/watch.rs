@@ -16,7 +16,7 @@ use super::address::Address;
 use super::nodes::{Nodes, same_authority};
 use super::wire;
 use crate::fault::Fault;
-use crate::service::{Events, WatchEvent};
+use crate::service::{Events, Notice};
 
 struct Changes(Streaming<pb::Event>);
 
@@ -73,7 +73,7 @@ fn with_token<T>(nodes: &Nodes, message: T) -> Result<tonic::Request<T>, Fault> 
 }
 
 impl Stream for Changes {
-    type Item = Result<WatchEvent, Fault>;
+    type Item = Result<Notice, Fault>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let event = std::task::ready!(Pin::new(&mut self.0).poll_next(cx));

@@ -13,8 +13,8 @@ use pb::reply::Outcome;
 
 use crate::fault::Fault;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Page, Released, Renewal, Resized, Revocation, Status, Under,
-    WatchEvent,
+    AcquireRequest, Acquired, Cursor, Notice, Page, Proclamation, Released, Renewal, Resized,
+    Revocation, Status, Under, WatchEvent,
 };
 
 pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
@@ -146,6 +146,19 @@ pub(super) fn renewal(outcome: Outcome) -> Result<Renewal, Fault> {
     })
 }
 
+pub(super) fn proclaimed(outcome: Outcome) -> Result<Proclamation, Fault> {
+    Ok(match outcome {
+        Outcome::Proclaimed(proclaimed) => Proclamation::Proclaimed {
+            revision: proclaimed.revision,
+        },
+        other => match not_live(other)? {
+            NotLive::Ended(how) => Proclamation::Ended(how),
+            NotLive::NotHeld => Proclamation::NotHeld,
+            NotLive::Stale(highest) => Proclamation::Stale { highest },
+        },
+    })
+}
+
 pub(super) fn released(outcome: Outcome) -> Result<Released, Fault> {
     Ok(match outcome {
         Outcome::Released(released) => Released::new(delayed(released.delayed_ms)),
@@ -247,25 +260,31 @@ pub(super) fn status(outcome: Outcome) -> Result<Status, Fault> {
     }
 }
 
-pub(super) fn event(event: pb::Event) -> Result<WatchEvent, Fault> {
+pub(super) fn event(event: pb::Event) -> Result<Notice, Fault> {
     let change = match event.change {
         Some(pb::event::Change::GrantedMs(millis)) => Change::Granted { ttl: ttl(millis)? },
+        Some(pb::event::Change::Proclaimed(_)) => Change::Proclaimed,
         Some(pb::event::Change::Ended(how)) => Change::Ended {
             how: ending(how)?,
             reason: (!event.reason.is_empty()).then(|| event.reason.into()),
             delayed: delayed(event.delayed_ms),
         },
+        None if event.missed > 0 => {
+            return Ok(Notice::Missed {
+                missed: event.missed,
+                revision: event.revision,
+            });
+        }
         None => return Err(empty()),
     };
-    Ok(WatchEvent {
+    Ok(Notice::Change(WatchEvent {
         revision: event.revision,
         lock: LockName::new(&event.lock).map_err(malformed)?,
         client: ClientId::new(&event.client_id).map_err(malformed)?,
         token: token(event.fencing_token)?,
         shared: grant_id(event.grant_id)?,
         change,
-        missed: event.missed,
-    })
+    }))
 }
 
 fn grant(granted: pb::Granted) -> Result<Granted, Fault> {
@@ -294,6 +313,7 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
     let held = lock.holder.is_some();
     Ok(LockView {
         lock: LockName::new(&lock.lock).map_err(malformed)?,
+        revision: (lock.revision != 0).then_some(lock.revision),
         holder: lock.holder.map(holder).transpose()?,
         delayed: delayed(lock.delayed_ms),
         lease: if held {

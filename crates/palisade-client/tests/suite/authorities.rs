@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::server::Server;
-use crate::support::{PATIENCE, VirtualClock};
+use crate::support::{PATIENCE, VirtualClock, changed, observed};
 use palisade_client::clock::Clock as _;
 use palisade_client::in_process::InProcess;
 use palisade_client::palisade::Palisade;
 use palisade_client::service::LockService;
 use palisade_client::{
-    Attempt, Change, Client, Code, Ending, Loss, Options, Released, Revocation, Token, secs,
+    Attempt, Change, Client, Code, Ending, Leader, Lease, Loss, Options, Proclamation, Released,
+    Revocation, Token, secs,
 };
 use palisade_core::Span;
 
@@ -87,6 +88,8 @@ for_every_authority![
     a_detached_grant_can_be_released_with_its_key,
     listing_goes_through_all_pages,
     a_watch_reports_events_in_order,
+    an_observer_gets_the_leader_and_each_change,
+    a_leader_proclaims_until_it_resigns,
     thousands_of_operations_in_flight,
 ];
 
@@ -261,20 +264,10 @@ async fn a_watch_reports_events_in_order(authority: Authority) {
     let _unseen = client.lock("stock").acquire().await.unwrap();
     let token = lease.token();
     lease.release().await.unwrap();
-    let next = async || {
-        tokio::time::timeout(PATIENCE, watch.next())
-            .await
-            .unwrap()
-            .unwrap()
-    };
-    let mut next = next;
-    let granted = next().await;
-    assert_eq!(
-        (granted.token, &*granted.lock, granted.missed),
-        (token, "orders/1", 0)
-    );
+    let granted = changed(&mut watch).await;
+    assert_eq!((granted.token, &*granted.lock), (token, "orders/1"));
     assert!(matches!(granted.change, Change::Granted { ttl } if ttl.as_millis() == 10_000));
-    let ended = next().await;
+    let ended = changed(&mut watch).await;
     assert!(matches!(
         ended.change,
         Change::Ended {
@@ -283,6 +276,73 @@ async fn a_watch_reports_events_in_order(authority: Authority) {
         }
     ));
     assert!(ended.revision > granted.revision);
+}
+
+/// Rule E3: the present state first, then changes, and always the last one.
+async fn an_observer_gets_the_leader_and_each_change(authority: Authority) {
+    let client = authority.client();
+    let mut observer = client.observe("primary").await.unwrap();
+    assert_eq!(observed(&mut observer).await, None);
+    let first = client.lock("primary").metadata("one").acquire().await;
+    let first = first.unwrap();
+    // Another lock whose name begins in the same way changes nothing here.
+    let beside = client.lock("primary-2").metadata("beside").acquire().await;
+    let leader = |lease: &Lease, value: &str| {
+        Some(Leader {
+            client: lease.client_id().clone(),
+            token: lease.token(),
+            value: Some(value.into()),
+        })
+    };
+    assert_eq!(observed(&mut observer).await, leader(&first, "one"));
+    first.proclaim("two").await.unwrap();
+    assert_eq!(observed(&mut observer).await, leader(&first, "two"));
+    assert_eq!(
+        client.leader("primary").await.unwrap(),
+        leader(&first, "two")
+    );
+    // What is soon followed by another value may be left out; the last one never is.
+    for value in ["three", "four", "five"] {
+        first.proclaim(value).await.unwrap();
+    }
+    let mut seen = observed(&mut observer).await;
+    while seen != leader(&first, "five") {
+        seen = observed(&mut observer).await;
+    }
+    first.release().await.unwrap();
+    let next = client.lock("primary").metadata("next").acquire().await;
+    let next = next.unwrap();
+    let mut seen = observed(&mut observer).await;
+    if seen.is_none() {
+        seen = observed(&mut observer).await;
+    }
+    assert_eq!(seen, leader(&next, "next"));
+    drop(beside);
+}
+
+async fn a_leader_proclaims_until_it_resigns(authority: Authority) {
+    let client = authority.client();
+    let lease = client
+        .lock("primary")
+        .ttl(secs(10))
+        .acquire()
+        .await
+        .unwrap();
+    let grant = lease.detach();
+    let Proclamation::Proclaimed { revision } = client.proclaim(&grant, "one").await.unwrap()
+    else {
+        panic!("not proclaimed");
+    };
+    match client.proclaim(&grant, "two").await.unwrap() {
+        Proclamation::Proclaimed { revision: later } => assert!(later > revision),
+        other => panic!("{other:?}"),
+    }
+    authority.advance(secs(10)).await;
+    let late = client.proclaim(&grant, "late").await.unwrap();
+    assert_eq!(late, Proclamation::Ended(Ending::Expired));
+    let reader = client.lock("read").shared().acquire().await.unwrap();
+    let refused = reader.proclaim("mine").await.unwrap_err();
+    assert!(refused.to_string().contains("exclusive"), "{refused}");
 }
 
 async fn thousands_of_operations_in_flight(authority: Authority) {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::support::relay::Relay;
 use crate::support::server::Server;
-use crate::support::{PATIENCE, until_shown};
-use palisade_client::{Client, Code, Lease, Options, secs};
+use crate::support::{PATIENCE, changed, observed, until_shown};
+use palisade_client::{Client, Code, Lease, Notice, Options, secs};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -118,6 +118,50 @@ async fn another_authority_at_the_same_address_is_not_believed() {
 }
 
 /// The lease belonged to this authority all the time.
+/// A server that was started again knows no changes of before. That there were some is told at once, and once: the
+/// watch goes on behind them.
+#[tokio::test]
+async fn a_watch_says_how_many_changes_it_missed_and_goes_on() {
+    let Setup {
+        _dir: dir,
+        server,
+        relay,
+    } = setup().await;
+    let client = Client::connect(&relay.url()).await.unwrap();
+    let (mut watch, mut observer) = (
+        client.watch("").await.unwrap(),
+        client.observe("primary").await.unwrap(),
+    );
+    assert_eq!(observed(&mut observer).await, None);
+    let direct = Client::connect(&server.url()).await.unwrap();
+    let first = direct.lock("primary").metadata("one").acquire().await;
+    let first = first.unwrap();
+    assert_eq!(changed(&mut watch).await.token, first.token());
+    let leader = observed(&mut observer).await.unwrap();
+    assert_eq!(leader.value.as_deref(), Some("one"));
+
+    relay.move_to(None);
+    first.release().await.unwrap();
+    let second = direct.lock("primary").metadata("two").acquire().await;
+    let second = second.unwrap().detach();
+    server.stop().await;
+    let server = Server::start(&dir.path().join("data")).await;
+    relay.move_to(Some(server.address));
+    let missed = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
+    assert!(
+        matches!(missed, Ok(Notice::Missed { missed: 2, .. })),
+        "{missed:?}"
+    );
+    let leader = observed(&mut observer).await.unwrap();
+    assert_eq!(
+        (leader.value.as_deref(), Some(leader.token)),
+        (Some("two"), second.token)
+    );
+    let direct = Client::connect(&server.url()).await.unwrap();
+    let third = direct.lock("other").acquire().await.unwrap();
+    assert_eq!(changed(&mut watch).await.token, third.token());
+}
+
 async fn released(setup: &Setup, lease: Lease) {
     let observer = Client::connect(&setup.server.url()).await.unwrap();
     let shown = observer.show("orders").await.unwrap();

@@ -421,6 +421,32 @@ impl Machine {
         })
     }
 
+    /// Draws no token: who claimed with this one stays admitted (E2). An empty value takes back what was said.
+    pub(super) fn proclaim(
+        &mut self,
+        grant: &GrantRef,
+        value: Box<str>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let Err(invalid) = check_text("value", Some(&value), limits::METADATA_BYTES) {
+            return Outcome::Invalid(invalid);
+        }
+        let live = match self.find_granted(grant, effects) {
+            Ok(live) if is_share(live) => return Outcome::Invalid(Invalid::ProclaimOfShared),
+            Ok(live) => live,
+            Err(missing) => return self.missing(grant, missing),
+        };
+        self.changed = true;
+        let token = self.tables.writer(live).token();
+        self.tables
+            .set_metadata(live, Some(value).filter(|value| !value.is_empty()));
+        self.event(live, Change::Proclaimed, effects);
+        Outcome::Proclaimed {
+            token,
+            revision: self.revision,
+        }
+    }
+
     pub(super) fn release(&mut self, grant: &GrantRef, effects: &mut Vec<Effect>) -> Outcome {
         let live = match self.find_granted(grant, effects) {
             Ok(live) => live,

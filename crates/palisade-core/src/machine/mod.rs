@@ -151,7 +151,9 @@ impl Machine {
     /// that at once, and not for one thing after the other when the entries are applied.
     pub fn look_ahead(&self, entries: &[Entry]) {
         let live = entries.iter().filter_map(|entry| match &entry.command {
-            Command::Renew { grant, .. } | Command::Release(grant) => self.live_grant(grant),
+            Command::Renew { grant, .. }
+            | Command::Proclaim { grant, .. }
+            | Command::Release(grant) => self.live_grant(grant),
             _ => None,
         });
         core::hint::black_box(live.count());
@@ -172,6 +174,7 @@ impl Machine {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire, effects),
             Command::Renew { grant, ttl } => self.renew(&grant, ttl, effects),
+            Command::Proclaim { grant, value } => self.proclaim(&grant, value, effects),
             Command::Release(grant) => self.release(&grant, effects),
             Command::Revoke {
                 lock,

@@ -80,6 +80,7 @@ impl Machine {
         let slot = self.tables.find_lock(lock)?;
         let view = self.view_slot(slot, now)?;
         Some(LockView {
+            revision: Some(self.revision),
             readers: self.readers_then(slot, now),
             queue: self.queue_then(slot, now),
             ..view

@@ -136,7 +136,7 @@ impl Reference {
                     } => {
                         self.expired.push(event.token);
                     }
-                    Change::Ended { .. } => {}
+                    Change::Proclaimed | Change::Ended { .. } => {}
                 }
             }
         }

@@ -38,6 +38,7 @@ field!(client_id: String = text, "a string of 1 ..= 255 bytes of printable ASCII
 field!(lock_token: String = text, "a string of 32 hexadecimal digits");
 field!(request_id: String = text, "a string of 32 hexadecimal digits, or a UUID");
 field!(metadata: String = text, "a string of 0 ..= 256 bytes");
+field!(value: String = text, "a string of 0 ..= 256 bytes");
 field!(reason: String = text, "a string of 0 ..= 256 bytes");
 field!(lease_duration_ms: u64 = integer, "an integer in 100 ..= 86400000");
 field!(wait_ms: u64 = integer, "an integer in 0 ..= 86400000");

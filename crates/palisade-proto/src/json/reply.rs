@@ -126,6 +126,19 @@ pub struct SequencerReply {
     pub sequencer: String,
 }
 
+/// A value that is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProclaimReply {
+    /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    pub resource_id: String,
+    /// The grant's token; an announcement never changes it.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub fencing_token: u64,
+    /// The number of this change. Of two announcements the one with the higher (token, revision) is the later one.
+    pub revision: u64,
+}
+
 /// A lock that was given up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReleaseReply {
@@ -184,6 +197,10 @@ pub struct LockReply {
     /// The lock.
     #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
+    /// The number of the latest change that this answer knows of: of two answers the one with the higher number is the
+    /// later one. Only where one lock is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
     /// Who has it, of several readers the oldest; `null` when it is free.
     pub holder: Option<HolderBody>,
     /// How long nobody is granted it, if it is free and closed after its last grant.
@@ -334,7 +351,7 @@ impl ErrorBody {
 }
 
 /// One change, as `data` of a server-sent event whose name says what happened: `granted`, `released`,
-/// `expired`, `revoked` or `superseded`.
+/// `proclaimed`, `expired`, `revoked` or `superseded`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventBody {
     /// Counts the authority's changes; also the event's id.
@@ -406,6 +423,7 @@ mod tests {
     fn a_free_lock_says_null() {
         let free = LockReply {
             resource_id: "x".into(),
+            revision: None,
             holder: None,
             delayed_ms: None,
             permits: None,

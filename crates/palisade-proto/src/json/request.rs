@@ -131,6 +131,28 @@ pub enum LockMode {
     Permits,
 }
 
+/// What the leader of an election says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProclaimBody {
+    /// The lease's secret key, from the acquire.
+    #[serde(deserialize_with = "field::lock_token::required")]
+    #[schema(pattern = "^[0-9a-fA-F]{32}$")]
+    pub lock_token: String,
+    /// The grant's token. With it a late repeat can never touch a later grant.
+    #[serde(
+        default,
+        deserialize_with = "field::fencing_token::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub fencing_token: Option<u64>,
+    /// Takes the place of the holder's `metadata`; at most 256 bytes of UTF-8. Empty: nothing.
+    #[serde(deserialize_with = "field::value::required")]
+    #[schema(max_length = 256, example = "10.0.0.7:5432")]
+    pub value: String,
+}
+
 /// Extends the lease that a grant is under.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -336,6 +336,7 @@ impl Gate {
             Request::Renew { grant, .. } | Request::Release(grant) => {
                 lock(Verb::Share, &grant.lock)?;
             }
+            Request::Proclaim { grant, .. } => lock(Verb::Hold, &grant.lock)?,
             // It names no lock; its id has 128 random bits.
             Request::Abandon(_) => any(Verb::Share)?,
             Request::Revoke { lock: name, .. } | Request::Resize { lock: name, .. } => {
@@ -551,7 +552,9 @@ fn by(principal: &Principal) -> palisade_core::Principal {
 fn name_of(request: &Request) -> Option<&str> {
     match request {
         Request::Acquire(wish) => Some(wish.lock.as_str()),
-        Request::Renew { grant, .. } | Request::Release(grant) => Some(grant.lock.as_str()),
+        Request::Renew { grant, .. }
+        | Request::Proclaim { grant, .. }
+        | Request::Release(grant) => Some(grant.lock.as_str()),
         Request::Revoke { lock, .. } | Request::Resize { lock, .. } | Request::Show(lock) => {
             Some(lock.as_str())
         }

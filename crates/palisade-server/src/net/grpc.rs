@@ -212,6 +212,10 @@ impl Locks for Service {
         self.ask(&call, messages::revoke(call.get_ref())).await
     }
 
+    async fn proclaim(&self, call: tonic::Request<v1::ProclaimRequest>) -> Replied {
+        self.ask(&call, messages::proclaim(call.get_ref())).await
+    }
+
     async fn resize(&self, call: tonic::Request<v1::ResizeRequest>) -> Replied {
         self.ask(&call, messages::resize(call.get_ref())).await
     }

@@ -249,7 +249,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 21] {
+    fn counters(&self) -> [Reading; 22] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -260,6 +260,11 @@ impl Scrape {
                 stats.held.get(),
             ),
             ("renewed", "Leases renewed", stats.renewed.get()),
+            (
+                "proclaimed",
+                "Values that leaders of elections proclaimed",
+                stats.proclaimed.get(),
+            ),
             (
                 "released",
                 "Grants released by their holders",

@@ -432,6 +432,7 @@ fn count_answer(stats: &Stats, answer: &Answer) {
 fn count_event(stats: &Stats, event: &Event) {
     let counter = match &event.change {
         Change::Granted { .. } => &stats.granted,
+        Change::Proclaimed => &stats.proclaimed,
         Change::Ended { how, .. } => match how {
             Ending::Released => &stats.released,
             Ending::Expired => &stats.expired,

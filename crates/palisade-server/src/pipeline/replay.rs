@@ -395,9 +395,12 @@ mod tests {
     /// Version 4: readers of two locks, with requests that wait, one of them an orphan; one writer has become a reader.
     /// Version 5: a lock of nobody known, and locks of two principals with one client id; each of them waits for the
     /// other's, under one request id; a release and an answer.
+    /// Version 6: two semaphores, one with fewer permits than before; a release, and requests that wait for one or more.
+    /// Version 7: locks with lock-delays and reservations; two are closed, one by an expiry and one after a release.
+    /// Version 8: two leaders with values, one taken back; one resigns, and the next proclaims.
     #[test]
     fn a_log_is_replayed_under_the_rule_it_was_written_under() {
-        let golden: [(&[u8], &[u8]); 5] = [
+        let golden: [(&[u8], &[u8]); 8] = [
             (
                 include_bytes!("golden/version-1.log"),
                 include_bytes!("golden/version-1.snapshot"),
@@ -417,6 +420,18 @@ mod tests {
             (
                 include_bytes!("golden/version-5.log"),
                 include_bytes!("golden/version-5.snapshot"),
+            ),
+            (
+                include_bytes!("golden/version-6.log"),
+                include_bytes!("golden/version-6.snapshot"),
+            ),
+            (
+                include_bytes!("golden/version-7.log"),
+                include_bytes!("golden/version-7.snapshot"),
+            ),
+            (
+                include_bytes!("golden/version-8.log"),
+                include_bytes!("golden/version-8.snapshot"),
             ),
         ];
         for (version, (mut log, state)) in (1..).zip(golden) {
@@ -446,6 +461,9 @@ mod tests {
         for golden in [
             &include_bytes!("golden/version-3.log")[..],
             include_bytes!("golden/version-4.log"),
+            include_bytes!("golden/version-6.log"),
+            include_bytes!("golden/version-7.log"),
+            include_bytes!("golden/version-8.log"),
         ] {
             let mut log = golden;
             while let Some((batch, rest)) = split(log) {

@@ -18,6 +18,13 @@ pub enum Request {
         /// A new time to live, or `None`.
         ttl: Option<Ttl>,
     },
+    /// Says something else about the holder: see [`Command::Proclaim`](palisade_core::Command::Proclaim).
+    Proclaim {
+        /// Which grant; an exclusive one.
+        grant: GrantRef,
+        /// The new value.
+        value: Box<str>,
+    },
     /// Gives a lock up.
     Release(GrantRef),
     /// Gives up a request whose answer is not known.

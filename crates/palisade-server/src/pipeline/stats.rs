@@ -133,6 +133,8 @@ stats! {
         held,
         /// Renewals.
         renewed,
+        /// Values that leaders proclaimed.
+        proclaimed,
         /// Grants released by their holders.
         released,
         /// Grants whose time ran out.

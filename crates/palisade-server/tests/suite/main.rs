@@ -22,6 +22,8 @@ mod net_bounds;
 mod net_connections;
 #[cfg(feature = "net")]
 mod net_delays;
+#[cfg(feature = "net")]
+mod net_elections;
 mod net_forward;
 #[cfg(feature = "net")]
 mod net_grpc;

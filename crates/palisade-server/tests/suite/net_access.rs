@@ -92,6 +92,7 @@ pub(crate) async fn closed_with(rules: &str, settings: Settings) -> Closed {
 enum Asked {
     Acquire,
     Renew,
+    Proclaim,
     Release,
     Abandon,
     Break,
@@ -107,9 +108,10 @@ enum Asked {
     View,
 }
 
-const ALL: [Asked; 15] = [
+const ALL: [Asked; 16] = [
     Asked::Acquire,
     Asked::Renew,
+    Asked::Proclaim,
     Asked::Release,
     Asked::Abandon,
     Asked::Break,
@@ -129,7 +131,7 @@ impl Asked {
     /// Who may.
     fn granted(self) -> &'static [&'static str] {
         match self {
-            Asked::Acquire => &["hold", "both"],
+            Asked::Acquire | Asked::Proclaim => &["hold", "both"],
             Asked::Renew | Asked::Release => &["hold", "share", "both"],
             // It names no lock.
             Asked::Abandon => &["hold", "share", "both", "elsewhere"],
@@ -173,6 +175,11 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
             "POST",
             "/v1/locks/x%2F1/release",
             format!(r#"{{"lock_token":"{key}"}}"#),
+        ),
+        Asked::Proclaim => (
+            "POST",
+            "/v1/locks/x%2F1/proclaim",
+            format!(r#"{{"lock_token":"{key}","value":"here"}}"#),
         ),
         Asked::Abandon => (
             "POST",
@@ -240,6 +247,12 @@ fn operation(asked: Asked) -> Option<Operation> {
             lock,
             lock_token,
             ..v1::RenewRequest::default()
+        }),
+        Asked::Proclaim => Operation::Proclaim(v1::ProclaimRequest {
+            lock,
+            lock_token,
+            value: "here".to_owned(),
+            ..v1::ProclaimRequest::default()
         }),
         Asked::Release => Operation::Release(grpc::release(&lock, &lock_token)),
         Asked::Abandon => Operation::Abandon(v1::AbandonRequest {
@@ -314,6 +327,7 @@ pub(crate) async fn unary_of(server: &Server, operation: Operation, token: Optio
     let reply = match operation {
         Operation::Acquire(message) => client.acquire(call(message, token)).await,
         Operation::Renew(message) => client.renew(call(message, token)).await,
+        Operation::Proclaim(message) => client.proclaim(call(message, token)).await,
         Operation::Release(message) => client.release(call(message, token)).await,
         Operation::Abandon(message) => client.abandon(call(message, token)).await,
         Operation::Break(message) => client.r#break(call(message, token)).await,

@@ -179,13 +179,13 @@ async fn one_lease_carries_many_locks_and_a_retry_gets_the_first_answer() {
 #[tokio::test]
 async fn show_tells_holder_and_waiters_and_free_is_null() {
     let server = Server::start().await;
-    let free = json!({"resource_id": "x", "holder": null, "waiters": 0});
+    let free = json!({"resource_id": "x", "revision": 0, "holder": null, "waiters": 0});
     assert_eq!(server.get("/v1/locks/x").await.json(), free);
     let body = r#"{"client_id": "a", "lease_duration_ms": 10000, "metadata": "host 7"}"#;
     let granted = server.post("/v1/locks/x/acquire", body).await.json();
     server.advance(1_000).await;
     let held = json!({
-        "resource_id": "x", "waiters": 0,
+        "resource_id": "x", "revision": 1, "waiters": 0,
         "holder": {"client_id": "a", "fencing_token": 1, "remaining_ms": 9000,
                    "acquired_at": granted["acquired_at"], "metadata": "host 7"}
     });
@@ -446,6 +446,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "post /v1/locks/{resource_id}/acquire",
         "post /v1/locks/{resource_id}/break",
         "post /v1/locks/{resource_id}/permits",
+        "post /v1/locks/{resource_id}/proclaim",
         "post /v1/locks/{resource_id}/release",
         "post /v1/locks/{resource_id}/renew",
         "post /v1/locks/{resource_id}/sequencer",

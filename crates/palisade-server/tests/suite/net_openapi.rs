@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const REQUEST_ID: &str = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$";
 
 /// Every body that is sent, the path that takes it, and one that is right.
-fn bodies(key: &str) -> [(&'static str, &'static str, Value); 7] {
+fn bodies(key: &str) -> [(&'static str, &'static str, Value); 8] {
     [
         (
             "AcquireBody",
@@ -20,6 +20,11 @@ fn bodies(key: &str) -> [(&'static str, &'static str, Value); 7] {
             "SequencerBody",
             "/v1/locks/x/sequencer",
             json!({"lock_token": key}),
+        ),
+        (
+            "ProclaimBody",
+            "/v1/locks/x/proclaim",
+            json!({"lock_token": key, "value": "here"}),
         ),
         (
             "ReleaseBody",
@@ -66,7 +71,7 @@ async fn the_documents_bounds_are_the_cores() {
         "lock_token" => key.clone(),
         "fencing_token" => token.clone(),
         "request_id" => json!({"pattern": REQUEST_ID}),
-        "metadata" => json!({"maxLength": limits::METADATA_BYTES}),
+        "metadata" | "value" => json!({"maxLength": limits::METADATA_BYTES}),
         "reason" => json!({"maxLength": limits::REASON_BYTES}),
         "ms" => json!({"minimum": 1, "maximum": MAX_ADVANCE_MS}),
         // One of the names of its type.

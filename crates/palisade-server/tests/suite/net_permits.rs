@@ -48,7 +48,7 @@ async fn permits_are_slots_with_a_token_for_each_grant() {
     assert_eq!((full.status, full.code()), (409, "held".into()));
     let holder = |client: &str, token: u64, slots: Value| json!({"client_id": client, "fencing_token": token, "grant_id": token, "slots": slots, "remaining_ms": 10000});
     let shape = json!({
-        "resource_id": "gpu", "permits": 3, "reader_count": 2, "waiters": 0,
+        "resource_id": "gpu", "revision": 2, "permits": 3, "reader_count": 2, "waiters": 0,
         "holder": {"client_id": "a", "fencing_token": 1, "remaining_ms": 10000},
         "readers": [holder("a", 1, json!([1, 2])), holder("b", 2, json!([3]))]
     });

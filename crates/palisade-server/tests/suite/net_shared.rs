@@ -40,7 +40,7 @@ async fn readers_have_one_token_and_are_named_by_their_grant_ids() {
     let oldest =
         json!({"client_id": "a", "fencing_token": 1, "remaining_ms": 10000, "acquired_at": null});
     let shape = json!({
-        "resource_id": "x", "holder": oldest, "reader_count": 2, "waiters": 0,
+        "resource_id": "x", "revision": 2, "holder": oldest, "reader_count": 2, "waiters": 0,
         "readers": [holder("a", 1), holder("b", 2)]
     });
     assert_eq!(shown, shape);

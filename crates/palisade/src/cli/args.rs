@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use palisade_client::{BearerToken, Fault, TlsFiles};
-use palisade_core::{LockName, Permits, Token, Ttl};
+use palisade_core::{LockName, Permits, Token, Ttl, limits};
 
 use super::{help, value};
 
@@ -73,9 +73,9 @@ pub(crate) struct LockArgs {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = value::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Ttl,
     /// How long to wait in the lock's queue: 0 – 24h. `run` also retries for this long while the authority
-    /// cannot be reached.
-    #[arg(short, long, value_name = "DURATION", default_value = "30s", value_parser = value::wait, allow_hyphen_values = true)]
-    wait: Duration,
+    /// cannot be reached [default: 30s, and of `elect` 24h].
+    #[arg(short, long, value_name = "DURATION", value_parser = value::wait, allow_hyphen_values = true)]
+    wait: Option<Duration>,
     /// Do not wait.
     #[arg(short, long, conflicts_with = "wait")]
     no_wait: bool,
@@ -109,10 +109,9 @@ pub(crate) struct LockArgs {
 impl LockArgs {
     pub(crate) fn wait(&self) -> Duration {
         if self.no_wait {
-            Duration::ZERO
-        } else {
-            self.wait
+            return Duration::ZERO;
         }
+        self.wait.unwrap_or(Duration::from_secs(30))
     }
 }
 
@@ -141,6 +140,51 @@ pub(crate) struct RunArgs {
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, num_args = 1.., value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// `palisade elect`: `palisade run` with a value and without an end of the wait.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ElectArgs {
+    /// What observers read about this leader, such as its address: at most 256 bytes.
+    #[arg(long, value_name = "TEXT", conflicts_with = "metadata", value_parser = value::metadata)]
+    value: String,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+impl ElectArgs {
+    /// The run that campaigns.
+    pub(crate) fn campaign(mut self) -> RunArgs {
+        let lock_args = &mut self.run.lock_args;
+        lock_args.metadata = Some(self.value);
+        lock_args.wait.get_or_insert(limits::MAX_WAIT.to_duration());
+        self.run
+    }
+}
+
+/// `palisade observe`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::OBSERVE_AFTER)]
+pub(crate) struct ObserveArgs {
+    /// The election: the name of its lock.
+    #[arg(value_name = "NAME", value_parser = value::lock)]
+    pub(crate) name: LockName,
+    /// Print the present leader only. The exit status is 1 if nobody leads.
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `palisade proclaim`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::PROCLAIM_AFTER)]
+pub(crate) struct ProclaimArgs {
+    /// What observers read from now on: at most 256 bytes. An empty text takes back what was said.
+    #[arg(long, value_name = "TEXT", value_parser = value::metadata)]
+    pub(crate) value: String,
+    #[command(flatten)]
+    pub(crate) grant: Grant,
 }
 
 /// `palisade acquire`.

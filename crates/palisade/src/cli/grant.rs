@@ -182,7 +182,7 @@ fn describe(lease: &Lease, url: &str, out: Out) -> String {
 }
 
 impl Grant {
-    fn named(&self) -> Result<GrantRef, Failure> {
+    pub(super) fn named(&self) -> Result<GrantRef, Failure> {
         let key = secret::lock_token(self.lock_token_file.as_deref())?;
         Ok(GrantRef {
             lock: self.lock.clone(),

@@ -105,6 +105,42 @@ Examples:
   palisade renew orders --lock-token-file secret
   pass show orders | palisade renew orders --lock-token-file -";
 
+pub(super) const ELECT: &str = "\
+Campaigns in the election NAME and runs CMD while it leads.
+
+It is `palisade run` on the lock of that name, with a value that observers read: `palisade observe NAME` prints it, and \
+prints the next leader's when the leader changes. Give the address at which this leader can be reached. A value is news, \
+not proof: what CMD writes goes through a fence with PALISADE_FENCING_TOKEN, as under `run`.
+
+The value dies with the lease. To change it while leading, use a client library, or `palisade acquire` and \
+`palisade proclaim`.
+
+Example:
+  palisade elect db-primary --value 10.0.0.7:5432 -- ./serve-as-primary";
+
+pub(super) const OBSERVE: &str = "\
+Prints who leads the election NAME, and what it says about itself: first the present leader, then each change.
+
+Leaders that were soon followed by another may be left out; the order is never wrong, and the last one is always printed. \
+A connection that breaks is opened again.";
+
+pub(super) const OBSERVE_AFTER: &str = "\
+Exit status: 0 printed (with --once), 1 nobody leads (with --once), 125 palisade failed, 2 wrong command line
+
+Examples:
+  palisade observe db-primary
+  palisade observe db-primary --once --json | jq -r .value";
+
+pub(super) const PROCLAIM_AFTER: &str = "\
+The token stays the same, and observers are told. The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never \
+from the command line.
+
+Exit status: 0 proclaimed, 123 the lock was lost, 125 palisade failed, 2 wrong command line
+
+Example:
+  eval \"$(palisade acquire db-primary --metadata starting --export)\"
+  palisade proclaim --value 10.0.0.7:5432";
+
 pub(super) const RELEASE_AFTER: &str = "\
 The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from the command line. Releasing again is no error.
 

@@ -1,7 +1,8 @@
 //! `ls`, `show`, `watch` and `break`: locks that others hold.
 
 use palisade_client::{
-    Change, Code, Ending, LockMode, LockView, Options, Resized, Revocation, Slots, WatchEvent,
+    Change, Code, Ending, LockMode, LockView, Notice, Options, Resized, Revocation, Slots,
+    WatchEvent,
 };
 use palisade_core::{LockName, Span};
 use palisade_proto::json::{
@@ -244,7 +245,7 @@ fn mode(mode: LockMode) -> String {
 }
 
 /// Text from clients must not control the terminal.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars()
         .map(|letter| {
             if letter.is_control() {
@@ -291,6 +292,7 @@ fn reply(view: &LockView) -> LockReply {
     });
     LockReply {
         resource_id: view.lock.to_string(),
+        revision: view.revision,
         holder,
         delayed_ms: view.delayed.map(Span::as_millis),
         permits: view.permits,
@@ -312,10 +314,13 @@ pub(super) async fn watch(args: &WatchArgs, out: Out) -> Result<(), Failure> {
     }
     .map_err(failed)?;
     loop {
-        let event = watch.next().await.map_err(failed)?;
-        if event.missed > 0 {
-            missed(event.missed, out)?;
-        }
+        let event = match watch.next().await.map_err(failed)? {
+            Notice::Change(event) => event,
+            Notice::Missed { missed: count, .. } => {
+                missed(count, out)?;
+                continue;
+            }
+        };
         if out.json {
             out.value(&named(&event))?
         } else {
@@ -337,6 +342,7 @@ fn missed(missed: u64, out: Out) -> Result<(), Failure> {
 fn named(event: &WatchEvent) -> serde_json::Value {
     let (lease_duration_ms, reason, delayed) = match &event.change {
         Change::Granted { ttl } => (Some(u64::from(ttl.as_millis())), None, None),
+        Change::Proclaimed => (None, None, None),
         Change::Ended {
             reason, delayed, ..
         } => (None, reason.as_deref().map(str::to_owned), *delayed),
@@ -369,6 +375,7 @@ fn line(event: &WatchEvent, out: Out) -> String {
         Change::Granted { ttl } => {
             line.push_str(&format!("  for {}", millis(ttl.as_millis().into())))
         }
+        Change::Proclaimed => {}
         Change::Ended {
             reason, delayed, ..
         } => {
@@ -386,6 +393,7 @@ fn line(event: &WatchEvent, out: Out) -> String {
 fn verb(change: &Change) -> &'static str {
     match change {
         Change::Granted { .. } => "granted",
+        Change::Proclaimed => "proclaimed",
         Change::Ended {
             how: Ending::Released,
             ..

@@ -11,6 +11,7 @@ mod bench;
 mod cluster;
 mod config;
 mod demo;
+mod election;
 mod failure;
 mod fence;
 mod gateway;
@@ -75,6 +76,14 @@ enum Command {
     #[command(visible_alias = "lock")]
     #[command(long_about = help::RUN)]
     Run(Box<RunArgs>),
+    /// Campaign in an election, and run a command while leading
+    #[command(long_about = help::ELECT)]
+    Elect(Box<args::ElectArgs>),
+    /// Print the leader of an election, and each change
+    #[command(long_about = help::OBSERVE)]
+    Observe(args::ObserveArgs),
+    /// Change what a leader says about itself
+    Proclaim(args::ProclaimArgs),
     /// Acquire a lock and leave it to you
     #[command(long_about = help::ACQUIRE)]
     Acquire(Box<args::AcquireArgs>),
@@ -155,6 +164,9 @@ impl Command {
         }
         match self {
             Command::Run(args) => return crate::run::run(&args, out),
+            Command::Elect(args) => return crate::run::run(&args.campaign(), out),
+            Command::Observe(args) => return wait_for(election::observe(&args, out)),
+            Command::Proclaim(args) => wait_for(election::proclaim(&args, out)),
             Command::Serve(args) => operator::serve(&args, out),
             Command::Acquire(args) => wait_for(grant::acquire(&args, out)),
             Command::Renew(args) => wait_for(grant::renew(&args, out)),

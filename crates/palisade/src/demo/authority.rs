@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use palisade_client::{Change, Client, Ending, Error, WatchEvent};
+use palisade_client::{Change, Client, Ending, Error, Notice, WatchEvent};
 
 use super::clock::ActClock;
 use super::recorder::Recorder;
@@ -37,9 +37,10 @@ impl Watcher {
         Ok(async move {
             loop {
                 match changes.next().await {
-                    Ok(change) => event_of(clock.now_ms(), change)
+                    Ok(Notice::Change(change)) => event_of(clock.now_ms(), change)
                         .into_iter()
                         .for_each(|event| recorder.record(event)),
+                    Ok(Notice::Missed { .. }) => {}
                     Err(error) => return error,
                 }
             }
@@ -81,6 +82,7 @@ fn event_of(at_ms: f64, event: WatchEvent) -> Option<Event> {
             let ttl_ms = ttl.span().as_millis() as f64;
             Some(Event::Granted(change(Some(ttl_ms))))
         }
+        Change::Proclaimed => None,
         Change::Ended { how, .. } => match how {
             Ending::Expired => Some(Event::Expired(change(None))),
             Ending::Released => Some(Event::Released(change(None))),

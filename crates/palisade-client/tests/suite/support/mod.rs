@@ -12,7 +12,7 @@ pub(crate) mod virtual_clock;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_client::{Client, LockView, Options};
+use palisade_client::{Client, Leader, LockView, Notice, Observer, Options, Watch, WatchEvent};
 
 pub(crate) use scripted::{Call, ScriptedLockService};
 pub(crate) use virtual_clock::VirtualClock;
@@ -28,6 +28,21 @@ pub(crate) async fn poll(mut so: impl AsyncFnMut() -> bool) {
         }
     };
     tokio::time::timeout(PATIENCE, looks).await.unwrap();
+}
+
+/// The next change that a watch reports.
+pub(crate) async fn changed(watch: &mut Watch) -> WatchEvent {
+    let next = tokio::time::timeout(PATIENCE, watch.next()).await;
+    match next.unwrap().unwrap() {
+        Notice::Change(event) => event,
+        missed @ Notice::Missed { .. } => panic!("{missed:?}"),
+    }
+}
+
+/// The next leader that an observer is told of.
+pub(crate) async fn observed(observer: &mut Observer) -> Option<Leader> {
+    let next = tokio::time::timeout(PATIENCE, observer.next()).await;
+    next.unwrap().unwrap()
 }
 
 /// Polls until a lock is in the expected state. There is no event for a queue.

@@ -38,6 +38,7 @@ fn view_shows_metadata_lease_wall_clock_and_waiters() {
     let a = world.granted(ask("x", "a").metadata("pid 7 on node-3"));
     world.queued(ask("x", "b").wait(1_000).request(1).metadata("next"));
     let view = LockView {
+        revision: Some(1),
         holder: world.holder("x"),
         lease: Some(a.lease),
         acquired_at: Some(wall(world.now)),

@@ -13,11 +13,13 @@
 //! | `looking` | holder, view and page |
 //! | `shared` | readers and writers |
 //! | `permits` | semaphores |
+//! | `elections` | the value of a holder |
 //! | `fences` | what a resource does with the tokens |
 
 mod away;
 mod bounds;
 mod delays;
+mod elections;
 mod fences;
 mod holding;
 mod leases;

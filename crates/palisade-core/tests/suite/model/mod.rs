@@ -6,10 +6,12 @@
 
 mod reference;
 mod script;
+use std::collections::BTreeMap;
+
 use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
-    Away, Command, Delays, Effect, Entry, GrantRef, LockMode, Machine, Outcome, Principal,
-    Timestamp, invariants,
+    Away, Command, Delays, Effect, Entry, GrantRef, LockMode, LockName, Machine, Outcome,
+    Principal, Timestamp, invariants,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -22,6 +24,16 @@ const OTHER_SEED: u64 = 0xdead_beef;
 
 fn records(machine: &Machine) -> Vec<Record> {
     machine.records().collect()
+}
+
+/// What the holders of exclusive grants say about themselves.
+fn values(machine: &Machine) -> BTreeMap<LockName, Option<Box<str>>> {
+    let records = machine.records();
+    let grants = records.filter_map(|record| match record {
+        Record::Grant(grant) => Some((grant.lock, grant.metadata)),
+        _ => None,
+    });
+    grants.collect()
 }
 
 fn apply(machine: &mut Machine, entry: Entry) -> (Applied, Vec<Effect>) {
@@ -81,6 +93,11 @@ fn play(lines: &[Line], cut: usize, expiry: Expiry, bend: Bend) -> Result<(), Te
         same(&at, &caused, &effects)?;
         invariants::check(&machine)
             .map_err(|broken| TestCaseError::fail(format!("{at}: not so: {broken}")))?;
+        same(
+            &format!("{at}: what holders say"),
+            &values(&machine),
+            &reference.values(),
+        )?;
         if !applied.changed {
             same(
                 &format!("{at}: changed, and said it did not"),
@@ -216,7 +233,7 @@ fn scripts_until_caught(bend: Bend) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 21] = [
+    let deviations: [(&str, Bend); 23] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -231,6 +248,26 @@ fn a_planted_deviation_is_found() {
                 ..entry
             },
             _ => entry,
+        }),
+        ("a value is announced and not kept", |entry| {
+            let command = match entry.command {
+                Command::Proclaim { grant, .. } => Command::Proclaim {
+                    grant,
+                    value: "".into(),
+                },
+                other => other,
+            };
+            Entry { command, ..entry }
+        }),
+        ("metadata is lost", |entry| {
+            let command = match entry.command {
+                Command::Acquire(acquire) => Command::Acquire(palisade_core::Acquire {
+                    metadata: None,
+                    ..acquire
+                }),
+                other => other,
+            };
+            Entry { command, ..entry }
         }),
         ("release and renew forget the token", |entry| {
             let strip = |grant: GrantRef| GrantRef {
@@ -395,6 +432,7 @@ fn the_scripts_reach_every_outcome() {
         "Invalid PermitsDiffer",
         "Invalid PermitsHeld",
         "Invalid Ttl",
+        "Invalid ProclaimOfShared",
         "Invalid Upgrade",
         "Invalid TtlDiffers",
         "NotHeld",
@@ -403,6 +441,7 @@ fn the_scripts_reach_every_outcome() {
         "QueueFull Lock",
         "Released",
         "Released closed",
+        "Proclaimed",
         "Renewed",
         "Revoked",
         "Stale",

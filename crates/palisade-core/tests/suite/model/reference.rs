@@ -42,6 +42,8 @@ pub(crate) struct Grant {
     lock_delay: Span,
     /// Nobody else is granted before this.
     reserved: Option<Timestamp>,
+    /// What the holder says about itself.
+    says: Option<Box<str>>,
 }
 
 impl Grant {
@@ -68,6 +70,7 @@ pub(crate) struct Wait {
     pub(crate) mode: LockMode,
     under: Under,
     delays: Delays,
+    says: Option<Box<str>>,
     since: Timestamp,
     deadline: Timestamp,
     /// Of an orphan: until when its place is kept.
@@ -129,6 +132,7 @@ struct Wanted<'a> {
     mode: LockMode,
     under: &'a Under,
     delays: Delays,
+    says: Option<&'a str>,
 }
 
 impl Wanted<'_> {
@@ -140,6 +144,7 @@ impl Wanted<'_> {
             mode: acquire.mode,
             under: &acquire.under,
             delays: acquire.delays,
+            says: acquire.metadata.as_deref(),
         }
     }
 
@@ -151,6 +156,7 @@ impl Wanted<'_> {
             mode: wait.mode,
             under: &wait.under,
             delays: wait.delays,
+            says: wait.says.as_deref(),
         }
     }
 
@@ -247,6 +253,7 @@ impl Reference {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire, now),
             Command::Renew { grant, ttl } => self.renew(&grant, ttl, now),
+            Command::Proclaim { grant, value } => self.proclaim(&grant, value, now),
             Command::Release(named) => match self.live(&named, now) {
                 Some(grant) if !may_use(&grant, now) => {
                     Outcome::WrongPrincipal { lock: named.lock }
@@ -603,6 +610,7 @@ impl Reference {
             mode: acquire.mode,
             under,
             delays: acquire.delays,
+            says: acquire.metadata.clone(),
             since: now.at,
             deadline: now.at.after(wait),
             orphan: None,
@@ -635,6 +643,35 @@ impl Reference {
             ttl: lease.ttl,
             valid_for,
         })
+    }
+
+    fn proclaim(&mut self, named: &GrantRef, value: Box<str>, now: &mut Now) -> Outcome {
+        let Some(grant) = self.live(named, now) else {
+            return self.past(named);
+        };
+        if !may_use(&grant, now) {
+            return Outcome::WrongPrincipal {
+                lock: named.lock.clone(),
+            };
+        }
+        if grant.phase.is_some() {
+            return Outcome::Invalid(Invalid::ProclaimOfShared);
+        }
+        let place = self.grants.iter().position(|other| *other == grant);
+        self.grants[place.unwrap()].says = Some(value).filter(|value| !value.is_empty());
+        self.event(&grant, Change::Proclaimed, now);
+        Outcome::Proclaimed {
+            token: grant.token,
+            revision: self.revision,
+        }
+    }
+
+    /// What the holders of exclusive grants say about themselves.
+    pub(crate) fn values(&self) -> BTreeMap<LockName, Option<Box<str>>> {
+        let leaders = self.grants.iter().filter(|grant| grant.phase.is_none());
+        leaders
+            .map(|grant| (grant.lock.clone(), grant.says.clone()))
+            .collect()
     }
 
     fn abandon(&mut self, request: RequestId, now: &mut Now) -> Outcome {
@@ -701,6 +738,7 @@ impl Reference {
             mode,
             under,
             delays,
+            says,
         } = wanted;
         let phase = self.readers(lock).first().and_then(|first| first.phase);
         let mut slots = Slots::NONE;
@@ -743,6 +781,7 @@ impl Reference {
             reserved: Some(delays.at_least_for())
                 .filter(|span| *span > Span::ZERO)
                 .map(|span| now.at.after(span)),
+            says: says.map(Box::from),
         };
         self.grants.push(grant.clone());
         let ttl = self.lease(&key).unwrap().ttl;

@@ -57,6 +57,7 @@ enum What {
         delays: Delays,
     },
     Renew(Which, Option<u64>),
+    Proclaim(Which, bool),
     Release(Which),
     Revoke {
         lock: u8,
@@ -179,6 +180,7 @@ fn what() -> impl Strategy<Value = What> {
             What::Acquire { lock, client, mode, under, wait, request, noted, delays }
         }),
         4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
+        3 => (which(), any::<bool>()).prop_map(|(which, some)| What::Proclaim(which, some)),
         6 => which().prop_map(What::Release),
         1 => (0_u8..3, any::<bool>()).prop_map(|(lock, right)| What::Revoke { lock, right }),
         1 => (prop::sample::select(vec![0_u8, 2, 2, 2, 2]), 0_u32..5)
@@ -315,7 +317,9 @@ impl By {
                 Under::Existing { key, .. } => of_lease(key),
                 Under::New { .. } => acquire.request.as_ref().and_then(of_request),
             },
-            Command::Renew { grant, .. } | Command::Release(grant) => of_lease(&grant.key),
+            Command::Renew { grant, .. }
+            | Command::Proclaim { grant, .. }
+            | Command::Release(grant) => of_lease(&grant.key),
             Command::Withdraw(request) | Command::Abandon(request) => of_request(request),
             _ => None,
         };
@@ -390,6 +394,13 @@ impl What {
             What::Renew(which, wanted) => Command::Renew {
                 grant: which.resolve(known),
                 ttl: wanted.map(ttl),
+            },
+            What::Proclaim(which, some) => Command::Proclaim {
+                grant: which.resolve(known),
+                value: match some {
+                    true => format!("value {n}").into(),
+                    false => "".into(),
+                },
             },
             What::Release(which) => Command::Release(which.resolve(known)),
             What::Revoke { lock, right } => {

@@ -297,6 +297,7 @@ impl Simulation {
             Outcome::Done => (Answer::Done, None),
             Outcome::Queued
             | Outcome::Delayed(_)
+            | Outcome::Proclaimed { .. }
             | Outcome::WrongPrincipal { .. }
             | Outcome::QueueFull(_)
             | Outcome::TokensExhausted

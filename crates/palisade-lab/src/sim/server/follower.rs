@@ -170,7 +170,7 @@ impl Follower {
         }
         for effect in &effects {
             if let Effect::Event(event) = effect {
-                facts.push(Fact::Applied(turn(event, ids)));
+                facts.extend(turn(event, ids).map(Fact::Applied));
             }
         }
     }

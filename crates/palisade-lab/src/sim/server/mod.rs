@@ -369,9 +369,8 @@ impl Authority {
             return;
         };
         let Released { answers, events } = process.orderer.committed();
-        for event in events {
-            self.facts.push(Fact::Published(turn(&event, &self.ids)));
-        }
+        let seen = events.filter_map(|event| turn(&event, &self.ids));
+        self.facts.extend(seen.map(Fact::Published));
         for (caller, answer) in answers {
             let answer = seams::outward(answer, caller, self.mutant, &self.ids);
             self.facts.extend(seams::acknowledged(&answer, caller));
@@ -489,11 +488,12 @@ fn overtake(process: &mut Process, request: &Request, ids: &mut IdMap) {
     }
 }
 
-fn turn(event: &palisade_core::Event, ids: &IdMap) -> LockChange {
+/// What a checker sees of an event; of a value that is proclaimed, nothing.
+fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChange> {
     use palisade_core::Change;
     let outward = |token| ids.outward(token).get();
     let number = event.shared.map_or(event.token, |id| id.0);
-    LockChange {
+    Some(LockChange {
         lock: index(&event.lock),
         client: index(&event.client),
         token: outward(number),
@@ -502,6 +502,7 @@ fn turn(event: &palisade_core::Event, ids: &IdMap) -> LockChange {
         what: match &event.change {
             Change::Granted { ttl } => ChangeKind::Granted(ttl.span().as_nanos()),
             Change::Ended { how, .. } => ChangeKind::Ended(*how),
+            Change::Proclaimed => return None,
         },
-    }
+    })
 }

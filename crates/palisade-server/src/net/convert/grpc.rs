@@ -14,6 +14,7 @@ pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request,
     match operation {
         Some(Operation::Acquire(message)) => acquire(&message),
         Some(Operation::Renew(message)) => renew(&message),
+        Some(Operation::Proclaim(message)) => proclaim(&message),
         Some(Operation::Release(message)) => release(&message),
         Some(Operation::Abandon(message)) => abandon(&message),
         Some(Operation::Break(message)) => revoke(&message),
@@ -49,6 +50,13 @@ pub(in crate::net) fn renew(message: &v1::RenewRequest) -> Result<Request, Refus
     Ok(Request::Renew {
         grant: grant(&message.lock, &message.lock_token, message.fencing_token)?,
         ttl: number(message.lease_duration_ms.into(), super::ttl)?,
+    })
+}
+
+pub(in crate::net) fn proclaim(message: &v1::ProclaimRequest) -> Result<Request, Refusal> {
+    Ok(Request::Proclaim {
+        grant: grant(&message.lock, &message.lock_token, message.fencing_token)?,
+        value: super::value(&message.value)?,
     })
 }
 
@@ -219,6 +227,10 @@ fn say(outcome: Outcome) -> Say {
             lease_duration_ms: renewed.ttl.as_millis(),
             valid_for_ms: renewed.valid_for.as_millis(),
         }),
+        Outcome::Proclaimed { token, revision } => Say::Proclaimed(v1::Proclaimed {
+            fencing_token: token.get(),
+            revision,
+        }),
         Outcome::Released { token, delayed } => released(token, delayed),
         // The revoked grant is over: reported as an ending, which a repeat gets too.
         Outcome::Revoked { token } => self::ended(token, Ending::Revoked),
@@ -262,6 +274,7 @@ fn holder(holder: &palisade_core::Holder) -> v1::Holder {
 fn lock_view(view: LockView) -> v1::LockView {
     v1::LockView {
         lock: view.lock.as_str().to_owned(),
+        revision: view.revision.unwrap_or(0),
         holder: view.holder.as_ref().map(holder),
         waiters: view.waiters,
         lease_id: view.lease.map_or(0, |lease| lease.0.get()),
@@ -331,6 +344,7 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
     use v1::event::Change as Wire;
     let (change, reason, delayed) = match &event.change {
         Change::Granted { ttl } => (Wire::GrantedMs(ttl.as_millis()), None, None),
+        Change::Proclaimed => (Wire::Proclaimed(v1::Done {}), None, None),
         Change::Ended {
             how,
             reason,

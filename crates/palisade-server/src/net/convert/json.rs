@@ -55,6 +55,16 @@ pub(in crate::net) fn renew(lock: LockName, body: &wire::RenewBody) -> Result<Re
     })
 }
 
+pub(in crate::net) fn proclaim(
+    lock: LockName,
+    body: &wire::ProclaimBody,
+) -> Result<Request, Refusal> {
+    Ok(Request::Proclaim {
+        grant: grant(lock, &body.lock_token, body.fencing_token)?,
+        value: super::value(&body.value)?,
+    })
+}
+
 pub(in crate::net) fn release(
     lock: LockName,
     body: &wire::ReleaseBody,
@@ -166,6 +176,7 @@ pub(in crate::net) fn renewed(lock: &LockName, renewed: &Renewed) -> wire::Renew
 pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
     wire::LockReply {
         resource_id: view.lock.as_str().to_owned(),
+        revision: view.revision,
         holder: view.holder.as_ref().map(|held| wire::HolderBody {
             acquired_at: view.acquired_at.map(wall_time),
             metadata: view.metadata.as_deref().map(str::to_owned),
@@ -252,6 +263,7 @@ pub(in crate::net) fn status(status: &Status, identity: &Identity) -> wire::Stat
 pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
     let (name, ttl, reason, delayed) = match &event.change {
         Change::Granted { ttl } => ("granted", Some(ttl.as_millis().into()), None, None),
+        Change::Proclaimed => ("proclaimed", None, None, None),
         Change::Ended {
             how,
             reason,

@@ -148,6 +148,7 @@ fn denial(outcome: Outcome) -> Refusal {
         Outcome::Granted(_)
         | Outcome::Queued
         | Outcome::Renewed(_)
+        | Outcome::Proclaimed { .. }
         | Outcome::Released { .. }
         | Outcome::Revoked { .. }
         | Outcome::Done => mismatch(),
@@ -264,6 +265,12 @@ fn wait(millis: u64) -> Result<Option<Span>, Refusal> {
         ));
     }
     Ok((millis > 0).then(|| Span::from_millis(millis)))
+}
+
+/// What a leader says about itself.
+fn value(text: &str) -> Result<Box<str>, Refusal> {
+    short("value", text, limits::METADATA_BYTES)?;
+    Ok(text.into())
 }
 
 fn metadata(text: &str) -> Result<Option<Box<str>>, Refusal> {

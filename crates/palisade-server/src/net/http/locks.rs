@@ -7,8 +7,8 @@ use palisade_core::{Ending, Outcome};
 use palisade_proto::Code;
 use palisade_proto::json::{
     AbandonReply, AcquireBody, AcquireReply, BreakBody, BreakReply, DeniedReply, ErrorReply,
-    ListReply, LockReply, Nothing, RankingReply, ReleaseBody, ReleaseReply, RenewBody, RenewReply,
-    ResizeBody, ResizeReply,
+    ListReply, LockReply, Nothing, ProclaimBody, ProclaimReply, RankingReply, ReleaseBody,
+    ReleaseReply, RenewBody, RenewReply, ResizeBody, ResizeReply,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -100,6 +100,41 @@ pub(super) async fn renew(
         .await
     {
         Answer::Outcome(Outcome::Renewed(renewed)) => Ok(Json(json::renewed(&lock, &renewed))),
+        other => Err(refusal(other).into()),
+    }
+}
+
+/// Proclaim a value
+///
+/// The leader of an election says something else about itself: the value takes the place of the `metadata` that it acquired
+/// with. The fencing token stays. Whoever observes the lock is told. An empty value takes back what was said.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{resource_id}/proclaim",
+    tag = "locks",
+    params(LockPath),
+    request_body = ProclaimBody,
+    responses(
+        (status = 200, description = "The value is in force.", body = ProclaimReply),
+        (status = 409, description = "`not_held`", body = ErrorReply),
+        (status = 410, description = "`expired`, `revoked`, `superseded`", body = ErrorReply),
+        (status = 412, description = "`stale`", body = ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn proclaim(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Lock(lock): Lock,
+    Input(body): Input<ProclaimBody>,
+) -> Reply<ProclaimReply> {
+    let request = json::proclaim(lock.clone(), &body)?;
+    match app.ask(app.gate.permit(&who, request)?).await {
+        Answer::Outcome(Outcome::Proclaimed { token, revision }) => Ok(Json(ProclaimReply {
+            resource_id: lock.as_str().to_owned(),
+            fencing_token: token.get(),
+            revision,
+        })),
         other => Err(refusal(other).into()),
     }
 }

@@ -30,6 +30,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         locks::abandon,
         locks::revoke,
         locks::resize,
+        locks::proclaim,
         locks::show,
         locks::list,
         sequencer::sign,

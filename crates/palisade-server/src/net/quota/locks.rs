@@ -99,6 +99,7 @@ impl Locks {
         let number = event.shared.map_or(event.token.get(), |id| id.0.get());
         match &event.change {
             Change::Granted { .. } => self.found(&event.lock, number),
+            Change::Proclaimed => {}
             Change::Ended { .. } => self.ended(&event.lock, number),
         }
     }

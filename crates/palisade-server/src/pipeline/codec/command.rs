@@ -22,6 +22,7 @@ const GRACE: u8 = 9;
 const LEAP: u8 = 10;
 const CONFIGURE: u8 = 11;
 const RESIZE: u8 = 12;
+const PROCLAIM: u8 = 13;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
@@ -93,6 +94,10 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
         Command::Acquire(acquire) => put_acquire(out, acquire),
         Command::Renew { grant, ttl } => put_grant(out, RENEW, grant, *ttl),
         Command::Release(grant) => put_grant(out, RELEASE, grant, None),
+        Command::Proclaim { grant, value } => {
+            put_grant(out, PROCLAIM, grant, None);
+            out.text(value);
+        }
         Command::Revoke {
             lock,
             token,
@@ -347,6 +352,10 @@ fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
             Command::Renew { grant, ttl }
         }
         RELEASE => Command::Release(get_grant(reader)?.0),
+        PROCLAIM => Command::Proclaim {
+            grant: get_grant(reader)?.0,
+            value: reader.text()?.into(),
+        },
         REVOKE => Command::Revoke {
             lock: reader.lock()?,
             token: reader.token()?,

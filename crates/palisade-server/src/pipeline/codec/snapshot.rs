@@ -408,6 +408,7 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
         Outcome::NotHeld
         | Outcome::Queued
         | Outcome::Renewed(_)
+        | Outcome::Proclaimed { .. }
         | Outcome::Released { .. }
         | Outcome::Revoked { .. }
         | Outcome::Stale { .. }

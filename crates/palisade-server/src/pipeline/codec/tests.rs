@@ -156,6 +156,14 @@ fn commands() -> Vec<Command> {
             grant: grant("d", 2, None),
             ttl: None,
         },
+        Command::Proclaim {
+            grant: grant("a", 1, Some(4)),
+            value: "10.0.0.7".into(),
+        },
+        Command::Proclaim {
+            grant: grant("b", 1, None),
+            value: "".into(),
+        },
         Command::Release(grant("b", 1, None)),
         Command::Release(grant("c", 1, Some(6))),
         Command::Revoke {

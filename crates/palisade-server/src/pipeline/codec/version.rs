@@ -8,10 +8,10 @@ use palisade_core::machine::{Closing, Record};
 use palisade_core::{Acquire, Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 7;
+pub const BATCH_VERSION: u8 = 8;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 6;
+pub const SNAPSHOT_VERSION: u8 = 7;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -35,6 +35,7 @@ pub fn version_needed(command: &Command) -> u8 {
             ..
         })
         | Command::Resize { .. } => 6,
+        Command::Proclaim { .. } => 8,
         Command::Acquire(acquire) if !acquire.delays.is_none() => 7,
         _ => BATCH_FLOOR,
     }

@@ -24,6 +24,7 @@ pub(super) fn intake(
     Intake::Command(match request {
         Request::Acquire(wish) => Command::Acquire(wish.with_key(key)),
         Request::Renew { grant, ttl } => Command::Renew { grant, ttl },
+        Request::Proclaim { grant, value } => Command::Proclaim { grant, value },
         Request::Release(grant) => Command::Release(grant),
         Request::Abandon(request) => Command::Abandon(request),
         Request::Revoke {
@@ -38,7 +39,10 @@ pub(super) fn intake(
         Request::Resize { lock, permits } => Command::Resize { lock, permits },
         Request::Show(lock) => {
             let view = machine.view(&lock, now);
-            let view = view.unwrap_or_else(|| LockView::free(lock));
+            let view = view.unwrap_or_else(|| LockView {
+                revision: Some(machine.revision()),
+                ..LockView::free(lock)
+            });
             return Intake::Answer(Answer::Lock(Box::new(view)));
         }
         Request::List {
