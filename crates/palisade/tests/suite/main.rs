@@ -23,6 +23,7 @@ mod common;
 mod config;
 mod data_directory;
 mod demo;
+mod elect;
 mod exposure;
 mod gateway;
 mod open_files;

@@ -504,7 +504,7 @@ class Grants {
       const live = Date.now() - this.opened > 1_500;
       const grant = this.known.get(id) ?? { id, token: change.fencing_token, client: change.client_id };
       if (change.kind === "granted") grant.from ??= live ? change.at.getTime() : undefined;
-      else Object.assign(grant, { how: change.kind, reason: change.reason, to: live ? change.at.getTime() : undefined });
+      else if (change.kind !== "proclaimed") Object.assign(grant, { how: change.kind, reason: change.reason, to: live ? change.at.getTime() : undefined });
       this.known.set(id, grant);
     }
     const oldest = [...this.known.keys()].slice(0, -200);
