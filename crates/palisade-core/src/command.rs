@@ -166,6 +166,15 @@ impl<K, R> Acquire<K, R> {
     }
 }
 
+impl<K, R> Acquire<K, R> {
+    /// Whether it is for an exclusive grant without delays, as nearly all are.
+    #[must_use]
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.mode == LockMode::Exclusive && self.delays.is_none()
+    }
+}
+
 impl Wish {
     /// The request as it is logged.
     #[must_use]

@@ -13,9 +13,8 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
-use crate::command::{Acquire, LockMode};
+use crate::command::LockMode;
 use crate::delays::Delays;
-use crate::invalid::Invalid;
 use crate::outcome::{Delayed, Effect, Ending, Outcome};
 use crate::time::{Span, Timestamp};
 
@@ -119,14 +118,6 @@ impl Tables {
 }
 
 impl Machine {
-    /// Readers and permits have no time after them: a phase ends with its last holder, and a slot is another's.
-    pub(super) fn check_delays(acquire: &Acquire) -> Result<(), Invalid> {
-        match acquire.delays.is_none() || acquire.mode == LockMode::Exclusive {
-            true => Ok(()),
-            false => Err(Invalid::DelaysOfShared),
-        }
-    }
-
     /// Until when nobody is granted a lock after the end of its writer's grant.
     #[inline]
     pub(super) fn closed_after(&self, lock: Slot, how: Ending) -> Option<Timestamp> {

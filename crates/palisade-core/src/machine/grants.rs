@@ -141,13 +141,25 @@ impl Machine {
                 given_ms: wait.as_millis(),
             });
         }
-        if let LockMode::Permits(permits) = acquire.mode {
-            Machine::check_permits(&acquire.lock, permits)?;
+        if !acquire.is_plain() {
+            Machine::check_rare(acquire)?;
         }
-        Machine::check_delays(acquire)?;
         match acquire.under {
             Under::New { ttl, .. } => self.check_ttl(ttl),
             Under::Existing { .. } => Ok(()),
+        }
+    }
+
+    /// What a request that is not plain may not want.
+    #[cold]
+    fn check_rare(acquire: &Acquire) -> Result<(), Invalid> {
+        if let LockMode::Permits(permits) = acquire.mode {
+            Machine::check_permits(&acquire.lock, permits)?;
+        }
+        // Readers and permits have no time after them: a phase ends with its last holder, and a slot is another's.
+        match acquire.mode == LockMode::Exclusive || acquire.delays.is_none() {
+            true => Ok(()),
+            false => Err(Invalid::DelaysOfShared),
         }
     }
 

@@ -172,13 +172,12 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         delays,
     } = acquire;
     let (tag, key, ttl) = under_parts(under);
+    let plain = acquire.is_plain();
     let flags = flag(HAS_TTL, ttl.is_some())
         | flag(HAS_WAIT, wait.is_some())
         | flag(HAS_REQUEST, request.is_some())
         | flag(HAS_METADATA, metadata.is_some())
-        | flag(SHARED, *mode == LockMode::Shared)
-        | flag(HAS_PERMITS, mode.permits().is_some())
-        | flag(HAS_DELAYS, !delays.is_none());
+        | if plain { 0 } else { kind(*mode, *delays) };
     out.bytes(&[tag, flags]);
     out.text(lock);
     out.text(client);
@@ -195,11 +194,25 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     if let Some(metadata) = metadata {
         out.text(metadata);
     }
+    if !plain {
+        put_kind(out, *mode, *delays);
+    }
+}
+
+#[cold]
+fn kind(mode: LockMode, delays: Delays) -> u8 {
+    flag(SHARED, mode == LockMode::Shared)
+        | flag(HAS_PERMITS, mode.permits().is_some())
+        | flag(HAS_DELAYS, !delays.is_none())
+}
+
+#[cold]
+fn put_kind(out: &mut Vec<u8>, mode: LockMode, delays: Delays) {
     if let Some(permits) = mode.permits() {
         put_permits(out, permits);
     }
     if !delays.is_none() {
-        put_delays(out, *delays);
+        put_delays(out, delays);
     }
 }
 

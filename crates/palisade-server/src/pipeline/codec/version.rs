@@ -5,7 +5,7 @@
 //! reads it.
 
 use palisade_core::machine::{Closing, Record};
-use palisade_core::{Acquire, Command, LockMode, Outcome};
+use palisade_core::{Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
 pub const BATCH_VERSION: u8 = 8;
@@ -26,17 +26,13 @@ pub const WITH_PRINCIPALS: u8 = 5;
 #[inline]
 pub fn version_needed(command: &Command) -> u8 {
     match command {
-        Command::Acquire(Acquire {
-            mode: LockMode::Shared,
-            ..
-        }) => 4,
-        Command::Acquire(Acquire {
-            mode: LockMode::Permits(_),
-            ..
-        })
-        | Command::Resize { .. } => 6,
+        Command::Acquire(acquire) if !acquire.is_plain() => match acquire.mode {
+            LockMode::Shared => 4,
+            LockMode::Permits(_) => 6,
+            LockMode::Exclusive => 7,
+        },
+        Command::Resize { .. } => 6,
         Command::Proclaim { .. } => 8,
-        Command::Acquire(acquire) if !acquire.delays.is_none() => 7,
         _ => BATCH_FLOOR,
     }
 }
