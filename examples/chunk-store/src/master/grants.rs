@@ -43,6 +43,7 @@ impl Master {
         self: Arc<Self>,
         request: WantPrimary,
     ) -> Result<PrimaryOf, Problem> {
+        let _ = self.chunk(&request.chunk)?;
         let _busy = self.busy(&request.chunk).lock_owned().await;
         self.ensure_primary(&request.chunk, request.refused).await
     }

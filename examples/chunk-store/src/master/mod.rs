@@ -233,6 +233,7 @@ impl Master {
 
     /// Deletes a chunk. Its replicas are unknown from then on, and collected.
     async fn delete(self: Arc<Self>, request: Named) -> Result<Done, Problem> {
+        let _ = self.chunk(&request.chunk)?;
         let _busy = self.busy(&request.chunk).lock_owned().await;
         let chunk = self.chunk(&request.chunk)?;
         self.revoke(&request.chunk, &chunk).await;
@@ -317,7 +318,7 @@ impl Master {
         .await
     }
 
-    /// The lock of work on a chunk.
+    /// The lock of work on a chunk; the caller has seen that the chunk exists.
     fn busy(&self, id: &ChunkId) -> Arc<AsyncMutex<()>> {
         Arc::clone(lock(&self.busy).entry(id.clone()).or_default())
     }

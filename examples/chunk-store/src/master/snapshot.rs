@@ -20,6 +20,7 @@ impl Master {
     /// Copies a chunk, as it is now, under another name.
     pub(super) async fn snapshot(self: Arc<Self>, request: Snapshot) -> Result<Cloned, Problem> {
         let Snapshot { from, to } = request;
+        let _ = self.chunk(&from)?;
         let _busy = self.busy(&from).lock_owned().await;
         let chunk = self.chunk(&from)?;
         if self.record().chunks.contains_key(&to) {

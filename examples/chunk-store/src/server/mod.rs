@@ -109,7 +109,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), Failure> {
 impl ChunkServer {
     /// Records a version, durably, before it answers (rule K3).
     async fn install(self: Arc<Self>, request: Install) -> Result<Installed, Problem> {
-        let mut slot = self.slots.slot(&request.chunk).lock_owned().await;
+        let mut slot = self.slots.made(&request.chunk).await;
         let next = match &slot.replica {
             Some(replica) => replica.install(self.config.checks, &request)?,
             None => Replica::first(&request)?,
@@ -127,7 +127,7 @@ impl ChunkServer {
 
     /// Carries a primary's mutation out.
     async fn apply(self: Arc<Self>, mutation: Mutation) -> Result<Done, Problem> {
-        let mut slot = self.slots.slot(&mutation.chunk).lock_owned().await;
+        let mut slot = self.slots.found(&mutation.chunk).await?;
         self.carry_out(&mut slot, &mutation).await?;
         Ok(Done {})
     }
@@ -169,7 +169,7 @@ impl ChunkServer {
 
     /// Takes a whole replica from a primary, where there is none.
     async fn store(self: Arc<Self>, replica: Replica) -> Result<Done, Problem> {
-        let mut slot = self.slots.slot(&replica.chunk).lock_owned().await;
+        let mut slot = self.slots.made(&replica.chunk).await;
         if replica.data.len() > MAX_CHUNK {
             return Err(Problem::new(ProblemCode::Invalid, "the chunk is too long"));
         }
@@ -189,7 +189,7 @@ impl ChunkServer {
     }
 
     async fn read(self: Arc<Self>, request: Read) -> Result<Content, Problem> {
-        let slot = self.slots.slot(&request.chunk).lock_owned().await;
+        let slot = self.slots.found(&request.chunk).await?;
         let here = slot.replica.as_ref();
         let replica = here.ok_or_else(|| replica::not_here(&request.chunk))?;
         replica.read(self.config.checks, request.version)?;
@@ -202,13 +202,13 @@ impl ChunkServer {
 
     /// Copies a replica under another name (rule K7). A second time is the same.
     async fn clone_chunk(self: Arc<Self>, request: CloneChunk) -> Result<Cloned, Problem> {
-        let slot = self.slots.slot(&request.from).lock_owned().await;
+        let slot = self.slots.found(&request.from).await?;
         let here = slot.replica.as_ref();
         let replica = here.ok_or_else(|| replica::not_here(&request.from))?;
         replica.read(self.config.checks, request.version)?;
         let clone = replica.clone_as(request.to.clone());
         drop(slot);
-        let mut slot = self.slots.slot(&request.to).lock_owned().await;
+        let mut slot = self.slots.made(&request.to).await;
         if slot.replica.as_ref().is_some_and(|there| *there != clone) {
             let message = format!("there is a replica of {} here", request.to);
             return Err(Problem::new(ProblemCode::Exists, message));
@@ -228,7 +228,9 @@ impl ChunkServer {
 
     /// Deletes a replica, if it is still the one that the master judged (rule K6).
     async fn collect(self: Arc<Self>, request: Collect) -> Result<Done, Problem> {
-        let mut slot = self.slots.slot(&request.chunk).lock_owned().await;
+        let Ok(mut slot) = self.slots.found(&request.chunk).await else {
+            return Ok(Done {});
+        };
         match &slot.replica {
             Some(replica) if replica.version != request.version => {
                 let message = format!("this replica has version {} by now", replica.version);

@@ -73,7 +73,7 @@ impl ChunkServer {
             chunk: request.chunk.clone(),
             version: granted.version,
         });
-        let mut slot = self.slots.slot(&request.chunk).lock_owned().await;
+        let mut slot = self.slots.made(&request.chunk).await;
         slot.primary = Some(Primary {
             lease,
             secondaries: None,
@@ -95,7 +95,7 @@ impl ChunkServer {
 
     /// From now on it takes mutations: every replica has recorded the version.
     pub(super) async fn publish(self: Arc<Self>, request: Publish) -> Result<Done, Problem> {
-        let mut slot = self.slots.slot(&request.chunk).lock_owned().await;
+        let mut slot = self.slots.found(&request.chunk).await?;
         match slot.primary.as_mut() {
             Some(primary) if primary.version() == request.version => {
                 primary.secondaries = Some(request.secondaries);
@@ -113,7 +113,9 @@ impl ChunkServer {
     }
 
     async fn step_down(&self, chunk: &ChunkId) {
-        let mut slot = self.slots.slot(chunk).lock_owned().await;
+        let Ok(mut slot) = self.slots.found(chunk).await else {
+            return;
+        };
         if let Some(primary) = slot.primary.take() {
             let version = primary.version();
             // Without an answer the lease still expires, and the authority makes the next primary wait for that.
@@ -140,7 +142,7 @@ impl ChunkServer {
     /// Appends a record: orders it, applies it here, and acknowledges it once every other replica has it.
     pub(super) async fn append(self: Arc<Self>, request: Append) -> Result<Appended, Problem> {
         check_record(&request.data)?;
-        let mut slot = self.slots.slot(&request.chunk).lock_owned().await;
+        let mut slot = self.slots.found(&request.chunk).await?;
         let (mutation, secondaries) = self.ordered(&slot, &request)?;
         if self.config.freeze_at.as_ref() == Some(&request.data) {
             self.freeze(&request.chunk);
@@ -229,7 +231,7 @@ impl ChunkServer {
     /// Makes a replica anew at another server. The slot is locked meanwhile, so the copy misses no mutation, and every
     /// later one is sent there, too.
     pub(super) async fn add(self: Arc<Self>, request: Add) -> Result<Done, Problem> {
-        let mut guard = self.slots.slot(&request.chunk).lock_owned().await;
+        let mut guard = self.slots.found(&request.chunk).await?;
         let slot = &mut *guard;
         let replica: &Replica = slot
             .replica

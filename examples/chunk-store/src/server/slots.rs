@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::primary::Primary;
-use super::replica::Replica;
+use super::replica::{Replica, not_here};
 use crate::Failure;
 use crate::durable::{Folder, or_stop};
 use crate::name::ChunkId;
 use crate::version::Version;
-use crate::wire::Reported;
+use crate::wire::{Problem, Reported};
 
 /// What a server has of one chunk. Its lock is held during a mutation, so mutations of a chunk come one after the other.
 #[derive(Default)]
@@ -23,6 +23,9 @@ pub(crate) struct Slot {
 }
 
 type Shared = Arc<AsyncMutex<Slot>>;
+
+/// A slot that nobody else works on.
+pub(crate) type Held = OwnedMutexGuard<Slot>;
 
 /// All slots.
 pub(crate) struct Slots {
@@ -64,9 +67,19 @@ impl Slots {
         })
     }
 
-    /// The slot of a chunk.
-    pub(crate) fn slot(&self, chunk: &ChunkId) -> Shared {
-        Arc::clone(lock(&self.slots).entry(chunk.clone()).or_default())
+    /// The slot of a chunk, made if it is missing.
+    pub(crate) async fn made(&self, chunk: &ChunkId) -> Held {
+        let slot = Arc::clone(lock(&self.slots).entry(chunk.clone()).or_default());
+        slot.lock_owned().await
+    }
+
+    /// The slot of a chunk, if there is one.
+    ///
+    /// # Errors
+    /// There is none. Requests for names that nobody has leave nothing behind.
+    pub(crate) async fn found(&self, chunk: &ChunkId) -> Result<Held, Problem> {
+        let slot = lock(&self.slots).get(chunk).cloned();
+        Ok(slot.ok_or_else(|| not_here(chunk))?.lock_owned().await)
     }
 
     /// Puts a replica into its slot, once it is durable.
