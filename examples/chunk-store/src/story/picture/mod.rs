@@ -1,6 +1,8 @@
 //! The picture of the story: one SVG file with an act below the other.
 
 pub(super) mod spans;
+#[cfg(test)]
+mod tests;
 
 use palisade_draw::legend::{self, Entry, entry};
 use palisade_draw::timeline::{Sign, style};
