@@ -213,6 +213,9 @@ impl Master {
 
     /// Makes a chunk, without a version yet.
     async fn create(self: Arc<Self>, request: Named) -> Result<Done, Problem> {
+        if self.record().chunks.contains_key(&request.chunk) {
+            return Err(exists(&request.chunk));
+        }
         let members = {
             let reports = lock(&self.reports);
             self.placement

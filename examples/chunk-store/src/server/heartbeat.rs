@@ -1,5 +1,6 @@
 //! Heartbeats: a chunk server reports its replicas to the master, and hears what they are worth (rule K5).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::ChunkServer;
@@ -10,6 +11,7 @@ use crate::wire::{Heartbeat, Judged, Standing};
 pub(super) async fn run(server: Arc<ChunkServer>) {
     let config = &server.config;
     let mut reachable = true;
+    let mut alarmed = BTreeSet::new();
     let mut turns = tokio::time::interval(config.heartbeat);
     turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -25,7 +27,7 @@ pub(super) async fn run(server: Arc<ChunkServer>) {
             Ok(judged) => {
                 reachable = true;
                 for (chunk, standing) in judged.replicas {
-                    if standing == Standing::Ahead {
+                    if standing == Standing::Ahead && alarmed.insert(chunk.clone()) {
                         eprintln!(
                             "ALARM: the master knows no version of {chunk} as high as the one here"
                         );

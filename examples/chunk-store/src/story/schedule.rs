@@ -196,8 +196,9 @@ impl Stage {
 
         // c comes back. Look-ups never name it before it is made anew.
         let from = self.records.len();
+        let continued = now_ms();
         c.resume()?;
-        played.pauses.push(("c".parse()?, c_stopped, now_ms()));
+        played.pauses.push(("c".parse()?, c_stopped, continued));
         self.until_stale("c", from).await?;
         let named = self.client.lookup(&chunk).await?.replicas.into_iter();
         played.outcome.named_while_stale =
@@ -212,8 +213,9 @@ impl Stage {
 
         // a continues where it stopped.
         let from = self.records.len();
+        let continued = now_ms();
         a.resume()?;
-        played.pauses.push(("a".parse()?, a_stopped, now_ms()));
+        played.pauses.push(("a".parse()?, a_stopped, continued));
         log("server a continues, and sends a2.".into());
         let (line, _) = late.output().await?;
         played.heard("client 1", "a2", &line, log);

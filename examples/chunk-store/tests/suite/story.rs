@@ -88,7 +88,7 @@ async fn the_late_mutations_are_refused_by_version_and_stale_replicas_are_made_a
     every_version_is_installed_before_it_is_published(&events);
     no_grant_before_the_former_lease_ended(&act);
     let svg = story::svg(&[act]);
-    assert!(svg.contains("refused: ") && !svg.contains("is lost"));
+    assert!(svg.contains("refused: ") && !svg.contains("and is lost"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

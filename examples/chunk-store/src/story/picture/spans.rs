@@ -135,12 +135,12 @@ impl Act {
                     standing: Standing::Stale,
                     ..
                 } => {
-                    let Some(before) = now.as_mut().filter(|before| !before.stale) else {
+                    let Some(before) = before.filter(|before| !before.stale) else {
                         continue;
                     };
                     Replica {
                         version: before.version,
-                        content: std::mem::take(&mut before.content),
+                        content: before.content.clone(),
                         gone: Vec::new(),
                         stale: true,
                         from: 0.0,
