@@ -27,7 +27,8 @@ use super::queue::{Event, Queue};
 use super::resource::{Job, Resource};
 use super::rng::Rng;
 use super::server::{Authority, Incoming, ReplyTo};
-use super::worker::{Elements, Worker, lock_name};
+use super::target::Target;
+use super::worker::{Elements, Worker};
 
 /// How long everything may take after the faults end, in milliseconds.
 const QUIET_MS: u64 = 60_000;
@@ -67,6 +68,8 @@ pub(crate) struct World {
     pub(crate) resource_boot: u32,
     pub(crate) resource_lost: bool,
     elements: Arc<Elements>,
+    /// The resources' keys.
+    keys: Arc<[LockName]>,
     name: AuthorityId,
     /// The highest issued token: an operator would get this one now.
     pub(crate) newest: Option<Token>,
@@ -100,8 +103,8 @@ impl World {
             })
             .collect();
         let name = AuthorityId::new("sim").map_err(|error| text(&error))?;
-        let locks = (0..plan.locks).map(|lock| LockName::new(&lock_name(lock)));
-        let locks: Vec<LockName> = locks
+        let keys = plan.targets().into_iter().map(Target::key);
+        let keys: Arc<[LockName]> = keys
             .collect::<Result<_, _>>()
             .map_err(|error| text(&error))?;
         let authority_clock = clock(AUTHORITY);
@@ -118,10 +121,11 @@ impl World {
             authority_boot: 0,
             syncing: false,
             damaged: false,
-            resource: Resource::new(seed, locks, name.clone(), mutant),
+            resource: Resource::new(seed, Arc::clone(&keys), name.clone(), mutant),
             resource_boot: 0,
             resource_lost: false,
             elements: Arc::default(),
+            keys,
             name,
             newest: None,
             observer,
@@ -313,6 +317,7 @@ impl World {
             ),
             plan: Arc::clone(&self.plan),
             elements: Arc::clone(&self.elements),
+            keys: Arc::clone(&self.keys),
             mutant: self.mutant,
         };
         machine.port = Some(port);
