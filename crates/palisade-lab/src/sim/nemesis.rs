@@ -1,5 +1,7 @@
 //! Injects the faults, and ends them.
 
+use std::sync::atomic::Ordering;
+
 use palisade_core::{LockName, Token};
 use palisade_server::pipeline::Request;
 
@@ -248,6 +250,7 @@ impl World {
     /// From now on nothing fails, and everything that was down restarts.
     fn end_faults(&mut self) {
         self.quiet = true;
+        self.workers_quiet.store(true, Ordering::Relaxed);
         self.cuts.clear();
         self.note(Fact::Quiet);
         self.authority.disk().fill(false);

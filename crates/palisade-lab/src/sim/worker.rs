@@ -4,7 +4,7 @@
 //! that loses updates: read a set, add an element, write the set back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use palisade_client::clock::Clock as _;
@@ -45,6 +45,8 @@ pub(crate) struct Worker {
     pub(crate) elements: Arc<Elements>,
     /// The resources' keys.
     pub(crate) keys: Arc<[LockName]>,
+    /// Whether the faults are over.
+    pub(crate) quiet: Arc<AtomicBool>,
     pub(crate) mutant: Option<Mutant>,
 }
 
@@ -128,7 +130,9 @@ impl Worker {
         if self.rng.chance(self.plan.readers) {
             return wish.shared();
         }
-        if self.plan.delays == 0 || !self.rng.chance(self.plan.delays) {
+        // After the faults everybody must get a turn, so nobody closes a lock for longer than others wait.
+        let quiet = self.quiet.load(Ordering::Relaxed);
+        if quiet || self.plan.delays == 0 || !self.rng.chance(self.plan.delays) {
             return wish;
         }
         let (lock_delay, at_least_for) = match self.rng.below(3) {

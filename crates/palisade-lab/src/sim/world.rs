@@ -11,6 +11,7 @@
 //! process produced.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_server::pipeline::{Answer, Failure, Request};
@@ -58,6 +59,8 @@ pub(crate) struct World {
     pub(crate) paused_until: [u64; NODES],
     pub(crate) cuts: Vec<(u8, u8, u64)>,
     pub(crate) quiet: bool,
+    /// The same, for the workers.
+    pub(crate) workers_quiet: Arc<AtomicBool>,
     pub(crate) clients: Vec<Client>,
     pub(crate) authority: Authority,
     pub(crate) authority_clock: Arc<MachineClock>,
@@ -115,6 +118,7 @@ impl World {
             paused_until: [0; NODES],
             cuts: Vec::new(),
             quiet: false,
+            workers_quiet: Arc::default(),
             clients,
             authority: Authority::new(&plan, Arc::clone(&authority_clock), mutant),
             authority_clock,
@@ -318,6 +322,7 @@ impl World {
             plan: Arc::clone(&self.plan),
             elements: Arc::clone(&self.elements),
             keys: Arc::clone(&self.keys),
+            quiet: Arc::clone(&self.workers_quiet),
             mutant: self.mutant,
         };
         machine.port = Some(port);
