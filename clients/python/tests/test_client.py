@@ -172,7 +172,7 @@ def test_asyncio(server: Palisade) -> None:
             waiting.cancel()
             await asyncio.wait([waiting])
             assert await held.release() == "released"
-        shown = server.show("orders")
+            shown = server.show("orders")
             assert (shown["holder"], shown["waiters"]) == (None, 0)
 
     asyncio.run(run())
