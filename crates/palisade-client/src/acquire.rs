@@ -248,6 +248,7 @@ impl LockRequest {
         let (client, under) = self.client_and_lease()?;
         Ok(AcquireRequest {
             lock: LockName::new(&self.lock)?,
+            also: Box::default(),
             client,
             mode: match self.mode {
                 Mode::Plain(mode) => mode,

@@ -381,6 +381,7 @@ impl What {
                 };
                 let stranger = client_id(CLIENTS[usize::from(client)]);
                 Command::Acquire(Acquire {
+                    also: Box::default(),
                     lock: lock_of(lock),
                     client: own.filter(|_| client != 3).unwrap_or(stranger),
                     mode,

@@ -36,6 +36,7 @@ pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, R
     let (mode, delays) = options(&message.options)?;
     Ok(Request::Acquire(Wish {
         lock,
+        also: Box::default(),
         client,
         mode,
         under: super::under(lease, ttl)?,

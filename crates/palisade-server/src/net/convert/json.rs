@@ -18,6 +18,7 @@ pub(in crate::net) fn acquire(
     let ttl = body.lease_duration_ms.map(super::ttl).transpose()?;
     Ok(Request::Acquire(Wish {
         lock,
+        also: Box::default(),
         client: super::client_id(&body.client_id)?,
         mode: mode(body)?,
         under: super::under(lease, ttl)?,

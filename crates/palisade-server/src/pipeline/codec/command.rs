@@ -163,6 +163,7 @@ fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
 fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     let Acquire {
         lock,
+        also: _,
         client,
         mode,
         under,
@@ -411,6 +412,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
     };
     Ok(Acquire {
         lock,
+        also: Box::default(),
         client,
         mode,
         under: under(reader, tag, key, ttl)?,
