@@ -59,7 +59,7 @@ const PAGE_WEIGHT: usize = 64;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// The room that the log must have for a batch: its full size and the longest command.
-pub const ROOM: usize = BATCH_BYTES + (4 << 10);
+pub const ROOM: usize = BATCH_BYTES + (20 << 10);
 
 /// The clocks at the beginning of a batch.
 #[derive(Clone, Copy, Debug)]
