@@ -147,6 +147,9 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     pub metadata: Option<Box<str>>,
     /// How long the lock stays closed after the grant.
     pub delays: Delays,
+    /// The other locks of a set, all or none with `lock` (rules M1–M3): in order, each once, all above `lock`. Empty
+    /// for one lock.
+    pub also: Box<[LockName]>,
 }
 
 impl<K, R> Acquire<K, R> {
@@ -162,16 +165,22 @@ impl<K, R> Acquire<K, R> {
             request,
             metadata: None,
             delays: Delays::NONE,
+            also: Box::default(),
         }
     }
 }
 
 impl<K, R> Acquire<K, R> {
+    /// All its locks, in order.
+    pub fn locks(&self) -> impl Iterator<Item = &LockName> {
+        core::iter::once(&self.lock).chain(&self.also)
+    }
+
     /// Whether it is for an exclusive grant without delays, as nearly all are.
     #[must_use]
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.mode == LockMode::Exclusive && self.delays.is_none()
+        self.mode == LockMode::Exclusive && self.delays.is_none() && self.also.is_empty()
     }
 }
 
@@ -203,6 +212,7 @@ impl<R> Wish<R> {
             request: request(self.request),
             metadata: self.metadata,
             delays: self.delays,
+            also: self.also,
         }
     }
 }
@@ -252,4 +262,14 @@ pub struct GrantRef {
     /// The grant's number: its token, or its [`GrantId`](crate::GrantId) if it is shared. With it a repeat can never
     /// touch a later grant of the same lease.
     pub token: Option<Token>,
+}
+
+/// The locks of one request in the order in which the log has them: the first by name, and the others.
+///
+/// # Errors
+/// Too many of them, or one twice.
+pub fn set_of(
+    mut names: alloc::vec::Vec<LockName>,
+) -> Result<(LockName, Box<[LockName]>), crate::Invalid> {
+    todo!("{names:?}")
 }

@@ -91,6 +91,11 @@ pub enum Invalid {
         /// How many it asked for.
         asked: u32,
     },
+    /// Too many locks at once.
+    SetTooLarge {
+        /// How many.
+        locks: usize,
+    },
     /// Metadata or a reason longer than allowed.
     TooLong {
         /// Which text.
@@ -196,6 +201,7 @@ impl fmt::Display for Invalid {
                 "this lease holds {held} permits of the lock and now asks for {asked}: release them \
                  first, or ask under a lease of its own"
             ),
+            Invalid::SetTooLarge { locks } => write!(f, "{locks} locks"),
             Invalid::TooLong { what, bytes, max } => {
                 write!(f, "{what} has {bytes} bytes; at most {max} are allowed")
             }

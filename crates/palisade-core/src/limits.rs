@@ -33,6 +33,9 @@ pub const SHOWN: usize = 64;
 /// Permits that a semaphore may have.
 pub const PERMITS: u32 = 64;
 
+/// Locks that one request may ask for.
+pub const SET_LOCKS: usize = 64;
+
 /// How long a semaphore's name may be, in bytes: its slots' keys, with `~` and up to two digits, are names too.
 pub const SEMAPHORE_NAME_BYTES: usize = NAME_BYTES - 3;
 const _: () = assert!(PERMITS < 100);

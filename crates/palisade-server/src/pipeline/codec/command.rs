@@ -170,6 +170,7 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         request,
         metadata,
         delays,
+        also: _,
     } = acquire;
     let (tag, key, ttl) = under_parts(under);
     let plain = acquire.is_plain();
@@ -418,6 +419,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
         request,
         metadata,
         delays: delays.unwrap_or_default(),
+        also: Box::default(),
     })
 }
 
