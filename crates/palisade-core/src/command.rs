@@ -2,10 +2,12 @@
 //! a replay of the log ends in the same state.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal, RequestId};
-use crate::limits::Limits;
+use crate::invalid::Invalid;
+use crate::limits::{self, Limits};
 use crate::name::{ClientId, LockName};
 use crate::permits::Permits;
 use crate::time::{Span, Timestamp, Ttl, WallTime};
@@ -264,12 +266,23 @@ pub struct GrantRef {
     pub token: Option<Token>,
 }
 
-/// The locks of one request in the order in which the log has them: the first by name, and the others.
+/// The locks of one request in the order in which the log has them: the first by name, and the others (rule M1).
 ///
 /// # Errors
-/// Too many of them, or one twice.
-pub fn set_of(
-    mut names: alloc::vec::Vec<LockName>,
-) -> Result<(LockName, Box<[LockName]>), crate::Invalid> {
-    todo!("{names:?}")
+/// [`Invalid`] if there are none or more than [`SET_LOCKS`](crate::limits::SET_LOCKS), or if one is named twice.
+pub fn set_of(mut locks: Vec<LockName>) -> Result<(LockName, Box<[LockName]>), Invalid> {
+    if locks.len() > limits::SET_LOCKS {
+        return Err(Invalid::SetTooLarge { locks: locks.len() });
+    }
+    locks.sort_unstable();
+    if let Some(pair) = locks.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Invalid::SetOrder {
+            lock: pair[0].clone(),
+        });
+    }
+    let mut locks = locks.into_iter();
+    match locks.next() {
+        Some(first) => Ok((first, locks.collect())),
+        None => Err(Invalid::SetTooLarge { locks: 0 }),
+    }
 }

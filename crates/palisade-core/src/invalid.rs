@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::limits;
+use crate::name::LockName;
 use crate::time::Ttl;
 use crate::token::Token;
 
@@ -91,10 +92,22 @@ pub enum Invalid {
         /// How many it asked for.
         asked: u32,
     },
-    /// Too many locks at once.
+    /// No lock, or more than [`limits::SET_LOCKS`] at once.
     SetTooLarge {
         /// How many.
         locks: usize,
+    },
+    /// A lock that is named twice among several, or not in the order of the names.
+    SetOrder {
+        /// Which one.
+        lock: LockName,
+    },
+    /// Several locks, asked for in another mode or with a lock-delay or an at-least-for, or one of them held with those.
+    SetOfShared,
+    /// A lease that has some of the locks asked for them all.
+    SetHeld {
+        /// One that it has.
+        lock: LockName,
     },
     /// Metadata or a reason longer than allowed.
     TooLong {
@@ -201,7 +214,23 @@ impl fmt::Display for Invalid {
                 "this lease holds {held} permits of the lock and now asks for {asked}: release them \
                  first, or ask under a lease of its own"
             ),
-            Invalid::SetTooLarge { locks } => write!(f, "{locks} locks"),
+            Invalid::SetTooLarge { locks } => write!(
+                f,
+                "{locks} locks at once: a request is for 1 ..= {}",
+                limits::SET_LOCKS
+            ),
+            Invalid::SetOrder { lock } => write!(
+                f,
+                "the locks of one request are each named once, and in order, and {lock:?} is not"
+            ),
+            Invalid::SetOfShared => f.write_str(
+                "several locks at once are exclusive, without lock-delay and at-least-for: leave mode, permits and delays \
+                 out, and release a lock that you hold with a delay before you ask for it among others",
+            ),
+            Invalid::SetHeld { lock } => write!(
+                f,
+                "this lease has {lock:?} already, and asks for it among others: release it first, or leave it out"
+            ),
             Invalid::TooLong { what, bytes, max } => {
                 write!(f, "{what} has {bytes} bytes; at most {max} are allowed")
             }

@@ -70,6 +70,10 @@ pub const ALL: &[Invariant] = &[
         holds: slots_have_one_holder,
     },
     Invariant {
+        name: "a set waits as one, and not where it could be granted (M2)",
+        holds: sets_wait_as_one,
+    },
+    Invariant {
         name: "clients are counted",
         holds: clients_are_counted,
     },
@@ -97,12 +101,16 @@ fn one_record_per_lock(machine: &Machine) -> bool {
 }
 
 fn tokens_below_counter(machine: &Machine) -> bool {
+    let mut leases = BTreeMap::new();
+    // The locks of a set are under one lease, and have one token.
+    let distinct = machine.tables.grants().all(|(_, grant)| {
+        let lease = leases.entry(grant.token()).or_insert(grant.lease());
+        *lease == grant.lease()
+    });
     let kept = machine.tables.kept_locks().map(|(_, last)| last);
-    let grants = machine.tables.grants().map(|(_, grant)| grant.token());
-    let tokens: BTreeSet<_> = grants.chain(kept).collect();
-    let below = |next| tokens.last().is_none_or(|highest| *highest < next);
-    let grants = machine.tables.grants().count() + machine.tables.kept_locks().count();
-    tokens.len() == grants && machine.next_token.is_none_or(below)
+    let highest = leases.keys().copied().chain(kept).max();
+    let below = |next| highest.is_none_or(|highest| highest < next);
+    distinct && machine.next_token.is_none_or(below)
 }
 
 fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
@@ -110,7 +118,9 @@ fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
     let mut grants = tables.grants();
     let orphan_is_first = |lock| {
         let first = tables.queue_of(lock).next();
-        first.is_some_and(|first| tables.waiters[first].orphan.is_some())
+        first.is_some_and(|first| {
+            tables.waiters[first].orphan.is_some() || tables.waiters[first].in_set
+        })
     };
     grants.all(|(_, grant)| tables.leases.get(grant.lease()).is_some())
         && tables
@@ -171,6 +181,39 @@ fn slots_have_one_holder(machine: &Machine) -> bool {
     })
 }
 
+fn sets_wait_as_one(machine: &Machine) -> bool {
+    let tables = &machine.tables;
+    let in_sets = tables.waiters.iter().filter(|(_, waiter)| waiter.in_set);
+    let parts: usize = tables.sets().map(<[_]>::len).sum();
+    in_sets.count() == parts
+        && tables.sets().all(|set| {
+            let parts: Vec<_> = set
+                .iter()
+                .filter_map(|part| tables.waiters.get(*part))
+                .collect();
+            let Some(first) = parts.first() else {
+                return false;
+            };
+            let one = |part: &&_| {
+                let of = |waiter: &crate::machine::record::Waiter| {
+                    (
+                        waiter.request,
+                        waiter.arrival,
+                        waiter.client,
+                        waiter.deadline,
+                        waiter.orphan,
+                    )
+                };
+                of(part) == of(first)
+            };
+            let waits = first.orphan.is_some() || first.ends() <= machine.now;
+            parts.len() == set.len()
+                && parts.len() > 1
+                && parts.iter().all(one)
+                && (waits || !tables.is_ready(set))
+        })
+}
+
 fn windows_are_bounded(machine: &Machine) -> bool {
     let latest = machine.now.after(limits::ORPHAN_WINDOW);
     let mut waiters = machine.tables.waiters.iter();
@@ -212,6 +255,7 @@ fn due_in_line(machine: &Machine) -> bool {
     let waits: BTreeSet<_> = tables
         .waiters
         .iter()
+        .filter(|(slot, waiter)| tables.is_first_part(*slot, waiter))
         .filter(|(_, waiter)| is_due(waiter.ends(), now))
         .map(|(slot, waiter)| (waiter.ends(), waiter.arrival, slot))
         .collect();
@@ -249,7 +293,11 @@ fn indexes_agree(machine: &Machine) -> bool {
             .iter()
             .all(|(slot, lease)| tables.find_lease(&lease.key) == Some(slot))
         && tables.waiters.iter().all(|(slot, waiter)| {
-            tables.find_waiter(tables.principal_of(waiter.client), &waiter.request) == Some(slot)
+            let found = tables.find_waiter(tables.principal_of(waiter.client), &waiter.request);
+            match waiter.in_set {
+                true => found.is_some() && found == tables.parts_of(waiter).first().copied(),
+                false => found == Some(slot),
+            }
         })
 }
 
@@ -331,7 +379,7 @@ mod tests {
     /// entries or through a snapshot, so they are made by hand.
     #[test]
     fn each_predicate_can_fail() {
-        let spoils: [fn(&mut Machine); 13] = [
+        let spoils: [fn(&mut Machine); 14] = [
             |machine| machine.tables.locks[1].name = machine.tables.locks[0].name.clone(),
             |machine| machine.next_token = Some(machine.tables.grant(1).token()),
             |machine| machine.tables.spoil_grant(0, Token::FIRST, 77),
@@ -344,6 +392,7 @@ mod tests {
             |machine| machine.tables.spoil_phase(2, Token::MAX),
             |machine| machine.tables.waiters[2].mode = LockMode::Shared,
             |machine| machine.tables.spoil_permits(2),
+            |machine| machine.tables.waiters[0].in_set = true,
             |machine| machine.tables.clients[0].uses += 1,
         ];
         assert_eq!(spoils.len(), ALL.len());

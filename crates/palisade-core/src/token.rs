@@ -48,12 +48,9 @@ impl Token {
     /// The token `by` further on, or `None` if the range ends before it.
     #[must_use]
     pub const fn leap(self, by: u64) -> Option<Token> {
-        match self.0.get().checked_add(by) {
-            Some(n) => match Token::new(n) {
-                Ok(token) => Some(token),
-                Err(_) => None,
-            },
-            None => None,
+        match self.0.checked_add(by) {
+            Some(n) if n.get() <= Token::MAX.0.get() => Some(Token(n)),
+            _ => None,
         }
     }
 }

@@ -158,11 +158,15 @@ impl Tables {
     /// After a restore: lines up what is due and was not ended yet.
     pub(super) fn line_up_again(&mut self, now: Timestamp) {
         let waits = self.waiters.iter();
-        let waits = waits.map(|(slot, wait)| (wait.ends(), wait.arrival, slot));
+        let waits = waits.filter(|(slot, wait)| self.is_first_part(*slot, wait));
+        let waits: Vec<_> = waits
+            .map(|(slot, wait)| (wait.ends(), wait.arrival, slot))
+            .collect();
         let leases = self.leases.iter();
         let leases = leases.map(|(slot, lease)| (lease.expires, lease.id.0.get(), slot));
         let over = |due: &(Timestamp, u64, Slot)| is_due(due.0, now);
-        self.wait_timers.line_up_again(waits.filter(over));
+        self.wait_timers
+            .line_up_again(waits.into_iter().filter(over));
         self.lease_timers.line_up_again(leases.filter(over));
     }
 

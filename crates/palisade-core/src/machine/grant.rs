@@ -209,6 +209,16 @@ impl Tables {
         })
     }
 
+    /// The lease's grant before this one.
+    pub(super) fn before(&self, grant: Slot) -> Option<Slot> {
+        Some(self.grant(grant).prev).filter(|before| *before != NIL)
+    }
+
+    /// The lease's grant after this one.
+    pub(super) fn after(&self, grant: Slot) -> Option<Slot> {
+        Some(self.grant(grant).next).filter(|after| *after != NIL)
+    }
+
     /// The oldest grant of a lease.
     #[inline]
     pub(super) fn first_grant(&self, lease: Slot) -> Slot {

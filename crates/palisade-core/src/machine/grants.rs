@@ -64,7 +64,10 @@ impl Machine {
         let asked = acquire
             .request
             .map(|request| (request, acquire.lock.clone()));
-        let outcome = self.decide(acquire, effects);
+        let outcome = match acquire.also.is_empty() {
+            true => self.decide(acquire, effects),
+            false => self.decide_set(acquire, effects),
+        };
         if let Some((request, lock)) = asked
             && !matches!(
                 outcome,
@@ -105,16 +108,11 @@ impl Machine {
         {
             return Some(reused());
         }
-        let (key, token) = (first.key, Some(first.number()));
-        let grant = GrantRef {
-            lock: again.lock.clone(),
-            key,
-            token,
-        };
-        Some(self.still_granted(&grant, &again.client, effects))
+        let first = first.clone();
+        Some(self.set_again(&first, again, effects))
     }
 
-    fn still_granted(
+    pub(super) fn still_granted(
         &mut self,
         grant: &GrantRef,
         client: &ClientId,
@@ -153,6 +151,9 @@ impl Machine {
     /// What a request that is not plain may not want.
     #[cold]
     fn check_rare(acquire: &Acquire) -> Result<(), Invalid> {
+        if !acquire.also.is_empty() {
+            return Machine::check_set(acquire);
+        }
         if let LockMode::Permits(permits) = acquire.mode {
             Machine::check_permits(&acquire.lock, permits)?;
         }
@@ -216,7 +217,7 @@ impl Machine {
 
     /// The lease named by a request, or what is wrong with it. Under the rule of old one that is over by this
     /// very instant ends first.
-    fn lease_for(
+    pub(super) fn lease_for(
         &mut self,
         lock: &LockName,
         client: &ClientId,
@@ -357,7 +358,7 @@ impl Machine {
         }
     }
 
-    fn finish_grant(
+    pub(super) fn finish_grant(
         &mut self,
         lock: Slot,
         metadata: Option<Box<str>>,

@@ -28,6 +28,7 @@ mod permits;
 mod query;
 pub(crate) mod record;
 mod restore;
+mod sets;
 mod share;
 mod shared;
 mod short;

@@ -111,6 +111,8 @@ pub(crate) struct Waiter {
     /// An orphan, until its caller repeats the request: until when its place is kept, at most its deadline.
     pub(crate) orphan: Option<Timestamp>,
     pub(crate) mode: LockMode,
+    /// A part of a set ([`sets`](super::sets)); all parts have one arrival.
+    pub(crate) in_set: bool,
     /// Counts arrivals, so that a restored queue has the same order.
     pub(crate) arrival: u64,
     pub(super) prev: Slot,

@@ -13,7 +13,6 @@ use core::iter::Peekable;
 
 use super::delays::Closing;
 use super::expiry::Expiry;
-use super::grant::Grant;
 use super::memory::{Answered, Endings, Ring};
 use super::record::{Contender, Owner, Waiter};
 use super::share::{SHARE, is_share};
@@ -303,8 +302,8 @@ impl Machine {
             expiry: Expiry::CURRENT,
         };
         machine.put_under(&grants.under, &grants.shares)?;
-        for waiter in grants.waiters {
-            machine.take_waiter(waiter)?;
+        for set in grants.waiters.chunk_by(|a, b| a.arrival == b.arrival) {
+            machine.take_waiters(set)?;
         }
         machine.check_kept()?;
         machine.tables.line_up_again(machine.now);
@@ -317,6 +316,7 @@ impl Machine {
     /// Ties each grant to the lease with the key at its slot's place, in the order of their numbers.
     fn put_under(&mut self, keys: &[LeaseKey], shares: &[LeaseKey]) -> Result<(), Corrupt> {
         let mut near = 0;
+        let mut last = None;
         let mut grants = (0..).zip(keys).peekable();
         let mut shares = (SHARE..).zip(shares).peekable();
         loop {
@@ -338,6 +338,10 @@ impl Machine {
             let lease = self
                 .lease_near(&mut near, token, key)
                 .ok_or(Corrupt("a grant is under no lease"))?;
+            if last.is_some_and(|(other, of)| other == token && of != lease) {
+                return Err(Corrupt("two leases have one token"));
+            }
+            last = Some((token, lease));
             if self.tables.leases[lease].id.0 > token {
                 return Err(Corrupt("a grant is older than its lease"));
             }
@@ -355,12 +359,18 @@ impl Machine {
         }
     }
 
-    /// Each lock that nobody holds is closed or there for an orphan, and nobody has its last token.
+    /// Each lock that nobody holds is closed, or there for an orphan or a set. Nobody has the last token of a lock that is
+    /// closed, or that an orphan alone keeps: a set's locks have one token, and no set keeps a lock closed.
     fn check_kept(&self) -> Result<(), Corrupt> {
-        let last: BTreeSet<Token> = self.tables.kept_locks().map(|(_, last)| last).collect();
-        let is_held = |(_, grant): (Slot, &Grant)| last.contains(&grant.token());
-        if !last.is_empty() && self.tables.grants().any(is_held) {
-            return Err(Corrupt("a lock's last token is another one's"));
+        let kept = self.tables.kept_locks().filter(|(lock, _)| {
+            let first = self.tables.first_waiter(*lock);
+            first.is_none_or(|first| !self.tables.waiters[first].in_set)
+        });
+        let mut last = BTreeSet::new();
+        for (lock, token) in kept {
+            if !last.insert(token) && self.tables.closed(lock).is_some() {
+                return Err(Corrupt("two closed locks have one last token"));
+            }
         }
         for (slot, last) in self.tables.kept_locks() {
             if self.next_token.is_some_and(|next| last >= next) {
@@ -368,7 +378,10 @@ impl Machine {
             }
             let first = self.tables.first_waiter(slot);
             if self.tables.closed(slot).is_none()
-                && first.is_none_or(|first| self.tables.waiters[first].orphan.is_none())
+                && first.is_none_or(|first| {
+                    let first = &self.tables.waiters[first];
+                    first.orphan.is_none() && !first.in_set
+                })
             {
                 return Err(Corrupt("a lock is kept for nobody"));
             }
@@ -389,16 +402,50 @@ impl Machine {
         }
     }
 
-    fn take_waiter(&mut self, waiter: WaiterRecord) -> Result<(), Corrupt> {
-        let lock = self.tables.find_lock(&waiter.lock);
-        let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
-        if self
-            .tables
-            .find_waiter(waiter.by, &waiter.request)
-            .is_some()
-        {
+    /// A request that waits: one record, or one for each lock of a set.
+    fn take_waiters(&mut self, parts: &[WaiterRecord]) -> Result<(), Corrupt> {
+        let Some(first) = parts.first() else {
+            return Ok(());
+        };
+        if self.tables.find_waiter(first.by, &first.request).is_some() {
             return Err(Corrupt("a request waits twice"));
         }
+        let in_set = parts.len() > 1;
+        let mut waiters = Vec::with_capacity(parts.len());
+        for part in parts {
+            waiters.push(self.waiter(part, in_set)?);
+        }
+        let alike = |part: &WaiterRecord| WaiterRecord {
+            lock: first.lock.clone(),
+            metadata: None,
+            ..part.clone()
+        };
+        let of_one = parts.iter().all(|part| alike(part) == alike(first));
+        let of_set = first.mode == LockMode::Exclusive
+            && first.delays.is_none()
+            && parts.len() <= limits::SET_LOCKS
+            && parts.iter().skip(1).all(|part| part.metadata.is_none())
+            && parts.is_sorted_by(|a, b| a.lock < b.lock);
+        if in_set && !(of_one && of_set) {
+            return Err(Corrupt("the parts of a request for several locks differ"));
+        }
+        let client = Contender {
+            by: first.by,
+            id: &first.client,
+        };
+        match (in_set, waiters.pop()) {
+            (false, Some(waiter)) => self.tables.enqueue(client, waiter),
+            (_, last) => {
+                waiters.extend(last);
+                self.tables.enqueue_set(client, waiters);
+            }
+        }
+        Ok(())
+    }
+
+    fn waiter(&self, waiter: &WaiterRecord, in_set: bool) -> Result<Waiter, Corrupt> {
+        let lock = self.tables.find_lock(&waiter.lock);
+        let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
         if waiter.arrival > self.arrivals {
             return Err(Corrupt("a request waits that has not arrived"));
         }
@@ -414,27 +461,22 @@ impl Machine {
         if waiter.orphan.is_some_and(|until| until > latest) {
             return Err(Corrupt("an orphan's place is kept for too long"));
         }
-        let record = Waiter {
+        Ok(Waiter {
             request: waiter.request,
             lock,
             client: Owner::NONE,
             under: waiter.under,
-            metadata: waiter.metadata,
+            metadata: waiter.metadata.clone(),
             delays: waiter.delays,
             since: waiter.since,
             deadline: waiter.deadline,
             orphan: waiter.orphan,
             mode: waiter.mode,
+            in_set,
             arrival: waiter.arrival,
             prev: NIL,
             next: NIL,
-        };
-        let client = Contender {
-            by: waiter.by,
-            id: &waiter.client,
-        };
-        self.tables.enqueue(client, record);
-        Ok(())
+        })
     }
 }
 
@@ -486,8 +528,9 @@ impl Place {
         Place { kind, number }
     }
 
-    /// Numbers rise; memories have none, their order is their age.
+    /// Numbers rise; memories have none, their order is their age. The locks of a set have one number.
     fn may_follow(&self, last: &Place) -> bool {
-        self > last || (self.number.is_none() && self == last)
+        let repeats = self.number.is_none() || matches!(self.kind, 2 | 4 | 5);
+        self > last || (repeats && self == last)
     }
 }

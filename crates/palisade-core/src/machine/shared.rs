@@ -229,6 +229,15 @@ impl Machine {
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        if !self.tables.sets.is_empty() {
+            let name = self.tables.locks[lock].name.clone();
+            self.end_sets_ahead(&name, effects);
+            // It may have been forgotten, or handed on.
+            match self.tables.find_lock(&name) {
+                Some(slot) if slot == lock && !self.tables.is_exclusive(lock) => {}
+                _ => return,
+            }
+        }
         if self.tables.permits(lock).is_some() {
             return self.bring_up_semaphore(lock, effects);
         }

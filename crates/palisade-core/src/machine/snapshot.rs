@@ -21,7 +21,7 @@ use crate::time::{Span, Timestamp, Ttl, WallTime};
 use crate::token::Token;
 
 /// One record of a snapshot. They come in this order: the head, leases by id, exclusive grants by token, shared
-/// grants by number, kept locks by token, waiters by arrival, answers and ended grants from the oldest to the newest.
+/// grants by number, kept locks by token, waiters by arrival, all of these by name where numbers are equal, answers and ended grants from the oldest to the newest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The counters and settings.
@@ -191,7 +191,10 @@ impl Machine {
 
     fn sorted_grants(&self) -> impl Iterator<Item = Slot> {
         let grants = self.tables.exclusives();
-        sorted(grants.map(|(slot, grant)| (grant.token().get(), slot)))
+        self.sorted_by_name(
+            grants.map(|(slot, grant)| (grant.token().get(), slot)),
+            |slot| slot,
+        )
     }
 
     fn sorted_shares(&self) -> impl Iterator<Item = Slot> {
@@ -201,16 +204,29 @@ impl Machine {
 
     fn sorted_kept(&self) -> impl Iterator<Item = Slot> {
         let kept = self.tables.kept_locks();
-        sorted(kept.map(|(slot, last)| (last.get(), slot)))
+        self.sorted_by_name(kept.map(|(slot, last)| (last.get(), slot)), |slot| slot)
     }
 
     fn sorted_waiters(&self) -> impl Iterator<Item = Slot> {
-        sorted(
-            self.tables
-                .waiters
-                .iter()
-                .map(|(slot, waiter)| (waiter.arrival, slot)),
+        let waiters = self.tables.waiters.iter();
+        self.sorted_by_name(
+            waiters.map(|(slot, waiter)| (waiter.arrival, slot)),
+            |slot| self.tables.waiters[slot].lock,
         )
+    }
+
+    /// The locks of a set have one number: then their names decide.
+    fn sorted_by_name(
+        &self,
+        keyed: impl Iterator<Item = (u64, Slot)>,
+        lock_of: impl Fn(Slot) -> Slot,
+    ) -> impl Iterator<Item = Slot> {
+        let name = |slot: Slot| &self.tables.locks[lock_of(slot)].name;
+        let mut keyed: Vec<(u64, Slot)> = keyed.collect();
+        keyed.sort_unstable_by(|(number, slot), (other, than)| {
+            number.cmp(other).then_with(|| name(*slot).cmp(name(*than)))
+        });
+        keyed.into_iter().map(|(_, slot)| slot)
     }
 
     fn lease_record(&self, slot: Slot) -> Record {

@@ -36,6 +36,8 @@ pub(crate) struct Tables {
     pub(super) short: Short,
     /// Locks that are closed, by when they open and their last token.
     pub(super) closed_locks: BTreeMap<(Timestamp, Token), Slot>,
+    /// The parts of each set that waits, by its arrival.
+    pub(super) sets: BTreeMap<u64, Box<[Slot]>>,
 }
 
 impl Tables {
@@ -56,6 +58,7 @@ impl Tables {
             wait_timers: Timers::new(now),
             short: Short::default(),
             closed_locks: BTreeMap::new(),
+            sets: BTreeMap::new(),
         }
     }
 
@@ -302,16 +305,31 @@ impl Tables {
     // --- queues ----------------------------------------------------------------------------------
 
     /// Appends a request to its lock's queue. `waiter.client` and the links are filled in here.
-    pub(super) fn enqueue(&mut self, client: Contender<'_>, mut waiter: Waiter) {
-        waiter.client = self.use_client(client);
-        self.clients[waiter.client.slot()].waiting += 1;
-        let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
-        let slot = self.waiters.insert(waiter);
+    pub(super) fn enqueue(&mut self, client: Contender<'_>, waiter: Waiter) {
+        let (request, ends) = (waiter.request, waiter.ends());
+        let slot = self.queue_up(client, waiter);
+        self.find_by_request(request, slot);
+        self.wait_timers.insert(slot, ends);
+    }
+
+    /// From now on a waiting request is found by its id.
+    pub(super) fn find_by_request(&mut self, request: RequestId, slot: Slot) {
         let waiters = &self.waiters;
         self.requests.insert(&request, slot, |hasher, slot| {
             hasher.hash_one(waiters[slot].request)
         });
-        self.wait_timers.insert(slot, ends);
+    }
+
+    pub(super) fn forget_request(&mut self, request: RequestId, slot: Slot) {
+        self.requests.remove(&request, slot);
+    }
+
+    /// Appends a record to its lock's queue.
+    pub(super) fn queue_up(&mut self, client: Contender<'_>, mut waiter: Waiter) -> Slot {
+        waiter.client = self.use_client(client);
+        self.clients[waiter.client.slot()].waiting += 1;
+        let lock = waiter.lock;
+        let slot = self.waiters.insert(waiter);
         let extra = self.extra_mut(lock);
         extra.waiting += 1;
         let last = core::mem::replace(&mut extra.last, slot);
@@ -321,13 +339,20 @@ impl Tables {
             self.waiters[last].next = slot;
         }
         self.waiters[slot].prev = last;
+        slot
     }
 
     /// Takes a request out of its queue, and says whose it was.
     pub(super) fn dequeue(&mut self, slot: Slot) -> Option<(Principal, ClientId, Waiter)> {
         self.wait_timers.remove(slot);
+        let left = self.leave_queue(slot)?;
+        self.forget_request(left.2.request, slot);
+        Some(left)
+    }
+
+    /// Takes a record out of its queue.
+    pub(super) fn leave_queue(&mut self, slot: Slot) -> Option<(Principal, ClientId, Waiter)> {
         let waiter = self.waiters.remove(slot)?;
-        self.requests.remove(&waiter.request, slot);
         let extra = self.extra_mut(waiter.lock);
         extra.waiting -= 1;
         if waiter.prev == NIL {

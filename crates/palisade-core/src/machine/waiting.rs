@@ -6,14 +6,13 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::grants::{LeaseFor, reused};
 use super::record::{Contender, Owner, Waiter};
-use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
 use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{Principal, RequestId};
 use crate::limits;
-use crate::outcome::{Effect, Ending, Holder, Outcome, QueueBound};
+use crate::outcome::{Effect, Holder, Outcome, QueueBound};
 use crate::time::{Span, Timestamp};
 
 /// A request that is about to be granted.
@@ -47,6 +46,7 @@ impl Machine {
             deadline: self.now.after(wait),
             orphan: None,
             mode: acquire.mode,
+            in_set: false,
             arrival: self.arrivals,
             prev: NIL,
             next: NIL,
@@ -66,26 +66,18 @@ impl Machine {
         again: &Acquire,
         effects: &mut Vec<Effect>,
     ) -> Option<Outcome> {
-        let Waiter {
-            lock, client, mode, ..
-        } = self.tables.waiters[slot];
-        let asked = (
-            &self.tables.locks[lock].name,
-            &self.tables.clients[client.slot()].id,
-            mode,
-        );
-        if asked != (&again.lock, &again.client, again.mode) {
+        let waiter = &self.tables.waiters[slot];
+        let (lock, request) = (waiter.lock, waiter.request);
+        let client = &self.tables.clients[waiter.client.slot()].id;
+        if (client, waiter.mode) != (&again.client, again.mode) || !self.waits_for(waiter, again) {
             return Some(reused());
         }
-        let now = self.now;
-        let waiter = &mut self.tables.waiters[slot];
-        if waiter.orphan.is_some_and(|until| until <= now) {
+        if waiter.orphan.is_some_and(|until| until <= self.now) {
             self.leave(slot, None, effects);
             return None;
         }
         // The timer finds by itself that the end has moved from the window's to the wait's.
-        (waiter.since, waiter.orphan) = (now, None);
-        let request = waiter.request;
+        self.come_back(slot);
         self.changed = true;
         if self.tables.first_waiter(lock) == Some(slot) && !self.tables.is_exclusive(lock) {
             return Some(self.hand_over(lock, request, effects));
@@ -129,6 +121,29 @@ impl Machine {
     /// goes on (S6). A lock that is closed stays so until its instant. `last` is what a request was told that came just
     /// before.
     pub(super) fn wake(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
+        let mut woken = Vec::new();
+        self.wake_one(lock, last, &mut woken, effects);
+        self.wake_all(woken, effects);
+    }
+
+    /// Wakes several locks, those that a set has just left. A list and not a recursion: sets may leave one after the other.
+    pub(super) fn wake_all(&mut self, mut woken: Vec<(Slot, Outcome)>, effects: &mut Vec<Effect>) {
+        woken.reverse();
+        while let Some((lock, last)) = woken.pop() {
+            // No lock was opened since: a slot that is in use is still that lock's.
+            if self.tables.locks.get(lock).is_some() && !self.tables.is_exclusive(lock) {
+                self.wake_one(lock, &last, &mut woken, effects);
+            }
+        }
+    }
+
+    fn wake_one(
+        &mut self,
+        lock: Slot,
+        last: &Outcome,
+        woken: &mut Vec<(Slot, Outcome)>,
+        effects: &mut Vec<Effect>,
+    ) {
         match self.tables.closed(lock) {
             Some(until) if until > self.now => return,
             Some(_) => {
@@ -138,7 +153,18 @@ impl Machine {
             None => {}
         }
         while let Some(first) = self.tables.first_waiter(lock) {
-            let Waiter { orphan, mode, .. } = self.tables.waiters[first];
+            let Waiter {
+                orphan,
+                mode,
+                in_set,
+                ..
+            } = self.tables.waiters[first];
+            if in_set {
+                match self.wake_set(first, woken, effects) {
+                    true => continue,
+                    false => return,
+                }
+            }
             let is_over = self.tables.waiters[first].ends() <= self.now;
             let has_to_wait = self.tables.is_shared(lock) && self.is_in_the_way(lock, mode);
             if !is_over && (orphan.is_some() || has_to_wait) {
@@ -217,7 +243,16 @@ impl Machine {
     /// A wait that lasted as long as its caller wanted, or the window of an orphan: its request is forgotten, so that
     /// a repeat begins anew.
     pub(super) fn time_out(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
-        let Waiter { lock, orphan, .. } = self.tables.waiters[slot];
+        let Waiter {
+            lock,
+            orphan,
+            in_set,
+            ..
+        } = self.tables.waiters[slot];
+        let lock = match in_set {
+            true => self.in_the_way_of_set(slot),
+            false => lock,
+        };
         let outcome = orphan
             .is_none()
             .then(|| self.denial(LockMode::Exclusive, lock));
@@ -236,8 +271,12 @@ impl Machine {
             lock,
             request,
             client,
+            in_set,
             ..
         } = self.tables.waiters[slot];
+        if in_set {
+            return self.leave_set(slot, outcome, effects);
+        }
         let by = self.tables.principal_of(client);
         let open = !self.tables.is_exclusive(lock);
         let ahead = open.then(|| self.denial(LockMode::Exclusive, lock));
@@ -271,7 +310,7 @@ impl Machine {
         }
     }
 
-    fn settle(
+    pub(super) fn settle(
         &mut self,
         by: Principal,
         request: RequestId,
@@ -322,10 +361,7 @@ impl Machine {
                 token: Some(granted.number()),
             };
             if let Some(live) = self.live_grant(&grant) {
-                if !is_share(live) {
-                    self.tables.forget_reservation(live);
-                }
-                self.end_and_wake(live, Ending::Released, None, effects);
+                self.release_all_with(live, effects);
             }
         }
         self.remember(self.by, request, lock, Outcome::Abandoned);
@@ -336,7 +372,11 @@ impl Machine {
     pub(super) fn forget_waiters(&mut self) {
         let slots: Vec<Slot> = self.tables.waiters.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            self.tables.dequeue(slot);
+            match self.tables.waiters.get(slot).map(|waiter| waiter.in_set) {
+                Some(true) => self.forget_set(slot),
+                Some(false) => drop(self.tables.dequeue(slot)),
+                None => {}
+            }
         }
         let kept: Vec<Slot> = self.tables.kept_locks().map(|(slot, _)| slot).collect();
         for slot in kept {
@@ -357,8 +397,10 @@ impl Machine {
             let waiter = &mut self.tables.waiters[slot];
             let until = window.min(waiter.deadline);
             waiter.orphan = Some(until);
-            self.tables.wait_timers.remove(slot);
-            self.tables.wait_timers.insert(slot, until);
+            if self.tables.is_first_part(slot, &self.tables.waiters[slot]) {
+                self.tables.wait_timers.remove(slot);
+                self.tables.wait_timers.insert(slot, until);
+            }
         }
     }
 }
@@ -375,7 +417,7 @@ fn at_once(last: &Outcome) -> Outcome {
 }
 
 /// The lease's time to live was compared when the request came; it may change while it waits.
-fn without_ttl(under: Under) -> Under {
+pub(super) fn without_ttl(under: Under) -> Under {
     match under {
         Under::Existing { key, .. } => Under::Existing { key, ttl: None },
         new @ Under::New { .. } => new,

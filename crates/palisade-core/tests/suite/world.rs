@@ -190,6 +190,14 @@ impl Ask {
         self
     }
 
+    /// Other locks, all or none with this one.
+    pub(crate) fn also(mut self, others: &[&str]) -> Ask {
+        let others = others.iter().map(|name| lock_name(name));
+        let all = std::iter::once(self.acquire.lock).chain(others).collect();
+        (self.acquire.lock, self.acquire.also) = palisade_core::set_of(all).unwrap();
+        self
+    }
+
     pub(crate) fn metadata(mut self, text: &str) -> Ask {
         self.acquire.metadata = Some(text.into());
         self

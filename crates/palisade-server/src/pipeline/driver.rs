@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::vec::Drain;
 
 use palisade_core::{
-    Change, Command, Ending, Event, GrantRef, LeaseKey, Machine, Outcome, Principal,
-    Span, Timestamp,
+    Change, Command, Ending, Event, GrantRef, LeaseKey, Machine, Outcome, Principal, Span,
+    Timestamp,
 };
 
 use tokio::sync::mpsc::UnboundedReceiver;

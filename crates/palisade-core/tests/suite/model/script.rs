@@ -389,6 +389,7 @@ impl What {
                     request: asked.map(|asked| asked.resolve(n, known)),
                     metadata: noted.then(|| format!("line {n}").into()),
                     delays,
+                    also: Box::default(),
                 })
             }
             What::Renew(which, wanted) => Command::Renew {

@@ -490,7 +490,9 @@ mod tests {
         let with = |options: &[Option<v1::acquire_option::Option>]| v1::AcquireRequest {
             options: options
                 .iter()
-                .map(|option| v1::AcquireOption { option: option.clone() })
+                .map(|option| v1::AcquireOption {
+                    option: option.clone(),
+                })
                 .collect(),
             ..message()
         };
