@@ -204,17 +204,11 @@ fn a_set_is_wrong_in_many_ways_and_changes_nothing() {
             Invalid::SetOfShared,
         ),
         (
-            ask("a", "z")
-                .also(&["b"])
-                .delays(1, 0)
-                .with_key(key(777)),
+            ask("a", "z").also(&["b"]).delays(1, 0).with_key(key(777)),
             Invalid::SetOfShared,
         ),
         (
-            ask("a", "z")
-                .also(&["b"])
-                .permits(1, 2)
-                .with_key(key(777)),
+            ask("a", "z").also(&["b"]).permits(1, 2).with_key(key(777)),
             Invalid::SetOfShared,
         ),
         (

@@ -2,8 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, Permits,
-    Principal, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, LockName, Permits,
+    Principal, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
 };
 
 use super::reader::{Malformed, Reader};
@@ -23,6 +23,8 @@ const LEAP: u8 = 10;
 const CONFIGURE: u8 = 11;
 const RESIZE: u8 = 12;
 const PROCLAIM: u8 = 13;
+/// The other locks of a set; the acquire itself follows.
+const ALSO: u8 = 14;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
@@ -170,8 +172,11 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         request,
         metadata,
         delays,
-        also: _,
+        also,
     } = acquire;
+    if !also.is_empty() {
+        put_also(out, also);
+    }
     let (tag, key, ttl) = under_parts(under);
     let plain = acquire.is_plain();
     let flags = flag(HAS_TTL, ttl.is_some())
@@ -198,6 +203,33 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     if !plain {
         put_kind(out, *mode, *delays);
     }
+}
+
+#[cold]
+fn put_also(out: &mut Vec<u8>, also: &[LockName]) {
+    out.byte(ALSO);
+    out.number(also.len() as u64);
+    for lock in also {
+        out.text(lock);
+    }
+}
+
+fn get_also(reader: &mut Reader<'_>) -> Result<Acquire, Malformed> {
+    let others = reader.small()?;
+    if !(1..limits::SET_LOCKS).contains(&(others as usize)) {
+        return reader.bad("an acquire has too many locks, or no others");
+    }
+    let also = (0..others)
+        .map(|_| reader.lock())
+        .collect::<Result<_, _>>()?;
+    let tag = reader.byte()?;
+    if !matches!(tag, ACQUIRE_NEW | ACQUIRE_UNDER) {
+        return reader.bad("the locks of a set are followed by no acquire");
+    }
+    Ok(Acquire {
+        also,
+        ..get_acquire(reader, tag)?
+    })
 }
 
 #[cold]
@@ -361,6 +393,7 @@ pub fn stamp(batch: &[u8]) -> Result<Timestamp, Malformed> {
 fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
     Ok(match reader.byte()? {
         tag @ (ACQUIRE_NEW | ACQUIRE_UNDER) => Command::Acquire(get_acquire(reader, tag)?),
+        ALSO => Command::Acquire(get_also(reader)?),
         RENEW => {
             let (grant, ttl) = get_grant(reader)?;
             Command::Renew { grant, ttl }

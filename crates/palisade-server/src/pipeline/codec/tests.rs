@@ -179,6 +179,17 @@ fn commands() -> Vec<Command> {
         Command::Configure(LIMITS),
         Command::Leap { by: 1 << 44 },
         Command::Grace(Away::Restarted),
+        Command::Acquire(Acquire {
+            also: [lock("u"), lock("v")].into(),
+            metadata: Some("host-9".into()),
+            ..acquire("t", "nine", new_lease(8))
+        }),
+        Command::Acquire(Acquire {
+            also: [lock("w")].into(),
+            wait,
+            request: Some(id(11)),
+            ..acquire("v", "ten", new_lease(9))
+        }),
     ]
 }
 
@@ -373,7 +384,7 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         assert!(records.iter().any(ended), "{ending:?}");
     }
     let waiting = |record: &&Record| matches!(record, Record::Waiter(_));
-    assert_eq!(records.iter().filter(waiting).count(), 5);
+    assert_eq!(records.iter().filter(waiting).count(), 7);
     let closing =
         |record: &&Record| matches!(record, Record::Grant(grant) if grant.closing != Closing::NONE);
     assert_eq!(records.iter().filter(closing).count(), 1);

@@ -8,10 +8,10 @@ use palisade_core::machine::{Closing, Record};
 use palisade_core::{Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 8;
+pub const BATCH_VERSION: u8 = 9;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 7;
+pub const SNAPSHOT_VERSION: u8 = 8;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -26,6 +26,7 @@ pub const WITH_PRINCIPALS: u8 = 5;
 #[inline]
 pub fn version_needed(command: &Command) -> u8 {
     match command {
+        Command::Acquire(acquire) if !acquire.is_plain() && !acquire.also.is_empty() => 9,
         Command::Acquire(acquire) if !acquire.is_plain() => match acquire.mode {
             LockMode::Shared => 4,
             LockMode::Permits(_) => 6,
@@ -71,7 +72,8 @@ fn has_slots(outcome: &Outcome) -> bool {
 const APART: u8 = BATCH_VERSION - SNAPSHOT_VERSION;
 
 /// The version of a snapshot of these records, behind a log whose newest batch had version `batch`: a snapshot remembers
-/// which kinds its log has used, so that a cluster goes on using them whoever is there.
+/// which kinds its log has used, so that a cluster goes on using them whoever is there. Sets of locks are known from the log
+/// alone: their records are those of single locks.
 pub fn snapshot_version(batch: u8, records: impl IntoIterator<Item = Record>) -> u8 {
     let mut needed = SNAPSHOT_FLOOR.max(batch - APART);
     for record in records {

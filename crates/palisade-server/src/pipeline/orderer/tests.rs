@@ -509,7 +509,12 @@ fn the_room_that_the_log_must_have_holds_the_largest_batch() {
             wait: Some(Span::from_millis(1)),
             request: Some(RequestId::from_bytes(id)),
             metadata: Some("m".repeat(limits::METADATA_BYTES).into()),
-            delays: Delays::new(60_000, 86_400_000).unwrap(),
+            delays: Delays::NONE,
+            also: (1..limits::SET_LOCKS)
+                .map(|n| {
+                    LockName::new(&format!("{n:0>width$}", width = limits::NAME_BYTES)).unwrap()
+                })
+                .collect(),
         };
         let key = || LeaseKey::from_bytes(id);
         bench
