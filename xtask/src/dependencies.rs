@@ -71,6 +71,7 @@ const ABSENT: &[(&str, &[&str])] = &[
 
 /// Programs and tools: only other programs and tools use them.
 const LEAVES: &[&str] = &[
+    "chunk-store",
     "palisade",
     "palisade-draw",
     "palisade-lab",

@@ -21,6 +21,7 @@ pub mod legend;
 pub mod page;
 pub mod style;
 mod text;
+pub mod timeline;
 
 pub use canvas::{Anchor, Canvas, Font, Layer, Mark, Rect, Shape, Text};
 pub use text::{escape, shortened, width, wrapped};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use palisade_core::Ending;
 
-use super::fact::{ChangeKind, Fact};
+use super::fact::{ChangeKind, Fact, LockChange};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident: $label:literal,)*) => {
@@ -41,6 +41,10 @@ counts! {
     grants: "grants",
     /// Shared ones among them.
     shared: "shared",
+    /// Grants of permits.
+    permits: "of permits",
+    /// Ends of a grant that left the lock closed for a time.
+    closed: "locks closed for a time",
     /// Grants that expired.
     expired: "expired",
     /// Grants that an operator revoked.
@@ -80,10 +84,17 @@ counts! {
 impl Counts {
     pub(crate) fn see(&mut self, fact: &Fact) {
         self.facts += 1;
+        if let Fact::Published(LockChange {
+            closed: Some(_), ..
+        }) = fact
+        {
+            self.closed += 1;
+        }
         let counter = match fact {
             Fact::Published(turn) => match turn.what {
                 ChangeKind::Granted(_) => {
                     self.shared += u64::from(turn.phase.is_some());
+                    self.permits += u64::from(turn.slots != 0);
                     &mut self.grants
                 }
                 ChangeKind::Ended(Ending::Expired) => &mut self.expired,
@@ -103,11 +114,11 @@ impl Counts {
             Fact::DiskFull => &mut self.full,
             Fact::Snapshot => &mut self.snapshots,
             Fact::ResourceRecovered {
-                lock: 0,
+                resource: 0,
                 restored: true,
                 ..
             } => &mut self.resource_restores,
-            Fact::ResourceRecovered { lock: 0, .. } => &mut self.resource_restarts,
+            Fact::ResourceRecovered { resource: 0, .. } => &mut self.resource_restarts,
             Fact::FenceLost { .. } => &mut self.fences_lost,
             _ => return,
         };

@@ -5,6 +5,7 @@ use palisade_core::Token;
 
 use super::fact::{ChangeKind, Fact, LockChange};
 use super::plan::{AUTHORITY, RESOURCE};
+use super::port::Belief;
 use super::queue::Event;
 use super::world::{MS, World};
 
@@ -85,21 +86,26 @@ impl World {
         }
     }
 
-    /// Readers may believe together.
+    /// Readers may believe together, and so may the holders of different slots.
     fn believers(&mut self, turn: &LockChange) {
         let LockChange {
             lock,
             client,
             token,
             phase,
+            slots,
             ..
         } = *turn;
+        let together = |belief: &Belief| match slots {
+            0 => belief.shared && phase.is_some(),
+            _ => belief.slots & slots == 0,
+        };
         let believers: Vec<(u8, u64)> = (0..self.plan.clients)
             .filter(|other| *other != client)
             .filter_map(|other| {
                 let port = self.clients[usize::from(other)].port.as_ref()?;
-                let (number, shared) = port.believes(lock)?;
-                (!shared || phase.is_none()).then_some((other, number))
+                let belief = port.believes(lock)?;
+                (!together(&belief)).then_some((other, belief.number))
             })
             .collect();
         if !believers.is_empty() {

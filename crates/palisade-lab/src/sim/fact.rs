@@ -36,6 +36,8 @@ pub enum Fact {
         wait: u64,
         /// Whether it wants to hold the lock with other readers.
         shared: bool,
+        /// How many permits it wants of a semaphore.
+        wanted: u8,
     },
     /// The authority decided an acquire, at once or after a wait.
     Decided {
@@ -49,6 +51,8 @@ pub enum Fact {
         token: Option<u64>,
         /// Whether the grant is shared.
         shared: bool,
+        /// The slots that it holds of a semaphore, one bit each.
+        slots: u64,
         /// For how long its holder may count on it, from now: less than a lease's whole time if it was granted under an
         /// existing lease.
         left: u64,
@@ -64,6 +68,14 @@ pub enum Fact {
         lock: u8,
         /// The client.
         client: u8,
+        /// The request, if it has an id.
+        request: Option<u32>,
+        /// How many permits it wants of a semaphore.
+        wanted: u8,
+        /// The lock-delay that it asks for, in nanoseconds.
+        lock_delay: u64,
+        /// For how long it wants the lock closed to others from the grant, in nanoseconds.
+        at_least_for: u64,
     },
     /// The authority received a release.
     ReleaseTaken {
@@ -121,9 +133,11 @@ pub enum Fact {
         next: u64,
         /// The locks that are held: lock, grant, client.
         live: Vec<(u8, u64, u8)>,
-        /// The requests that wait, in order of arrival, if another node took over and they may be repeated: request,
-        /// lock, until when they wait, and whether they are readers'.
-        orphans: Vec<(u32, u8, u64, bool)>,
+        /// The locks that nobody holds and that are closed: lock, until when, and the length of the lock-delay that
+        /// is running.
+        closed: Vec<(u8, u64, u64)>,
+        /// The requests that wait, in order of arrival, if another node took over and they may be repeated.
+        orphans: Vec<Orphan>,
     },
     /// A copied directory was opened.
     CopyOpened,
@@ -153,7 +167,7 @@ pub enum Fact {
     /// The resource admitted an operation, which is on stable storage.
     Admitted {
         /// The resource.
-        lock: u8,
+        resource: u8,
         /// The client.
         client: u8,
         /// The token.
@@ -164,7 +178,7 @@ pub enum Fact {
     /// The resource's value changed, on stable storage.
     Stored {
         /// The resource.
-        lock: u8,
+        resource: u8,
         /// The token.
         token: u64,
         /// The number of the write within its grant.
@@ -175,7 +189,7 @@ pub enum Fact {
     /// The resource rejected an operation.
     Rejected {
         /// The resource.
-        lock: u8,
+        resource: u8,
         /// The client.
         client: u8,
         /// The token.
@@ -188,7 +202,7 @@ pub enum Fact {
     /// The resource started from its disk.
     ResourceRecovered {
         /// The resource.
-        lock: u8,
+        resource: u8,
         /// Its content.
         value: u128,
         /// The highest token of its fence.
@@ -199,12 +213,12 @@ pub enum Fact {
     /// A resource lost its fence but not its data.
     FenceLost {
         /// The resource.
-        lock: u8,
+        resource: u8,
     },
     /// An operator re-armed a resource's fence.
     Rearmed {
         /// The resource.
-        lock: u8,
+        resource: u8,
         /// The floor.
         floor: u64,
     },
@@ -213,7 +227,7 @@ pub enum Fact {
         /// The client.
         client: u8,
         /// The resource.
-        lock: u8,
+        resource: u8,
         /// The token.
         token: u64,
         /// The element.
@@ -234,6 +248,21 @@ pub enum Fact {
     Ended,
 }
 
+/// A request that waits at a change of leader.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub struct Orphan {
+    /// The request.
+    pub request: u32,
+    /// Its lock.
+    pub lock: u8,
+    /// Until when it waits.
+    pub until: u64,
+    /// Whether it is a reader's.
+    pub shared: bool,
+    /// How many permits it wants of a semaphore.
+    pub wanted: u8,
+}
+
 /// A change of one lock in the authority's log.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub struct LockChange {
@@ -245,8 +274,12 @@ pub struct LockChange {
     pub token: u64,
     /// If it is shared: the token of its phase.
     pub phase: Option<u64>,
+    /// The slots that the grant holds of a semaphore, one bit each.
+    pub slots: u64,
     /// The authority's clock.
     pub at: u64,
+    /// Until when the lock stays closed, if the grant ended so.
+    pub closed: Option<u64>,
     /// The kind of change.
     pub what: ChangeKind,
 }

@@ -35,12 +35,13 @@ mod resource;
 pub(crate) mod rng;
 mod server;
 mod shrink;
+mod target;
 mod worker;
 mod world;
 
 pub use batch::{Batch, Summary, first_violation};
 pub use counts::Counts;
-pub use fact::{ChangeKind, Fact, LockChange};
+pub use fact::{ChangeKind, Fact, LockChange, Orphan};
 pub use mutants::Mutant;
 pub use observer::Violation;
 pub use plan::{Plan, PlannedFault};

@@ -54,6 +54,16 @@ pub enum Mutant {
     ReaderOvertakes,
     /// A writer that becomes a reader keeps its token.
     DowngradeKeepsToken,
+    /// One fence for all slots of a semaphore.
+    OneFenceForAllSlots,
+    /// Of several permits those are granted that are free.
+    PermitsInPart,
+    /// A small request for permits is granted although a larger one waits.
+    SmallOvertakes,
+    /// A lock-delay does not run again after a restart.
+    DelayNotRunAgain,
+    /// A lock is open again as soon as it is released, whatever its grant asked for.
+    ReservationIgnored,
     /// A client id supersedes, whoever shows it.
     PrincipalIgnored,
     /// The effect is a separate step after its check.
@@ -109,7 +119,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 36] = [
+pub const TABLE: [Row; 41] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -235,6 +245,36 @@ pub const TABLE: [Row; 36] = [
         "S7",
         check::PHASES,
         "wrapper of the orderer: the token becomes that of the same lease as writer",
+    ),
+    row(
+        Mutant::OneFenceForAllSlots,
+        "P3",
+        check::REFUSAL,
+        "the worker uses the key of the first slot, whichever slots it has",
+    ),
+    row(
+        Mutant::PermitsInPart,
+        "P4",
+        check::PERMITS,
+        "wrapper of the orderer: a request for more permits than are free becomes one for those",
+    ),
+    row(
+        Mutant::SmallOvertakes,
+        "P6",
+        check::FIFO,
+        "the sessions of waiting requests are hung up when one for fewer permits arrives",
+    ),
+    row(
+        Mutant::DelayNotRunAgain,
+        "D2",
+        check::DELAYS,
+        "the records that a restart begins with say of each running lock-delay that it lasts no time",
+    ),
+    row(
+        Mutant::ReservationIgnored,
+        "H1",
+        check::DELAYS,
+        "wrapper of the orderer: requests reach it without their at-least-for",
     ),
     row(
         Mutant::PrincipalIgnored,

@@ -1,5 +1,7 @@
 //! Injects the faults, and ends them.
 
+use std::sync::atomic::Ordering;
+
 use palisade_core::{LockName, Token};
 use palisade_server::pipeline::Request;
 
@@ -25,7 +27,7 @@ impl World {
             }
             Event::StartAuthority => self.start_authority(),
             Event::StartResource => self.start_resource(),
-            Event::Rearm(lock) => self.rearm(lock),
+            Event::Rearm(resource) => self.rearm(resource),
             Event::FreeDisk => self.authority.disk().fill(false),
             Event::Quiet => self.end_faults(),
             _ => {}
@@ -92,9 +94,10 @@ impl World {
                 self.after(ms * MS, Event::StartResource);
             }
             PlannedFault::LoseFence(lock, ms) => {
-                self.resource.lose_fence(lock);
+                let resource = self.plan.resource_of(lock, ms);
+                self.resource.lose_fence(resource);
                 self.resource_facts();
-                self.after(ms * MS, Event::Rearm(lock));
+                self.after(ms * MS, Event::Rearm(resource));
             }
             PlannedFault::FailAuthorityDisk(call) => self.authority.disk().fail_in(call),
             PlannedFault::FailResourceDisk(call) => self.resource.fail_in(call),
@@ -194,21 +197,21 @@ impl World {
         }
         self.resource_lost = false;
         self.resource_facts();
-        for lock in 0..self.plan.locks {
-            self.after(50 * MS, Event::Rearm(lock));
+        for resource in 0..self.plan.resources() {
+            self.after(50 * MS, Event::Rearm(resource));
         }
     }
 
-    fn rearm(&mut self, lock: u8) {
+    fn rearm(&mut self, resource: u8) {
         let nobody = self.mutant == Some(Mutant::NoOperator);
-        if nobody || !self.resource.is_unarmed(lock) && self.resource.is_up() {
+        if nobody || !self.resource.is_unarmed(resource) && self.resource.is_up() {
             return;
         }
         // Above every token that anybody holds: otherwise the fence would forget its holder's old writes.
         let floor = self.newest.and_then(Token::next).unwrap_or(Token::FIRST);
-        self.resource.rearm(lock, floor);
+        self.resource.rearm(resource, floor);
         self.resource_facts();
-        self.after(50 * MS, Event::Rearm(lock));
+        self.after(50 * MS, Event::Rearm(resource));
     }
 
     fn jump(&mut self, node: u8, ms: i64) {
@@ -223,7 +226,7 @@ impl World {
     fn revoke(&mut self, lock: u8) {
         let believed = (0..self.plan.clients).find_map(|client| {
             let port = self.clients[usize::from(client)].port.as_ref()?;
-            port.believes(lock).map(|(number, _)| number)
+            port.believes(lock).map(|belief| belief.number)
         });
         let (Some(Ok(token)), Ok(lock)) =
             (believed.map(Token::new), LockName::new(&lock_name(lock)))
@@ -247,6 +250,7 @@ impl World {
     /// From now on nothing fails, and everything that was down restarts.
     fn end_faults(&mut self) {
         self.quiet = true;
+        self.workers_quiet.store(true, Ordering::Relaxed);
         self.cuts.clear();
         self.note(Fact::Quiet);
         self.authority.disk().fill(false);
@@ -259,8 +263,8 @@ impl World {
         for client in 0..self.plan.clients {
             self.after(0, Event::StartClient(client));
         }
-        for lock in 0..self.plan.locks {
-            self.after(0, Event::Rearm(lock));
+        for resource in 0..self.plan.resources() {
+            self.after(0, Event::Rearm(resource));
         }
     }
 }

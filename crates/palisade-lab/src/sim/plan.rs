@@ -11,8 +11,10 @@ pub struct Plan {
     pub seed: u64,
     /// The number of client processes, 2 – 4.
     pub clients: u8,
-    /// The number of locks, each with a resource of the same number, 1 – 2.
+    /// The number of locks, 1 – 2. A plain lock has a resource, and a semaphore has one for each of its slots.
     pub locks: u8,
+    /// How many permits each lock has, if it is a semaphore; 0 for a plain lock.
+    pub permits: [u8; LOCKS],
     /// Every clock stays within the 1 % that the deadline rule allows and never jumps. Otherwise rates are 0.5 – 2 and
     /// clocks jump: two clients may then believe at once, and only the fence is judged.
     pub tame: bool,
@@ -23,6 +25,8 @@ pub struct Plan {
     pub led: bool,
     /// Requests for shared grants, per thousand.
     pub readers: u64,
+    /// Requests for exclusive grants with a lock-delay, an at-least-for, or both, per thousand.
+    pub delays: u64,
     /// How long faults happen, in milliseconds.
     pub chaos_ms: u64,
     /// The range of lease times, in milliseconds.
@@ -45,6 +49,10 @@ pub struct Plan {
 
 /// The most client processes.
 pub(crate) const CLIENTS: usize = 4;
+/// The most locks.
+pub(crate) const LOCKS: usize = 2;
+/// The most permits of a semaphore.
+pub(crate) const PERMITS: usize = 4;
 /// Clients, authority, resource.
 pub(crate) const NODES: usize = CLIENTS + 2;
 /// The authority among the nodes.
@@ -154,10 +162,12 @@ impl Plan {
             seed,
             clients,
             locks,
+            permits: permits(seed),
             tame,
             rates_ppm,
             led: Rng::fork(seed, 4).chance(500),
             readers: [0, 300, 600][Rng::fork(seed, 6).below(3) as usize],
+            delays: [0, 0, 400][Rng::fork(seed, 8).below(3) as usize],
             chaos_ms,
             ttl_ms: (ttl, ttl * 2),
             think_ms: (1, think),
@@ -171,6 +181,15 @@ impl Plan {
         plan.faults = faults(rng, &plan);
         plan
     }
+}
+
+/// Most locks are plain.
+fn permits(seed: u64) -> [u8; LOCKS] {
+    let mut rng = Rng::fork(seed, 7);
+    std::array::from_fn(|_| match rng.chance(250) {
+        true => rng.between(2, PERMITS as u64) as u8,
+        false => 0,
+    })
 }
 
 /// Each seed favours a few kinds of faults: a uniform mix would rarely make two of a kind coincide.

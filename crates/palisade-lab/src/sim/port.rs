@@ -19,7 +19,7 @@ use super::mutants::Mutant;
 /// A request to a resource.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
-    pub(crate) lock: u8,
+    pub(crate) resource: u8,
     pub(crate) token: Token,
     pub(crate) op: ResourceOp,
 }
@@ -38,6 +38,16 @@ pub(crate) enum Reply {
     Rejected,
     /// Nothing happened; a retry is safe.
     Unavailable,
+}
+
+/// What a client process believes to hold of a lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Belief {
+    /// The number of its grant.
+    pub(crate) number: u64,
+    pub(crate) shared: bool,
+    /// The slots of a semaphore, one bit each.
+    pub(crate) slots: u64,
 }
 
 /// An outgoing message.
@@ -124,13 +134,17 @@ impl Port {
         drop(waiting);
     }
 
-    /// The grant by which this process believes to hold a lock, and whether it is shared. The question has no effect.
-    pub(crate) fn believes(&self, lock: u8) -> Option<(u64, bool)> {
+    /// The grant by which this process believes to hold a lock. The question has no effect.
+    pub(crate) fn believes(&self, lock: u8) -> Option<Belief> {
         let hand = hold(&self.hand);
         let lease = hand.get(&lock)?;
         let number = lease.grant_id().map_or(lease.token(), |id| id.0);
-        let shared = lease.mode() == LockMode::Shared;
-        (!lease.remaining().is_zero()).then(|| (number.get(), shared))
+        let belief = Belief {
+            number: number.get(),
+            shared: lease.mode() == LockMode::Shared,
+            slots: lease.slots().bits(),
+        };
+        (!lease.remaining().is_zero()).then_some(belief)
     }
 
     pub(crate) fn ask(&self, ask: Ask) -> oneshot::Receiver<Reply> {

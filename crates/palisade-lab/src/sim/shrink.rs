@@ -1,7 +1,7 @@
 //! Shortens a failing schedule: removes everything from the plan that the violation does not need.
 
 use super::mutants::Mutant;
-use super::plan::Plan;
+use super::plan::{LOCKS, Plan};
 use super::{Run, run};
 
 /// The shortest plan found that breaks the same rule, with its traced run.
@@ -35,8 +35,11 @@ pub fn shrink(plan: Plan, mutant: Option<Mutant>) -> (Plan, Run) {
 fn weight(plan: &Plan, run: &Run) -> (usize, u64, usize) {
     let noise = [plan.loss, plan.duplication, plan.spikes];
     let noisy = noise.iter().filter(|permille| **permille > 0).count();
+    let kinds = [plan.delays, plan.readers].into_iter();
+    let kinds = kinds.chain(plan.permits.map(u64::from));
+    let kinds = kinds.filter(|kind| *kind > 0).count() as u64;
     let people = u64::from(plan.clients) + u64::from(plan.locks);
-    (plan.faults.len() + noisy, people, run.trace.len())
+    (plan.faults.len() + noisy, people + kinds, run.trace.len())
 }
 
 /// Plans that are smaller by one thing.
@@ -56,6 +59,9 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     with(&|plan| plan.duplication = 0);
     with(&|plan| plan.spikes = 0);
     with(&|plan| plan.locks = 1);
+    with(&|plan| plan.permits = [0; LOCKS]);
+    with(&|plan| plan.delays = 0);
+    with(&|plan| plan.readers = 0);
     if plan.clients > 2 {
         with(&|plan| plan.clients -= 1);
     }

@@ -4,32 +4,34 @@
 //! that loses updates: read a set, add an element, write the set back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use palisade_client::clock::Clock as _;
-use palisade_client::{Attempt, Caution, Client, GrantRef, Lease, LockMode, Options, Released};
+use palisade_client::{
+    Attempt, Caution, Client, GrantRef, Lease, LockMode, LockRequest, Options, Released,
+};
 use palisade_core::fence::Sequence;
-use palisade_core::{Span, Timestamp, Token};
+use palisade_core::{LockName, Span, Timestamp, Token, slot_key};
 
 use super::clock::{ClientClock, hold};
 use super::fact::Fact;
 use super::mutants::Mutant;
-use super::plan::Plan;
+use super::plan::{LOCKS, PERMITS, Plan};
 use super::port::{Ask, Port, Reply, ResourceOp, Service};
 use super::rng::Rng;
 
 /// Numbers the elements of each resource's set. A set has room for 128.
 #[derive(Debug, Default)]
-pub(crate) struct Elements([AtomicU8; 2]);
+pub(crate) struct Elements([AtomicU8; LOCKS * PERMITS]);
 
 impl Elements {
-    fn next(&self, lock: u8) -> Option<u8> {
-        let next = self.0[usize::from(lock)].fetch_add(1, Ordering::Relaxed);
+    fn next(&self, resource: u8) -> Option<u8> {
+        let next = self.0[usize::from(resource)].fetch_add(1, Ordering::Relaxed);
         if next < 128 {
             return Some(next);
         }
-        self.0[usize::from(lock)].store(128, Ordering::Relaxed);
+        self.0[usize::from(resource)].store(128, Ordering::Relaxed);
         None
     }
 }
@@ -41,6 +43,10 @@ pub(crate) struct Worker {
     pub(crate) rng: Rng,
     pub(crate) plan: Arc<Plan>,
     pub(crate) elements: Arc<Elements>,
+    /// The resources' keys.
+    pub(crate) keys: Arc<[LockName]>,
+    /// Whether the faults are over.
+    pub(crate) quiet: Arc<AtomicBool>,
     pub(crate) mutant: Option<Mutant>,
 }
 
@@ -48,6 +54,8 @@ pub(crate) struct Worker {
 const PATIENCE: Duration = Duration::from_millis(1_500);
 const REPLY_WITHIN: u64 = 300;
 const ATTEMPTS: u8 = 5;
+/// The longest lock-delay and at-least-for, in milliseconds: some leases long, and longer than most restarts.
+const LONGEST_DELAY: u64 = 3_000;
 
 impl Worker {
     pub(crate) async fn work(mut self) {
@@ -86,11 +94,7 @@ impl Worker {
             .client_id(client_name(self.me))
             .ttl(Duration::from_millis(ttl))
             .wait(Duration::from_millis(wait));
-        let wish = if self.rng.chance(self.plan.readers) {
-            wish.shared()
-        } else {
-            wish
-        };
+        let wish = self.kind(lock, wish);
         let attempt = if self.rng.chance(60) {
             // Changes its mind while it waits.
             let patience = self.rng.between(1, ttl);
@@ -116,8 +120,36 @@ impl Worker {
         }
     }
 
+    /// What kind of grant to ask for.
+    fn kind(&mut self, lock: u8, wish: LockRequest) -> LockRequest {
+        let permits = self.plan.permits[usize::from(lock)];
+        if permits > 0 {
+            let wanted = self.rng.between(1, permits.into()) as u32;
+            return wish.permits(wanted).of(permits.into());
+        }
+        if self.rng.chance(self.plan.readers) {
+            return wish.shared();
+        }
+        // After the faults everybody must get a turn, so nobody closes a lock for longer than others wait.
+        let quiet = self.quiet.load(Ordering::Relaxed);
+        if quiet || self.plan.delays == 0 || !self.rng.chance(self.plan.delays) {
+            return wish;
+        }
+        let (lock_delay, at_least_for) = match self.rng.below(3) {
+            0 => (self.rng.between(1, LONGEST_DELAY), 0),
+            1 => (0, self.rng.between(1, LONGEST_DELAY)),
+            _ => (
+                self.rng.between(1, LONGEST_DELAY),
+                self.rng.between(1, LONGEST_DELAY),
+            ),
+        };
+        wish.lock_delay(Duration::from_millis(lock_delay))
+            .at_least_for(Duration::from_millis(at_least_for))
+    }
+
     async fn hold(&mut self, lock: u8, lease: Lease) {
         let (token, mode) = (lease.token(), lease.mode());
+        let resources = self.resources(&lease);
         self.port.note(Fact::Holds {
             client: self.me,
             lock,
@@ -125,9 +157,31 @@ impl Worker {
         });
         hold(&self.port.hand).insert(lock, lease);
         match mode {
-            LockMode::Exclusive | LockMode::Permits(_) => self.use_it(lock, token).await,
-            LockMode::Shared => self.read_it(lock, token).await,
+            LockMode::Exclusive | LockMode::Permits(_) => {
+                self.use_it(lock, token, &resources).await;
+            }
+            LockMode::Shared => {
+                for resource in resources {
+                    self.read_it(lock, token, resource).await;
+                }
+            }
         }
+    }
+
+    /// The resources that a grant is for. Whoever holds permits goes by the keys of its slots.
+    fn resources(&self, lease: &Lease) -> Vec<u8> {
+        let number = |key: LockName| {
+            let found = self.keys.iter().position(|other| *other == key);
+            found.map(|resource| resource as u8)
+        };
+        if lease.slots().is_empty() {
+            return number(lease.lock().clone()).into_iter().collect();
+        }
+        if self.mutant == Some(Mutant::OneFenceForAllSlots) {
+            let first = slot_key(lease.lock(), 1).ok();
+            return first.and_then(number).into_iter().collect();
+        }
+        lease.slot_keys().filter_map(number).collect()
     }
 
     /// A writer becomes a reader. Its last write may still be on its way.
@@ -142,9 +196,12 @@ impl Worker {
     }
 
     /// A reader claims like everybody, and writes nothing.
-    async fn read_it(&mut self, lock: u8, token: Token) {
+    async fn read_it(&mut self, lock: u8, token: Token, resource: u8) {
         for op in [ResourceOp::Claim, ResourceOp::Read, ResourceOp::Read] {
-            if !matches!(self.ask(lock, token, op).await, Some(Reply::Admitted(_))) {
+            if !matches!(
+                self.ask(resource, token, op).await,
+                Some(Reply::Admitted(_))
+            ) {
                 return;
             }
             let (least, most) = self.plan.think_ms;
@@ -166,56 +223,80 @@ impl Worker {
         let Some(wish) = wish else {
             return;
         };
+        let wish = match self.plan.permits[usize::from(lock)] {
+            0 => wish,
+            _ => self.kind(lock, wish),
+        };
         if let Ok(Attempt::Granted(lease)) = wish.attempt().await {
-            let token = lease.token();
+            let (token, resources) = (lease.token(), self.resources(&lease));
             hold(&self.port.hand).insert(lock, lease);
-            self.use_it(lock, token).await;
+            self.use_it(lock, token, &resources).await;
             self.give_back(client, lock).await;
         }
     }
 
-    async fn use_it(&mut self, lock: u8, token: Token) {
+    async fn use_it(&mut self, lock: u8, token: Token, resources: &[u8]) {
         let careless = self.rng.chance(400);
         let claims = self.rng.chance(800);
-        if claims
-            && !matches!(
-                self.ask(lock, token, ResourceOp::Claim).await,
-                Some(Reply::Admitted(_))
-            )
-        {
-            return;
+        for resource in resources.iter().filter(|_| claims) {
+            let claim = self.ask(*resource, token, ResourceOp::Claim).await;
+            if !matches!(claim, Some(Reply::Admitted(_))) {
+                return;
+            }
         }
         for number in 1..=self.rng.between(1, 3) {
-            let Some(Reply::Admitted(before)) = self.ask(lock, token, ResourceOp::Read).await
-            else {
-                return;
-            };
-            let (least, most) = self.plan.think_ms;
-            let think = if self.rng.chance(100) {
-                self.rng.between(most, self.plan.ttl_ms.1)
-            } else {
-                self.rng.between(least, most)
-            };
-            self.sleep(think).await;
-            if !careless && !self.holds(lock) {
-                return;
+            for resource in resources {
+                if self
+                    .add(lock, token, *resource, number, careless)
+                    .await
+                    .is_none()
+                {
+                    return;
+                }
             }
-            let element = self.elements.next(lock);
-            let value = before | element.map_or(0, |element| 1 << element);
-            let Some(sequence) = Sequence::new(number) else {
-                return;
-            };
-            let write = ResourceOp::Write { value, sequence };
-            if !matches!(self.ask(lock, token, write).await, Some(Reply::Admitted(_))) {
-                return;
-            }
-            self.port.note(Fact::Added {
-                client: self.me,
-                lock,
-                token: token.get(),
-                element,
-            });
         }
+    }
+
+    /// Adds an element to a resource's set. `None`: the grant is not good for it any more.
+    async fn add(
+        &mut self,
+        lock: u8,
+        token: Token,
+        resource: u8,
+        number: u64,
+        careless: bool,
+    ) -> Option<()> {
+        let Some(Reply::Admitted(before)) = self.ask(resource, token, ResourceOp::Read).await
+        else {
+            return None;
+        };
+        let (least, most) = self.plan.think_ms;
+        let think = if self.rng.chance(100) {
+            self.rng.between(most, self.plan.ttl_ms.1)
+        } else {
+            self.rng.between(least, most)
+        };
+        self.sleep(think).await;
+        if !careless && !self.holds(lock) {
+            return None;
+        }
+        let element = self.elements.next(resource);
+        let value = before | element.map_or(0, |element| 1 << element);
+        let sequence = Sequence::new(number)?;
+        let write = ResourceOp::Write { value, sequence };
+        if !matches!(
+            self.ask(resource, token, write).await,
+            Some(Reply::Admitted(_))
+        ) {
+            return None;
+        }
+        self.port.note(Fact::Added {
+            client: self.me,
+            resource,
+            token: token.get(),
+            element,
+        });
+        Some(())
     }
 
     fn holds(&self, lock: u8) -> bool {
@@ -238,9 +319,13 @@ impl Worker {
     }
 
     /// Asks the resource until it answers; `None` after the time limit: the outcome is unknown.
-    async fn ask(&mut self, lock: u8, token: Token, op: ResourceOp) -> Option<Reply> {
+    async fn ask(&mut self, resource: u8, token: Token, op: ResourceOp) -> Option<Reply> {
         for _ in 0..ATTEMPTS {
-            let reply = self.port.ask(Ask { lock, token, op });
+            let reply = self.port.ask(Ask {
+                resource,
+                token,
+                op,
+            });
             let end = self.after(REPLY_WITHIN);
             let clock = ClientClock(Arc::clone(&self.port.clock));
             let reply = tokio::select! {

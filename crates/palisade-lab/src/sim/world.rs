@@ -11,6 +11,7 @@
 //! process produced.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_server::pipeline::{Answer, Failure, Request};
@@ -27,7 +28,8 @@ use super::queue::{Event, Queue};
 use super::resource::{Job, Resource};
 use super::rng::Rng;
 use super::server::{Authority, Incoming, ReplyTo};
-use super::worker::{Elements, Worker, lock_name};
+use super::target::Target;
+use super::worker::{Elements, Worker};
 
 /// How long everything may take after the faults end, in milliseconds.
 const QUIET_MS: u64 = 60_000;
@@ -57,6 +59,8 @@ pub(crate) struct World {
     pub(crate) paused_until: [u64; NODES],
     pub(crate) cuts: Vec<(u8, u8, u64)>,
     pub(crate) quiet: bool,
+    /// The same, for the workers.
+    pub(crate) workers_quiet: Arc<AtomicBool>,
     pub(crate) clients: Vec<Client>,
     pub(crate) authority: Authority,
     pub(crate) authority_clock: Arc<MachineClock>,
@@ -67,6 +71,8 @@ pub(crate) struct World {
     pub(crate) resource_boot: u32,
     pub(crate) resource_lost: bool,
     elements: Arc<Elements>,
+    /// The resources' keys.
+    keys: Arc<[LockName]>,
     name: AuthorityId,
     /// The highest issued token: an operator would get this one now.
     pub(crate) newest: Option<Token>,
@@ -100,8 +106,8 @@ impl World {
             })
             .collect();
         let name = AuthorityId::new("sim").map_err(|error| text(&error))?;
-        let locks = (0..plan.locks).map(|lock| LockName::new(&lock_name(lock)));
-        let locks: Vec<LockName> = locks
+        let keys = plan.targets().into_iter().map(Target::key);
+        let keys: Arc<[LockName]> = keys
             .collect::<Result<_, _>>()
             .map_err(|error| text(&error))?;
         let authority_clock = clock(AUTHORITY);
@@ -112,16 +118,18 @@ impl World {
             paused_until: [0; NODES],
             cuts: Vec::new(),
             quiet: false,
+            workers_quiet: Arc::default(),
             clients,
             authority: Authority::new(&plan, Arc::clone(&authority_clock), mutant),
             authority_clock,
             authority_boot: 0,
             syncing: false,
             damaged: false,
-            resource: Resource::new(seed, locks, name.clone(), mutant),
+            resource: Resource::new(seed, Arc::clone(&keys), name.clone(), mutant),
             resource_boot: 0,
             resource_lost: false,
             elements: Arc::default(),
+            keys,
             name,
             newest: None,
             observer,
@@ -313,6 +321,8 @@ impl World {
             ),
             plan: Arc::clone(&self.plan),
             elements: Arc::clone(&self.elements),
+            keys: Arc::clone(&self.keys),
+            quiet: Arc::clone(&self.workers_quiet),
             mutant: self.mutant,
         };
         machine.port = Some(port);

@@ -35,6 +35,8 @@ fn ten_thousand_seeds_break_no_rule() {
     for (what, count) in [
         ("an expiry", counts.expired),
         ("a shared grant", counts.shared),
+        ("a grant of permits", counts.permits),
+        ("a lock that stays closed", counts.closed),
         ("a rejected operation", counts.rejected),
         ("a double belief", counts.overlaps),
         ("a restart", counts.restarts),

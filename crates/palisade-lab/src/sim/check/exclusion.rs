@@ -1,5 +1,5 @@
-//! Mutual exclusion in the log (A1, A8, A9): each lock has at most one live grant, or readers of one phase; only the right
-//! commands end it, and no ended grant is renewed. A client's grant is superseded at its own request only (I5).
+//! Mutual exclusion in the log (A1, A8, A9): each lock has at most one live grant, or readers of one phase, or holders of
+//! permits; only the right commands end it, and no ended grant is renewed. A client's grant is superseded at its own request only (I5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use crate::sim::fact::{ChangeKind, Fact, LockChange};
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Exclusion {
-    /// The live grants of each lock: their clients, and whether they are shared.
+    /// The live grants of each lock: their clients, and whether they may be several.
     live: BTreeMap<u8, BTreeMap<u64, (u8, bool)>>,
-    /// Grants that are shared.
+    /// Grants of readers, and of permits.
     shared: BTreeSet<u64>,
     /// Acquires of each lock by each client that have led to no grant.
     acquires: BTreeMap<(u8, u8), u32>,
@@ -37,7 +37,7 @@ impl Exclusion {
         } = *turn;
         match what {
             ChangeKind::Granted(_) => {
-                let shared = turn.phase.is_some();
+                let shared = turn.phase.is_some() || turn.slots != 0;
                 if let Some(acquires) = self.acquires.get_mut(&(lock, client)) {
                     *acquires = acquires.saturating_sub(1);
                 }
@@ -124,7 +124,7 @@ impl Check for Exclusion {
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Applied(turn) => return self.turn(turn),
-            Fact::AcquireTaken { lock, client } => {
+            Fact::AcquireTaken { lock, client, .. } => {
                 *self.acquires.entry((*lock, *client)).or_default() += 1;
             }
             Fact::ReleaseTaken { token } => drop(self.released.insert(*token)),

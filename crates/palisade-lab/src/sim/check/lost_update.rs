@@ -1,4 +1,4 @@
-//! No lost update (F1, F2, F4, F5, F7): an element with an acknowledged addition stays in its set, whatever clocks,
+//! No lost update (F1, F2, F4, F5, F7): an element with an acknowledged addition stays in its set, whatever cresources,
 //! holders and the authority do.
 
 use std::collections::BTreeMap;
@@ -23,22 +23,22 @@ struct Set {
 }
 
 impl LostUpdate {
-    fn is_now(&mut self, lock: u8, value: u128, what: &str) -> Result<(), String> {
-        let set = self.sets.entry(lock).or_default();
+    fn is_now(&mut self, resource: u8, value: u128, what: &str) -> Result<(), String> {
+        let set = self.sets.entry(resource).or_default();
         set.value = value;
         set.stored |= value;
-        set.check(lock, what)
+        set.check(resource, what)
     }
 }
 
 impl Set {
-    fn check(&self, lock: u8, what: &str) -> Result<(), String> {
+    fn check(&self, resource: u8, what: &str) -> Result<(), String> {
         let lost = self.acknowledged & !self.value;
         if lost == 0 {
             return Ok(());
         }
         Err(format!(
-            "acknowledged element {} of resource {lock} is gone after {what}",
+            "acknowledged element {} of resource {resource} is gone after {what}",
             lost.trailing_zeros()
         ))
     }
@@ -52,35 +52,39 @@ impl Check for LostUpdate {
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Stored {
-                lock,
+                resource,
                 token,
                 sequence,
                 value,
-            } => self.is_now(*lock, *value, &format!("write {sequence} of token {token}")),
+            } => self.is_now(
+                *resource,
+                *value,
+                &format!("write {sequence} of token {token}"),
+            ),
             Fact::Added {
-                lock,
+                resource,
                 element: Some(element),
                 ..
             } => {
-                let set = self.sets.entry(*lock).or_default();
+                let set = self.sets.entry(*resource).or_default();
                 if set.before_restore & 1 << element == 0 {
                     set.acknowledged |= 1 << element;
                 }
-                set.check(*lock, "its own acknowledgement")
+                set.check(*resource, "its own acknowledgement")
             }
             Fact::ResourceRecovered {
-                lock,
+                resource,
                 value,
                 restored,
                 ..
             } => {
                 if *restored {
                     // A backup lacks the later elements.
-                    let set = self.sets.entry(*lock).or_default();
+                    let set = self.sets.entry(*resource).or_default();
                     set.acknowledged &= value;
                     set.before_restore |= set.stored & !value;
                 }
-                self.is_now(*lock, *value, "the restart")
+                self.is_now(*resource, *value, "the restart")
             }
             _ => Ok(()),
         }

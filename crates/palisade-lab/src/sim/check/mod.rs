@@ -1,6 +1,7 @@
 //! The rules that must hold in every run, one per file. A checker sees only facts, never the code under test.
 
 mod belief;
+mod delays;
 mod durability;
 mod early_expiry;
 mod exclusion;
@@ -8,10 +9,12 @@ mod fifo;
 mod full_disk;
 mod liveness;
 mod lost_update;
+mod permits;
 mod phases;
 mod presence;
 mod refusal;
 mod resurrection;
+mod slot_table;
 mod token_order;
 
 use super::fact::Fact;
@@ -28,6 +31,8 @@ pub(crate) trait Check {
 
 pub(crate) const EXCLUSION: &str = "mutual exclusion in the log";
 pub(crate) const PHASES: &str = "phases and their tokens";
+pub(crate) const PERMITS: &str = "slots of a semaphore";
+pub(crate) const DELAYS: &str = "closed for its time";
 pub(crate) const TOKEN_ORDER: &str = "token order";
 pub(crate) const EARLY_EXPIRY: &str = "no early expiry";
 pub(crate) const PRESENCE: &str = "work is not absence";
@@ -45,16 +50,18 @@ pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
     let mut all: Vec<Box<dyn Check>> = vec![
         Box::<exclusion::Exclusion>::default(),
         Box::<phases::Phases>::default(),
+        Box::new(permits::Permits::new(plan)),
+        Box::<delays::Delays>::default(),
         Box::<token_order::TokenOrder>::default(),
         Box::<early_expiry::EarlyExpiry>::default(),
         Box::<presence::Presence>::default(),
-        Box::<fifo::Fifo>::default(),
+        Box::new(fifo::Fifo::new(plan)),
         Box::<durability::Durability>::default(),
         Box::<full_disk::FullDisk>::default(),
         Box::new(belief::Belief::new(plan.tame)),
         Box::<lost_update::LostUpdate>::default(),
         Box::<resurrection::Resurrection>::default(),
-        Box::<refusal::Refusal>::default(),
+        Box::new(refusal::Refusal::new(plan)),
         Box::new(liveness::Liveness::new(plan.clients)),
     ];
     all.retain(|check| only.is_none_or(|only| check.name() == only));

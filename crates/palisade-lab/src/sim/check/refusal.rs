@@ -1,32 +1,68 @@
-//! The newest holder is never rejected because of an older grant (A2, A4, A5, F6, F10). An operator's floor after a
-//! lost fence is not a grant; it may reject earlier holders.
+//! The newest holder is never rejected because of an older grant (A2, A4, A5, F6, F10), nor because of a grant of another
+//! lock or another slot (P3). An operator's floor after a lost fence is not a grant; it may reject earlier holders.
 
 use palisade_core::Code;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
 use crate::sim::fact::{ChangeKind, Fact};
+use crate::sim::plan::Plan;
+use crate::sim::target::Target;
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Refusal {
-    /// The position of each token in the order of the grants.
-    places: BTreeMap<u64, u64>,
+    /// What each resource is for.
+    targets: Vec<Target>,
+    /// The grant of each token.
+    places: BTreeMap<u64, Place>,
     grants: u64,
     /// Every floor at which an operator armed a resource: a crash may bring an earlier one back.
     floors: BTreeSet<(u8, u64)>,
 }
 
+/// A grant, or a phase.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Its position in the order of the grants.
+    position: u64,
+    lock: u8,
+    slots: u64,
+}
+
 impl Refusal {
-    fn stale(&self, lock: u8, token: u64, highest: Option<u64>) -> Result<(), String> {
-        let place = |token: u64| self.places.get(&token);
-        let is_floor = highest.is_some_and(|highest| self.floors.contains(&(lock, highest)));
-        if is_floor || highest.and_then(place) > place(token) {
-            return Ok(());
+    pub(crate) fn new(plan: &Plan) -> Refusal {
+        Refusal {
+            targets: plan.targets(),
+            places: BTreeMap::new(),
+            grants: 0,
+            floors: BTreeSet::new(),
         }
-        Err(format!(
-            "resource {lock} rejected token {token} because of token {highest:?}, which is an older grant"
-        ))
+    }
+
+    fn stale(&self, resource: u8, token: u64, highest: Option<u64>) -> Result<(), String> {
+        let place = |token: u64| self.places.get(&token);
+        let is_floor = highest.is_some_and(|highest| self.floors.contains(&(resource, highest)));
+        let by = highest.and_then(place);
+        let position = |place: &Place| place.position;
+        if !is_floor && by.map(position) <= place(token).map(position) {
+            return Err(format!(
+                "resource {resource} rejected token {token} because of token {highest:?}, which is an older grant"
+            ));
+        }
+        let target = self.targets[usize::from(resource)];
+        if !is_floor && by.is_some_and(|by| !by.is_of(target)) {
+            return Err(format!(
+                "resource {resource} rejected token {token} because of token {highest:?}, which is no grant of {target:?} (P3)"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn is_of(&self, target: Target) -> bool {
+        let slot = target.slot.map_or(0, |slot| 1 << (slot - 1));
+        self.lock == target.lock && self.slots & slot == slot
     }
 }
 
@@ -40,25 +76,33 @@ impl Check for Refusal {
             Fact::Applied(turn) if matches!(turn.what, ChangeKind::Granted(_)) => {
                 self.grants += 1;
                 // A fence sees the token of the phase; that of a phase that goes on keeps its place.
-                let place = self.grants;
+                let place = Place {
+                    position: self.grants,
+                    lock: turn.lock,
+                    slots: turn.slots,
+                };
                 match turn.phase {
                     None => drop(self.places.insert(turn.token, place)),
                     Some(phase) if phase == turn.token => drop(self.places.insert(phase, place)),
                     Some(phase) => drop(self.places.entry(phase).or_insert(place)),
                 }
             }
-            Fact::Rearmed { lock, floor } => drop(self.floors.insert((*lock, *floor))),
+            Fact::Rearmed { resource, floor } => drop(self.floors.insert((*resource, *floor))),
             Fact::Rejected {
-                lock,
+                resource,
                 token,
                 highest,
                 code,
                 ..
             } => match *code {
-                Code::Stale => return self.stale(*lock, *token, *highest),
+                Code::Stale => return self.stale(*resource, *token, *highest),
                 // A late duplicate of the holder's own write.
                 Code::SequenceStale => {}
-                code => return Err(format!("resource {lock} rejected token {token}: {code}")),
+                code => {
+                    return Err(format!(
+                        "resource {resource} rejected token {token}: {code}"
+                    ));
+                }
             },
             _ => {}
         }

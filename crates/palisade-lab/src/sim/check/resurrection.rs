@@ -22,20 +22,26 @@ struct Set {
 }
 
 impl Resurrection {
-    fn stored(&mut self, lock: u8, token: u64, sequence: u64, value: u128) -> Result<(), String> {
-        if !self.writes.insert((lock, token, sequence)) {
+    fn stored(
+        &mut self,
+        resource: u8,
+        token: u64,
+        sequence: u64,
+        value: u128,
+    ) -> Result<(), String> {
+        if !self.writes.insert((resource, token, sequence)) {
             return Err(format!(
-                "write {sequence} of token {token} took effect twice at resource {lock}"
+                "write {sequence} of token {token} took effect twice at resource {resource}"
             ));
         }
-        let set = self.sets.entry(lock).or_default();
+        let set = self.sets.entry(resource).or_default();
         set.stored |= value;
         let back = value & set.gone;
         if back == 0 {
             return Ok(());
         }
         Err(format!(
-            "a restore removed element {} of resource {lock}, but write {sequence} of token {token} brings it back",
+            "a restore removed element {} of resource {resource}, but write {sequence} of token {token} brings it back",
             back.trailing_zeros()
         ))
     }
@@ -49,18 +55,18 @@ impl Check for Resurrection {
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Stored {
-                lock,
+                resource,
                 token,
                 sequence,
                 value,
-            } => self.stored(*lock, *token, *sequence, *value),
+            } => self.stored(*resource, *token, *sequence, *value),
             Fact::ResourceRecovered {
-                lock,
+                resource,
                 value,
                 restored: true,
                 ..
             } => {
-                let set = self.sets.entry(*lock).or_default();
+                let set = self.sets.entry(*resource).or_default();
                 set.gone |= set.stored & !value;
                 Ok(())
             }

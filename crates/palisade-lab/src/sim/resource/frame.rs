@@ -5,9 +5,9 @@ use palisade_core::{AuthorityId, LockName, Token};
 
 use super::Object;
 
-/// The state of one resource in a frame: lock, flags (fence exists, authority bound, lock bound, mark exists, written,
+/// The state of one resource in a frame: its number, flags (fence exists, authority bound, lock bound, mark exists, written,
 /// numbered), token, sequence, value.
-pub(super) fn write(lock: u8, object: &Object) -> Vec<u8> {
+pub(super) fn write(resource: u8, object: &Object) -> Vec<u8> {
     let fence = object.fence.clone().unwrap_or_default();
     let (token, written) = fence.mark.map_or((0, Written::Nothing), |mark| {
         (mark.token.get(), mark.written)
@@ -28,7 +28,7 @@ pub(super) fn write(lock: u8, object: &Object) -> Vec<u8> {
         .zip(flags)
         .map(|(bit, set)| u8::from(set) << bit)
         .sum();
-    let mut frame = vec![lock, flags];
+    let mut frame = vec![resource, flags];
     frame.extend_from_slice(&token.to_le_bytes());
     frame.extend_from_slice(&sequence.to_le_bytes());
     frame.extend_from_slice(&object.value.to_le_bytes());
@@ -40,8 +40,8 @@ pub(super) fn read(
     names: (&AuthorityId, &[LockName]),
     objects: &mut [Object],
 ) -> Option<()> {
-    let (authority, locks) = names;
-    let ([lock, flags], rest) = frame.split_first_chunk()?;
+    let (authority, keys) = names;
+    let ([resource, flags], rest) = frame.split_first_chunk()?;
     let (token, rest) = rest.split_first_chunk()?;
     let (sequence, rest) = rest.split_first_chunk()?;
     let value = u128::from_le_bytes(*rest.first_chunk()?);
@@ -55,13 +55,13 @@ pub(super) fn read(
         Ok(token) if has(3) => Some(Mark { token, written }),
         _ => None,
     };
-    let name = locks.get(usize::from(*lock))?;
+    let name = keys.get(usize::from(*resource))?;
     let fence = FenceState {
         authority: has(1).then(|| authority.clone()),
         lock: has(2).then(|| name.clone()),
         mark,
     };
-    *objects.get_mut(usize::from(*lock))? = Object {
+    *objects.get_mut(usize::from(*resource))? = Object {
         fence: has(0).then_some(fence),
         value,
     };

@@ -44,7 +44,7 @@ struct Object {
 pub(crate) struct Resource {
     mutant: Option<Mutant>,
     authority: AuthorityId,
-    locks: Vec<LockName>,
+    keys: Arc<[LockName]>,
     storage: SimStorage,
     backup: Option<SimStorage>,
     restores: u8,
@@ -70,7 +70,7 @@ struct PendingOperation {
 }
 
 struct Effect {
-    lock: u8,
+    resource: u8,
     value: u128,
     to: ReplyTo,
     stored: Fact,
@@ -79,14 +79,14 @@ struct Effect {
 impl Resource {
     pub(crate) fn new(
         seed: u64,
-        locks: Vec<LockName>,
+        keys: Arc<[LockName]>,
         authority: AuthorityId,
         mutant: Option<Mutant>,
     ) -> Resource {
         Resource {
             mutant,
             authority,
-            locks,
+            keys,
             storage: SimStorage::new(seed),
             backup: None,
             restores: 0,
@@ -114,17 +114,17 @@ impl Resource {
             fence: Some(FenceState::default()),
             value: 0,
         };
-        let mut objects = vec![fresh; self.locks.len()];
-        let names = (&self.authority, self.locks.as_slice());
+        let mut objects = vec![fresh; self.keys.len()];
+        let names = (&self.authority, &*self.keys);
         opened
             .replay(|_, frame| {
                 read(frame, names, &mut objects)
                     .ok_or_else(|| "a frame of an unknown form".to_owned())
             })
             .map_err(|error| error.to_string())?;
-        for (lock, object) in (0..).zip(&objects) {
+        for (resource, object) in (0..).zip(&objects) {
             self.facts.push(Fact::ResourceRecovered {
-                lock,
+                resource,
                 value: object.value,
                 highest: object.highest(),
                 restored,
@@ -139,7 +139,7 @@ impl Resource {
         });
         if restored && self.mutant != Some(Mutant::RestoredFenceServed) {
             // A backup's data is refused until the fence is re-armed (F7).
-            (0..self.locks.len() as u8).for_each(|lock| self.lose_fence(lock));
+            (0..self.keys.len() as u8).for_each(|resource| self.lose_fence(resource));
         }
         Ok(())
     }
@@ -206,38 +206,38 @@ impl Resource {
     }
 
     /// One resource loses its fence but not its data.
-    pub(crate) fn lose_fence(&mut self, lock: u8) {
+    pub(crate) fn lose_fence(&mut self, resource: u8) {
         let served = self.mutant == Some(Mutant::LostFenceServed);
-        if self.replace_fence(lock, served.then(FenceState::default)) {
-            self.facts.push(Fact::FenceLost { lock });
+        if self.replace_fence(resource, served.then(FenceState::default)) {
+            self.facts.push(Fact::FenceLost { resource });
         }
     }
 
     /// An operator re-arms a lost fence with a token that the authority just issued.
-    pub(crate) fn rearm(&mut self, lock: u8, floor: Token) {
+    pub(crate) fn rearm(&mut self, resource: u8, floor: Token) {
         let with = Rearm {
             floor,
             authority: Some(&self.authority),
             lower_from: None,
         };
-        if self.is_unarmed(lock)
+        if self.is_unarmed(resource)
             && let Ok(armed) = FenceState::default().rearmed(&with)
-            && self.replace_fence(lock, Some(armed))
+            && self.replace_fence(resource, Some(armed))
         {
             let floor = floor.get();
-            self.facts.push(Fact::Rearmed { lock, floor });
+            self.facts.push(Fact::Rearmed { resource, floor });
         }
     }
 
     /// Whether a resource waits for its operator.
-    pub(crate) fn is_unarmed(&self, lock: u8) -> bool {
-        let lost = |process: &Process| process.objects[usize::from(lock)].fence.is_none();
+    pub(crate) fn is_unarmed(&self, resource: u8) -> bool {
+        let lost = |process: &Process| process.objects[usize::from(resource)].fence.is_none();
         self.process.as_ref().is_some_and(lost)
     }
 
     /// `true` if the change was attempted: a disk that failed meanwhile may have the new fence or not, which the next
     /// operation finds out.
-    fn replace_fence(&mut self, lock: u8, fence: Option<FenceState>) -> bool {
+    fn replace_fence(&mut self, resource: u8, fence: Option<FenceState>) -> bool {
         let Some(process) = &mut self.process else {
             return false;
         };
@@ -245,9 +245,9 @@ impl Resource {
         if process.under_way.is_some() {
             return false;
         }
-        let object = &mut process.objects[usize::from(lock)];
+        let object = &mut process.objects[usize::from(resource)];
         object.fence = fence;
-        let frame = write(lock, object);
+        let frame = write(resource, object);
         let _ = process.wal.commit(&frame);
         true
     }
@@ -269,7 +269,7 @@ impl Resource {
             return false;
         };
         let put_off = process.late.len();
-        let object = &mut process.objects[usize::from(ask.lock)];
+        let object = &mut process.objects[usize::from(ask.resource)];
         let reply = match verdict {
             None => Some(Reply::Unavailable),
             Some(Verdict::Reject(_)) => Some(Reply::Rejected),
@@ -281,15 +281,15 @@ impl Resource {
                 match ask.op {
                     ResourceOp::Write { value, sequence } => {
                         let stored = Fact::Stored {
-                            lock: ask.lock,
+                            resource: ask.resource,
                             token: ask.token.get(),
                             sequence: sequence.get(),
                             value,
                         };
                         if self.mutant == Some(Mutant::EffectApart) {
-                            let lock = ask.lock;
+                            let resource = ask.resource;
                             process.late.push_back(Effect {
-                                lock,
+                                resource,
                                 value,
                                 to,
                                 stored,
@@ -307,13 +307,13 @@ impl Resource {
         };
         let frame = match self.mutant {
             Some(Mutant::FenceApart) => write(
-                ask.lock,
+                ask.resource,
                 &Object {
                     fence: Some(FenceState::default()),
                     value: object.value,
                 },
             ),
-            _ => write(ask.lock, object),
+            _ => write(ask.resource, object),
         };
         process.under_way = Some(PendingOperation {
             frame,
@@ -333,14 +333,14 @@ impl Resource {
             return;
         };
         let Effect {
-            lock,
+            resource,
             value,
             to,
             stored,
         } = effect;
-        let object = &mut process.objects[usize::from(lock)];
+        let object = &mut process.objects[usize::from(resource)];
         object.value = value;
-        if process.wal.commit(&write(lock, object)).is_ok() {
+        if process.wal.commit(&write(resource, object)).is_ok() {
             self.facts.push(stored);
             self.out.push((to, Reply::Admitted(value)));
         }
@@ -364,13 +364,13 @@ impl Resource {
         let object = self
             .process
             .as_ref()
-            .map(|process| &process.objects[usize::from(ask.lock)]);
+            .map(|process| &process.objects[usize::from(ask.resource)]);
         let Some(fence) = object.and_then(|object| object.fence.as_ref()) else {
             return (None, Vec::new());
         };
         let pass = Pass::new(ask.token)
             .by(&self.authority)
-            .of(&self.locks[usize::from(ask.lock)]);
+            .of(&self.keys[usize::from(ask.resource)]);
         let (op, name) = match ask.op {
             ResourceOp::Claim => (Op::Claim, "claim"),
             ResourceOp::Read => (Op::Read, "read"),
@@ -388,17 +388,17 @@ impl Resource {
             }
             (_, _, verdict) => verdict,
         };
-        let (lock, token) = (ask.lock, ask.token.get());
+        let (resource, token) = (ask.resource, ask.token.get());
         let fact = match &verdict {
             Verdict::Reject(reject) => Fact::Rejected {
-                lock,
+                resource,
                 client,
                 token,
                 highest: fence.highest().map(Token::get),
                 code: reject.code(),
             },
             _ => Fact::Admitted {
-                lock,
+                resource,
                 client,
                 token,
                 op: name,

@@ -13,7 +13,7 @@ use palisade_server::pipeline::orderer::Orderer;
 
 use super::id_map::IdMap;
 use super::process::{Caller, session};
-use super::{ReplyTo, index, turn};
+use super::{ReplyTo, index, turn, wanted};
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
 
@@ -40,6 +40,7 @@ struct Asked {
     lock: u8,
     client: u8,
     shared: bool,
+    wanted: u8,
 }
 
 /// The caller of the followed request, and how long it is willing to wait in nanoseconds.
@@ -136,6 +137,7 @@ impl Follower {
                 lock: index(&acquire.lock),
                 client: index(&acquire.client),
                 shared: acquire.mode == LockMode::Shared,
+                wanted: wanted(acquire.mode),
             }),
             _ => None,
         };
@@ -197,6 +199,7 @@ impl Follower {
             at,
             wait,
             shared: of.shared,
+            wanted: of.wanted,
         })
     }
 
@@ -208,13 +211,14 @@ impl Follower {
         outcome: &Outcome,
         ids: &mut IdMap,
     ) -> Fact {
-        let (token, left) = match outcome {
+        let (token, slots, left) = match outcome {
             Outcome::Granted(granted) => {
                 ids.granted(Some(request), granted);
                 let left = granted.valid_for.as_nanos() - granted.waited.as_nanos();
-                (Some(ids.outward(granted.number()).get()), left)
+                let token = ids.outward(granted.number()).get();
+                (Some(token), granted.slots.bits(), left)
             }
-            _ => (None, 0),
+            _ => (None, 0, 0),
         };
         let request = ids.number(request);
         self.waiting.remove(&request);
@@ -225,6 +229,7 @@ impl Follower {
             at,
             token,
             shared,
+            slots,
             left,
         }
     }

@@ -11,6 +11,8 @@ pub(crate) struct IdMap {
     requests: HashMap<RequestId, u32>,
     /// Lease keys by token, for the release that names no grant.
     keys: BTreeMap<u64, LeaseKey>,
+    /// The slots of each grant: an event does not name them.
+    slots: BTreeMap<u64, u64>,
     /// The lock of each request.
     asked: HashMap<RequestId, LockName>,
     /// The phases of shared grants by lock, and the lock of each grant, for two more.
@@ -35,6 +37,7 @@ impl IdMap {
         IdMap {
             requests: HashMap::new(),
             keys: BTreeMap::new(),
+            slots: BTreeMap::new(),
             asked: HashMap::new(),
             phases: BTreeMap::new(),
             locks: BTreeMap::new(),
@@ -64,6 +67,7 @@ impl IdMap {
     pub(crate) fn granted(&mut self, request: Option<RequestId>, granted: &Granted) {
         let number = granted.number();
         self.keys.insert(number.get(), granted.key);
+        self.slots.insert(number.get(), granted.slots.bits());
         if let Some(lock) = request.and_then(|request| self.asked.get(&request)) {
             self.of_lock(lock.clone(), number, granted);
         }
@@ -84,6 +88,11 @@ impl IdMap {
             }
             Some(_) => drop(self.phases.entry(lock).or_insert(granted.token)),
         }
+    }
+
+    /// The slots of a grant, one bit each.
+    pub(crate) fn slots(&self, number: Token) -> u64 {
+        self.slots.get(&number.get()).copied().unwrap_or(0)
     }
 
     /// The token of the first shared phase of a grant's lock.

@@ -26,7 +26,7 @@ use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
 
 use super::clock::MachineClock;
-use super::fact::{ChangeKind, Fact, LockChange};
+use super::fact::{ChangeKind, Fact, LockChange, Orphan};
 use super::mutants::Mutant;
 use super::plan::Plan;
 use super::rng::Rng;
@@ -118,6 +118,10 @@ impl Authority {
             let recovered = self.recovered(&machine, restored, &waiting);
             self.facts.push(recovered);
         }
+        let machine = match self.mutant {
+            Some(Mutant::DelayNotRunAgain) => seams::forget_lock_delays(&machine)?,
+            _ => machine,
+        };
         let mut process = Process::new(machine, wal, self.clock.nanos(), self.mutant);
         let grace = returning && self.mutant != Some(Mutant::NoGrace);
         let away = if led { Away::Led } else { Away::Restarted };
@@ -155,18 +159,29 @@ impl Authority {
             })
             .collect();
         live.sort_unstable();
+        let closed = machine.records().filter_map(|record| match record {
+            Record::Kept(kept) => {
+                let (until, delay) = kept.closed?;
+                Some((index(&kept.lock), until.as_nanos(), delay.as_nanos()))
+            }
+            _ => None,
+        });
+        let mut closed: Vec<(u8, u64, u64)> = closed.collect();
+        closed.sort_unstable();
         Fact::Recovered {
             at: machine.now().as_nanos(),
             restored,
             next: machine.next_token().map_or(u64::MAX, |token| token.get()),
             live,
+            closed,
             orphans: waiting
                 .iter()
-                .map(|waiter| {
-                    let request = self.ids.number(waiter.request);
-                    let shared = waiter.mode == LockMode::Shared;
-                    let until = waiter.deadline.as_nanos();
-                    (request, index(&waiter.lock), until, shared)
+                .map(|waiter| Orphan {
+                    request: self.ids.number(waiter.request),
+                    lock: index(&waiter.lock),
+                    until: waiter.deadline.as_nanos(),
+                    shared: waiter.mode == LockMode::Shared,
+                    wanted: wanted(waiter.mode),
                 })
                 .collect(),
         }
@@ -272,8 +287,8 @@ impl Authority {
             Request::Renew { grant, .. } => grant.token,
             _ => None,
         };
-        if self.mutant == Some(Mutant::ReaderOvertakes) {
-            overtake(process, &request, &mut self.ids);
+        if let Some(mutant) = self.mutant {
+            overtake(mutant, process, &request, &mut self.ids);
         }
         let orderer = &mut process.orderer;
         let stolen = seams::stranger(&request, self.mutant, orderer.machine(), orderer.now());
@@ -462,6 +477,11 @@ pub(crate) fn index(name: &str) -> u8 {
         .map_or(0, |digit| digit.wrapping_sub(b'0'))
 }
 
+/// How many permits a request wants of a semaphore.
+pub(crate) fn wanted(mode: LockMode) -> u8 {
+    mode.permits().map_or(0, |permits| permits.wanted() as u8)
+}
+
 /// How long the absence was, if it was too short to matter to every lease.
 fn pause(away: Away) -> Option<u64> {
     match away {
@@ -470,16 +490,21 @@ fn pause(away: Away) -> Option<u64> {
     }
 }
 
-/// A mutant: writers that wait lose their places when a reader comes.
-fn overtake(process: &mut Process, request: &Request, ids: &mut IdMap) {
+/// Mutants: writers that wait lose their places when a reader comes, and so do requests for more permits when one for
+/// fewer comes.
+fn overtake(mutant: Mutant, process: &mut Process, request: &Request, ids: &mut IdMap) {
     let Request::Acquire(wish) = request else {
         return;
     };
-    if wish.mode == LockMode::Exclusive {
-        return;
-    }
+    let loses = |waiter: &WaiterRecord| match mutant {
+        Mutant::ReaderOvertakes => {
+            wish.mode == LockMode::Shared && waiter.mode == LockMode::Exclusive
+        }
+        Mutant::SmallOvertakes => wanted(wish.mode) < wanted(waiter.mode),
+        _ => false,
+    };
     for waiter in waiting(process.orderer.machine()) {
-        if waiter.mode == LockMode::Exclusive && waiter.lock == wish.lock {
+        if waiter.lock == wish.lock && loses(&waiter) {
             let number = ids.number(waiter.request);
             if let Some(session) = process.follower.session_of(number) {
                 process.orderer.hang_up(session);
@@ -498,7 +523,14 @@ fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChange> {
         client: index(&event.client),
         token: outward(number),
         phase: event.shared.map(|_| outward(event.token)),
+        slots: ids.slots(number),
         at: event.at.as_nanos(),
+        closed: match &event.change {
+            Change::Ended { delayed, .. } => {
+                delayed.map(|delayed| event.at.after(delayed).as_nanos())
+            }
+            _ => None,
+        },
         what: match &event.change {
             Change::Granted { ttl } => ChangeKind::Granted(ttl.span().as_nanos()),
             Change::Ended { how, .. } => ChangeKind::Ended(*how),

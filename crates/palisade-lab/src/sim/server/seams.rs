@@ -1,16 +1,16 @@
 //! The places where mutants act: between the clients and the orderer, and between the orderer and its clocks.
 
-use palisade_core::machine::WaiterRecord;
+use palisade_core::machine::{Record, WaiterRecord};
 use palisade_core::{
-    Acquire, Away, Command, Ending, GrantId, GrantRef, Granted, Machine, Outcome, Principal,
-    Renewed, Span, Timestamp, Token, Ttl, Under,
+    Acquire, Away, Command, Delays, Ending, GrantId, GrantRef, Granted, LockMode, LockName,
+    Machine, Outcome, Permits, Principal, Renewed, Span, Timestamp, Token, Ttl, Under,
 };
 use palisade_server::pipeline::orderer::{Moment, Orderer};
 use palisade_server::pipeline::{Answer, Asked, Request};
 
 use super::id_map::IdMap;
-use super::index;
 use super::process::Caller;
+use super::{index, wanted};
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
 
@@ -30,6 +30,13 @@ pub(super) fn inward(
             ids.arrived(wish.request, &wish.lock);
             if mutant == Some(Mutant::WaiterUnchecked) {
                 wish.wait = wish.wait.map(|wait| wait.plus(NO_END));
+            }
+            if mutant == Some(Mutant::PermitsInPart) {
+                wish.mode = in_part(wish.mode, &wish.lock, machine, at);
+            }
+            if mutant == Some(Mutant::ReservationIgnored) {
+                let lock_delay_ms = wish.delays.lock_delay().as_nanos() / 1_000_000;
+                wish.delays = Delays::new(lock_delay_ms, 0).unwrap_or_default();
             }
             Request::Acquire(wish)
         }
@@ -56,6 +63,36 @@ pub(super) fn inward(
         },
         other => other,
     }
+}
+
+/// A mutant: a request for more permits than are free becomes one for those that are.
+fn in_part(mode: LockMode, lock: &LockName, machine: &Machine, at: Timestamp) -> LockMode {
+    let LockMode::Permits(permits) = mode else {
+        return mode;
+    };
+    let holders = machine.view(lock, at).map(|view| view.readers);
+    let taken: u32 = holders
+        .iter()
+        .flatten()
+        .map(|holder| holder.slots.count())
+        .sum();
+    let free = permits.of().saturating_sub(taken);
+    match Permits::new(permits.wanted().min(free), permits.of()) {
+        Ok(fewer) => LockMode::Permits(fewer),
+        Err(_) => mode,
+    }
+}
+
+/// A mutant: the machine that a restart finds does not know how long the running lock-delays are, so `Grace` lets them
+/// end when they would have ended.
+pub(super) fn forget_lock_delays(machine: &Machine) -> Result<Machine, String> {
+    let records = machine.records().map(|mut record| {
+        if let Record::Kept(kept) = &mut record {
+            kept.closed = kept.closed.map(|(until, _)| (until, Span::ZERO));
+        }
+        record
+    });
+    Machine::restore(0, records).map_err(|corrupt| corrupt.to_string())
 }
 
 fn named(grant: GrantRef, ids: &IdMap) -> GrantRef {
@@ -189,6 +226,10 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
         Request::Acquire(wish) => Some(Fact::AcquireTaken {
             lock: index(&wish.lock),
             client: index(&wish.client),
+            request: wish.request.map(|request| ids.number(request)),
+            wanted: wanted(wish.mode),
+            lock_delay: wish.delays.lock_delay().as_nanos(),
+            at_least_for: wish.delays.at_least_for().as_nanos(),
         }),
         Request::Release(grant) => {
             let token = grant.token?.get();

@@ -176,20 +176,20 @@ fn commands() -> Vec<Command> {
         Command::Expire,
         Command::Grace(Away::Paused(Span::from_millis(250))),
         Command::Grace(Away::Stalled),
-        Command::Configure(LIMITS),
-        Command::Leap { by: 1 << 44 },
-        Command::Grace(Away::Restarted),
         Command::Acquire(Acquire {
             also: [lock("u"), lock("v")].into(),
             metadata: Some("host-9".into()),
-            ..acquire("t", "nine", new_lease(8))
+            ..acquire("t2", "twelve", new_lease(18))
         }),
         Command::Acquire(Acquire {
             also: [lock("w")].into(),
             wait,
             request: Some(id(11)),
-            ..acquire("v", "ten", new_lease(9))
+            ..acquire("v", "thirteen", new_lease(19))
         }),
+        Command::Configure(LIMITS),
+        Command::Leap { by: 1 << 44 },
+        Command::Grace(Away::Restarted),
     ]
 }
 

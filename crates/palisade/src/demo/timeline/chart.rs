@@ -14,6 +14,7 @@
 //! order, each as far from the next as their texts need. The axis makes this room, so no label has to move.
 
 use palisade_draw::axis::{Linear, Room, Steps, tracks};
+use palisade_draw::timeline::Sign;
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape, width};
 
 use super::model::{Act, Admission, Event, Message};
@@ -479,40 +480,13 @@ impl Layout<'_> {
 pub(super) fn sign(
     verdict: Option<Admission>,
     is_dangerous: bool,
-    (x, y): (f64, f64),
+    at: (f64, f64),
 ) -> Vec<(Shape, String)> {
-    let path = |data: String, class: &str| (Shape::Path(data), class.to_owned());
-    let disc = |class: &str| (Shape::Circle((x, y), 6.5), class.to_owned());
-    match verdict {
-        _ if is_dangerous => {
-            let (left, right, top, bottom) = (x - 9.5, x + 9.5, y - 10.0, y + 7.0);
-            vec![
-                path(
-                    format!("M{left:.1} {bottom:.1}L{x:.1} {top:.1}L{right:.1} {bottom:.1}Z"),
-                    "head bad",
-                ),
-                path(format!("M{x:.1} {:.1}v6m0 3.4v.1", y - 4.5), "on-sign"),
-            ]
-        }
-        Some(Admission::Rejected(_)) => vec![
-            (
-                Shape::Rect(Rect::new(x - 7.0, y - 7.0, 14.0, 14.0), 1.0),
-                "good".to_owned(),
-            ),
-            path(
-                format!("M{:.1} {:.1}l7 7m0 -7l-7 7", x - 3.5, y - 3.5),
-                "on-sign",
-            ),
-        ],
-        Some(Admission::Admitted) => {
-            vec![
-                disc("grey"),
-                path(
-                    format!("M{:.1} {:.1}l2.4 2.6l4.3 -5.2", x - 3.2, y + 0.2),
-                    "on-sign",
-                ),
-            ]
-        }
-        Some(Admission::Unchecked) | None => vec![disc("unchecked")],
-    }
+    let sign = match verdict {
+        _ if is_dangerous => Sign::Dangerous,
+        Some(Admission::Rejected(_)) => Sign::Rejected,
+        Some(Admission::Admitted) => Sign::Admitted,
+        Some(Admission::Unchecked) | None => Sign::Unchecked,
+    };
+    sign.shapes(at)
 }

@@ -11,7 +11,6 @@ mod chart;
 mod model;
 mod picture;
 mod spans;
-mod style;
 #[cfg(test)]
 mod tests;
 mod words;

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use palisade_draw::legend::{self, Entry, entry};
 use palisade_draw::page::{page, table};
+use palisade_draw::timeline::style;
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape, escape, wrapped};
 
 use super::chart::{GUTTER, PLOT, chart, sign};
 use super::model::{Act, Admission, Event, Outcome, Update, Verdict};
-use super::style::style;
 use super::words::{describe, listed};
 
 const TITLE: &str = "What happens to a paused lock holder’s late write";
