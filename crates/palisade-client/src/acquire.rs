@@ -43,6 +43,8 @@ pub struct LockRequest {
     mode: Mode,
     lock_delay: Duration,
     at_least_for: Duration,
+    /// The other locks of a set.
+    also: Vec<String>,
 }
 
 /// What kind of grant is asked for; permits are checked when the request is sent.
@@ -67,9 +69,9 @@ struct Parent {
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use = "dropping a granted lease releases the lock"]
-pub enum Attempt {
+pub enum Attempt<L = Lease> {
     /// The lock is held.
-    Granted(Lease),
+    Granted(L),
     /// Another client has it; `remaining` says when trying again makes sense.
     Held(Holder),
     /// Nobody has it, and nobody is granted it for `remaining` after its last grant.
@@ -95,6 +97,7 @@ impl LockRequest {
             mode: Mode::Plain(LockMode::Exclusive),
             lock_delay: Duration::ZERO,
             at_least_for: Duration::ZERO,
+            also: Vec::new(),
         }
     }
 
@@ -197,23 +200,7 @@ impl LockRequest {
     /// it is safe to ask again: the former request is abandoned in the background.
     pub async fn acquire(self) -> Result<Lease, Error> {
         let lock = self.lock.clone();
-        match self.attempt().await? {
-            Attempt::Granted(lease) => Ok(lease),
-            Attempt::Held(holder) => Err(Error::Held {
-                lock: LockName::new(&lock)?,
-                holder,
-            }),
-            Attempt::Delayed(delayed) => Err(Error::Delayed {
-                lock: LockName::new(&lock)?,
-                delayed,
-            }),
-            Attempt::QueueFull(message) => Err(Error::QueueFull {
-                lock: LockName::new(&lock)?,
-                message,
-            }),
-            Attempt::TooManyLocks(message) => Err(Error::TooManyLocks(message)),
-            Attempt::TokensExhausted => Err(Error::TokensExhausted),
-        }
+        self.attempt().await?.granted(&lock)
     }
 
     /// Tries once without waiting; `None` if another client has the lock, or it is closed after its last grant.
@@ -233,12 +220,23 @@ impl LockRequest {
     /// # Errors
     /// Faults, and [`Error::Lost`] if the parent lease is lost or the grant arrived too late to be of use.
     pub async fn attempt(self) -> Result<Attempt, Error> {
+        let (request, t0, acquired) = self.send().await?;
+        self.conclude(request, t0, acquired, |mut leases| leases.remove(0))
+    }
+
+    /// As [`LockRequest::attempt`], for all locks of a set.
+    async fn attempt_all(self) -> Result<Attempt<Vec<Lease>>, Error> {
+        let (request, t0, acquired) = self.send().await?;
+        self.conclude(request, t0, acquired, |leases| leases)
+    }
+
+    async fn send(&self) -> Result<(AcquireRequest, Timestamp, Acquired), Error> {
         let request = self.checked()?;
         let keeper = Arc::clone(&self.inner.keeper);
         keeper.start()?;
         let pending = Pending::new(keeper, &request);
         let (t0, acquired) = pending.resolve(&request).await?;
-        self.conclude(request, t0, acquired)
+        Ok((request, t0, acquired))
     }
 
     /// Checks the request and converts it to the authority's types.
@@ -246,8 +244,14 @@ impl LockRequest {
         let wait = wait(self.wait)?;
         let metadata = self.metadata.as_deref().map(Box::from);
         let (client, under) = self.client_and_lease()?;
+        let others = self.also.iter().map(|name| LockName::new(name));
+        let all: Result<Vec<_>, _> = [LockName::new(&self.lock)]
+            .into_iter()
+            .chain(others)
+            .collect();
+        let (lock, also) = palisade_core::set_of(all?)?;
         Ok(AcquireRequest {
-            lock: LockName::new(&self.lock)?,
+            lock,
             client,
             mode: match self.mode {
                 Mode::Plain(mode) => mode,
@@ -261,6 +265,7 @@ impl LockRequest {
                 whole_ms("a lock delay", self.lock_delay)?,
                 whole_ms("at least for", self.at_least_for)?,
             )?,
+            also,
         })
     }
 
@@ -278,29 +283,38 @@ impl LockRequest {
         Ok((client, Under::new(ttl(self.ttl)?)))
     }
 
-    fn conclude(
+    fn conclude<L>(
         self,
         request: AcquireRequest,
         t0: Timestamp,
         acquired: Acquired,
-    ) -> Result<Attempt, Error> {
+        guards: impl FnOnce(Vec<Lease>) -> L,
+    ) -> Result<Attempt<L>, Error> {
         Ok(match acquired {
             Acquired::Granted(granted) => {
                 let keeper = Arc::clone(&self.inner.keeper);
                 let parent = self.under.filter(|parent| parent.key == granted.key);
-                let kept = parent.and_then(|parent| parent.kept);
-                let lease = Lease::new(
-                    keeper,
-                    (request.lock, request.mode),
-                    request.client,
-                    t0,
-                    &granted,
-                    kept,
-                );
+                let mut kept = parent.and_then(|parent| parent.kept);
+                let mut leases = Vec::with_capacity(1 + request.also.len());
+                for lock in std::iter::once(request.lock).chain(request.also) {
+                    let lease = Lease::new(
+                        Arc::clone(&keeper),
+                        (lock, request.mode),
+                        request.client.clone(),
+                        t0,
+                        &granted,
+                        kept,
+                    );
+                    // All of them are under one lease, which is renewed once.
+                    kept = lease.kept_by(&keeper);
+                    leases.push(lease);
+                }
                 // If the process slept through its grant, there is no lease to return, and the drop releases
                 // the grant.
-                lease.check()?;
-                Attempt::Granted(lease)
+                for lease in &leases {
+                    lease.check()?;
+                }
+                Attempt::Granted(guards(leases))
             }
             Acquired::Held(holder) => Attempt::Held(holder),
             Acquired::Delayed(delayed) => Attempt::Delayed(delayed),
@@ -323,6 +337,87 @@ impl LockRequest {
                 "{lock} was granted, but the grant ended before the answer arrived: {why}"
             ))
             .into(),
+        }
+    }
+}
+
+impl<L> Attempt<L> {
+    /// The guard, or the denial as an error that names the lock.
+    fn granted(self, lock: &str) -> Result<L, Error> {
+        match self {
+            Attempt::Granted(guard) => Ok(guard),
+            Attempt::Held(holder) => Err(Error::Held {
+                lock: LockName::new(lock)?,
+                holder,
+            }),
+            Attempt::Delayed(delayed) => Err(Error::Delayed {
+                lock: LockName::new(lock)?,
+                delayed,
+            }),
+            Attempt::QueueFull(message) => Err(Error::QueueFull {
+                lock: LockName::new(lock)?,
+                message,
+            }),
+            Attempt::TooManyLocks(message) => Err(Error::TooManyLocks(message)),
+            Attempt::TokensExhausted => Err(Error::TokensExhausted),
+        }
+    }
+}
+
+/// A request for several locks at once, made by [`Client::locks`](crate::Client::locks): all or none, in one step, under
+/// one lease and one fencing token. Nothing is held while it waits, so two such requests never wait for each other.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is sent before `acquire` or `try_acquire`"]
+pub struct SetRequest(LockRequest);
+
+impl SetRequest {
+    pub(crate) fn new(inner: Arc<Inner>, locks: Vec<String>) -> SetRequest {
+        let mut locks = locks.into_iter();
+        // Without any name the first one is empty, and is refused as such when the request is sent.
+        let mut request = LockRequest::new(inner, &locks.next().unwrap_or_default());
+        request.also = locks.collect();
+        SetRequest(request)
+    }
+
+    /// As [`LockRequest::ttl`].
+    pub fn ttl(self, ttl: Duration) -> SetRequest {
+        SetRequest(self.0.ttl(ttl))
+    }
+
+    /// As [`LockRequest::wait`]. The set is granted when it is first in the queues of all its locks, and all are free.
+    pub fn wait(self, wait: Duration) -> SetRequest {
+        SetRequest(self.0.wait(wait))
+    }
+
+    /// As [`LockRequest::client_id`], for each of the locks.
+    pub fn client_id(self, client: impl Into<String>) -> SetRequest {
+        SetRequest(self.0.client_id(client))
+    }
+
+    /// As [`LockRequest::metadata`], for each of the locks.
+    pub fn metadata(self, metadata: impl Into<String>) -> SetRequest {
+        SetRequest(self.0.metadata(metadata))
+    }
+
+    /// As [`LockRequest::acquire`]: a guard for each lock, in the order of their names, all with one token. Each may be
+    /// released early. Claim all resources before the first read.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; the lock that an error names stands for the set.
+    pub async fn acquire(self) -> Result<Vec<Lease>, Error> {
+        let lock = self.0.lock.clone();
+        self.0.attempt_all().await?.granted(&lock)
+    }
+
+    /// As [`LockRequest::try_acquire`].
+    ///
+    /// # Errors
+    /// As [`LockRequest::try_acquire`].
+    pub async fn try_acquire(self) -> Result<Option<Vec<Lease>>, Error> {
+        match self.wait(Duration::ZERO).acquire().await {
+            Ok(leases) => Ok(Some(leases)),
+            Err(Error::Held { .. } | Error::Delayed { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }

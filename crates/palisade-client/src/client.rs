@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade_core::holder::Caution;
 use palisade_core::{AuthorityId, GrantRef, LockMode, LockName, LockView, Span, Token, Ttl};
 
-use crate::acquire::LockRequest;
+use crate::acquire::{LockRequest, SetRequest};
 use crate::clock::{BootClock, Clock};
 use crate::error::Error;
 use crate::fault::Fault;
@@ -169,6 +169,12 @@ impl Client {
     /// Begins a request for the lock called `name`: 1 – 255 bytes of printable ASCII.
     pub fn lock(&self, name: &str) -> LockRequest {
         LockRequest::new(Arc::clone(&self.inner), name)
+    }
+
+    /// Begins a request for 1 – 64 locks at once, all or none: each name once, in any order.
+    pub fn locks(&self, names: impl IntoIterator<Item = impl Into<String>>) -> SetRequest {
+        let names = names.into_iter().map(Into::into).collect();
+        SetRequest::new(Arc::clone(&self.inner), names)
     }
 
     /// Makes a writer a reader, in one step and with a new number: no other writer gets the lock in between, and readers

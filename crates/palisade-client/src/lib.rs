@@ -117,7 +117,7 @@ pub mod zookeeper;
 
 use std::time::Duration;
 
-pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest, PermitsRequest};
+pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest, PermitsRequest, SetRequest};
 pub use client::{BearerToken, Client, Options};
 pub use connect::connect;
 pub use election::{Leader, Observer};

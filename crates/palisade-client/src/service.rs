@@ -99,7 +99,7 @@ pub trait LockService: Send + Sync + 'static {
 /// An authority whose grants are all exclusive says so before it is asked.
 ///
 /// # Errors
-/// [`Fault::Unsupported`] for a shared grant, for permits, and for delays.
+/// [`Fault::Unsupported`] for a shared grant, for permits, for delays, and for several locks at once.
 #[cfg(any(
     feature = "etcd",
     feature = "zookeeper",
@@ -111,6 +111,9 @@ pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
         return Err(Fault::unsupported(
             "keep a lock closed after a grant (lock-delay, at-least-for)",
         ));
+    }
+    if !request.also.is_empty() {
+        return Err(Fault::unsupported("grant several locks at once"));
     }
     match request.mode {
         palisade_core::LockMode::Exclusive => Ok(()),

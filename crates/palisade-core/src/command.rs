@@ -2,10 +2,12 @@
 //! a replay of the log ends in the same state.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal, RequestId};
-use crate::limits::Limits;
+use crate::invalid::Invalid;
+use crate::limits::{self, Limits};
 use crate::name::{ClientId, LockName};
 use crate::permits::Permits;
 use crate::time::{Span, Timestamp, Ttl, WallTime};
@@ -132,6 +134,9 @@ pub type Wish<R = Option<RequestId>> = Acquire<(), R>;
 pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     /// Which lock.
     pub lock: LockName,
+    /// The other locks of a set: all are granted with one token, or none (rule M1). Their names rise, and the first is
+    /// above `lock`. Empty for one lock.
+    pub also: Box<[LockName]>,
     /// The client that asks.
     pub client: ClientId,
     /// Alone or among readers. The holder of an exclusive grant that asks for a shared one under the same lease
@@ -155,6 +160,7 @@ impl<K, R> Acquire<K, R> {
     pub fn new(lock: LockName, client: ClientId, under: Under<K>, request: R) -> Acquire<K, R> {
         Acquire {
             lock,
+            also: Box::default(),
             client,
             mode: LockMode::Exclusive,
             under,
@@ -167,12 +173,70 @@ impl<K, R> Acquire<K, R> {
 }
 
 impl<K, R> Acquire<K, R> {
-    /// Whether it is for an exclusive grant without delays, as nearly all are.
+    /// As [`Acquire::new`], for several locks at once, in any order.
+    ///
+    /// # Errors
+    /// As [`set_of`].
+    pub fn of_all(
+        locks: Vec<LockName>,
+        client: ClientId,
+        under: Under<K>,
+        request: R,
+    ) -> Result<Acquire<K, R>, Invalid> {
+        let (lock, also) = set_of(locks)?;
+        Ok(Acquire {
+            also,
+            ..Acquire::new(lock, client, under, request)
+        })
+    }
+
+    /// Whether it is for one exclusive grant without delays, as nearly all are.
     #[must_use]
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.mode == LockMode::Exclusive && self.delays.is_none()
+        self.mode == LockMode::Exclusive && self.delays.is_none() && self.also.is_empty()
     }
+
+    /// All the locks it is for, in the order of their names.
+    pub fn locks(&self) -> impl Iterator<Item = &LockName> {
+        core::iter::once(&self.lock).chain(&self.also)
+    }
+
+    /// What is wrong with the names of a set.
+    pub(crate) fn check_set(&self) -> Result<(), Invalid> {
+        check_set(&self.lock, &self.also)
+    }
+}
+
+/// The locks of one request in the order in which the log has them: the first by name, and the others (rule M1).
+///
+/// # Errors
+/// [`Invalid::SetSize`] for no name or too many, [`Invalid::SetTwice`] for a name that is there twice.
+pub fn set_of(mut locks: Vec<LockName>) -> Result<(LockName, Box<[LockName]>), Invalid> {
+    locks.sort_unstable();
+    let mut locks = locks.into_iter();
+    let Some(first) = locks.next() else {
+        return Err(Invalid::SetSize { given: 0 });
+    };
+    let others: Box<[LockName]> = locks.collect();
+    check_set(&first, &others)?;
+    Ok((first, others))
+}
+
+fn check_set(first: &LockName, others: &[LockName]) -> Result<(), Invalid> {
+    let given = others.len() + 1;
+    if given > limits::SET_LOCKS {
+        return Err(Invalid::SetSize { given });
+    }
+    for (lock, next) in core::iter::once(first).chain(others).zip(others) {
+        if lock == next {
+            return Err(Invalid::SetTwice { lock: next.clone() });
+        }
+        if lock > next {
+            return Err(Invalid::SetOrder { lock: next.clone() });
+        }
+    }
+    Ok(())
 }
 
 impl Wish {
@@ -193,6 +257,7 @@ impl<R> Wish<R> {
     fn map<K, S>(self, key: impl FnOnce() -> K, request: impl FnOnce(R) -> S) -> Acquire<K, S> {
         Acquire {
             lock: self.lock,
+            also: self.also,
             client: self.client,
             mode: self.mode,
             under: match self.under {

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::limits;
+use crate::name::LockName;
 use crate::time::Ttl;
 use crate::token::Token;
 
@@ -90,6 +91,33 @@ pub enum Invalid {
         held: u32,
         /// How many it asked for.
         asked: u32,
+    },
+    /// A set of no locks, or of more than [`limits::SET_LOCKS`].
+    SetSize {
+        /// How many names were given.
+        given: usize,
+    },
+    /// A set that names a lock twice.
+    SetTwice {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A set whose names do not rise.
+    SetOrder {
+        /// The first lock that is out of place.
+        lock: LockName,
+    },
+    /// Several locks at once were asked for in shared mode, with permits or with delays.
+    SetMode,
+    /// A lease that has some locks of a set, or has all of them under several tokens, asked for the set.
+    SetPartlyHeld {
+        /// The first lock of the set that it has.
+        lock: LockName,
+    },
+    /// A set would take over a lock from the client's former grant, which has a lock-delay or an at-least-for.
+    SetDelayed {
+        /// The lock.
+        lock: LockName,
     },
     /// Metadata or a reason longer than allowed.
     TooLong {
@@ -195,6 +223,33 @@ impl fmt::Display for Invalid {
                 f,
                 "this lease holds {held} permits of the lock and now asks for {asked}: release them \
                  first, or ask under a lease of its own"
+            ),
+            Invalid::SetSize { given } => write!(
+                f,
+                "the request names {given} locks: one request takes 1 ..= {} locks",
+                limits::SET_LOCKS
+            ),
+            Invalid::SetTwice { lock } => write!(
+                f,
+                "the request names the lock {lock} twice: name each lock once"
+            ),
+            Invalid::SetOrder { lock } => write!(
+                f,
+                "the locks of a request must be in the order of their names, and {lock} is out of place"
+            ),
+            Invalid::SetMode => f.write_str(
+                "several locks at once are exclusive and without lock-delay and at-least-for: leave these out, or \
+                 ask for one lock",
+            ),
+            Invalid::SetPartlyHeld { lock } => write!(
+                f,
+                "this lease already has {lock}, but not all these locks with one token: release it first, or ask \
+                 only for the locks that it does not have"
+            ),
+            Invalid::SetDelayed { lock } => write!(
+                f,
+                "this client's grant of {lock} has a lock-delay or an at-least-for: release it before you ask for \
+                 several locks at once"
             ),
             Invalid::TooLong { what, bytes, max } => {
                 write!(f, "{what} has {bytes} bytes; at most {max} are allowed")

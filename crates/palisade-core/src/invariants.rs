@@ -6,8 +6,11 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::command::LockMode;
+use crate::delays::Delays;
 use crate::limits;
 use crate::machine::Machine;
+use crate::machine::record::{Role, Waiter};
+use crate::machine::slab::Slot;
 use crate::machine::wheel::is_due;
 use crate::permits::Slots;
 
@@ -26,11 +29,11 @@ pub const ALL: &[Invariant] = &[
         holds: one_record_per_lock,
     },
     Invariant {
-        name: "tokens are distinct and below the counter (A2)",
+        name: "tokens are distinct but within a set, and below the counter (A2, M1)",
         holds: tokens_below_counter,
     },
     Invariant {
-        name: "every lock is held, kept for an orphan (A10), or closed for a time (D1)",
+        name: "every lock is held, kept for an orphan (A10) or a set (M2), or closed for a time (D1)",
         holds: every_lock_is_held_or_kept,
     },
     Invariant {
@@ -70,6 +73,10 @@ pub const ALL: &[Invariant] = &[
         holds: slots_have_one_holder,
     },
     Invariant {
+        name: "the parts of a set that waits agree, and it does not wait when it is first and all is free (M2)",
+        holds: sets_wait_together,
+    },
+    Invariant {
         name: "clients are counted",
         holds: clients_are_counted,
     },
@@ -97,12 +104,23 @@ fn one_record_per_lock(machine: &Machine) -> bool {
 }
 
 fn tokens_below_counter(machine: &Machine) -> bool {
-    let kept = machine.tables.kept_locks().map(|(_, last)| last);
-    let grants = machine.tables.grants().map(|(_, grant)| grant.token());
-    let tokens: BTreeSet<_> = grants.chain(kept).collect();
-    let below = |next| tokens.last().is_none_or(|highest| *highest < next);
-    let grants = machine.tables.grants().count() + machine.tables.kept_locks().count();
-    tokens.len() == grants && machine.next_token.is_none_or(below)
+    let tables = &machine.tables;
+    let kept = tables.kept_locks().map(|(_, last)| last);
+    let grants = tables.grants();
+    let mut grants: Vec<_> = grants
+        .map(|(slot, grant)| (grant.token(), grant.lease(), slot))
+        .collect();
+    grants.sort_unstable();
+    let of_one_set = |slot, other, lease| {
+        let exclusive = |slot| tables.exclusives().any(|(grant, _)| grant == slot);
+        lease && exclusive(slot) && exclusive(other)
+    };
+    let distinct = grants.windows(2).all(|pair| {
+        let [(token, lease, slot), (next, under, other)] = [pair[0], pair[1]];
+        token != next || of_one_set(slot, other, lease == under)
+    });
+    let highest = grants.last().map(|(token, ..)| *token).max(kept.max());
+    distinct && machine.next_token.is_none_or(|next| highest < Some(next))
 }
 
 fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
@@ -110,7 +128,8 @@ fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
     let mut grants = tables.grants();
     let orphan_is_first = |lock| {
         let first = tables.queue_of(lock).next();
-        first.is_some_and(|first| tables.waiters[first].orphan.is_some())
+        let first = first.map(|first| &tables.waiters[first]);
+        first.is_some_and(|first| first.orphan.is_some() || first.role != Role::Alone)
     };
     grants.all(|(_, grant)| tables.leases.get(grant.lease()).is_some())
         && tables
@@ -212,7 +231,7 @@ fn due_in_line(machine: &Machine) -> bool {
     let waits: BTreeSet<_> = tables
         .waiters
         .iter()
-        .filter(|(_, waiter)| is_due(waiter.ends(), now))
+        .filter(|(_, waiter)| waiter.role != Role::Other && is_due(waiter.ends(), now))
         .map(|(slot, waiter)| (waiter.ends(), waiter.arrival, slot))
         .collect();
     let (lease_line, wait_line) = (tables.lease_timers.in_line(), tables.wait_timers.in_line());
@@ -249,7 +268,43 @@ fn indexes_agree(machine: &Machine) -> bool {
             .iter()
             .all(|(slot, lease)| tables.find_lease(&lease.key) == Some(slot))
         && tables.waiters.iter().all(|(slot, waiter)| {
-            tables.find_waiter(tables.principal_of(waiter.client), &waiter.request) == Some(slot)
+            let found = match (waiter.role, tables.sets.get(&waiter.arrival)) {
+                (Role::Other, Some(parts)) => parts[0],
+                _ => slot,
+            };
+            tables.find_waiter(tables.principal_of(waiter.client), &waiter.request) == Some(found)
+        })
+}
+
+fn sets_wait_together(machine: &Machine) -> bool {
+    let tables = &machine.tables;
+    let waiters = tables.waiters.iter();
+    let parts = waiters
+        .filter(|(_, waiter)| waiter.role != Role::Alone)
+        .count();
+    parts == tables.sets.values().map(|parts| parts.len()).sum::<usize>()
+        && tables.sets.iter().all(|(arrival, parts)| {
+            let first = &tables.waiters[parts[0]];
+            let agrees = |part: &Slot| {
+                let waiter = &tables.waiters[*part];
+                let asked = |waiter: &Waiter| {
+                    let Waiter { client, under, .. } = *waiter;
+                    let when = (waiter.since, waiter.deadline, waiter.orphan);
+                    (waiter.request, client, under, when)
+                };
+                waiter.arrival == *arrival
+                    && asked(waiter) == asked(first)
+                    && (waiter.mode, waiter.delays) == (LockMode::Exclusive, Delays::NONE)
+                    && (waiter.role == Role::First) == (*part == parts[0])
+                    && (waiter.metadata.is_none() || *part == parts[0])
+            };
+            let name = |part: &Slot| &tables.locks[tables.waiters[*part].lock].name;
+            (2..=limits::SET_LOCKS).contains(&parts.len())
+                && parts.iter().all(agrees)
+                && parts.windows(2).all(|pair| name(&pair[0]) < name(&pair[1]))
+                && (first.orphan.is_some()
+                    || first.ends() <= machine.now
+                    || !tables.is_ready(parts))
         })
 }
 
@@ -280,8 +335,18 @@ mod tests {
     use crate::time::{Span, Timestamp, Ttl, WallTime};
     use crate::token::Token;
 
+    fn apply(machine: &mut Machine, command: Command) {
+        let entry = Entry {
+            at: Timestamp::ZERO,
+            wall: WallTime::default(),
+            by: crate::id::Principal::ANONYMOUS,
+            command,
+        };
+        machine.apply(entry, &mut Vec::new());
+    }
+
     /// Client `a` holds `x` and `y` under one lease, and two others wait for `x`; `d` and `e` read `z`, and `f` waits
-    /// to write it.
+    /// to write it. `g` waits for `v` and `x` together.
     fn sound() -> Machine {
         let mut machine = Machine::new(1);
         let (key, ttl) = (LeaseKey::from_bytes([0; 16]), Ttl::MAX);
@@ -312,17 +377,23 @@ mod tests {
                     Some(RequestId::from_bytes([n; 16])),
                 )
             });
-            let entry = Entry {
-                at: Timestamp::ZERO,
-                wall: WallTime::default(),
-                by: crate::id::Principal::ANONYMOUS,
-                command,
-            };
-            machine.apply(entry, &mut Vec::new());
+            apply(&mut machine, command);
         }
+        let set = ["x", "v"].map(|lock| LockName::new(lock).unwrap());
+        let set = Acquire {
+            wait: Some(Span::from_millis(1_000)),
+            ..Acquire::of_all(
+                set.into(),
+                ClientId::new("g").unwrap(),
+                new(6),
+                Some(RequestId::from_bytes([9; 16])),
+            )
+            .unwrap()
+        };
+        apply(&mut machine, Command::Acquire(set));
         assert_eq!(
             (machine.locks(), machine.leases(), machine.waiters()),
-            (3, 3, 3)
+            (4, 3, 5)
         );
         machine
     }
@@ -331,7 +402,7 @@ mod tests {
     /// entries or through a snapshot, so they are made by hand.
     #[test]
     fn each_predicate_can_fail() {
-        let spoils: [fn(&mut Machine); 13] = [
+        let spoils: [fn(&mut Machine); 14] = [
             |machine| machine.tables.locks[1].name = machine.tables.locks[0].name.clone(),
             |machine| machine.next_token = Some(machine.tables.grant(1).token()),
             |machine| machine.tables.spoil_grant(0, Token::FIRST, 77),
@@ -344,6 +415,7 @@ mod tests {
             |machine| machine.tables.spoil_phase(2, Token::MAX),
             |machine| machine.tables.waiters[2].mode = LockMode::Shared,
             |machine| machine.tables.spoil_permits(2),
+            |machine| machine.tables.waiters[4].since = Timestamp::from_millis(1),
             |machine| machine.tables.clients[0].uses += 1,
         ];
         assert_eq!(spoils.len(), ALL.len());
@@ -363,7 +435,7 @@ mod tests {
     #[test]
     fn each_predicate_fails_at_its_bound() {
         type Spoil = fn(&mut Machine);
-        let spoils: [(&str, Spoil); 4] = [
+        let spoils: [(&str, Spoil); 7] = [
             ("below the counter", |machine| {
                 machine.next_token = machine
                     .tables
@@ -380,6 +452,22 @@ mod tests {
                         .after(limits::ORPHAN_WINDOW)
                         .after(Span::from_nanos(1)),
                 );
+            }),
+            ("distinct but within a set", |machine| {
+                // `d` and `a`: one token under two leases.
+                let lease = machine.tables.writer(0).lease();
+                machine
+                    .tables
+                    .spoil_grant(0, Token::new(2).unwrap(), lease + 1);
+            }),
+            ("parts of a set", |machine| {
+                // Nobody has `x` any more, and the set is first.
+                let b_and_c = [0, 1].map(|slot| machine.tables.dequeue(slot));
+                assert!(b_and_c.iter().all(Option::is_some));
+                machine.tables.untie(0);
+            }),
+            ("parts of a set", |machine| {
+                machine.tables.waiters[4].metadata = Some("of the first alone".into());
             }),
             ("permits that are free", |machine| {
                 // One is free and one is wanted: the readers have no slots.

@@ -33,6 +33,9 @@ pub const SHOWN: usize = 64;
 /// Permits that a semaphore may have.
 pub const PERMITS: u32 = 64;
 
+/// Locks that one request may name (rule M1).
+pub const SET_LOCKS: usize = 64;
+
 /// How long a semaphore's name may be, in bytes: its slots' keys, with `~` and up to two digits, are names too.
 pub const SEMAPHORE_NAME_BYTES: usize = NAME_BYTES - 3;
 const _: () = assert!(PERMITS < 100);
@@ -131,6 +134,8 @@ const _: () = {
     assert!(0 < EXPIRE_BESIDE && EXPIRE_BESIDE < EXPIRE_ALONE);
     assert!(Ttl::MAX.span().as_nanos() <= MAX_WAIT.as_nanos());
     assert!(Limits::DEFAULT.waiters_per_client <= Limits::DEFAULT.waiters_per_lock);
+    // A set waits in each of its queues.
+    assert!(SET_LOCKS <= Limits::DEFAULT.waiters_per_client as usize);
     assert!(
         Token::MAX.get() / RESTORE_LEAP >= 256,
         "an authority must survive many restores"

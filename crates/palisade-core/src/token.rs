@@ -49,11 +49,11 @@ impl Token {
     #[must_use]
     pub const fn leap(self, by: u64) -> Option<Token> {
         match self.0.get().checked_add(by) {
-            Some(n) => match Token::new(n) {
-                Ok(token) => Some(token),
-                Err(_) => None,
+            Some(n) if n <= Token::MAX.0.get() => match NonZeroU64::new(n) {
+                Some(n) => Some(Token(n)),
+                None => None,
             },
-            None => None,
+            _ => None,
         }
     }
 }

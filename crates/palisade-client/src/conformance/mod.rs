@@ -8,6 +8,7 @@
 //!      │                      ├ permits  semaphores
 //!      │                      ├ delays   locks that stay closed after a grant
 //!      │                      ├ elections  the value of a holder
+//!      │                      ├ sets     several locks at once
 //!   run(subject, habit) ──────┤ leaving  cancelled, abandoned, dead and stopped clients
 //!      │                      └ away     a server that is killed, a connection that is cut
 //!      ▼
@@ -52,6 +53,7 @@ mod leaving;
 mod permits;
 mod racing;
 mod report;
+mod sets;
 mod sharing;
 mod steps;
 
@@ -111,7 +113,8 @@ pub struct Habit {
     pub remembers: bool,
     /// Locks can be listed.
     pub lists: bool,
-    /// Readers can hold a lock together, a lock can be a semaphore, and its holder can change what it says about itself.
+    /// Readers can hold a lock together, a lock can be a semaphore, and its holder can change what it says about
+    /// itself; several locks can be granted at once.
     pub shares: bool,
     /// The number of clients that race.
     pub racers: u32,
@@ -162,6 +165,7 @@ pub async fn run<S: Subject>(subject: &Arc<S>, habit: Habit) -> Report {
     permits::checks(&context, &mut report).await;
     delays::checks(&context, &mut report).await;
     elections::checks(&context, &mut report).await;
+    sets::checks(&context, &mut report).await;
     leaving::checks(&context, &mut report).await;
     away::checks(&context, &mut report).await;
     report

@@ -22,6 +22,7 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
         Under::New { ttl, .. } => (ttl.as_millis(), Vec::new()),
         Under::Existing { key, .. } => (0, bytes(key.as_bytes())),
     };
+    let also = option_also(&request.also);
     pb::AcquireRequest {
         lock: request.lock.to_string(),
         client_id: request.client.to_string(),
@@ -31,7 +32,7 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
         request_id: bytes(request.request.as_bytes()),
         metadata: request.metadata.map_or_else(String::new, String::from),
         options: match request.mode {
-            LockMode::Exclusive => delays(request.delays),
+            LockMode::Exclusive => delays(request.delays).into_iter().chain(also).collect(),
             LockMode::Shared => vec![option(AcquireOption::Mode(pb::LockMode::Shared.into()))],
             LockMode::Permits(permits) => vec![option(AcquireOption::Permits(pb::Permits {
                 count: permits.wanted(),
@@ -39,6 +40,13 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
             }))],
         },
     }
+}
+
+fn option_also(also: &[LockName]) -> Option<pb::AcquireOption> {
+    (!also.is_empty()).then(|| {
+        let locks = also.iter().map(ToString::to_string).collect();
+        option(AcquireOption::Also(pb::LockNames { locks }))
+    })
 }
 
 fn delays(delays: Delays) -> Vec<pb::AcquireOption> {

@@ -26,6 +26,8 @@ pub struct Closing {
     pub lock_delay: Span,
     /// The instant before which nobody else is granted the lock.
     pub reserved: Option<Timestamp>,
+    /// The part of `reserved` that comes from the grants that this one superseded: it stays when this one is abandoned.
+    pub inherited: Option<Timestamp>,
 }
 
 impl Closing {
@@ -33,6 +35,7 @@ impl Closing {
     pub const NONE: Closing = Closing {
         lock_delay: Span::ZERO,
         reserved: None,
+        inherited: None,
     };
 }
 
@@ -67,13 +70,15 @@ impl Tables {
         *closing = Closing {
             lock_delay: delays.lock_delay(),
             reserved: before.max(at_least.map(|span| now.after(span))),
+            inherited: before,
         };
     }
 
-    /// A grant that its caller gave up before it used it reserves nothing.
+    /// A grant that its caller gave up before it used it reserves nothing. What earlier grants reserved stays.
     pub(super) fn forget_reservation(&mut self, lock: Slot) {
         if self.locks[lock].extra != NIL {
-            self.extra_mut(lock).closing.reserved = None;
+            let closing = &mut self.extra_mut(lock).closing;
+            closing.reserved = closing.inherited;
         }
     }
 
@@ -135,6 +140,7 @@ impl Machine {
         let Closing {
             lock_delay,
             reserved,
+            inherited: _,
         } = self.tables.closing(lock);
         let from = match how {
             Ending::Superseded => return None,
@@ -159,7 +165,7 @@ impl Machine {
         };
         let closing = Closing {
             lock_delay,
-            reserved: None,
+            ..Closing::NONE
         };
         self.tables.close_until(lock, until, closing);
     }

@@ -16,6 +16,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::record::Role;
 use super::slab::Slot;
 use super::tables::Tables;
 use super::wheel::{Wheel, is_due};
@@ -158,6 +159,7 @@ impl Tables {
     /// After a restore: lines up what is due and was not ended yet.
     pub(super) fn line_up_again(&mut self, now: Timestamp) {
         let waits = self.waiters.iter();
+        let waits = waits.filter(|(_, wait)| wait.role != Role::Other);
         let waits = waits.map(|(slot, wait)| (wait.ends(), wait.arrival, slot));
         let leases = self.leases.iter();
         let leases = leases.map(|(slot, lease)| (lease.expires, lease.id.0.get(), slot));

@@ -8,6 +8,8 @@
 //! An exclusive grant lies inside its lock's record and bears its slot number; a shared one has a record of its own
 //! ([`share`](super::share)). [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] are all that knows this.
 
+use alloc::vec::Vec;
+
 use super::record::{Contender, Lease};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
@@ -24,13 +26,17 @@ use crate::token::Token;
 pub(crate) struct Grant {
     token: Token,
     wall: WallTime,
-    /// [`NIL`] between the end of one grant and the next: the lock is kept for an orphan, and the token is its last.
+    /// [`NIL`] between the end of one grant and the next: the lock is kept for an orphan or a set, and the token is not
+    /// below its last.
     /// [`SHARED`] in a shared phase, whose token this is.
     lease: Slot,
     /// The lease's other grants, in token order.
     prev: Slot,
     next: Slot,
 }
+
+/// Grants of a lease that are looked through for one token, so that a lease with many cannot make anything slow.
+const NEWEST: usize = 256;
 
 /// In the place of a lease's slot: the lock has readers.
 pub(super) const SHARED: Slot = NIL - 1;
@@ -209,6 +215,26 @@ impl Tables {
         })
     }
 
+    /// The grants of a lease that have the token of this one, which is exclusive: itself, and the rest of its set. They
+    /// are next to each other.
+    pub(super) fn set_of(&self, grant: Slot) -> Vec<Slot> {
+        let token = self.grant(grant).token();
+        let same = |grant: &Slot| *grant != NIL && self.grant(*grant).token() == token;
+        let before = |grant: &Slot| Some(self.grant(*grant).prev).filter(same);
+        let after = |grant: &Slot| Some(self.grant(*grant).next).filter(same);
+        let first = core::iter::successors(Some(grant), before).last();
+        core::iter::successors(first, after).collect()
+    }
+
+    /// A grant of a lease with this token, among its newest.
+    pub(super) fn newest_with(&self, lease: Slot, token: Token) -> Option<Slot> {
+        let some = |grant: Slot| Some(grant).filter(|grant| *grant != NIL);
+        let last = some(self.leases[lease].last);
+        let newest = core::iter::successors(last, |grant| some(self.grant(*grant).prev));
+        let mut newest = newest.take(NEWEST);
+        newest.find(|grant| self.grant(*grant).token() == token)
+    }
+
     /// The oldest grant of a lease.
     #[inline]
     pub(super) fn first_grant(&self, lease: Slot) -> Slot {
@@ -234,7 +260,7 @@ impl Tables {
     }
 
     /// Takes a grant from its lease, which ends with its last one.
-    pub(super) fn untie(&mut self, grant: Slot) {
+    pub(crate) fn untie(&mut self, grant: Slot) {
         let untied = self.grant_mut(grant);
         let Grant {
             lease, prev, next, ..

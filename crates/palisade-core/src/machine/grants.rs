@@ -44,7 +44,7 @@ pub(super) enum Standing {
 }
 
 /// Why a grant that was named is not to be had.
-enum Missing {
+pub(super) enum Missing {
     /// It is not live.
     Gone,
     /// It is another principal's.
@@ -106,25 +106,30 @@ impl Machine {
             return Some(reused());
         }
         let (key, token) = (first.key, Some(first.number()));
+        Some(self.still_granted(key, token, again, effects))
+    }
+
+    fn still_granted(
+        &mut self,
+        key: LeaseKey,
+        token: Option<Token>,
+        again: &Acquire,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
         let grant = GrantRef {
             lock: again.lock.clone(),
             key,
             token,
         };
-        Some(self.still_granted(&grant, &again.client, effects))
-    }
-
-    fn still_granted(
-        &mut self,
-        grant: &GrantRef,
-        client: &ClientId,
-        effects: &mut Vec<Effect>,
-    ) -> Outcome {
-        match self.find_granted(grant, effects) {
-            Err(missing) => self.missing(grant, missing),
+        let live = match self.find_granted(&grant, effects) {
+            Err(missing) => return self.missing(&grant, missing),
             // Nobody else is told that it holds, or gets the holder's secret.
-            Ok(live) if self.tables.client_of(live) != client => reused(),
-            Ok(live) => Outcome::Granted(self.granted(live, Span::ZERO)),
+            Ok(live) if *self.tables.client_of(live) != again.client => return reused(),
+            Ok(live) => live,
+        };
+        match self.rest_of_set(live, grant, again, effects) {
+            Ok(()) => Outcome::Granted(self.granted(live, Span::ZERO)),
+            Err(outcome) => outcome,
         }
     }
 
@@ -156,6 +161,9 @@ impl Machine {
         if let LockMode::Permits(permits) = acquire.mode {
             Machine::check_permits(&acquire.lock, permits)?;
         }
+        if !acquire.also.is_empty() {
+            return Machine::check_set(acquire);
+        }
         // Readers and permits have no time after them: a phase ends with its last holder, and a slot is another's.
         match acquire.mode == LockMode::Exclusive || acquire.delays.is_none() {
             true => Ok(()),
@@ -178,12 +186,19 @@ impl Machine {
 
     /// Only a *different* client with an unexpired grant blocks.
     fn decide(&mut self, acquire: Acquire, effects: &mut Vec<Effect>) -> Outcome {
+        if !acquire.also.is_empty() {
+            return self.decide_set(acquire, effects);
+        }
         // The lock first: what is due on it may hand other locks on, and open the lease asked for.
-        let standing = self.stand(&acquire.lock, effects);
+        let mut standing = self.stand(&acquire.lock, effects);
         let lease = match self.lease_for(&acquire.lock, &acquire.client, &acquire.under, effects) {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
+        if self.expiry == Expiry::Whole && !self.tables.sets.is_empty() {
+            // What ended with the lease may have let a set have the lock, or leave it.
+            standing = self.stand(&acquire.lock, effects);
+        }
         let lock = match standing {
             Standing::Free => return self.grant_free(acquire, lease, effects),
             Standing::Kept(lock) => return self.decide_kept(lock, acquire),
@@ -216,7 +231,7 @@ impl Machine {
 
     /// The lease named by a request, or what is wrong with it. Under the rule of old one that is over by this
     /// very instant ends first.
-    fn lease_for(
+    pub(super) fn lease_for(
         &mut self,
         lock: &LockName,
         client: &ClientId,
@@ -357,7 +372,7 @@ impl Machine {
         }
     }
 
-    fn finish_grant(
+    pub(super) fn finish_grant(
         &mut self,
         lock: Slot,
         metadata: Option<Box<str>>,
@@ -593,7 +608,7 @@ impl Machine {
 
     /// The grant that a reference names, if it is live and whoever asks may use it. As [`Machine::stand`].
     #[inline(always)]
-    fn find_granted(
+    pub(super) fn find_granted(
         &mut self,
         named: &GrantRef,
         effects: &mut Vec<Effect>,
@@ -637,7 +652,7 @@ impl Machine {
     }
 
     #[cold]
-    fn missing(&self, grant: &GrantRef, missing: Missing) -> Outcome {
+    pub(super) fn missing(&self, grant: &GrantRef, missing: Missing) -> Outcome {
         match missing {
             Missing::Gone => self.past(grant),
             Missing::Anothers => wrong_principal(&grant.lock),

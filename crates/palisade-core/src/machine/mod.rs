@@ -13,7 +13,8 @@
 //! ```
 //!
 //! After a change of leader an orphan may be first in the queue. Then nobody is granted until its caller is back or its
-//! window is over, and a lock that nobody holds is *kept* for so long.
+//! window is over, and a lock that nobody holds is *kept* for so long. A lock is also kept for a set that is first in its
+//! queue and waits for its other locks ([`sets`]).
 //!
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
@@ -28,10 +29,11 @@ mod permits;
 mod query;
 pub(crate) mod record;
 mod restore;
+mod sets;
 mod share;
 mod shared;
 mod short;
-mod slab;
+pub(crate) mod slab;
 mod snapshot;
 pub(crate) mod tables;
 mod waiting;
@@ -43,6 +45,7 @@ pub use memory::{Answered, Over};
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
 pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord};
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use memory::{Endings, Ring};
@@ -74,6 +77,9 @@ pub struct Machine {
     pub(crate) tables: Tables,
     answers: Ring<Answered>,
     over: Endings,
+    /// Locks that a set has just left, to be handed on, each with what a request was told that came just before.
+    /// Empty between entries.
+    to_wake: VecDeque<(Slot, Outcome)>,
     /// Whether the entry being applied changed anything that must be logged.
     changed: bool,
     /// Whether nobody wants to hear of events.
@@ -110,6 +116,7 @@ impl Machine {
             tables: Tables::new(seed, Timestamp::ZERO),
             answers: Ring::new(seed),
             over: Endings::new(seed),
+            to_wake: VecDeque::new(),
             changed: false,
             silent: false,
             ended: 0,

@@ -12,7 +12,7 @@ use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl};
 
-/// A lock that is held, or kept for an orphan that is first in its queue, or closed for a time. Any other lock has no record.
+/// A lock that is held, or kept for an orphan or a set that is first in its queue, or closed for a time. Any other lock has no record.
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
     pub(crate) name: LockName,
@@ -36,6 +36,8 @@ pub(crate) struct Extra {
     pub(super) closing: Closing,
     /// Nobody has the lock, and it is closed until then.
     pub(super) closed: Option<Timestamp>,
+    /// It is in the list of locks to be handed on.
+    pub(super) to_wake: bool,
 }
 
 /// A live lease. It ends with its last grant.
@@ -111,10 +113,22 @@ pub(crate) struct Waiter {
     /// An orphan, until its caller repeats the request: until when its place is kept, at most its deadline.
     pub(crate) orphan: Option<Timestamp>,
     pub(crate) mode: LockMode,
+    pub(crate) role: Role,
     /// Counts arrivals, so that a restored queue has the same order.
     pub(crate) arrival: u64,
     pub(super) prev: Slot,
     pub(super) next: Slot,
+}
+
+/// Which record of a request a waiter is. A set has one in the queue of each of its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The only one: the request is for one lock.
+    Alone,
+    /// Of a set: the one that is found by the request's id, has the timer, and has the text for the grants.
+    First,
+    /// Of a set: one of the others.
+    Other,
 }
 
 impl Lease {
@@ -142,6 +156,7 @@ impl Extra {
             permits: None,
             closing: Closing::NONE,
             closed: None,
+            to_wake: false,
         }
     }
 }

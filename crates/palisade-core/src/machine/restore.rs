@@ -6,16 +6,16 @@
 //!   answers, endings  ──► Past   ─┘                       so all three may be read at once
 //! ```
 
-use alloc::collections::BTreeSet;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::iter::Peekable;
 
 use super::delays::Closing;
 use super::expiry::Expiry;
-use super::grant::Grant;
 use super::memory::{Answered, Endings, Ring};
-use super::record::{Contender, Owner, Waiter};
+use super::record::{Contender, Owner, Role, Waiter};
 use super::share::{SHARE, is_share};
 use super::slab::{NIL, Slot};
 use super::snapshot::{
@@ -23,6 +23,7 @@ use super::snapshot::{
 };
 use super::{Machine, Tables};
 use crate::command::LockMode;
+use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal};
 use crate::limits;
 use crate::name::LockName;
@@ -216,9 +217,12 @@ impl Grants {
             if kept.permits.is_some() {
                 return Err(Corrupt("a semaphore is closed for a time"));
             }
+            if self.tables.closed_locks.contains_key(&(until, kept.last)) {
+                return Err(Corrupt("two closed locks have one last token"));
+            }
             let closing = Closing {
                 lock_delay,
-                reserved: None,
+                ..Closing::NONE
             };
             self.tables.close_until(lock, until, closing);
         }
@@ -297,15 +301,14 @@ impl Machine {
             tables: tables.with_locks_of(grants.tables),
             answers: past.answers,
             over: past.over,
+            to_wake: VecDeque::new(),
             changed: false,
             silent: false,
             ended: 0,
             expiry: Expiry::CURRENT,
         };
         machine.put_under(&grants.under, &grants.shares)?;
-        for waiter in grants.waiters {
-            machine.take_waiter(waiter)?;
-        }
+        machine.take_waiters(grants.waiters)?;
         machine.check_kept()?;
         machine.tables.line_up_again(machine.now);
         match machine.tables.leases_without_grants() {
@@ -317,6 +320,7 @@ impl Machine {
     /// Ties each grant to the lease with the key at its slot's place, in the order of their numbers.
     fn put_under(&mut self, keys: &[LeaseKey], shares: &[LeaseKey]) -> Result<(), Corrupt> {
         let mut near = 0;
+        let mut before: Option<(Slot, Token, LeaseKey)> = None;
         let mut grants = (0..).zip(keys).peekable();
         let mut shares = (SHARE..).zip(shares).peekable();
         loop {
@@ -341,6 +345,11 @@ impl Machine {
             if self.tables.leases[lease].id.0 > token {
                 return Err(Corrupt("a grant is older than its lease"));
             }
+            if let Some((before, same, under)) = before.replace((slot, token, *key))
+                && same == token
+            {
+                self.check_one_set([before, slot], under == *key)?;
+            }
             if !is_share(slot) {
                 self.tables.tie(slot, lease);
             } else if self
@@ -355,20 +364,30 @@ impl Machine {
         }
     }
 
-    /// Each lock that nobody holds is closed or there for an orphan, and nobody has its last token.
-    fn check_kept(&self) -> Result<(), Corrupt> {
-        let last: BTreeSet<Token> = self.tables.kept_locks().map(|(_, last)| last).collect();
-        let is_held = |(_, grant): (Slot, &Grant)| last.contains(&grant.token());
-        if !last.is_empty() && self.tables.grants().any(is_held) {
-            return Err(Corrupt("a lock's last token is another one's"));
+    /// Two grants with one token are those of a set.
+    fn check_one_set(&self, grants: [Slot; 2], one_lease: bool) -> Result<(), Corrupt> {
+        if !one_lease || grants.iter().any(|grant| is_share(*grant)) {
+            return Err(Corrupt("two leases have one token"));
         }
+        let [before, next] = grants.map(|lock| &self.tables.locks[lock].name);
+        match before < next {
+            true => Ok(()),
+            false => Err(OUT_OF_ORDER),
+        }
+    }
+
+    /// Each lock that nobody holds is closed or there for an orphan or a set.
+    fn check_kept(&self) -> Result<(), Corrupt> {
         for (slot, last) in self.tables.kept_locks() {
             if self.next_token.is_some_and(|next| last >= next) {
                 return Err(Corrupt("a lock's last token is not below the counter"));
             }
             let first = self.tables.first_waiter(slot);
             if self.tables.closed(slot).is_none()
-                && first.is_none_or(|first| self.tables.waiters[first].orphan.is_none())
+                && first.is_none_or(|first| {
+                    let first = &self.tables.waiters[first];
+                    first.orphan.is_none() && first.role == Role::Alone
+                })
             {
                 return Err(Corrupt("a lock is kept for nobody"));
             }
@@ -389,13 +408,47 @@ impl Machine {
         }
     }
 
-    fn take_waiter(&mut self, waiter: WaiterRecord) -> Result<(), Corrupt> {
+    /// Requests by arrival: records with one arrival are a set.
+    fn take_waiters(&mut self, waiters: Vec<WaiterRecord>) -> Result<(), Corrupt> {
+        let mut waiters = waiters.into_iter().peekable();
+        while let Some(waiter) = waiters.next() {
+            let arrival = waiter.arrival;
+            let next_of_set = |waiters: &mut Peekable<_>| {
+                waiters.next_if(|next: &WaiterRecord| next.arrival == arrival)
+            };
+            let Some(second) = next_of_set(&mut waiters) else {
+                self.take_waiter(waiter, Role::Alone)?;
+                continue;
+            };
+            let mut parts = Vec::from([self.take_waiter(waiter.clone(), Role::First)?]);
+            let (mut last, mut next) = (waiter, Some(second));
+            while let Some(part) = next {
+                check_part(&last, &part)?;
+                parts.push(self.take_waiter(part.clone(), Role::Other)?);
+                (last, next) = (part, next_of_set(&mut waiters));
+            }
+            if parts.len() > limits::SET_LOCKS {
+                return Err(Corrupt("a set has too many locks"));
+            }
+            if parts.iter().any(|part| {
+                let lock = self.tables.waiters[*part].lock;
+                self.tables.permits(lock).is_some()
+            }) {
+                return Err(Corrupt("a request waits for a lock of another kind"));
+            }
+            self.tables.sets.insert(arrival, Box::from(parts));
+        }
+        Ok(())
+    }
+
+    fn take_waiter(&mut self, waiter: WaiterRecord, role: Role) -> Result<Slot, Corrupt> {
         let lock = self.tables.find_lock(&waiter.lock);
         let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
-        if self
-            .tables
-            .find_waiter(waiter.by, &waiter.request)
-            .is_some()
+        if role != Role::Other
+            && self
+                .tables
+                .find_waiter(waiter.by, &waiter.request)
+                .is_some()
         {
             return Err(Corrupt("a request waits twice"));
         }
@@ -425,6 +478,7 @@ impl Machine {
             deadline: waiter.deadline,
             orphan: waiter.orphan,
             mode: waiter.mode,
+            role,
             arrival: waiter.arrival,
             prev: NIL,
             next: NIL,
@@ -433,8 +487,25 @@ impl Machine {
             by: waiter.by,
             id: &waiter.client,
         };
-        self.tables.enqueue(client, record);
-        Ok(())
+        Ok(self.tables.enqueue(client, record))
+    }
+}
+
+/// Whether a record is the next one of a set: what the set asked for is the same, but for the lock and the text.
+fn check_part(last: &WaiterRecord, part: &WaiterRecord) -> Result<(), Corrupt> {
+    let expected = WaiterRecord {
+        lock: part.lock.clone(),
+        metadata: None,
+        mode: LockMode::Exclusive,
+        delays: Delays::NONE,
+        ..last.clone()
+    };
+    if *part != expected || last.mode != part.mode || last.delays != part.delays {
+        return Err(Corrupt("the parts of a set do not agree"));
+    }
+    match last.lock < part.lock {
+        true => Ok(()),
+        false => Err(OUT_OF_ORDER),
     }
 }
 
@@ -486,8 +557,9 @@ impl Place {
         Place { kind, number }
     }
 
-    /// Numbers rise; memories have none, their order is their age.
+    /// Numbers rise; memories have none, their order is their age. Those of a set are equal: grants with one token, and
+    /// requests with one arrival. Locks that are kept for sets may have one token too.
     fn may_follow(&self, last: &Place) -> bool {
-        self > last || (self.number.is_none() && self == last)
+        self > last || (self == last && matches!(self.kind, 2 | 4 | 5 | 6 | 7))
     }
 }

@@ -22,6 +22,7 @@ use crate::token::Token;
 
 /// One record of a snapshot. They come in this order: the head, leases by id, exclusive grants by token, shared
 /// grants by number, kept locks by token, waiters by arrival, answers and ended grants from the oldest to the newest.
+/// Equal tokens and arrivals are those of sets, and come by the names of the locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The counters and settings.
@@ -32,7 +33,7 @@ pub enum Record {
     Grant(GrantRecord),
     /// A live shared grant.
     Share(ShareRecord),
-    /// A lock that nobody holds, closed or kept for an orphan.
+    /// A lock that nobody holds, closed or kept for an orphan or a set.
     Kept(KeptRecord),
     /// A request that waits.
     Waiter(WaiterRecord),
@@ -119,12 +120,12 @@ pub struct ShareRecord {
     pub permits: Option<(u32, Slots)>,
 }
 
-/// A lock that nobody holds: closed for a time, or kept for an orphan that is first in its queue.
+/// A lock that nobody holds: closed for a time, or kept for an orphan or a set that is first in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptRecord {
     /// The lock.
     pub lock: LockName,
-    /// The token of its last grant.
+    /// The token of its last grant; of a lock that was free when a set came, the newest of any grant.
     pub last: Token,
     /// Of a semaphore: how many permits it has.
     pub permits: Option<u32>,
@@ -132,7 +133,8 @@ pub struct KeptRecord {
     pub closed: Option<(Timestamp, Span)>,
 }
 
-/// A request that waits.
+/// A request that waits. A set has a record for each of its locks, which differ in the lock, and only the first has the
+/// text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterRecord {
     /// Who asks: the principal.
@@ -191,7 +193,7 @@ impl Machine {
 
     fn sorted_grants(&self) -> impl Iterator<Item = Slot> {
         let grants = self.tables.exclusives();
-        sorted(grants.map(|(slot, grant)| (grant.token().get(), slot)))
+        self.sorted_by_name(grants.map(|(slot, grant)| (grant.token().get(), slot, slot)))
     }
 
     fn sorted_shares(&self) -> impl Iterator<Item = Slot> {
@@ -201,16 +203,25 @@ impl Machine {
 
     fn sorted_kept(&self) -> impl Iterator<Item = Slot> {
         let kept = self.tables.kept_locks();
-        sorted(kept.map(|(slot, last)| (last.get(), slot)))
+        self.sorted_by_name(kept.map(|(slot, last)| (last.get(), slot, slot)))
     }
 
     fn sorted_waiters(&self) -> impl Iterator<Item = Slot> {
-        sorted(
-            self.tables
-                .waiters
-                .iter()
-                .map(|(slot, waiter)| (waiter.arrival, slot)),
-        )
+        let waiters = self.tables.waiters.iter();
+        self.sorted_by_name(waiters.map(|(slot, waiter)| (waiter.arrival, waiter.lock, slot)))
+    }
+
+    /// By a number and, where that is equal, by the name of the lock that stands beside it.
+    fn sorted_by_name(
+        &self,
+        keyed: impl Iterator<Item = (u64, Slot, Slot)>,
+    ) -> impl Iterator<Item = Slot> {
+        let mut keyed: Vec<(u64, Slot, Slot)> = keyed.collect();
+        let name = |lock: Slot| &self.tables.locks[lock].name;
+        keyed.sort_unstable_by(|(number, lock, _), (other, of, _)| {
+            number.cmp(other).then_with(|| name(*lock).cmp(name(*of)))
+        });
+        keyed.into_iter().map(|(_, _, slot)| slot)
     }
 
     fn lease_record(&self, slot: Slot) -> Record {

@@ -7,7 +7,7 @@ use core::hash::BuildHasher;
 use super::expiry::Timers;
 use super::grant::Grant;
 use super::index::Index;
-use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Waiter};
+use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
 use super::share::Share;
 use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
@@ -34,6 +34,8 @@ pub(crate) struct Tables {
     pub(crate) lease_timers: Timers,
     pub(crate) wait_timers: Timers,
     pub(super) short: Short,
+    /// The sets that wait, by arrival: their records in the order of the locks' names.
+    pub(crate) sets: BTreeMap<u64, Box<[Slot]>>,
     /// Locks that are closed, by when they open and their last token.
     pub(super) closed_locks: BTreeMap<(Timestamp, Token), Slot>,
 }
@@ -55,6 +57,7 @@ impl Tables {
             lease_timers: Timers::new(now),
             wait_timers: Timers::new(now),
             short: Short::default(),
+            sets: BTreeMap::new(),
             closed_locks: BTreeMap::new(),
         }
     }
@@ -302,16 +305,19 @@ impl Tables {
     // --- queues ----------------------------------------------------------------------------------
 
     /// Appends a request to its lock's queue. `waiter.client` and the links are filled in here.
-    pub(super) fn enqueue(&mut self, client: Contender<'_>, mut waiter: Waiter) {
+    pub(super) fn enqueue(&mut self, client: Contender<'_>, mut waiter: Waiter) -> Slot {
         waiter.client = self.use_client(client);
         self.clients[waiter.client.slot()].waiting += 1;
         let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
+        let is_other = waiter.role == Role::Other;
         let slot = self.waiters.insert(waiter);
-        let waiters = &self.waiters;
-        self.requests.insert(&request, slot, |hasher, slot| {
-            hasher.hash_one(waiters[slot].request)
-        });
-        self.wait_timers.insert(slot, ends);
+        if !is_other {
+            let waiters = &self.waiters;
+            self.requests.insert(&request, slot, |hasher, slot| {
+                hasher.hash_one(waiters[slot].request)
+            });
+            self.wait_timers.insert(slot, ends);
+        }
         let extra = self.extra_mut(lock);
         extra.waiting += 1;
         let last = core::mem::replace(&mut extra.last, slot);
@@ -321,13 +327,16 @@ impl Tables {
             self.waiters[last].next = slot;
         }
         self.waiters[slot].prev = last;
+        slot
     }
 
     /// Takes a request out of its queue, and says whose it was.
-    pub(super) fn dequeue(&mut self, slot: Slot) -> Option<(Principal, ClientId, Waiter)> {
-        self.wait_timers.remove(slot);
+    pub(crate) fn dequeue(&mut self, slot: Slot) -> Option<(Principal, ClientId, Waiter)> {
         let waiter = self.waiters.remove(slot)?;
-        self.requests.remove(&waiter.request, slot);
+        if waiter.role != Role::Other {
+            self.wait_timers.remove(slot);
+            self.requests.remove(&waiter.request, slot);
+        }
         let extra = self.extra_mut(waiter.lock);
         extra.waiting -= 1;
         if waiter.prev == NIL {

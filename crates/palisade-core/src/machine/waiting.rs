@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::grants::{LeaseFor, reused};
-use super::record::{Contender, Owner, Waiter};
+use super::record::{Contender, Owner, Role, Waiter};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
@@ -47,6 +47,7 @@ impl Machine {
             deadline: self.now.after(wait),
             orphan: None,
             mode: acquire.mode,
+            role: Role::Alone,
             arrival: self.arrivals,
             prev: NIL,
             next: NIL,
@@ -74,7 +75,7 @@ impl Machine {
             &self.tables.clients[client.slot()].id,
             mode,
         );
-        if asked != (&again.lock, &again.client, again.mode) {
+        if asked != (&again.lock, &again.client, again.mode) || !self.is_same_set(slot, again) {
             return Some(reused());
         }
         let now = self.now;
@@ -87,6 +88,9 @@ impl Machine {
         (waiter.since, waiter.orphan) = (now, None);
         let request = waiter.request;
         self.changed = true;
+        if self.tables.waiters[slot].role != Role::Alone {
+            return Some(self.rejoin_set(slot, effects));
+        }
         if self.tables.first_waiter(lock) == Some(slot) && !self.tables.is_exclusive(lock) {
             return Some(self.hand_over(lock, request, effects));
         }
@@ -95,7 +99,12 @@ impl Machine {
 
     /// Grants a lock that waited for this very request, if no reader is in its way. Its caller is there, and gets the
     /// answer by itself.
-    fn hand_over(&mut self, lock: Slot, request: RequestId, effects: &mut Vec<Effect>) -> Outcome {
+    pub(super) fn hand_over(
+        &mut self,
+        lock: Slot,
+        request: RequestId,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
         self.wake(lock, &self.denial(LockMode::Exclusive, lock), effects);
         let caller = self.by;
         let is_its = |effect: &Effect| matches!(effect, Effect::Settled { by, request: its, .. } if (*by, *its) == (caller, request));
@@ -129,6 +138,14 @@ impl Machine {
     /// goes on (S6). A lock that is closed stays so until its instant. `last` is what a request was told that came just
     /// before.
     pub(super) fn wake(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
+        self.wake_one(lock, last, effects);
+        if !self.to_wake.is_empty() {
+            self.wake_rest(effects);
+        }
+    }
+
+    /// As [`Machine::wake`], but what sets left is put off.
+    pub(super) fn wake_one(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
         match self.tables.closed(lock) {
             Some(until) if until > self.now => return,
             Some(_) => {
@@ -138,7 +155,15 @@ impl Machine {
             None => {}
         }
         while let Some(first) = self.tables.first_waiter(lock) {
-            let Waiter { orphan, mode, .. } = self.tables.waiters[first];
+            let Waiter {
+                orphan, mode, role, ..
+            } = self.tables.waiters[first];
+            if role != Role::Alone {
+                match self.wake_set(lock, first, last, effects) {
+                    true => continue,
+                    false => return,
+                }
+            }
             let is_over = self.tables.waiters[first].ends() <= self.now;
             let has_to_wait = self.tables.is_shared(lock) && self.is_in_the_way(lock, mode);
             if !is_over && (orphan.is_some() || has_to_wait) {
@@ -217,7 +242,8 @@ impl Machine {
     /// A wait that lasted as long as its caller wanted, or the window of an orphan: its request is forgotten, so that
     /// a repeat begins anew.
     pub(super) fn time_out(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
-        let Waiter { lock, orphan, .. } = self.tables.waiters[slot];
+        let Waiter { orphan, .. } = self.tables.waiters[slot];
+        let lock = self.blocking_lock(slot);
         let outcome = orphan
             .is_none()
             .then(|| self.denial(LockMode::Exclusive, lock));
@@ -236,8 +262,12 @@ impl Machine {
             lock,
             request,
             client,
+            role,
             ..
         } = self.tables.waiters[slot];
+        if role != Role::Alone {
+            return self.leave_set(slot, outcome, effects);
+        }
         let by = self.tables.principal_of(client);
         let open = !self.tables.is_exclusive(lock);
         let ahead = open.then(|| self.denial(LockMode::Exclusive, lock));
@@ -251,8 +281,8 @@ impl Machine {
         }
     }
 
-    /// Who is in the way of a writer: the holder, the oldest reader, or the orphan that the lock is kept for, with the
-    /// lock's last token and the rest of the window.
+    /// Who is in the way of a writer: the holder, the oldest reader, or the orphan or set that the lock is kept for, with
+    /// the lock's last token and the rest of its time.
     pub(super) fn ahead_on(&self, lock: Slot) -> Holder {
         if let Some(reader) = self.tables.oldest_reader(lock) {
             return self.holder_by(reader);
@@ -271,7 +301,7 @@ impl Machine {
         }
     }
 
-    fn settle(
+    pub(super) fn settle(
         &mut self,
         by: Principal,
         request: RequestId,
@@ -321,7 +351,7 @@ impl Machine {
                 key: granted.key,
                 token: Some(granted.number()),
             };
-            if let Some(live) = self.live_grant(&grant) {
+            for live in self.live_grants(&grant) {
                 if !is_share(live) {
                     self.tables.forget_reservation(live);
                 }
@@ -338,6 +368,7 @@ impl Machine {
         for slot in slots {
             self.tables.dequeue(slot);
         }
+        self.tables.sets.clear();
         let kept: Vec<Slot> = self.tables.kept_locks().map(|(slot, _)| slot).collect();
         for slot in kept {
             if self.tables.closed(slot).is_none() {
@@ -357,14 +388,16 @@ impl Machine {
             let waiter = &mut self.tables.waiters[slot];
             let until = window.min(waiter.deadline);
             waiter.orphan = Some(until);
-            self.tables.wait_timers.remove(slot);
-            self.tables.wait_timers.insert(slot, until);
+            if waiter.role != Role::Other {
+                self.tables.wait_timers.remove(slot);
+                self.tables.wait_timers.insert(slot, until);
+            }
         }
     }
 }
 
 /// What a request is told that is too late by this instant: what `last` says, and that nothing is left of it.
-fn at_once(last: &Outcome) -> Outcome {
+pub(super) fn at_once(last: &Outcome) -> Outcome {
     let mut outcome = last.clone();
     match &mut outcome {
         Outcome::Held(holder) => holder.remaining = Span::ZERO,
@@ -375,7 +408,7 @@ fn at_once(last: &Outcome) -> Outcome {
 }
 
 /// The lease's time to live was compared when the request came; it may change while it waits.
-fn without_ttl(under: Under) -> Under {
+pub(super) fn without_ttl(under: Under) -> Under {
     match under {
         Under::Existing { key, .. } => Under::Existing { key, ttl: None },
         new @ Under::New { .. } => new,

@@ -6,11 +6,12 @@
 
 use palisade_core::machine::{Corrupt, Record};
 use palisade_core::{
-    Away, Command, Entry, LeaseId, Machine, Outcome, RequestId, Timestamp, invariants, limits,
+    Away, Command, Entry, LeaseId, LockMode, Machine, Outcome, RequestId, Timestamp, invariants,
+    limits,
 };
 use proptest::prelude::*;
 
-use crate::world::{TTL_MS, World, ask, grant, key, lock_name, ms, request, token};
+use crate::world::{TTL_MS, World, ask, ask_all, grant, key, lock_name, ms, request, token};
 
 /// The same after a change of leader: some orphans have come back, and some locks are kept for others.
 fn stage_led(busy: u8) -> World {
@@ -71,7 +72,7 @@ fn records(machine: &Machine) -> Vec<Record> {
 #[test]
 fn a_restored_machine_writes_the_same_records() {
     for busy in [0, 1, 2, 7, 20] {
-        for stage in [stage, stage_led] {
+        for stage in [stage, stage_led, |_| stage_sets()] {
             let written = records(&stage(busy).machine);
             for seed in [0, 1, u64::MAX] {
                 let restored = Machine::restore(seed, written.clone()).unwrap();
@@ -201,11 +202,7 @@ type Contradiction = (&'static str, fn(Vec<Record>) -> Vec<Record>);
 /// What is wrong with a lock that is kept.
 #[test]
 fn each_contradiction_of_an_orphan_is_named() {
-    let contradictions: [Contradiction; 6] = [
-        ("a lock's last token is another one's", |mut records| {
-            spoil!(records, Kept, 0, |kept| kept.last = token(1));
-            records
-        }),
+    let contradictions: [Contradiction; 5] = [
         ("a lock is kept for nobody", |mut records| {
             records.retain(|record| !matches!(record, Record::Waiter(_)));
             records
@@ -244,6 +241,89 @@ fn each_contradiction_of_an_orphan_is_named() {
     are_named(&records(&stage_led(9).machine), &contradictions);
 }
 
+/// A set that is held, and one that waits for a part of it.
+fn stage_sets() -> World {
+    let mut world = World::new();
+    world.granted(ask_all(&["a", "b"], "holder"));
+    let set = ask_all(&["b", "c", "d"], "waiter");
+    world.queued(set.wait(30_000).request(1).metadata("text"));
+    world
+}
+
+#[test]
+fn each_contradiction_of_a_set_is_named() {
+    let contradictions: [Contradiction; 9] = [
+        ("its records are out of order", |mut records| {
+            let first = nth(&records, is_grant, 0);
+            records.swap(first, first + 1);
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            let first = nth(&records, is_waiter, 1);
+            records.swap(first, first + 1);
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            spoil!(records, Waiter, 1, |part| part.lock = lock_name("b"));
+            records
+        }),
+        ("the parts of a set do not agree", |mut records| {
+            spoil!(records, Waiter, 2, |part| part.request = request(2));
+            records
+        }),
+        ("the parts of a set do not agree", |mut records| {
+            spoil!(records, Waiter, 1, |part| part.metadata = Some("x".into()));
+            records
+        }),
+        ("the parts of a set do not agree", |mut records| {
+            spoil!(records, Waiter, 1, |part| part.mode = LockMode::Shared);
+            records
+        }),
+        ("the parts of a set do not agree", |mut records| {
+            spoil!(records, Waiter, 0, |part| part.mode = LockMode::Shared);
+            records
+        }),
+        ("a request waits for a lock that is free", |mut records| {
+            spoil!(records, Waiter, 2, |part| part.lock = lock_name("e"));
+            records
+        }),
+        ("a lock is kept for nobody", |mut records| {
+            let last = nth(&records, is_waiter, 2);
+            records.remove(last);
+            records
+        }),
+    ];
+    are_named(&records(&stage_sets().machine), &contradictions);
+}
+
+#[test]
+fn a_set_has_at_most_so_many_parts() {
+    let with = |more: usize| {
+        let mut world = World::new();
+        let names: Vec<String> = (0..limits::SET_LOCKS + more)
+            .map(|n| format!("lock/{n:03}"))
+            .collect();
+        for lock in &names {
+            world.granted(ask(lock, "holder"));
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let set = ask_all(&names[..limits::SET_LOCKS], "waiter");
+        world.queued(set.wait(30_000).request(1));
+        let mut records = records(&world.machine);
+        let last = nth(&records, is_waiter, limits::SET_LOCKS - 1);
+        for name in &names[limits::SET_LOCKS..] {
+            let Record::Waiter(mut part) = records[last].clone() else {
+                unreachable!()
+            };
+            part.lock = lock_name(name);
+            records.insert(last + 1, Record::Waiter(part));
+        }
+        Machine::restore(1, records).map(drop)
+    };
+    assert_eq!(with(0), Ok(()));
+    assert_eq!(with(1), Err(Corrupt("a set has too many locks")));
+}
+
 #[test]
 fn each_contradiction_is_named() {
     let contradictions: [Contradiction; 20] = [
@@ -275,11 +355,11 @@ fn each_contradiction_is_named() {
             records.swap(first - 1, first);
             records
         }),
-        ("its records are out of order", |mut records| {
-            let Record::Grant(first) = records[nth(&records, is_grant, 0)].clone() else {
+        ("two leases have one token", |mut records| {
+            let Record::Grant(second) = records[nth(&records, is_grant, 1)].clone() else {
                 unreachable!()
             };
-            spoil!(records, Grant, 1, |grant| grant.token = first.token);
+            spoil!(records, Grant, 0, |grant| grant.token = second.token);
             records
         }),
         ("its records are out of order", |mut records| {

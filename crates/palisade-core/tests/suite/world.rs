@@ -153,6 +153,15 @@ pub(crate) fn ask(lock: &str, client: &str) -> Ask {
     Ask { acquire, ttl }
 }
 
+/// A wish for several locks at once.
+pub(crate) fn ask_all(locks: &[&str], client: &str) -> Ask {
+    let ttl = ttl(TTL_MS);
+    let names = locks.iter().map(|lock| lock_name(lock)).collect();
+    let under = Under::New { key: key(0), ttl };
+    let acquire = Acquire::of_all(names, client_id(client), under, None).unwrap();
+    Ask { acquire, ttl }
+}
+
 impl Ask {
     pub(crate) fn ttl(mut self, ms: u64) -> Ask {
         self.ttl = ttl(ms);

@@ -64,6 +64,7 @@ impl Client {
         let wait = [None, Some(200), Some(1_500)][self.rng.below(3) as usize];
         let wish = Wish {
             lock: lock_name(lock)?,
+            also: Box::default(),
             client: ClientId::new(&format!("client-{}", self.number)).ok()?,
             mode: LockMode::Exclusive,
             under: Under::new(Ttl::from_millis(ttl).ok()?),

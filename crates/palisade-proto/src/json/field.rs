@@ -46,6 +46,7 @@ field!(lock_delay_ms: u64 = integer, "an integer in 0 ..= 60000");
 field!(at_least_for_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(fencing_token: u64 = integer, "an integer in 1 ..= 9007199254740991");
 field!(mode: LockMode = mode, "\"exclusive\", \"shared\" or \"permits\"");
+field!(also: Vec<String> = names, "an array of names of locks, such as [\"account:8\"]");
 field!(permits: PermitsBody = permits, "an object such as {\"count\": 1, \"of\": 5}");
 field!(count: u64 = integer, "an integer in 1 ..= 64");
 field!(of: u64 = integer, "an integer in 1 ..= 64");
@@ -74,6 +75,25 @@ fn mode<'de, D: Deserializer<'de>>(
         Some("permits") => Ok(Some(LockMode::Permits)),
         _ => Err(D::Error::custom(complaint(must, &value))),
     }
+}
+
+fn names<'de, D: Deserializer<'de>>(
+    input: D,
+    must: &'static str,
+) -> Result<Option<Vec<String>>, D::Error> {
+    let names = match Value::deserialize(input)? {
+        Value::Null => return Ok(None),
+        Value::Array(names) => names,
+        other => return Err(D::Error::custom(complaint(must, &other))),
+    };
+    let names = names.into_iter().map(|name| match name {
+        Value::String(name) => Ok(name),
+        other => Err(D::Error::custom(format!(
+            "{must}; it contains {}",
+            describe(&other)
+        ))),
+    });
+    names.collect::<Result<_, _>>().map(Some)
 }
 
 fn permits<'de, D: Deserializer<'de>>(

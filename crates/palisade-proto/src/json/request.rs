@@ -93,6 +93,16 @@ pub struct AcquireBody {
     )]
     #[schema(minimum = 0, maximum = 86_400_000)]
     pub at_least_for_ms: Option<u64>,
+    /// More locks to acquire together with this one: all or none, in one step, under one lease and one fencing token.
+    /// Nothing is held while the request waits. Only exclusive grants, without delays. Each is renewed and released by
+    /// its own name.
+    #[serde(
+        default,
+        deserialize_with = "field::also::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(max_items = 63, example = json!(["account:8"]))]
+    pub also: Option<Vec<String>>,
 }
 
 /// Permits of a semaphore.

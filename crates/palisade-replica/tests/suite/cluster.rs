@@ -251,6 +251,7 @@ pub(crate) fn grant(number: u64) -> Arc<[u8]> {
     bytes[..8].copy_from_slice(&(number + 1).to_le_bytes());
     let acquire = Command::Acquire(Acquire {
         lock: LockName::new(&format!("lock-{number}")).unwrap(),
+        also: Box::default(),
         client: ClientId::new("client").unwrap(),
         mode: palisade_core::LockMode::Exclusive,
         under: Under::New {

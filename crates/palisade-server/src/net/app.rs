@@ -95,13 +95,14 @@ impl App {
         let Request::Acquire(Wish {
             wait: Some(_),
             request: name,
+            also,
             ..
         }) = request.request()
         else {
             return self.handle.call(&self.gate, request).await;
         };
         let named = name.is_some();
-        let Some(_place) = Share::of(&self.budget, OPERATION_BYTES) else {
+        let Some(_place) = Share::of(&self.budget, (1 + also.len()) * OPERATION_BYTES) else {
             let why = "the server's memory for requests in flight is used up; nothing happened";
             return Answer::Failed(Failure::Unavailable(why.into()));
         };

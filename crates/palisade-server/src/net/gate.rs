@@ -91,8 +91,8 @@ pub(super) struct Permitted {
     /// The caller's name, if there are rules.
     principal: Option<Principal>,
     view: View,
-    /// What it uses of quotas until its answer.
-    held: Option<Held>,
+    /// What it uses of quotas until its answer; of a set, once for each of its locks.
+    held: Vec<Held>,
     /// Done only when this is on disk.
     recording: Recording,
 }
@@ -255,8 +255,7 @@ impl Gate {
     /// Whether a caller may make this request.
     pub(super) fn permit(&self, who: &Who, request: Request) -> Result<Permitted, Refusal> {
         let (by, known, view) = self.recorded(who, self.decide(who, &request))?;
-        let within = name_of(&request);
-        let held = self.admit(who, within, || Demand::of(&request, OPERATION_BYTES))?;
+        let held = self.admit_request(who, &request)?;
         let principal = name(known.as_ref());
         let recording = match &request {
             Request::Revoke {
@@ -297,7 +296,7 @@ impl Gate {
             principal: who.principal().cloned(),
             view: View::Everything,
             // The renewal was counted.
-            held: None,
+            held: Vec::new(),
             recording: Recording::NotAsked,
         }
     }
@@ -327,9 +326,11 @@ impl Gate {
                     LockMode::Exclusive | LockMode::Permits(_) => Verb::Hold,
                     LockMode::Shared => Verb::Share,
                 };
-                lock(verb, &wish.lock)?;
-                if lock(Verb::Observe, &wish.lock).is_err() {
-                    view = View::OthersHidden;
+                for name in wish.locks() {
+                    lock(verb, name)?;
+                    if lock(Verb::Observe, name).is_err() {
+                        view = View::OthersHidden;
+                    }
                 }
             }
             // The key of the lease shows that the caller acquired it.
@@ -387,6 +388,19 @@ impl Gate {
     /// A session of this caller begins.
     pub(super) fn open_session(&self, who: &Who) -> Result<Option<Held>, Refusal> {
         self.admit(who, None, Demand::session)
+    }
+
+    /// Takes what a request needs. Each lock of a set counts where its name belongs; if one does not fit, none is taken.
+    fn admit_request(&self, who: &Who, request: &Request) -> Result<Vec<Held>, Refusal> {
+        let demand = || Demand::of(request, OPERATION_BYTES);
+        let mut held = Vec::from_iter(self.admit(who, name_of(request), demand)?);
+        if let Request::Acquire(wish) = request {
+            for lock in &wish.also {
+                let demand = || Demand::of_part(wish, lock, OPERATION_BYTES);
+                held.extend(self.admit(who, Some(lock.as_str()), demand)?);
+            }
+        }
+        Ok(held)
     }
 
     /// Takes what a request needs of the quotas that apply.
@@ -659,7 +673,7 @@ impl Pipeline {
             return Answer::Failed(Failure::Unavailable(refusal.message));
         }
         let answer = self.0.call(permitted.asked).await;
-        if let Some(held) = permitted.held {
+        for held in permitted.held {
             held.settle(&answer);
         }
         gate.report(permitted.principal.as_ref(), &answer);
@@ -742,8 +756,8 @@ impl Permitted {
     }
 
     /// What it uses of quotas, for an answer that comes later.
-    pub(super) fn take_held(&mut self) -> Option<Held> {
-        self.held.take()
+    pub(super) fn take_held(&mut self) -> Vec<Held> {
+        std::mem::take(&mut self.held)
     }
 
     /// What must be on disk before it is submitted; `None` if it may be submitted at once.

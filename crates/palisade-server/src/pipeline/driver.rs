@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::vec::Drain;
 
 use palisade_core::{
-    Change, Command, Ending, Event, GrantRef, LeaseKey, LockName, Machine, Outcome, Principal,
-    Span, Timestamp,
+    Change, Command, Ending, Event, GrantRef, LeaseKey, Machine, Outcome, Principal, Span,
+    Timestamp,
 };
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -26,7 +26,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::clock::{Clock, boottime, processor_time, wall};
-use super::handle::{Message, Outbox, Shared, Stopped};
+use super::handle::{Locks, Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
 use super::random;
@@ -51,8 +51,8 @@ pub(super) struct Driver {
 
 /// Where one answer goes.
 enum ReplyTo {
-    /// A single caller. If a grant finds it gone, the lock named is given back for its principal.
-    Call(oneshot::Sender<Answer>, Option<(Principal, LockName)>),
+    /// A single caller. If a grant finds it gone, its locks are given back for its principal.
+    Call(oneshot::Sender<Answer>, Option<(Principal, Locks)>),
     /// An operation of a session.
     Session(Arc<Outbox>, u64),
 }
@@ -232,7 +232,7 @@ impl Driver {
         match message {
             Message::Call { asked, reply, undo } => {
                 let undo = match &asked.request {
-                    Request::Acquire(acquire) if undo => Some((asked.by, acquire.lock.clone())),
+                    Request::Acquire(acquire) if undo => Some((asked.by, Locks::of(acquire))),
                     _ => None,
                 };
                 return self.request(asked, ReplyTo::Call(reply, undo));
@@ -354,15 +354,10 @@ fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<(Principal, GrantRef)>
     while let Some((to, answer)) = answers.next() {
         match to {
             ReplyTo::Call(reply, undo) => {
-                if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some((by, lock))) =
+                if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some((by, locks))) =
                     (reply.send(answer), undo)
                 {
-                    let grant = GrantRef {
-                        lock,
-                        key: granted.key,
-                        token: Some(granted.number()),
-                    };
-                    unclaimed.push((by, grant));
+                    unclaimed.extend(locks.grants(&granted).map(|grant| (by, grant)));
                 }
             }
             ReplyTo::Session(outbox, id) => {

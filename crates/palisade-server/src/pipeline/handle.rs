@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palisade_core::{
-    AuthorityId, Event, GrantRef, LockName, Machine, Outcome, Principal, RequestId, Wish,
+    AuthorityId, Event, GrantRef, Granted, LockName, Machine, Outcome, Principal, RequestId, Wish,
 };
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -92,6 +92,27 @@ pub(super) enum Message {
     Stop,
 }
 
+/// The locks of an acquire, to give back what it was granted.
+pub(super) struct Locks {
+    lock: LockName,
+    also: Box<[LockName]>,
+}
+
+impl Locks {
+    pub(super) fn of(acquire: &Wish) -> Locks {
+        Locks {
+            lock: acquire.lock.clone(),
+            also: acquire.also.clone(),
+        }
+    }
+
+    pub(super) fn grants(self, granted: &Granted) -> impl Iterator<Item = GrantRef> {
+        let (key, token) = (granted.key, Some(granted.number()));
+        let locks = std::iter::once(self.lock).chain(self.also);
+        locks.map(move |lock| GrantRef { lock, key, token })
+    }
+}
+
 /// Where a session's answers go.
 pub(super) struct Outbox {
     pub(super) session: u64,
@@ -122,15 +143,11 @@ impl Handle {
         if !self.shared.takes_requests() {
             return Answer::Failed(self.shared.not_leader());
         }
-        let (by, (lock, named)) = (
-            asked.by,
-            match &asked.request {
-                Request::Acquire(acquire) => {
-                    (Some(acquire.lock.clone()), acquire.request.is_some())
-                }
-                _ => (None, true),
-            },
-        );
+        let by = asked.by;
+        let undo = match &asked.request {
+            Request::Acquire(acquire) if acquire.request.is_none() => Some(Locks::of(acquire)),
+            _ => None,
+        };
         let waiting = name_waiting(&mut asked.request);
         let (reply, answer) = oneshot::channel();
         if self
@@ -138,13 +155,12 @@ impl Handle {
             .send(Message::Call {
                 asked,
                 reply,
-                undo: !named,
+                undo: undo.is_some(),
             })
             .is_err()
         {
             return Answer::Failed(Failure::stopping());
         }
-        let undo = lock.filter(|_| !named);
         let mut asking = Asking {
             inbox: &self.inbox,
             by,
@@ -366,22 +382,19 @@ struct Asking<'a> {
     by: Principal,
     answer: oneshot::Receiver<Answer>,
     waiting: Option<RequestId>,
-    undo: Option<LockName>,
+    undo: Option<Locks>,
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         // From here on an answer cannot be delivered any more, and the pipeline sees that.
         self.answer.close();
-        if let Some(lock) = self.undo.take()
+        if let Some(locks) = self.undo.take()
             && let Ok(Answer::Outcome(Outcome::Granted(granted))) = self.answer.try_recv()
         {
-            let grant = GrantRef {
-                lock,
-                key: granted.key,
-                token: Some(granted.number()),
-            };
-            let _ = self.inbox.send(Message::Unread(self.by, grant));
+            for grant in locks.grants(&granted) {
+                let _ = self.inbox.send(Message::Unread(self.by, grant));
+            }
         }
         if let Some(request) = self.waiting.take() {
             let _ = self.inbox.send(Message::Gone(self.by, request));

@@ -398,9 +398,11 @@ mod tests {
     /// Version 6: two semaphores, one with fewer permits than before; a release, and requests that wait for one or more.
     /// Version 7: locks with lock-delays and reservations; two are closed, one by an expiry and one after a release.
     /// Version 8: two leaders with values, one taken back; one resigns, and the next proclaims.
+    /// Version 9: a set of three locks, one of them released, and two sets that wait for parts of it, one of them an orphan;
+    /// a request waits behind them for a lock that is free.
     #[test]
     fn a_log_is_replayed_under_the_rule_it_was_written_under() {
-        let golden: [(&[u8], &[u8]); 8] = [
+        let golden: [(&[u8], &[u8]); 9] = [
             (
                 include_bytes!("golden/version-1.log"),
                 include_bytes!("golden/version-1.snapshot"),
@@ -433,6 +435,10 @@ mod tests {
                 include_bytes!("golden/version-8.log"),
                 include_bytes!("golden/version-8.snapshot"),
             ),
+            (
+                include_bytes!("golden/version-9.log"),
+                include_bytes!("golden/version-9.snapshot"),
+            ),
         ];
         for (version, (mut log, state)) in (1..).zip(golden) {
             let mut replay = Replay::from_nothing(1);
@@ -464,6 +470,7 @@ mod tests {
             include_bytes!("golden/version-6.log"),
             include_bytes!("golden/version-7.log"),
             include_bytes!("golden/version-8.log"),
+            include_bytes!("golden/version-9.log"),
         ] {
             let mut log = golden;
             while let Some((batch, rest)) = split(log) {

@@ -30,6 +30,7 @@ fn stop(authority: Authority) {
 async fn grant(handle: Handle, number: usize) {
     let wish = Wish {
         lock: LockName::new(&format!("held/{number}")).unwrap(),
+        also: Box::default(),
         client: ClientId::new("c").unwrap(),
         mode: palisade_core::LockMode::Exclusive,
         under: Under::new(Ttl::from_millis(3_600_000).unwrap()),

@@ -44,6 +44,8 @@ mod net_quota;
 #[cfg(feature = "net")]
 mod net_sequencer;
 mod net_session;
+#[cfg(feature = "net")]
+mod net_sets;
 mod net_shared;
 #[cfg(feature = "net")]
 mod net_support;

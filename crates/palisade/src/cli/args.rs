@@ -69,6 +69,10 @@ pub(crate) struct LockArgs {
     /// The lock: 1 – 255 bytes of printable ASCII.
     #[arg(value_name = "LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
+    /// More locks, up to 64 in all: all or none, in one step, under one fencing token. Nothing is held while the request
+    /// waits.
+    #[arg(value_name = "LOCK", value_parser = value::lock, conflicts_with_all = ["shared", "permits", "lock_delay", "at_least_for"])]
+    pub(crate) also: Vec<LockName>,
     /// How long the lease lasts without renewal: 100ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = value::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Ttl,

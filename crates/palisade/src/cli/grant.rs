@@ -1,11 +1,13 @@
 //! `acquire`, `renew` and `release`: grants without a guard of ours.
 
+use std::time::Duration;
+
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::{
-    Client, Ending, Lease, LockMode, LockRequest, Options, Released, Renewal, Slots,
+    Client, Ending, Error, Lease, LockMode, LockRequest, Options, Released, Renewal, Slots,
     without_secrets,
 };
-use palisade_core::GrantRef;
+use palisade_core::{GrantRef, LockName};
 use palisade_proto::Code;
 use serde_json::json;
 
@@ -15,10 +17,40 @@ use super::output::{Out, facts, millis, shell_word, wall};
 use super::secret;
 
 impl LockArgs {
+    /// All its locks, as they were typed.
+    pub(crate) fn locks(&self) -> impl Iterator<Item = &LockName> {
+        std::iter::once(&self.lock).chain(&self.also)
+    }
+
+    /// Acquires the lock, or all of them, and waits for so long. The guard of the lock that was typed first comes first.
+    pub(crate) async fn acquire(
+        &self,
+        client: &Client,
+        wait: Duration,
+    ) -> Result<Vec<Lease>, Error> {
+        if self.also.is_empty() {
+            return Ok(vec![self.request(client).wait(wait).acquire().await?]);
+        }
+        let names = self.locks().map(LockName::as_str);
+        let mut request = client
+            .locks(names)
+            .ttl(self.ttl.span().to_duration())
+            .wait(wait);
+        if let Some(id) = &self.client_id {
+            request = request.client_id(id);
+        }
+        if let Some(metadata) = &self.metadata {
+            request = request.metadata(metadata);
+        }
+        let mut leases = request.acquire().await?;
+        leases.sort_by_key(|lease| *lease.lock() != self.lock);
+        Ok(leases)
+    }
+
     /// The request as the client library takes it.
-    pub(crate) fn request(&self, client: &Client) -> LockRequest {
+    fn request(&self, client: &Client) -> LockRequest {
         let mut request = client.lock(&self.lock);
-        request = request.ttl(self.ttl.span().to_duration()).wait(self.wait());
+        request = request.ttl(self.ttl.span().to_duration());
         if self.shared {
             request = request.shared();
         }
@@ -44,30 +76,33 @@ impl LockArgs {
 pub(super) async fn acquire(args: &AcquireArgs, out: Out) -> Result<(), Failure> {
     let url = &args.lock_args.connection.authority;
     let client = args.lock_args.connection.open(Options::default()).await?;
-    let lease = args
-        .lock_args
-        .request(&client)
-        .acquire()
-        .await
-        .map_err(|error| Failure::of(&error, url))?;
-    let text = if args.export {
-        export(&lease, url)
-    } else {
-        describe(&lease, url, out)
-    };
-    let printed = if out.json {
-        out.value(&reply(&lease))
-    } else {
-        out.text(&text)
+    let leases = args.lock_args.acquire(&client, args.lock_args.wait());
+    let leases = leases.await.map_err(|error| Failure::of(&error, url))?;
+    let printed = match &*leases {
+        [] => Ok(()),
+        _ if out.json => out.value(&reply(&leases)),
+        _ if args.export => out.text(&export(&leases, url)),
+        _ => out.text(&describe(&leases, url, out)),
     };
     if printed.is_err() {
         // Nobody read the secret, so nobody could ever release the lock.
-        let _ = lease.release().await;
+        for lease in leases {
+            let _ = lease.release().await;
+        }
         return printed;
     }
     // From here on the grant belongs to the reader of the output.
-    let _ = lease.detach();
+    for lease in leases {
+        let _ = lease.detach();
+    }
     Ok(())
+}
+
+/// The names of several locks, one on each line: a name has no line breaks. Nothing for one lock.
+pub(crate) fn lock_list<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> Option<String> {
+    let names = leases.into_iter().map(|lease| lease.lock().as_str());
+    let names: Vec<&str> = names.collect();
+    (names.len() > 1).then(|| names.join("\n"))
 }
 
 /// The local deadline in milliseconds on CLOCK_BOOTTIME, rounded down.
@@ -77,7 +112,8 @@ fn deadline_ms(lease: &Lease) -> u64 {
     now.after(lease.remaining().into()).as_nanos() / 1_000_000
 }
 
-fn reply(lease: &Lease) -> serde_json::Value {
+fn reply(leases: &[Lease]) -> serde_json::Value {
+    let lease = &leases[0];
     let remaining_ms = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
     let mut reply = json!({
         "resource_id": lease.lock().as_str(),
@@ -97,10 +133,14 @@ fn reply(lease: &Lease) -> serde_json::Value {
     if !lease.slots().is_empty() {
         reply["slots"] = lease.slots().iter().collect();
     }
+    if leases.len() > 1 {
+        reply["resource_ids"] = leases.iter().map(|lease| lease.lock().as_str()).collect();
+    }
     reply
 }
 
-fn export(lease: &Lease, url: &str) -> String {
+fn export(leases: &[Lease], url: &str) -> String {
+    let lease = &leases[0];
     let mut lines = vec![
         ("PALISADE_LOCK", lease.lock().to_string()),
         ("PALISADE_LOCK_TOKEN", lease.lease_key().to_hex()),
@@ -115,6 +155,7 @@ fn export(lease: &Lease, url: &str) -> String {
             .map(|id| ("PALISADE_GRANT_ID", id.0.to_string())),
     );
     lines.extend(slot_list(lease.slots()).map(|slots| ("PALISADE_SLOTS", slots)));
+    lines.extend(lock_list(leases).map(|locks| ("PALISADE_LOCKS", locks)));
     let lines = lines
         .into_iter()
         // Does not export an address with a password.
@@ -129,7 +170,8 @@ pub(crate) fn slot_list(slots: Slots) -> Option<String> {
     (!numbers.is_empty()).then(|| numbers.join(","))
 }
 
-fn describe(lease: &Lease, url: &str, out: Out) -> String {
+fn describe(leases: &[Lease], url: &str, out: Out) -> String {
+    let lease = &leases[0];
     let remaining = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
     let mut rows = vec![(
         "fencing token",
@@ -174,10 +216,17 @@ fn describe(lease: &Lease, url: &str, out: Out) -> String {
             format!("held, {} of {} permits", permits.wanted(), permits.of())
         }
     };
-    let head = format!(
-        "{} is {how}; only `palisade renew` renews it",
-        out.strong(lease.lock())
-    );
+    let names: Vec<String> = leases
+        .iter()
+        .map(|lease| out.strong(lease.lock()).to_string())
+        .collect();
+    let head = match &*names {
+        [name] => format!("{name} is {how}; only `palisade renew` renews it"),
+        names => format!(
+            "{} are {how} under one lease; only `palisade renew` of one of them renews it",
+            names.join(", ")
+        ),
+    };
     format!("{head}\n{}", facts(out, &rows))
 }
 

@@ -52,6 +52,7 @@ pub(super) const RUN_AFTER: &str = "\
 The command's environment:
   PALISADE_LOCK           the lock
   PALISADE_FENCING_TOKEN  the number for the resource
+  PALISADE_LOCKS          with several locks: their names, one on each line
   PALISADE_SLOTS          with --permits: the slots, such as 1,4; the fence of each is LOCK~SLOT
   PALISADE_AUTHORITY      the lock server's URL, without a password
   PALISADE_AUTHORITY_ID   which authority that is; fences are bound to it

@@ -42,7 +42,7 @@ use settings::Refused;
 
 pub(crate) use args::{LockArgs, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
-pub(crate) use grant::slot_list;
+pub(crate) use grant::{lock_list, slot_list};
 pub(crate) use output::{Out, millis, wall};
 pub(crate) use settings::compare_settings;
 

@@ -5,6 +5,8 @@
 //!   --authority anything else ─► Fenced
 //! ```
 
+use std::task::Poll;
+
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::redlock::{self, Redlock};
 use palisade_client::{Ending, Error, Lease, Released};
@@ -14,12 +16,16 @@ use palisade_proto::Code;
 use super::SHUTDOWN_WAIT;
 use super::deadline::Hold;
 use super::patience;
-use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs, slot_list};
+use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs, lock_list, slot_list};
 
 /// A lock that is held and renewed in the background until it is lost.
 pub(super) enum Guard {
-    Fenced(Lease),
-    Tokenless { guard: redlock::Guard, ttl: Ttl },
+    /// One lease, with a guard for each of its locks; the first is the one that was named first.
+    Fenced(Lease, Vec<Lease>),
+    Tokenless {
+        guard: redlock::Guard,
+        ttl: Ttl,
+    },
 }
 
 /// How much earlier than the lease the guard's deadline is: killing processes takes time.
@@ -32,13 +38,14 @@ impl Guard {
         if args.lock_args.connection.is_redlock() {
             return tokenless(args, out).await;
         }
-        patience::acquire(args, out).await.map(Guard::Fenced)
+        let mut leases = patience::acquire(args, out).await?;
+        Ok(Guard::Fenced(leases.remove(0), leases))
     }
 
     /// The lock.
     pub(super) fn lock(&self) -> &LockName {
         match self {
-            Guard::Fenced(lease) => lease.lock(),
+            Guard::Fenced(lease, _) => lease.lock(),
             Guard::Tokenless { guard, .. } => guard.lock(),
         }
     }
@@ -54,7 +61,9 @@ impl Guard {
                 (deadline.as_nanos() / 1_000_000).to_string(),
             ),
         ];
-        if let Guard::Fenced(lease) = self {
+        if let Guard::Fenced(lease, others) = self {
+            variables
+                .extend(lock_list(all(lease, others)).map(|locks| ("PALISADE_LOCKS", locks)));
             variables.push(("PALISADE_FENCING_TOKEN", lease.token().to_string()));
             variables.push(("PALISADE_AUTHORITY_ID", lease.authority().to_string()));
             let grant_id = lease.grant_id().map(|id| id.0.to_string());
@@ -76,7 +85,7 @@ impl Guard {
     pub(super) fn state(&self) -> (Timestamp, Hold) {
         let (now, until) = (BootClock.now(), self.until());
         let held = match self {
-            Guard::Fenced(lease) => lease.check().is_ok(),
+            Guard::Fenced(lease, others) => all(lease, others).all(|lease| lease.check().is_ok()),
             Guard::Tokenless { guard, .. } => guard.is_held(),
         };
         let hold = match held {
@@ -90,7 +99,10 @@ impl Guard {
     fn until(&self) -> Timestamp {
         let now = BootClock.now();
         match self {
-            Guard::Fenced(lease) => now.after(lease.remaining().into()),
+            Guard::Fenced(lease, others) => {
+                let left = all(lease, others).map(Lease::remaining).min();
+                now.after(left.unwrap_or_default().into())
+            }
             Guard::Tokenless { guard, ttl } => {
                 let left = Span::from(guard.remaining()).as_nanos();
                 let left = left.saturating_sub(margin(*ttl).as_nanos());
@@ -102,7 +114,21 @@ impl Guard {
     /// Completes when the lock is lost.
     pub(super) async fn lost(&self) {
         match self {
-            Guard::Fenced(lease) => drop(lease.lost().await),
+            Guard::Fenced(lease, others) => {
+                let mut lost: Vec<_> = all(lease, others)
+                    .map(|lease| Box::pin(lease.lost()))
+                    .collect();
+                std::future::poll_fn(|cx| {
+                    match lost
+                        .iter_mut()
+                        .any(|lost| lost.as_mut().poll(cx).is_ready())
+                    {
+                        true => Poll::Ready(()),
+                        false => Poll::Pending,
+                    }
+                })
+                .await;
+            }
             Guard::Tokenless { guard, .. } => guard.lost().await,
         }
     }
@@ -110,7 +136,10 @@ impl Guard {
     /// Why the lock is lost, as far as this side knows.
     fn loss(&self) -> Failure {
         let lease = match self {
-            Guard::Fenced(lease) => lease,
+            Guard::Fenced(lease, others) => {
+                let lost = all(lease, others).find(|lease| lease.check().is_err());
+                lost.unwrap_or(lease)
+            }
             Guard::Tokenless { guard, .. } => {
                 let lock = guard.lock();
                 let message = format!("{lock} is lost: most primaries did not extend it in time");
@@ -145,7 +174,11 @@ impl Guard {
     pub(super) async fn free(self) {
         let release = async {
             match self {
-                Guard::Fenced(lease) => drop(lease.release().await),
+                Guard::Fenced(lease, others) => {
+                    for lease in others.into_iter().chain([lease]) {
+                        drop(lease.release().await);
+                    }
+                }
                 Guard::Tokenless { guard, .. } => drop(guard.release().await),
             }
         };
@@ -156,7 +189,14 @@ impl Guard {
     /// status.
     pub(super) async fn release(self, out: Out) -> Option<Failure> {
         match self {
-            Guard::Fenced(lease) => release(lease, out).await,
+            Guard::Fenced(lease, others) => {
+                let mut failure = None;
+                for lease in others.into_iter().chain([lease]) {
+                    let lost = release(lease, out).await;
+                    failure = failure.or(lost);
+                }
+                failure
+            }
             Guard::Tokenless { guard, ttl } => {
                 let lock = guard.lock().clone();
                 if !guard.release().await {
@@ -170,6 +210,11 @@ impl Guard {
             }
         }
     }
+}
+
+/// All guards of a job.
+fn all<'a>(lease: &'a Lease, others: &'a [Lease]) -> impl Iterator<Item = &'a Lease> {
+    std::iter::once(lease).chain(others)
 }
 
 pub(super) fn refused(error: &Error, args: &RunArgs) -> Failure {
@@ -194,6 +239,10 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
     if lock_args.shared {
         let why = "redlock:// cannot grant shared locks";
         return Err(Failure::usage(why).hint("omit --shared, or use a Palisade server"));
+    }
+    if !lock_args.also.is_empty() {
+        let why = "redlock:// cannot grant several locks at once";
+        return Err(Failure::usage(why).hint("name one lock, or use a Palisade server"));
     }
     if lock_args.permits.is_some() {
         let why = "redlock:// cannot grant permits of a semaphore";

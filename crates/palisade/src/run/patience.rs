@@ -1,6 +1,7 @@
 //! Acquires the lock and retries: an authority that cannot be reached may come back within `--wait`. At a
 //! terminal it also says who holds the lock.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
@@ -11,13 +12,13 @@ use super::guard::{margin, refused};
 use crate::cli::{Failure, LockArgs, Out, RunArgs, millis};
 
 /// Acquires the lock, or fails when `--wait` has passed.
-pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Lease, Failure> {
+pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Vec<Lease>, Failure> {
     let lock_args = &args.lock_args;
     let until = BootClock.now().after(lock_args.wait().into());
     let (mut pause, mut warned) = (SHORTEST_PAUSE, false);
     loop {
         let fault = match attempt(lock_args, until, out).await {
-            Ok(lease) => return Ok(lease),
+            Ok(leases) => return Ok(leases),
             Err(Error::Fault(fault)) if fault.is_transient() => fault,
             Err(error) => return Err(refused(&error, args)),
         };
@@ -34,7 +35,7 @@ pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Lease, Failure> 
 }
 
 /// One attempt. The client abandons a request whose outcome is unknown, so another attempt is safe.
-async fn attempt(lock_args: &LockArgs, until: Timestamp, out: Out) -> Result<Lease, Error> {
+async fn attempt(lock_args: &LockArgs, until: Timestamp, out: Out) -> Result<Vec<Lease>, Error> {
     let options = Options {
         caution: Caution::new(10_000, margin(lock_args.ttl)).unwrap_or_default(),
         ..Options::default()
@@ -44,7 +45,7 @@ async fn attempt(lock_args: &LockArgs, until: Timestamp, out: Out) -> Result<Lea
     let left = until.since(BootClock.now()).to_duration();
     tokio::select! {
         biased;
-        lease = lock_args.request(&client).wait(left).acquire() => lease,
+        leases = lock_args.acquire(&client, left) => leases,
         never = note_holders(&client, lock_args, out) => match never {},
     }
 }
@@ -62,42 +63,44 @@ async fn warn_of_take_over(client: &Client, lock_args: &LockArgs, out: Out) {
     let Some(id) = &lock_args.client_id else {
         return;
     };
-    // If the holder cannot be seen, there is no warning; the request itself will report the fault.
-    let holder = client
-        .show(&lock_args.lock)
-        .await
-        .ok()
-        .and_then(|view| view.holder);
-    if let Some(holder) = holder.filter(|holder| holder.client.as_str() == id) {
-        out.warning(&format!(
-            "{} is held by the client id {id} already (token {}): this job takes it over, and a command that runs under \
-             it is ended. Jobs on two machines need two client ids, or none",
-            lock_args.lock, holder.token
-        ));
+    for lock in lock_args.locks() {
+        // If the holder cannot be seen, there is no warning; the request itself will report the fault.
+        let view = client.show(lock).await.ok();
+        let holder = view.and_then(|view| view.holder);
+        if let Some(holder) = holder.filter(|holder| holder.client.as_str() == id) {
+            out.warning(&format!(
+                "{lock} is held by the client id {id} already (token {}): this job takes it over, and a command that \
+                 runs under it is ended. Jobs on two machines need two client ids, or none",
+                holder.token
+            ));
+        }
     }
 }
 
 /// Says who holds the lock, once and after each change.
 async fn note_holders(client: &Client, lock_args: &LockArgs, out: Out) -> std::convert::Infallible {
-    let mut shown = None;
+    let mut shown = HashMap::new();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let Ok(view) = client.show(&lock_args.lock).await else {
-            continue;
-        };
-        let Some(holder) = view.holder.filter(|holder| shown != Some(holder.token)) else {
-            continue;
-        };
-        shown = Some(holder.token);
-        let since = view.acquired_at.map(crate::cli::wall);
-        out.note(&format!(
-            "waiting for {}: held by {} (token {}){}; {} in the queue",
-            lock_args.lock,
-            holder.client,
-            holder.token,
-            since.map(|at| format!(" since {at}")).unwrap_or_default(),
-            view.waiters
-        ));
+        for lock in lock_args.locks() {
+            let Ok(view) = client.show(lock).await else {
+                continue;
+            };
+            let Some(holder) = view.holder else {
+                continue;
+            };
+            if shown.insert(lock, holder.token) == Some(holder.token) {
+                continue;
+            }
+            let since = view.acquired_at.map(crate::cli::wall);
+            out.note(&format!(
+                "waiting for {lock}: held by {} (token {}){}; {} in the queue",
+                holder.client,
+                holder.token,
+                since.map(|at| format!(" since {at}")).unwrap_or_default(),
+                view.waiters
+            ));
+        }
     }
 }
 

@@ -39,4 +39,5 @@ mod run_secrets;
 mod run_terminal;
 mod sequencers;
 mod service;
+mod sets;
 mod tls;

@@ -231,6 +231,18 @@ fn a_grant_that_was_given_up_unused_reserves_nothing() {
     assert_eq!(world.granted(ask("x", "b")).token, token(2));
 }
 
+/// Found by the simulator: it reserved nothing of its own, and took the first grant's reservation with it.
+#[test]
+fn a_take_over_that_was_given_up_leaves_what_was_reserved_before() {
+    for own in [0, HOUR_MS / 2, 2 * HOUR_MS] {
+        let mut world = World::new();
+        world.granted(ask("x", "a").delays(0, HOUR_MS));
+        world.granted(ask("x", "a").delays(0, own).request(1));
+        world.apply(Command::Abandon(request(1)));
+        assert_eq!(world.acquire(ask("x", "b")), delayed(2, HOUR_MS), "{own}");
+    }
+}
+
 #[test]
 fn out_of_range_is_refused() {
     assert_eq!(

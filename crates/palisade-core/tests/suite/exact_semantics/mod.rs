@@ -13,6 +13,7 @@
 //! | `looking` | holder, view and page |
 //! | `shared` | readers and writers |
 //! | `permits` | semaphores |
+//! | `sets` | several locks at once |
 //! | `elections` | the value of a holder |
 //! | `fences` | what a resource does with the tokens |
 
@@ -28,6 +29,7 @@ mod orphans;
 mod permits;
 mod principals;
 mod repeats;
+mod sets;
 mod shared;
 mod tokens;
 mod waiting;

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
-    Away, Command, Delays, Effect, Entry, GrantRef, LockMode, LockName, Machine, Outcome,
-    Principal, Timestamp, invariants,
+    Acquire, Away, Command, Delays, Effect, Entry, GrantRef, LockMode, LockName, Machine, Outcome,
+    Principal, Timestamp, Under, invariants,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -56,10 +56,15 @@ fn same<T: PartialEq + std::fmt::Debug>(
     )))
 }
 
+/// Whether a command is for several locks at once.
+fn is_set(command: &Command) -> bool {
+    matches!(command, Command::Acquire(acquire) if !acquire.also.is_empty())
+}
+
 /// Plays a script to a machine and to the reference, and to a copy of the machine that was restored at
 /// line `cut`, all of them under one rule of expiry. `bend` may spoil an entry before the machine gets it: the
 /// control arms do.
-fn play(lines: &[Line], cut: usize, expiry: Expiry, bend: Bend) -> Result<(), TestCaseError> {
+fn play(lines: &[Line], cut: usize, expiry: Expiry, bend: impl Bends) -> Result<(), TestCaseError> {
     let mut machine = Machine::new(SEED);
     machine.set_expiry(expiry);
     let mut restored = None;
@@ -85,10 +90,10 @@ fn play(lines: &[Line], cut: usize, expiry: Expiry, bend: Bend) -> Result<(), Te
         let at = format!("line {n}: {entry:?}");
         let mut before = reference.clone();
         before.last = now;
-        let (outcome, effects) = reference.step(entry.clone());
+        let (answers, bent) = bend.bend(entry.clone(), &reference);
+        let (outcome, effects) = reference.step(entry);
 
-        let bent = bend(entry);
-        let (applied, caused) = apply(&mut machine, bent.clone());
+        let (applied, caused) = apply_all(&mut machine, &bent, answers);
         same(&at, &applied.outcome, &outcome)?;
         same(&at, &caused, &effects)?;
         invariants::check(&machine)
@@ -108,12 +113,12 @@ fn play(lines: &[Line], cut: usize, expiry: Expiry, bend: Bend) -> Result<(), Te
         if let Some(copy) = &mut restored {
             same(
                 &format!("{at}, restored"),
-                &apply(copy, bent.clone()),
+                &apply_all(copy, &bent, answers),
                 &(applied.clone(), caused),
             )?;
         }
         if applied.changed {
-            log.push(bent);
+            log.extend(bent);
         }
     }
     finish(machine, restored, log, expiry, now)
@@ -162,12 +167,44 @@ proptest! {
 
     #[test]
     fn the_machine_agrees_with_the_rules(lines in scripts(), cut in 0_usize..80, expiry in expiries()) {
-        play(&lines, cut, expiry, |entry| entry)?;
+        let as_it_is: Bend = |entry| entry;
+        play(&lines, cut, expiry, as_it_is)?;
     }
 }
 
 /// What a machine gets instead of the entry that the reference gets.
 type Bend = fn(Entry) -> Entry;
+
+/// As [`Bend`], for several entries, one of which has the answer; it sees what the reference knows before.
+type Split = fn(Entry, &Reference) -> (usize, Vec<Entry>);
+
+trait Bends {
+    fn bend(&self, entry: Entry, known: &Reference) -> (usize, Vec<Entry>);
+}
+
+impl Bends for Bend {
+    fn bend(&self, entry: Entry, _: &Reference) -> (usize, Vec<Entry>) {
+        (0, vec![self(entry)])
+    }
+}
+
+impl Bends for Split {
+    fn bend(&self, entry: Entry, known: &Reference) -> (usize, Vec<Entry>) {
+        self(entry, known)
+    }
+}
+
+/// The answer to one of several entries, and the effects of all.
+fn apply_all(machine: &mut Machine, entries: &[Entry], answers: usize) -> (Applied, Vec<Effect>) {
+    let applied: Vec<_> = entries
+        .iter()
+        .map(|entry| apply(machine, entry.clone()))
+        .collect();
+    let changed = applied.iter().any(|(applied, _)| applied.changed);
+    let outcome = applied[answers].0.outcome.clone();
+    let effects = applied.into_iter().flat_map(|(_, effects)| effects);
+    (Applied { outcome, changed }, effects.collect())
+}
 
 /// The entry, with one kind of absence taken for another.
 fn away(entry: Entry, is: Away, taken_for: Away) -> Entry {
@@ -209,7 +246,7 @@ fn asked_by(entry: Entry, which: fn(&Command) -> bool, by: Principal) -> Entry {
 }
 
 /// How many scripts it takes until a machine whose entries are bent is told from the rules.
-fn scripts_until_caught(bend: Bend) -> Option<u32> {
+fn scripts_until_caught(bend: impl Bends + Copy) -> Option<u32> {
     let config = Config {
         cases: 3_000,
         failure_persistence: None,
@@ -383,6 +420,122 @@ fn a_planted_deviation_is_found() {
     }
 }
 
+/// The request as one for its first lock alone.
+fn first_alone(acquire: &Acquire) -> Acquire {
+    Acquire {
+        also: Box::default(),
+        ..acquire.clone()
+    }
+}
+
+/// The other requests for one lock each that a set would be, under names of their own.
+fn one_by_one(acquire: &Acquire, entry: &Entry) -> Vec<Entry> {
+    let ttl = crate::world::ttl(250);
+    let others = (1_u8..).zip(&acquire.also);
+    others
+        .map(|(n, lock)| Entry {
+            command: Command::Acquire(Acquire {
+                lock: lock.clone(),
+                under: match acquire.under {
+                    Under::New { .. } => Under::New {
+                        key: crate::world::key(2_000 + u32::from(n)),
+                        ttl,
+                    },
+                    existing @ Under::Existing { .. } => existing,
+                },
+                request: Some(crate::world::request(240 + n)),
+                ..first_alone(acquire)
+            }),
+            ..entry.clone()
+        })
+        .collect()
+}
+
+/// Control arms of sets: what a machine would do that takes a rule of theirs too lightly.
+#[test]
+fn a_planted_deviation_of_sets_is_found() {
+    let deviations: [(&str, Split); 5] = [
+        ("a set is granted one by one", |entry, _| {
+            let mut all = vec![entry.clone()];
+            if let Command::Acquire(acquire) = &entry.command
+                && is_set(&entry.command)
+            {
+                all[0].command = Command::Acquire(first_alone(acquire));
+                all.extend(one_by_one(acquire, &entry));
+            }
+            (0, all)
+        }),
+        ("a part of a set is dropped", |mut entry, _| {
+            if let Command::Acquire(acquire) = &mut entry.command
+                && let [others @ .., _] = &acquire.also[..]
+            {
+                acquire.also = others.into();
+            }
+            (0, vec![entry])
+        }),
+        ("a set overtakes what waits", |entry, known| {
+            let waits = |acquire: &Acquire| acquire.wait.is_some() && acquire.request.is_some();
+            let overtakes = matches!(&entry.command, Command::Acquire(acquire) if waits(acquire))
+                && is_set(&entry.command);
+            let others = known.waits.iter().filter(|_| overtakes);
+            let others: Vec<_> = others.filter(|wait| wait.also.is_empty()).collect();
+            let leave = others.iter().map(|wait| Entry {
+                by: wait.by,
+                command: Command::Withdraw(wait.request),
+                ..entry.clone()
+            });
+            let mut all: Vec<Entry> = leave.collect();
+            let answers = all.len();
+            all.push(entry.clone());
+            all.extend(others.iter().map(|wait| Entry {
+                by: wait.by,
+                command: Command::Acquire(wait.again(entry.at)),
+                ..entry.clone()
+            }));
+            (answers, all)
+        }),
+        (
+            "the other parts stay queued when a set leaves",
+            |entry, known| {
+                let mut all = vec![entry.clone()];
+                if let Command::Withdraw(request) | Command::Abandon(request) = &entry.command {
+                    let its = known.waits.iter();
+                    let mut its =
+                        its.filter(|wait| (wait.by, wait.request) == (entry.by, *request));
+                    if let Some(wait) = its.next() {
+                        all.extend(one_by_one(&wait.again(entry.at), &entry));
+                    }
+                }
+                (0, all)
+            },
+        ),
+        (
+            "nobody waits behind a set for a lock that is free",
+            |entry, known| {
+                // The set waits for the lock alone that it is kept from; the others are as if nobody waited for them.
+                let mut all = vec![entry.clone()];
+                if let Command::Acquire(acquire) = &entry.command
+                    && is_set(&entry.command)
+                    && acquire.locks().any(|lock| known.holder_of(lock).is_some())
+                {
+                    let held = acquire.locks().find(|lock| known.holder_of(lock).is_some());
+                    all[0].command = Command::Acquire(Acquire {
+                        lock: held.unwrap().clone(),
+                        ..first_alone(acquire)
+                    });
+                }
+                (0, all)
+            },
+        ),
+    ];
+    for (what, split) in deviations {
+        assert!(
+            scripts_until_caught(split).is_some(),
+            "nobody noticed: {what}"
+        );
+    }
+}
+
 /// The other half of the control: scripts reach what they are meant to reach.
 #[test]
 fn the_scripts_reach_every_outcome() {
@@ -400,8 +553,26 @@ fn the_scripts_reach_every_outcome() {
             for (n, line) in lines.iter().enumerate() {
                 let entry = line.entry(n, now, &reference);
                 now = entry.at;
+                let set = is_set(&entry.command);
+                let waited: Vec<_> = reference.waits.clone();
                 let (outcome, effects) = reference.step(entry);
                 seen.borrow_mut().insert(kind(&outcome));
+                if set {
+                    seen.borrow_mut().insert(format!("set: {}", kind(&outcome)));
+                }
+                for effect in &effects {
+                    let Effect::Settled {
+                        request, outcome, ..
+                    } = effect
+                    else {
+                        continue;
+                    };
+                    let set = waited.iter().find(|wait| wait.request == *request);
+                    if set.is_some_and(|wait| !wait.also.is_empty()) {
+                        let kind = format!("set, settled: {}", kind(outcome));
+                        seen.borrow_mut().insert(kind);
+                    }
+                }
                 for effect in effects {
                     if let Effect::Settled { outcome, .. } = effect {
                         seen.borrow_mut()
@@ -458,6 +629,29 @@ fn the_scripts_reach_every_outcome() {
         "settled: Held",
         "settled: Invalid LeaseKeyInUse",
         "settled: TokensExhausted",
+        "Invalid SetDelayed",
+        "Invalid SetMode",
+        "Invalid SetOrder",
+        "Invalid SetPartlyHeld",
+        "set: Abandoned",
+        "set: Delayed",
+        "set: Ended Expired",
+        "set: Ended Released",
+        "set: Granted",
+        "set: Held",
+        "set: Invalid PermitsDiffer",
+        "set: Invalid RequestReused",
+        "set: Invalid Upgrade",
+        "set: Queued",
+        "set: QueueFull Client",
+        "set: QueueFull Lock",
+        "set: TokensExhausted",
+        "set: TooManyLocks",
+        "set, settled: Abandoned",
+        "set, settled: Delayed",
+        "set, settled: Ended Expired",
+        "set, settled: Granted",
+        "set, settled: Held",
     ];
     for kind in expected {
         assert!(

@@ -6,7 +6,7 @@
 //! ([`rung`]), and so many of those in one entry; what somebody asks about ends to the nanosecond.
 
 use palisade_core::machine::{Answered, Expiry};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use palisade_core::{
     Acquire, Away, Change, ClientId, Command, Delayed, Delays, Effect, Ending, Entry, Event,
@@ -42,6 +42,8 @@ pub(crate) struct Grant {
     lock_delay: Span,
     /// Nobody else is granted before this.
     reserved: Option<Timestamp>,
+    /// What the grants that it superseded reserved.
+    inherited: Option<Timestamp>,
     /// What the holder says about itself.
     says: Option<Box<str>>,
 }
@@ -66,9 +68,11 @@ pub(crate) struct Wait {
     pub(crate) by: Principal,
     pub(crate) request: RequestId,
     pub(crate) lock: LockName,
+    /// Of a set: its other locks. It is one line of the list all the same, and in the queue of each.
+    pub(crate) also: Vec<LockName>,
     pub(crate) client: ClientId,
     pub(crate) mode: LockMode,
-    under: Under,
+    pub(crate) under: Under,
     delays: Delays,
     says: Option<Box<str>>,
     since: Timestamp,
@@ -78,6 +82,32 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
+    /// Whether it is in this lock's queue.
+    fn wants(&self, lock: &LockName) -> bool {
+        self.lock == *lock || self.also.contains(lock)
+    }
+
+    /// The request once more, as its caller would send it now.
+    pub(crate) fn again(&self, at: Timestamp) -> Acquire {
+        Acquire {
+            also: self.also.clone().into(),
+            mode: self.mode,
+            wait: Some(self.deadline.since(at)),
+            metadata: self.says.clone(),
+            delays: self.delays,
+            ..Acquire::new(
+                self.lock.clone(),
+                self.client.clone(),
+                self.under,
+                Some(self.request),
+            )
+        }
+    }
+
+    fn locks(&self) -> Vec<LockName> {
+        [&[self.lock.clone()], &self.also[..]].concat()
+    }
+
     /// When it leaves the queue by itself.
     pub(crate) fn ends(&self) -> Timestamp {
         self.orphan.unwrap_or(self.deadline)
@@ -109,7 +139,8 @@ pub(crate) struct Reference {
     pub(crate) leases: Vec<Lease>,
     pub(crate) grants: Vec<Grant>,
     pub(crate) waits: Vec<Wait>,
-    /// Locks that nobody holds and an orphan is first for, each with its last token.
+    /// Locks that nobody holds and an orphan or a set is first for, each with its last token; or the newest of all, if it
+    /// was free when the set came.
     kept: BTreeMap<LockName, Token>,
     pub(crate) closed: Vec<Closed>,
     /// How many permits locks had when they were last a semaphore; counts while they are in use.
@@ -128,6 +159,7 @@ pub(crate) struct Reference {
 struct Wanted<'a> {
     by: Principal,
     lock: &'a LockName,
+    also: &'a [LockName],
     client: &'a ClientId,
     mode: LockMode,
     under: &'a Under,
@@ -140,6 +172,7 @@ impl Wanted<'_> {
         Wanted {
             by,
             lock: &acquire.lock,
+            also: &acquire.also,
             client: &acquire.client,
             mode: acquire.mode,
             under: &acquire.under,
@@ -152,6 +185,7 @@ impl Wanted<'_> {
         Wanted {
             by: wait.by,
             lock: &wait.lock,
+            also: &wait.also,
             client: &wait.client,
             mode: wait.mode,
             under: &wait.under,
@@ -174,6 +208,8 @@ struct Now {
     effects: Vec<Effect>,
     /// Grants that ended and requests that were settled.
     ended: u32,
+    /// Locks that sets have left, with what a request is told that is over; looked at one after the other.
+    left: VecDeque<(LockName, Outcome)>,
 }
 
 /// The end of the millisecond in which an instant lies; a whole millisecond is its own.
@@ -208,6 +244,7 @@ impl Reference {
             wall: entry.wall,
             effects: Vec::new(),
             ended: 0,
+            left: VecDeque::new(),
         };
         let last = std::mem::replace(&mut self.last, entry.at);
         if let Command::Grace(away) = entry.command {
@@ -330,7 +367,7 @@ impl Reference {
             }
             // One that left may have taken others with it.
             if self.waits.contains(&wait) {
-                let held = self.told(&wait.lock, now);
+                let held = self.told(&self.blocks(&wait), now);
                 self.leave(&wait, Some(held).filter(|_| wait.orphan.is_none()), now);
             }
         }
@@ -347,7 +384,10 @@ impl Reference {
             if now.ended >= most {
                 return;
             }
-            self.hand_on(&closed.lock, &self.told(&closed.lock, now), now);
+            // A set that left may have had it opened.
+            if self.closed.contains(&closed) {
+                self.hand_on(&closed.lock, &self.told(&closed.lock, now), now);
+            }
         }
     }
 
@@ -458,6 +498,7 @@ impl Reference {
         if let Some(wait) = self.waiting(now.by, &request) {
             if (&wait.lock, &wait.client, wait.mode)
                 != (&acquire.lock, &acquire.client, acquire.mode)
+                || wait.also[..] != acquire.also[..]
             {
                 return Outcome::Invalid(Invalid::RequestReused);
             }
@@ -502,11 +543,193 @@ impl Reference {
             Some(grant) if grant.client != acquire.client => {
                 Outcome::Invalid(Invalid::RequestReused)
             }
-            Some(grant) => Outcome::Granted(self.granted(&grant, Span::ZERO, now)),
+            Some(grant) => {
+                let granted = Outcome::Granted(self.granted(&grant, Span::ZERO, now));
+                if grant.phase.is_some() {
+                    return match acquire.also.is_empty() {
+                        true => granted,
+                        false => Outcome::Invalid(Invalid::RequestReused),
+                    };
+                }
+                let mut asked = acquire.also.to_vec();
+                asked.push(acquire.lock.clone());
+                let of_set = |other: &&Grant| (other.key, other.token) == (grant.key, grant.token);
+                if self
+                    .grants
+                    .iter()
+                    .filter(of_set)
+                    .any(|part| !asked.contains(&part.lock))
+                {
+                    return Outcome::Invalid(Invalid::RequestReused);
+                }
+                for lock in &acquire.also {
+                    let lock = lock.clone();
+                    let named = GrantRef {
+                        lock,
+                        ..named.clone()
+                    };
+                    if self.live(&named, now).is_none() {
+                        return self.past(&named);
+                    }
+                }
+                granted
+            }
         }
     }
 
+    /// Several locks at once: all of them or none.
+    fn decide_set(&mut self, acquire: &Acquire, now: &mut Now) -> Outcome {
+        let names: Vec<LockName> = acquire.locks().cloned().collect();
+        for pair in names.windows(2) {
+            let lock = pair[1].clone();
+            if pair[0] == pair[1] {
+                return Outcome::Invalid(Invalid::SetTwice { lock });
+            }
+            if pair[0] > pair[1] {
+                return Outcome::Invalid(Invalid::SetOrder { lock });
+            }
+        }
+        if acquire.mode != LockMode::Exclusive || acquire.delays != Delays::NONE {
+            return Outcome::Invalid(Invalid::SetMode);
+        }
+        if let Under::New { ttl, .. } = acquire.under
+            && let Some(invalid) = self.refused(ttl)
+        {
+            return invalid;
+        }
+        for lock in &names {
+            self.touch_lock(lock, now);
+        }
+        let wanted = Wanted::by(now.by, acquire);
+        let key = wanted.key();
+        self.touch_lease(&key, now);
+        if let Some(wrong) = self.wrong_lease(wanted, now) {
+            return wrong;
+        }
+        let (mut own, mut blocked) = (Vec::new(), None);
+        let in_use = |lock: &LockName| !self.holders(lock).is_empty() || self.is_kept(lock);
+        let free: Vec<&LockName> = names.iter().filter(|lock| !in_use(lock)).collect();
+        for lock in names.iter().filter(|lock| in_use(lock)) {
+            if let has @ Some(_) = self.size(lock) {
+                return Outcome::Invalid(Invalid::PermitsDiffer { asked: None, has });
+            }
+            let holders = self.holders(lock);
+            let mine = holders.iter().find(|grant| grant.key == key);
+            match (mine, self.writer(lock)) {
+                (Some(_), None) => return Outcome::Invalid(Invalid::Upgrade),
+                (Some(mine), Some(_)) => own.push(mine.clone()),
+                (None, Some(writer))
+                    if (writer.by, &writer.client) == (now.by, &acquire.client) =>
+                {
+                    if writer.lock_delay > Span::ZERO || writer.reserved.is_some() {
+                        let lock = lock.clone();
+                        return Outcome::Invalid(Invalid::SetDelayed { lock });
+                    }
+                }
+                (None, _) => blocked = blocked.or(Some(lock)),
+            }
+        }
+        if let Some(first) = own.first() {
+            let whole = own.len() == names.len();
+            if whole && own.iter().all(|grant| grant.token == first.token) {
+                return Outcome::Granted(self.granted(first, Span::ZERO, now));
+            }
+            let lock = first.lock.clone();
+            return Outcome::Invalid(Invalid::SetPartlyHeld { lock });
+        }
+        let max = self.limits.locks;
+        let too_many = !free.is_empty() && self.in_use() + free.len() > max as usize;
+        let Some(blocked) = blocked else {
+            if too_many {
+                return Outcome::TooManyLocks { max };
+            }
+            if self.token().is_some() {
+                self.sizes.retain(|(lock, _)| !names.contains(lock));
+            }
+            return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
+        };
+        let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
+            return self.told(blocked, now);
+        };
+        if wait == Span::ZERO {
+            return self.told(blocked, now);
+        }
+        let waiting = |lock: &LockName| self.waits.iter().filter(|wait| wait.wants(lock)).count();
+        let (per_lock, per_client) = (self.limits.waiters_per_lock, self.limits.waiters_per_client);
+        if names.iter().any(|lock| waiting(lock) >= per_lock as usize) {
+            return Outcome::QueueFull(QueueBound::Lock { max: per_lock });
+        }
+        if self.waiting_of(&acquire.client, now) + names.len() > per_client as usize {
+            return Outcome::QueueFull(QueueBound::Client { max: per_client });
+        }
+        if too_many {
+            return Outcome::TooManyLocks { max };
+        }
+        let free: Vec<LockName> = free.into_iter().cloned().collect();
+        self.sizes.retain(|(lock, _)| !free.contains(lock));
+        let newest = token_of(self.next - 1);
+        self.kept
+            .extend(free.into_iter().map(|lock| (lock, newest)));
+        self.enqueue(acquire, request, wait, now);
+        Outcome::Queued
+    }
+
+    /// How many locks are held, kept or closed.
+    fn in_use(&self) -> usize {
+        let held: BTreeSet<&str> = self.grants.iter().map(|grant| &*grant.lock).collect();
+        held.len() + self.kept.len() + self.closed.len()
+    }
+
+    /// How many places in queues a client has.
+    fn waiting_of(&self, client: &ClientId, now: &Now) -> usize {
+        let waits = self.waits.iter();
+        let its = waits.filter(|other| (other.by, &other.client) == (now.by, client));
+        its.map(|wait| wait.locks().len()).sum()
+    }
+
+    /// Whether a set is first in all its queues, and nobody has any of its locks.
+    fn is_ready(&self, wait: &Wait) -> bool {
+        wait.locks().iter().all(|lock| self.is_kept_for(lock, wait))
+    }
+
+    fn is_kept_for(&self, lock: &LockName, wait: &Wait) -> bool {
+        self.waits.iter().find(|other| other.wants(lock)) == Some(wait)
+            && self.holders(lock).is_empty()
+            && self.closed.iter().all(|closed| closed.lock != *lock)
+    }
+
+    /// The lock that a request waits for: of a set, the first one that is not kept for the set itself.
+    fn blocks(&self, wait: &Wait) -> LockName {
+        let locks = wait.locks();
+        let blocks = locks.iter().find(|lock| !self.is_kept_for(lock, wait));
+        blocks.unwrap_or(&wait.lock).clone()
+    }
+
+    fn enqueue(&mut self, acquire: &Acquire, request: RequestId, wait: Span, now: &Now) {
+        let under = match acquire.under {
+            Under::Existing { key, .. } => Under::Existing { key, ttl: None },
+            Under::New { key, ttl } => Under::New { key, ttl },
+        };
+        self.waits.push(Wait {
+            by: now.by,
+            request,
+            lock: acquire.lock.clone(),
+            also: acquire.also.to_vec(),
+            client: acquire.client.clone(),
+            mode: acquire.mode,
+            under,
+            delays: acquire.delays,
+            says: acquire.metadata.clone(),
+            since: now.at,
+            deadline: now.at.after(wait),
+            orphan: None,
+        });
+    }
+
     fn decide(&mut self, acquire: &Acquire, now: &mut Now) -> Outcome {
+        if !acquire.also.is_empty() {
+            return self.decide_set(acquire, now);
+        }
         if acquire.mode != LockMode::Exclusive && acquire.delays != Delays::NONE {
             return Outcome::Invalid(Invalid::DelaysOfShared);
         }
@@ -522,8 +745,7 @@ impl Reference {
             return wrong;
         }
         if self.holders(&acquire.lock).is_empty() && !self.is_kept(&acquire.lock) {
-            let held: BTreeSet<&str> = self.grants.iter().map(|grant| &*grant.lock).collect();
-            if held.len() + self.kept.len() + self.closed.len() >= self.limits.locks as usize {
+            if self.in_use() >= self.limits.locks as usize {
                 return Outcome::TooManyLocks {
                     max: self.limits.locks,
                 };
@@ -557,7 +779,7 @@ impl Reference {
         {
             return self.take_over(&grant, acquire, now);
         }
-        let waits = self.waits.iter().any(|wait| wait.lock == acquire.lock);
+        let waits = self.waits.iter().any(|wait| wait.wants(&acquire.lock));
         if acquire.mode == LockMode::Shared && !waits && !self.readers(&acquire.lock).is_empty() {
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
@@ -576,13 +798,9 @@ impl Reference {
         let for_lock = self
             .waits
             .iter()
-            .filter(|other| other.lock == acquire.lock)
+            .filter(|other| other.wants(&acquire.lock))
             .count();
-        let of_client = self
-            .waits
-            .iter()
-            .filter(|other| (other.by, &other.client) == (now.by, &acquire.client))
-            .count();
+        let of_client = self.waiting_of(&acquire.client, now);
         let Limits {
             waiters_per_lock,
             waiters_per_client,
@@ -598,23 +816,7 @@ impl Reference {
                 max: waiters_per_client,
             });
         }
-        let under = match acquire.under {
-            Under::Existing { key, .. } => Under::Existing { key, ttl: None },
-            Under::New { key, ttl } => Under::New { key, ttl },
-        };
-        self.waits.push(Wait {
-            by: now.by,
-            request,
-            lock: acquire.lock.clone(),
-            client: acquire.client.clone(),
-            mode: acquire.mode,
-            under,
-            delays: acquire.delays,
-            says: acquire.metadata.clone(),
-            since: now.at,
-            deadline: now.at.after(wait),
-            orphan: None,
-        });
+        self.enqueue(acquire, request, wait, now);
         Outcome::Queued
     }
 
@@ -683,20 +885,21 @@ impl Reference {
         let lock = known.as_ref().and_then(|known| known.lock.clone());
         if let (Some(Outcome::Granted(first)), Some(lock)) =
             (known.map(|known| known.outcome), &lock)
-            && let Some(grant) = self
-                .holders(lock)
-                .into_iter()
-                .find(|grant| (grant.key, grant.token) == (first.key, first.number()))
-            && self.lease(&grant.key).unwrap().expires > now.at
         {
-            let unused = Grant {
-                reserved: None,
-                ..grant.clone()
-            };
-            let place = self.grants.iter().position(|other| *other == grant);
-            self.grants[place.unwrap()] = unused.clone();
-            let grant = unused;
-            self.end_and_hand_on(&grant, Ending::Released, None, now);
+            let named = |grant: &Grant| (grant.key, grant.token) == (first.key, first.number());
+            let is_live = |lease: Lease| lease.expires > now.at;
+            let mut grants = self.grants.clone();
+            grants.retain(|grant| named(grant) && self.lease(&grant.key).is_some_and(is_live));
+            grants.retain(|grant| grant.phase.is_none() || grant.lock == *lock);
+            for grant in grants {
+                let unused = Grant {
+                    reserved: grant.inherited,
+                    ..grant.clone()
+                };
+                let place = self.grants.iter().position(|other| *other == grant);
+                self.grants[place.unwrap()] = unused.clone();
+                self.end_and_hand_on(&unused, Ending::Released, None, now);
+            }
         }
         self.remember(now.by, request, lock, Outcome::Abandoned);
         Outcome::Done
@@ -724,16 +927,18 @@ impl Reference {
             self.hand_on(&acquire.lock, &self.told(&acquire.lock, now), now);
         } else if let Some(mine) = self.grants.last_mut() {
             let before = grant.reserved.filter(|until| *until > now.at);
-            mine.reserved = mine.reserved.max(before);
+            (mine.inherited, mine.reserved) = (before, mine.reserved.max(before));
         }
         outcome
     }
 
-    /// Grants under a lease that is good, where nobody is in the way.
+    /// Grants under a lease that is good, where nobody is in the way. Of a set, the locks that its client has under another
+    /// lease are taken over.
     fn grant(&mut self, wanted: Wanted<'_>, waited: Span, now: &mut Now) -> Outcome {
         let Wanted {
             by,
             lock,
+            also,
             client,
             mode,
             under,
@@ -767,26 +972,36 @@ impl Reference {
                 key
             }
         };
-        let (client, wall) = (client.clone(), now.wall);
-        let grant = Grant {
-            lock: lock.clone(),
-            token,
-            key,
-            by,
-            client,
-            wall,
-            phase: (mode != LockMode::Exclusive).then_some(phase.unwrap_or(token)),
-            slots,
-            lock_delay: delays.lock_delay(),
-            reserved: Some(delays.at_least_for())
-                .filter(|span| *span > Span::ZERO)
-                .map(|span| now.at.after(span)),
-            says: says.map(Box::from),
-        };
-        self.grants.push(grant.clone());
-        let ttl = self.lease(&key).unwrap().ttl;
-        self.event(&grant, Change::Granted { ttl }, now);
-        Outcome::Granted(self.granted(&grant, waited, now))
+        let mut first = None;
+        for lock in std::iter::once(lock).chain(also) {
+            if mode == LockMode::Exclusive
+                && let Some(former) = self.writer(lock)
+            {
+                self.end(&former, Ending::Superseded, None, now);
+            }
+            self.kept.remove(lock);
+            let grant = Grant {
+                lock: lock.clone(),
+                token,
+                key,
+                by,
+                client: client.clone(),
+                wall: now.wall,
+                phase: (mode != LockMode::Exclusive).then_some(phase.unwrap_or(token)),
+                slots,
+                lock_delay: delays.lock_delay(),
+                reserved: Some(delays.at_least_for())
+                    .filter(|span| *span > Span::ZERO)
+                    .map(|span| now.at.after(span)),
+                inherited: None,
+                says: says.map(Box::from),
+            };
+            self.grants.push(grant.clone());
+            let ttl = self.lease(&key).unwrap().ttl;
+            self.event(&grant, Change::Granted { ttl }, now);
+            first.get_or_insert(grant);
+        }
+        Outcome::Granted(self.granted(&first.unwrap(), waited, now))
     }
 
     fn end(&mut self, grant: &Grant, how: Ending, reason: Option<Box<str>>, now: &mut Now) {
@@ -848,22 +1063,42 @@ impl Reference {
 
     /// A request leaves its queue; what it was in the way of goes on.
     fn leave(&mut self, wait: &Wait, outcome: Option<Outcome>, now: &mut Now) {
-        let ahead = self.told(&wait.lock, now);
-        self.waits.retain(|other| other != wait);
+        self.take_leave(wait, None, now);
         match outcome {
             Some(outcome) => self.settle(wait.clone(), outcome, now),
             None => now.ended += 1,
         }
-        if self.writer(&wait.lock).is_none() {
-            self.hand_on(&wait.lock, &ahead, now);
+        self.hand_on_what_is_left(now);
+    }
+
+    /// Takes a request out of its queues; the locks that nobody holds are looked at later, but for one that is being
+    /// handed on.
+    fn take_leave(&mut self, wait: &Wait, but: Option<&LockName>, now: &mut Now) {
+        for lock in wait.locks() {
+            let listed = now.left.iter().any(|(left, _)| *left == lock);
+            if but != Some(&lock) && !listed && self.writer(&lock).is_none() {
+                now.left.push_back((lock.clone(), self.told(&lock, now)));
+            }
+        }
+        self.waits.retain(|other| other != wait);
+    }
+
+    fn hand_on_what_is_left(&mut self, now: &mut Now) {
+        while let Some((lock, ahead)) = now.left.pop_front() {
+            if self.writer(&lock).is_none() {
+                self.hand_on_one(&lock, &ahead, now);
+            }
         }
     }
 
     /// The caller of a request that waits repeats it.
     fn rejoin(&mut self, wait: Wait, now: &mut Now) -> Outcome {
         let place = self.waits.iter().position(|other| *other == wait).unwrap();
-        let first = self.waits.iter().find(|other| other.lock == wait.lock);
-        let is_first = first == Some(&wait);
+        let first = self.waits.iter().find(|other| other.wants(&wait.lock));
+        let is_first = match wait.also.is_empty() {
+            true => first == Some(&wait),
+            false => self.is_ready(&wait),
+        };
         (self.waits[place].since, self.waits[place].orphan) = (now.at, None);
         if !is_first || self.writer(&wait.lock).is_some() {
             return Outcome::Queued;
@@ -884,6 +1119,11 @@ impl Reference {
     /// Gives a lock that no writer holds to whoever is first and still there; an orphan that is first keeps it. After
     /// a reader come the readers right behind it.
     fn hand_on(&mut self, lock: &LockName, last: &Outcome, now: &mut Now) {
+        self.hand_on_one(lock, last, now);
+        self.hand_on_what_is_left(now);
+    }
+
+    fn hand_on_one(&mut self, lock: &LockName, last: &Outcome, now: &mut Now) {
         if let Some(at) = self.closed.iter().position(|closed| closed.lock == *lock) {
             if self.closed[at].until > now.at {
                 return;
@@ -893,10 +1133,11 @@ impl Reference {
             self.kept.insert(lock, last);
         }
         let kept = self.kept.remove_entry(lock);
-        while let Some(at) = self.waits.iter().position(|wait| wait.lock == *lock) {
+        while let Some(at) = self.waits.iter().position(|wait| wait.wants(lock)) {
             let wait = &self.waits[at];
             let read = !self.readers(lock).is_empty();
             let blocked = match wait.mode {
+                _ if !wait.also.is_empty() => !self.is_ready(wait),
                 LockMode::Exclusive => read,
                 LockMode::Shared => false,
                 LockMode::Permits(permits) => self.free(lock).len() < permits.wanted() as usize,
@@ -905,7 +1146,14 @@ impl Reference {
                 self.kept.extend(kept.filter(|_| !read));
                 return;
             }
-            let wait = self.waits.remove(at);
+            let wait = wait.clone();
+            let goes_on = wait.deadline > now.at
+                && self.wrong_lease(Wanted::of(&wait), now).is_none()
+                && self.token().is_some();
+            match wait.orphan.is_none() && goes_on {
+                true => drop(self.waits.remove(at)),
+                false => self.take_leave(&wait, Some(lock), now),
+            }
             if wait.orphan.is_some() {
                 now.ended += 1;
                 continue;
@@ -1033,6 +1281,12 @@ impl Reference {
         self.leases.iter().find(|lease| lease.key == *key).cloned()
     }
 
+    /// The client that has a lock; of several the oldest.
+    pub(crate) fn holder_of(&self, lock: &LockName) -> Option<ClientId> {
+        let holders = self.holders(lock);
+        holders.first().map(|grant| grant.client.clone())
+    }
+
     /// Everybody who has a lock, the oldest first.
     fn holders(&self, lock: &LockName) -> Vec<Grant> {
         let mut holders = self.grants.clone();
@@ -1099,14 +1353,14 @@ impl Reference {
         self.sizes.push((lock.clone(), of));
         let larger = |wait: &&Wait| {
             let wanted = wait.mode.permits().map_or(0, Permits::wanted);
-            wait.lock == *lock && wanted > of
+            wait.wants(lock) && wanted > of
         };
         while let Some(wait) = self.waits.iter().find(larger).cloned() {
             let wanted = wait.mode.permits().unwrap().wanted();
             let refused = Outcome::Invalid(Invalid::Permits { wanted, of });
             self.leave(&wait, Some(refused).filter(|_| wait.orphan.is_none()), now);
         }
-        if self.waits.iter().any(|wait| wait.lock == *lock) {
+        if self.waits.iter().any(|wait| wait.wants(lock)) {
             self.hand_on(lock, &self.told(lock, now), now);
         }
         Outcome::Done
@@ -1128,7 +1382,7 @@ impl Reference {
             Outcome::Held(ahead) => ahead,
             closed => return closed,
         };
-        let first = self.waits.iter().find(|wait| wait.lock == acquire.lock);
+        let first = self.waits.iter().find(|wait| wait.wants(&acquire.lock));
         let read = !self.readers(&acquire.lock).is_empty();
         Outcome::Held(
             match first.filter(|_| read && acquire.mode != LockMode::Exclusive) {
@@ -1157,7 +1411,7 @@ impl Reference {
         if let Some(grant) = self.holders(lock).first() {
             return self.holder(grant, now);
         }
-        let first = self.waits.iter().find(|wait| wait.lock == *lock).unwrap();
+        let first = self.waits.iter().find(|wait| wait.wants(lock)).unwrap();
         Holder {
             client: first.client.clone(),
             token: self.kept[lock],
@@ -1241,6 +1495,10 @@ impl Reference {
             change,
         }));
     }
+}
+
+fn token_of(number: u64) -> Token {
+    Token::new(number).unwrap()
 }
 
 /// Whether whoever asks may renew or release a grant whose secret it has shown.

@@ -48,6 +48,7 @@ enum What {
     Repeat(usize),
     Acquire {
         lock: u8,
+        also: u8,
         client: u8,
         mode: LockMode,
         under: LeaseOf,
@@ -106,7 +107,7 @@ enum Which {
 }
 
 const TTLS: [u64; 3] = [100, 101, 250];
-const LOCKS: [&str; 3] = ["x", "y", "z"];
+const LOCKS: [&str; 4] = ["x", "y", "z", "u"];
 const CLIENTS: [&str; 4] = ["a", "b", "c", "d"];
 
 pub(crate) fn scripts() -> impl Strategy<Value = Vec<Line>> {
@@ -148,7 +149,7 @@ fn what() -> impl Strategy<Value = What> {
             1 => 1_900_000_000_u64..2_100_000_000,
         ],
     );
-    let lock = prop::sample::select(vec![0_u8, 0, 0, 0, 1, 2, 2, 2]);
+    let lock = prop::sample::select(vec![0_u8, 0, 0, 0, 1, 2, 2, 2, 3]);
     let mode = (any::<bool>(), permits(), 0_u8..20);
     // One of the locks is a semaphore nearly always, and the others nearly never.
     let lock_and_mode = (lock, mode).prop_map(|(lock, (reads, permits, chance))| {
@@ -160,6 +161,30 @@ fn what() -> impl Strategy<Value = What> {
         };
         (lock, mode)
     });
+    // Other locks of a set, a bit for each of `LOCKS`; the highest one puts them out of order.
+    let also = prop::sample::select(vec![
+        0_u8,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+        2,
+        3,
+        8,
+        9,
+        10,
+        11,
+        8,
+        9,
+        10,
+        11,
+        4,
+        9 + 128,
+    ]);
     let who = (lock_and_mode, 0_u8..4).prop_map(|((lock, mode), client)| (lock, client, mode));
     let acquire = (
         who,
@@ -168,21 +193,29 @@ fn what() -> impl Strategy<Value = What> {
         requested,
         any::<bool>(),
         (delays(), 0_u8..20),
+        also,
     );
     prop_oneof![
         2 => (0_usize..4).prop_map(What::Repeat),
-        14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted, (delays, chance))| {
+        14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted, (delays, chance), also)| {
+            // A set is nearly always exclusive and without delays.
+            let plain = also != 0 && chance != 0 && lock != 2;
+            let (mode, also) = match mode {
+                _ if plain => (LockMode::Exclusive, also),
+                LockMode::Permits(_) => (mode, 0),
+                _ => (mode, also),
+            };
             // Nearly always only with what they are for.
-            let delays = match mode == LockMode::Exclusive || chance == 0 {
+            let delays = match (mode == LockMode::Exclusive && !plain) || chance == 0 {
                 true => delays,
                 false => Delays::NONE,
             };
-            What::Acquire { lock, client, mode, under, wait, request, noted, delays }
+            What::Acquire { lock, also, client, mode, under, wait, request, noted, delays }
         }),
         4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
         3 => (which(), any::<bool>()).prop_map(|(which, some)| What::Proclaim(which, some)),
         6 => which().prop_map(What::Release),
-        1 => (0_u8..3, any::<bool>()).prop_map(|(lock, right)| What::Revoke { lock, right }),
+        1 => (0_u8..4, any::<bool>()).prop_map(|(lock, right)| What::Revoke { lock, right }),
         1 => (prop::sample::select(vec![0_u8, 2, 2, 2, 2]), 0_u32..5)
             .prop_map(|(lock, permits)| What::Resize { lock, permits }),
         1 => asked().prop_map(What::Withdraw),
@@ -355,6 +388,7 @@ impl What {
                 let under = LeaseOf::Fresh(100).resolve(n, known);
                 Command::Acquire(Acquire {
                     mode: wait.mode,
+                    also: wait.also.clone().into(),
                     ..Acquire::new(
                         wait.lock.clone(),
                         wait.client.clone(),
@@ -365,6 +399,7 @@ impl What {
             }
             What::Acquire {
                 lock,
+                also,
                 client,
                 mode,
                 under,
@@ -379,9 +414,11 @@ impl What {
                     Under::Existing { key, .. } => known.lease(&key).map(|lease| lease.client),
                     Under::New { .. } => None,
                 };
+                let names = set_of(lock, also);
                 let stranger = client_id(CLIENTS[usize::from(client)]);
                 Command::Acquire(Acquire {
-                    lock: lock_of(lock),
+                    lock: names[0].clone(),
+                    also: names[1..].into(),
                     client: own.filter(|_| client != 3).unwrap_or(stranger),
                     mode,
                     under,
@@ -498,6 +535,17 @@ impl Which {
             }
         }
     }
+}
+
+/// A lock and others, in order unless the highest bit is set.
+fn set_of(lock: u8, also: u8) -> Vec<LockName> {
+    let others = (0..4).filter(|n| *n != lock && also & (1 << n) != 0);
+    let mut names: Vec<LockName> = std::iter::once(lock).chain(others).map(lock_of).collect();
+    names.sort();
+    if also & 128 != 0 {
+        names.reverse();
+    }
+    names
 }
 
 fn lock_of(n: u8) -> LockName {

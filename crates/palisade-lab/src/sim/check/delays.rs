@@ -42,8 +42,9 @@ struct Closing {
     /// The length of the latest lock-delay, and its end.
     lock_delay: u64,
     delayed: u64,
-    /// The end of the latest at-least-for.
+    /// The end of the latest at-least-for, and without that of the newest grant.
     reserved: u64,
+    inherited: u64,
     /// Whose grant was superseded by the entry being applied.
     taken_over: Option<u8>,
 }
@@ -76,6 +77,7 @@ impl Delays {
                 0
             },
         };
+        closing.inherited = closing.reserved;
         closing.reserved = closing.reserved.max(grant.reserves);
         self.grants.insert(token, grant);
         Ok(())
@@ -90,13 +92,12 @@ impl Delays {
                 return;
             }
             Ending::Released => {
-                // A request that its caller gave up reserves nothing. Open defect: if it took the lock over, the
-                // machine also forgets what the grant before it reserved (docs/lab.md, bugs found on the way).
+                // A request that its caller gave up reserves nothing.
                 if grant
                     .request
                     .is_some_and(|request| self.abandoned.contains(&request))
                 {
-                    closing.reserved = 0;
+                    closing.reserved = closing.inherited;
                 }
                 return;
             }
@@ -176,6 +177,7 @@ impl Closing {
             lock_delay: self.lock_delay.min(other.lock_delay),
             delayed: self.delayed.min(other.delayed),
             reserved: self.reserved.min(other.reserved),
+            inherited: self.inherited.min(other.inherited),
             taken_over: None,
         }
     }

@@ -33,7 +33,8 @@ pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, R
     let client = super::client_id(&message.client_id)?;
     let lease = given(&message.lock_token, lease_key)?;
     let ttl = number(message.lease_duration_ms.into(), super::ttl)?;
-    let (mode, delays) = options(&message.options)?;
+    let Options { mode, delays, also } = options(&message.options)?;
+    let (lock, also) = super::set(lock, also)?;
     Ok(Request::Acquire(Wish {
         lock,
         client,
@@ -43,6 +44,7 @@ pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, R
         request: given(&message.request_id, request_id)?,
         metadata: super::metadata(&message.metadata)?,
         delays,
+        also,
     }))
 }
 
@@ -103,24 +105,37 @@ fn grant(lock: &str, key: &[u8], token: u64) -> Result<GrantRef, Refusal> {
     })
 }
 
-/// The mode and the delays that the options ask for. An option that this server does not know decodes to none.
-fn options(options: &[v1::AcquireOption]) -> Result<(LockMode, Delays), Refusal> {
-    let (mut mode, mut delays) = (None, None);
+/// What the options ask for.
+struct Options<'a> {
+    mode: LockMode,
+    delays: Delays,
+    also: &'a [String],
+}
+
+/// What the options ask for. An option that this server does not know decodes to none.
+fn options(options: &[v1::AcquireOption]) -> Result<Options<'_>, Refusal> {
+    let (mut mode, mut delays, mut also) = (None, None, None);
     for option in options {
         use v1::acquire_option::Option as Wanted;
-        let wanted = option.option.ok_or_else(|| {
+        let wanted = option.option.as_ref().ok_or_else(|| {
             Refusal::invalid("an option of the acquire is empty, or unknown to this server")
         })?;
         let wanted = match wanted {
-            Wanted::Mode(wanted) => plain_mode(wanted)?,
+            Wanted::Mode(wanted) => plain_mode(*wanted)?,
             Wanted::Permits(v1::Permits { count, of }) => {
-                super::permits(count.into(), of.into()).map(LockMode::Permits)?
+                super::permits((*count).into(), (*of).into()).map(LockMode::Permits)?
             }
             Wanted::Delays(wanted) => {
                 let wanted =
                     super::delays(wanted.lock_delay_ms.into(), wanted.at_least_for_ms.into())?;
                 if delays.replace(wanted).is_some() {
                     return Err(Refusal::invalid("the option delays is given twice"));
+                }
+                continue;
+            }
+            Wanted::Also(wanted) => {
+                if also.replace(wanted.locks.as_slice()).is_some() {
+                    return Err(Refusal::invalid("the option also is given twice"));
                 }
                 continue;
             }
@@ -131,7 +146,11 @@ fn options(options: &[v1::AcquireOption]) -> Result<(LockMode, Delays), Refusal>
             ));
         }
     }
-    Ok((mode.unwrap_or_default(), delays.unwrap_or_default()))
+    Ok(Options {
+        mode: mode.unwrap_or_default(),
+        delays: delays.unwrap_or_default(),
+        also: also.unwrap_or_default(),
+    })
 }
 
 fn plain_mode(wanted: i32) -> Result<LockMode, Refusal> {
@@ -471,7 +490,9 @@ mod tests {
         let with = |options: &[Option<v1::acquire_option::Option>]| v1::AcquireRequest {
             options: options
                 .iter()
-                .map(|option| v1::AcquireOption { option: *option })
+                .map(|option| v1::AcquireOption {
+                    option: option.clone(),
+                })
                 .collect(),
             ..message()
         };

@@ -16,6 +16,7 @@ pub(in crate::net) fn acquire(
 ) -> Result<Request, Refusal> {
     let lease = body.lock_token.as_deref().map(lock_token).transpose()?;
     let ttl = body.lease_duration_ms.map(super::ttl).transpose()?;
+    let (lock, also) = super::set(lock, body.also.as_deref().unwrap_or_default())?;
     Ok(Request::Acquire(Wish {
         lock,
         client: super::client_id(&body.client_id)?,
@@ -28,6 +29,7 @@ pub(in crate::net) fn acquire(
             body.lock_delay_ms.unwrap_or(0),
             body.at_least_for_ms.unwrap_or(0),
         )?,
+        also,
     }))
 }
 

@@ -230,6 +230,23 @@ pub(super) fn lock_name(field: &str, name: &str) -> Result<LockName, Refusal> {
     LockName::new(name).map_err(|invalid| Refusal::field(field, &invalid))
 }
 
+/// The locks of a set in the order in which the log has them: the first, and the others.
+fn set(lock: LockName, also: &[String]) -> Result<(LockName, Box<[LockName]>), Refusal> {
+    if also.is_empty() {
+        return Ok((lock, Box::default()));
+    }
+    if also.len() >= limits::SET_LOCKS {
+        // Before any of them is read.
+        let invalid = Invalid::SetSize {
+            given: also.len() + 1,
+        };
+        return Err(Refusal::field("also", &invalid));
+    }
+    let also = also.iter().map(|name| lock_name("also", name));
+    let all: Result<Vec<LockName>, Refusal> = std::iter::once(Ok(lock)).chain(also).collect();
+    palisade_core::set_of(all?).map_err(|invalid| Refusal::field("also", &invalid))
+}
+
 fn client_id(id: &str) -> Result<ClientId, Refusal> {
     ClientId::new(id).map_err(|invalid| Refusal::field("client_id", &invalid))
 }

@@ -20,8 +20,8 @@ pub(super) struct Locks {
     /// The prefixes whose locks are counted from events.
     pub(super) prefixes: Vec<Box<str>>,
     counted: HashMap<Subject, HashMap<LockName, Uses>>,
-    /// Whose a grant is, besides its prefixes.
-    owners: HashMap<u64, (LockName, BTreeSet<Subject>)>,
+    /// Whose a grant is, besides its prefixes. The grants of a set have one number.
+    owners: HashMap<(u64, LockName), BTreeSet<Subject>>,
     coming: HashMap<LockName, Coming>,
 }
 
@@ -76,9 +76,8 @@ impl Locks {
                 && !matches!(subject, Subject::Prefix(_))
             {
                 self.hold(subject.clone(), lock, number);
-                let owned = self.owners.entry(number);
-                let owned = owned.or_insert_with(|| (lock.clone(), BTreeSet::new()));
-                owned.1.insert(subject.clone());
+                let owned = self.owners.entry((number, lock.clone()));
+                owned.or_default().insert(subject.clone());
             }
         }
     }
@@ -108,8 +107,8 @@ impl Locks {
         if let Some(coming) = self.coming.get_mut(lock) {
             coming.ended.insert(number);
         }
-        let owners = self.owners.remove(&number);
-        let owners = owners.map(|(_, owners)| owners).unwrap_or_default();
+        let owners = self.owners.remove(&(number, lock.clone()));
+        let owners = owners.unwrap_or_default();
         let prefixes = self.prefixes.iter();
         let prefixes = prefixes
             .filter(|prefix| lock.as_str().starts_with(&***prefix))

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade_access::{Access, Bound, Principal, Subject};
-use palisade_core::{LockName, Outcome, Span};
+use palisade_core::{LockName, Outcome, Span, Wish};
 use palisade_proto::Code;
 
 use self::locks::Locks;
@@ -85,6 +85,15 @@ impl Demand {
             lock,
             counts: [u64::from(waits), 0, 0, bytes],
             is_request: true,
+        }
+    }
+
+    /// What another lock of a set needs until the answer. The request itself is counted once.
+    pub(super) fn of_part(wish: &Wish, lock: &LockName, operation_bytes: usize) -> Demand {
+        Demand {
+            lock: Some(lock.clone()),
+            counts: [u64::from(wish.wait.is_some()), 0, 0, operation_bytes as u64],
+            is_request: false,
         }
     }
 

@@ -53,7 +53,7 @@ struct Flow {
     views: HashMap<u64, View>,
     /// What the session uses of quotas, and what its operations without an answer use.
     place: Option<Held>,
-    held: HashMap<u64, Vec<Held>>,
+    held: HashMap<u64, Vec<Vec<Held>>>,
     /// Whether more requests are read.
     open: bool,
     answers: Answers,
@@ -71,6 +71,9 @@ struct Flow {
     page_id: u64,
     /// Accepted operations whose replies have not left.
     in_flight: usize,
+    /// What acquires of several locks take beyond that, in bytes, and each of them by its id.
+    set_bytes: usize,
+    sets: HashMap<u64, usize>,
     /// The operations whose replies are in the frame being sent, and whether a page is among them.
     leaving: usize,
     page_leaves: bool,
@@ -101,6 +104,8 @@ impl Flow {
             page: 0,
             page_id: 0,
             in_flight: 0,
+            set_bytes: 0,
+            sets: HashMap::new(),
             leaving: 0,
             page_leaves: false,
             arriving: 0,
@@ -116,7 +121,7 @@ impl Flow {
 
     /// How many bytes this session holds.
     fn bytes(&self) -> usize {
-        self.in_flight * OPERATION_BYTES + self.page + self.arriving
+        self.in_flight * OPERATION_BYTES + self.set_bytes + self.page + self.arriving
     }
 
     /// Whether the client may have more in flight.
@@ -174,8 +179,16 @@ impl Flow {
             return Err(Refusal::invalid(why));
         }
         let mut permitted = self.app.gate.permit(who, request)?;
-        if let Some(held) = permitted.take_held() {
+        let held = permitted.take_held();
+        if !held.is_empty() {
             self.held.entry(id).or_default().push(held);
+        }
+        if let pipeline::Request::Acquire(wish) = permitted.request()
+            && !wish.also.is_empty()
+        {
+            let bytes = wish.also.len() * OPERATION_BYTES;
+            *self.sets.entry(id).or_default() += bytes;
+            self.set_bytes += bytes;
         }
         if let Some(view) = permitted.take_view() {
             self.views.insert(id, view);
@@ -193,9 +206,16 @@ impl Flow {
             if all.get().is_empty() {
                 all.remove();
             }
-            if let (Some(held), Some(answer)) = (held, answer) {
-                held.settle(answer);
+            if let Some(answer) = answer {
+                held.into_iter()
+                    .flatten()
+                    .for_each(|held| held.settle(answer));
             }
+        }
+        if !self.sets.is_empty()
+            && let Some(bytes) = self.sets.remove(&id)
+        {
+            self.set_bytes -= bytes;
         }
         // Without rules there is nothing to look up, either.
         match self.views.is_empty() {

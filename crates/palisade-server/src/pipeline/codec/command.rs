@@ -2,8 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, Permits,
-    Principal, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, LockName, Permits,
+    Principal, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
 };
 
 use super::reader::{Malformed, Reader};
@@ -23,6 +23,8 @@ const LEAP: u8 = 10;
 const CONFIGURE: u8 = 11;
 const RESIZE: u8 = 12;
 const PROCLAIM: u8 = 13;
+/// The other locks of a set, and an acquire of the first one behind them.
+const ACQUIRE_SET: u8 = 14;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
@@ -163,6 +165,7 @@ fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
 fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     let Acquire {
         lock,
+        also,
         client,
         mode,
         under,
@@ -173,6 +176,9 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     } = acquire;
     let (tag, key, ttl) = under_parts(under);
     let plain = acquire.is_plain();
+    if !plain && !also.is_empty() {
+        put_others(out, also);
+    }
     let flags = flag(HAS_TTL, ttl.is_some())
         | flag(HAS_WAIT, wait.is_some())
         | flag(HAS_REQUEST, request.is_some())
@@ -197,6 +203,24 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     if !plain {
         put_kind(out, *mode, *delays);
     }
+}
+
+#[cold]
+fn put_others(out: &mut Vec<u8>, also: &[LockName]) {
+    out.byte(ACQUIRE_SET);
+    out.number(also.len() as u64);
+    for lock in also {
+        out.text(lock);
+    }
+}
+
+/// The names are those of a set, in their order: the core refuses any other, so no log has them.
+fn get_others(reader: &mut Reader<'_>) -> Result<Box<[LockName]>, Malformed> {
+    let count = reader.small()? as usize;
+    if !(1..limits::SET_LOCKS).contains(&count) {
+        return reader.bad("a set has too few or too many locks");
+    }
+    (0..count).map(|_| reader.lock()).collect()
 }
 
 #[cold]
@@ -360,6 +384,17 @@ pub fn stamp(batch: &[u8]) -> Result<Timestamp, Malformed> {
 fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
     Ok(match reader.byte()? {
         tag @ (ACQUIRE_NEW | ACQUIRE_UNDER) => Command::Acquire(get_acquire(reader, tag)?),
+        ACQUIRE_SET => {
+            let also = get_others(reader)?;
+            let tag = reader.byte()?;
+            if !matches!(tag, ACQUIRE_NEW | ACQUIRE_UNDER) {
+                return reader.bad("no acquire follows the locks of a set");
+            }
+            Command::Acquire(Acquire {
+                also,
+                ..get_acquire(reader, tag)?
+            })
+        }
         RENEW => {
             let (grant, ttl) = get_grant(reader)?;
             Command::Renew { grant, ttl }
@@ -411,6 +446,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
     };
     Ok(Acquire {
         lock,
+        also: Box::default(),
         client,
         mode,
         under: under(reader, tag, key, ttl)?,

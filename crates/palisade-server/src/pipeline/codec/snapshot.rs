@@ -44,6 +44,8 @@ const CLOSED: u8 = 17;
 /// As [`WAITER`] and [`ORPHAN`], with the delays behind it.
 const DELAYS: u8 = 18;
 const ORPHAN_DELAYS: u8 = 19;
+/// As [`GRANT_CLOSING`], with what it inherited of the reservation behind it.
+const GRANT_INHERITING: u8 = 20;
 
 /// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
 const BY: u8 = 64;
@@ -60,7 +62,7 @@ pub fn part(record: &[u8]) -> Part {
         Some(
             &(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER | HOLDER
             | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS | GRANT_CLOSING | CLOSED | DELAYS
-            | ORPHAN_DELAYS),
+            | ORPHAN_DELAYS | GRANT_INHERITING),
         ) => Part::Grants,
         _ => Part::Past,
     }
@@ -81,14 +83,18 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
         }
         Record::Grant(grant) => {
             let closing = grant.closing;
-            match closing == Closing::NONE {
-                true => out.byte(GRANT),
-                false => out.byte(GRANT_CLOSING),
-            }
+            out.byte(match closing.inherited {
+                Some(_) => GRANT_INHERITING,
+                None if closing != Closing::NONE => GRANT_CLOSING,
+                None => GRANT,
+            });
             put_grant(out, grant);
             if closing != Closing::NONE {
                 out.number(closing.lock_delay.as_nanos());
                 out.number(closing.reserved.map_or(0, Timestamp::as_nanos));
+            }
+            if let Some(inherited) = closing.inherited {
+                out.number(inherited.as_nanos());
             }
         }
         Record::Share(share) => {
@@ -225,9 +231,13 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             expires: reader.timestamp()?,
         }),
         GRANT => Record::Grant(get_grant(reader)?),
-        GRANT_CLOSING => {
+        tag @ (GRANT_CLOSING | GRANT_INHERITING) => {
             let grant = get_grant(reader)?;
-            let closing = get_closing(reader)?;
+            let closing = Closing {
+                lock_delay: reader.span()?,
+                reserved: Some(reader.timestamp()?).filter(|at| *at != Timestamp::ZERO),
+                inherited: reader.optional(tag == GRANT_INHERITING, Reader::timestamp)?,
+            };
             Record::Grant(GrantRecord { closing, ..grant })
         }
         tag @ (SHARE | HOLDER) => Record::Share(ShareRecord {
@@ -285,13 +295,6 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {
         wall: reader.wall()?,
         metadata: get_optional_text(reader)?.map(Into::into),
         closing: Closing::NONE,
-    })
-}
-
-fn get_closing(reader: &mut Reader<'_>) -> Result<Closing, Malformed> {
-    Ok(Closing {
-        lock_delay: reader.span()?,
-        reserved: Some(reader.timestamp()?).filter(|at| *at != Timestamp::ZERO),
     })
 }
 

@@ -55,6 +55,11 @@ fn acquire(name: &str, by: &str, under: Under) -> Acquire {
     Acquire::new(lock(name), client(by), under, None)
 }
 
+fn set(names: &[&str], by: &str, under: Under) -> Acquire {
+    let names = names.iter().map(|name| lock(name)).collect();
+    Acquire::of_all(names, client(by), under, None).unwrap()
+}
+
 fn grant(name: &str, number: u8, with: Option<u64>) -> GrantRef {
     GrantRef {
         lock: lock(name),
@@ -148,6 +153,17 @@ fn commands() -> Vec<Command> {
             request: Some(id(11)),
             ..acquire("t", "ten", new_lease(9))
         }),
+        Command::Acquire(Acquire {
+            metadata: Some("host-9".into()),
+            ..set(&["u", "v", "w"], "eleven", new_lease(10))
+        }),
+        Command::Acquire(Acquire {
+            wait,
+            request: Some(id(12)),
+            metadata: Some("host-9".into()),
+            ..set(&["v", "y"], "twelve", new_lease(11))
+        }),
+        Command::Acquire(set(&["p", "q"], "two", existing(2, None))),
         Command::Renew {
             grant: grant("a", 1, Some(4)),
             ttl: Some(ttl(70_000)),
@@ -236,6 +252,40 @@ fn a_batch_says_who_asked_for_each_command() {
     batch[0] = WITH_PRINCIPALS - 1;
     let refused = decode_batch(&batch, |_| {}).unwrap_err();
     assert_eq!(refused.what, "a command has an unknown tag");
+}
+
+/// What has no set is written as before, and what has one needs the version that knows them.
+#[test]
+fn only_a_set_needs_the_version_of_sets() {
+    for command in commands() {
+        let of_set = matches!(&command, Command::Acquire(acquire) if !acquire.also.is_empty());
+        assert_eq!(version_needed(&command) == BATCH_VERSION, of_set);
+    }
+    let held = set(&["a", "b"], "one", new_lease(1));
+    let waits = |names: &[&str]| Acquire {
+        wait: Some(Span::from_millis(30_000)),
+        request: Some(id(1)),
+        ..set(names, "two", new_lease(2))
+    };
+    let alone = |name| acquire(name, "one", new_lease(1));
+    for (commands, version) in [
+        (vec![alone("a")], 2),
+        (vec![alone("a"), waits(&["a"])], 2),
+        (vec![alone("a"), waits(&["a", "b"])], 8),
+        (vec![held], 8),
+    ] {
+        let mut machine = Machine::new(1);
+        for command in commands {
+            machine.replay(Entry {
+                at: AT,
+                wall: WALL,
+                by: Principal::ANONYMOUS,
+                command: Command::Acquire(command),
+            });
+        }
+        // As if nothing were known of the log.
+        assert_eq!(snapshot_version(BATCH_FLOOR, machine.records()), version);
+    }
 }
 
 #[test]
@@ -373,10 +423,23 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         assert!(records.iter().any(ended), "{ending:?}");
     }
     let waiting = |record: &&Record| matches!(record, Record::Waiter(_));
-    assert_eq!(records.iter().filter(waiting).count(), 5);
+    assert_eq!(records.iter().filter(waiting).count(), 7);
     let closing =
         |record: &&Record| matches!(record, Record::Grant(grant) if grant.closing != Closing::NONE);
     assert_eq!(records.iter().filter(closing).count(), 1);
+    let inheriting: Vec<Record> = records
+        .iter()
+        .filter(closing)
+        .cloned()
+        .map(|record| match record {
+            Record::Grant(mut grant) => {
+                (grant.closing.reserved, grant.closing.inherited) = (Some(AT), Some(AT));
+                Record::Grant(grant)
+            }
+            other => other,
+        })
+        .collect();
+    records.extend(inheriting);
     let shared = |record: &&Record| matches!(record, Record::Share(_));
     assert_eq!(records.iter().filter(shared).count(), 3);
     records.extend(answered());
@@ -489,6 +552,9 @@ fn what_cannot_be_read_is_refused_by_name() {
     let batch = |command: &[u8]| decode_batch(&[&head()[..], command].concat(), |_| {}).err();
     let flaw = |what, left| Some(Malformed { what, left });
     let too_long = [&[10][..], &[0xff; 9], &[2]].concat();
+    let alone = [&[14, 0][..], &[1, 0, 1, b'a']].concat();
+    let too_many = [14, 64];
+    let no_acquire = [14, 1, 1, b'b', 4];
     let too_long_by_far = [&[10][..], &[0xff; 12]].concat();
     let acquire_new = [&[1, 0, 1, b'a', 1, b'c'][..], &[1; 16]].concat();
     let acquire_ttl = [&[1, 1, 1, b'a', 1, b'c'][..], &[1; 16], &[0]].concat();
@@ -506,6 +572,9 @@ fn what_cannot_be_read_is_refused_by_name() {
         (&acquire_new, "a new lease has no time to live", 0),
         (&acquire_ttl, "a time to live is out of range", 0),
         (&settings, "a setting is out of range", 0),
+        (&alone, "a set has too few or too many locks", 4),
+        (&too_many, "a set has too few or too many locks", 0),
+        (&no_acquire, "no acquire follows the locks of a set", 0),
     ] {
         assert_eq!(batch(command), flaw(what, left));
     }

@@ -8,10 +8,10 @@ use palisade_core::machine::{Closing, Record};
 use palisade_core::{Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 8;
+pub const BATCH_VERSION: u8 = 9;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 7;
+pub const SNAPSHOT_VERSION: u8 = 8;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -27,6 +27,7 @@ pub const WITH_PRINCIPALS: u8 = 5;
 pub fn version_needed(command: &Command) -> u8 {
     match command {
         Command::Acquire(acquire) if !acquire.is_plain() => match acquire.mode {
+            _ if !acquire.also.is_empty() => 9,
             LockMode::Shared => 4,
             LockMode::Permits(_) => 6,
             LockMode::Exclusive => 7,
@@ -44,6 +45,7 @@ fn record_needs(record: &Record) -> u8 {
         false => 4,
     };
     by.max(match record {
+        Record::Grant(grant) if grant.closing.inherited.is_some() => 8,
         Record::Grant(grant) if grant.closing != Closing::NONE => 6,
         Record::Kept(kept) if kept.closed.is_some() => 6,
         Record::Waiter(waiter) if !waiter.delays.is_none() => 6,
@@ -57,6 +59,18 @@ fn record_needs(record: &Record) -> u8 {
         Record::Answered(answered) if is_shared(&answered.outcome) => 3,
         _ => SNAPSHOT_FLOOR,
     })
+}
+
+/// The lowest version of a snapshot that may contain a set, held or waiting.
+const WITH_SETS: u8 = 8;
+
+/// What the records of one set have in common: the token of its grants, or the arrival of its waiting requests.
+fn number_in_set(record: &Record) -> Option<(bool, u64)> {
+    match record {
+        Record::Grant(grant) => Some((true, grant.token.get())),
+        Record::Waiter(waiter) => Some((false, waiter.arrival)),
+        _ => None,
+    }
 }
 
 fn is_shared(outcome: &Outcome) -> bool {
@@ -74,11 +88,18 @@ const APART: u8 = BATCH_VERSION - SNAPSHOT_VERSION;
 /// which kinds its log has used, so that a cluster goes on using them whoever is there.
 pub fn snapshot_version(batch: u8, records: impl IntoIterator<Item = Record>) -> u8 {
     let mut needed = SNAPSHOT_FLOOR.max(batch - APART);
+    let mut last = None;
     for record in records {
         if needed == SNAPSHOT_VERSION {
             break;
         }
         needed = needed.max(record_needs(&record));
+        // Of a set there are two records with one number, next to each other.
+        let number = number_in_set(&record);
+        if number.is_some() && number == last {
+            needed = needed.max(WITH_SETS);
+        }
+        last = number;
     }
     needed
 }

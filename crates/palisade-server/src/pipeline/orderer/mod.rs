@@ -59,7 +59,7 @@ const PAGE_WEIGHT: usize = 64;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// The room that the log must have for a batch: its full size and the longest command.
-pub const ROOM: usize = BATCH_BYTES + (4 << 10);
+pub const ROOM: usize = BATCH_BYTES + (20 << 10);
 
 /// The clocks at the beginning of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -232,6 +232,7 @@ impl<A: Address> Orderer<A> {
         let by = self.written(by);
         self.done += match &request {
             Request::List { .. } => PAGE_WEIGHT,
+            Request::Acquire(wish) => 1 + wish.also.len(),
             _ => 1,
         };
         match intake(request, &self.machine, self.at, self.manual_clock, key) {

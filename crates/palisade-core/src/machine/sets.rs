@@ -1,0 +1,514 @@
+//! Several locks at once (rules M1–M3): one request, one entry, one token, all or none.
+//!
+//! ```text
+//!   sets: arrival ──► record in the queue of a ──► … of b ──► … of c        by name; the first one stands for all
+//!                       a: kept     b: held     c: kept                     nothing is held while the set waits
+//! ```
+//!
+//! A set that waits has one record in the queue of each of its locks, all with one arrival number. It is granted when all
+//! of them are first and nobody has any of the locks. Until then a lock that is free is *kept* while the set is first in
+//! its queue: it has no holder, and what comes later waits behind the set. Arrival numbers order all queues alike, so the
+//! oldest set is behind no other set, and there is no deadlock.
+//!
+//! A set that leaves without a grant may set other sets free. They are looked at one after the other
+//! ([`Machine::wake_rest`]), so that a long chain takes no stack.
+
+use alloc::vec::Vec;
+
+use super::Machine;
+use super::delays::Closing;
+use super::grants::{LeaseFor, reused};
+use super::record::{Contender, Owner, Role, Waiter};
+use super::share::is_share;
+use super::slab::{NIL, Slot};
+use super::tables::Tables;
+use super::waiting::{at_once, without_ttl};
+use crate::command::{Acquire, GrantRef, LockMode};
+use crate::delays::Delays;
+use crate::id::Principal;
+use crate::invalid::Invalid;
+use crate::limits;
+use crate::name::ClientId;
+use crate::outcome::{Effect, Ending, Outcome, QueueBound};
+use crate::time::Span;
+use crate::token::Token;
+
+const _: () = assert!(limits::SET_LOCKS > 1);
+
+impl Tables {
+    /// All records of a request that waits, in the order of the locks' names.
+    pub(crate) fn parts_of(&self, slot: Slot) -> Vec<Slot> {
+        let waiter = &self.waiters[slot];
+        match self.sets.get(&waiter.arrival) {
+            Some(parts) if waiter.role != Role::Alone => parts.to_vec(),
+            _ => Vec::from([slot]),
+        }
+    }
+
+    /// Whether a set can be granted: it is first in all its queues, and nobody has any of its locks.
+    pub(crate) fn is_ready(&self, parts: &[Slot]) -> bool {
+        parts.iter().all(|part| {
+            let lock = self.waiters[*part].lock;
+            self.first_waiter(lock) == Some(*part)
+                && self.is_kept(lock)
+                && self.closed(lock).is_none()
+        })
+    }
+
+    /// Takes a set out of its queues. The record that stands for it comes back, and whose it was.
+    fn dequeue_set(&mut self, first: Slot) -> Option<(Principal, ClientId, Waiter)> {
+        let parts = self.sets.remove(&self.waiters[first].arrival)?;
+        let (first, others) = parts.split_first()?;
+        for part in others {
+            self.dequeue(*part);
+        }
+        self.dequeue(*first)
+    }
+}
+
+/// What stands in the way of a set that is asked for now.
+struct Survey {
+    /// The first lock that somebody else has, or that is kept or closed.
+    blocked: Option<Slot>,
+    /// Locks without a record.
+    free: usize,
+    /// The first lock that the lease itself has,
+    own: Option<Slot>,
+    /// and whether it has all of them with that token.
+    repeats: bool,
+}
+
+impl Machine {
+    /// What is wrong with a request for a set before anything is known of its locks.
+    #[cold]
+    pub(super) fn check_set(acquire: &Acquire) -> Result<(), Invalid> {
+        acquire.check_set()?;
+        match acquire.mode == LockMode::Exclusive && acquire.delays.is_none() {
+            true => Ok(()),
+            false => Err(Invalid::SetMode),
+        }
+    }
+
+    /// Grants all locks of a set, or none.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn decide_set(&mut self, acquire: Acquire, effects: &mut Vec<Effect>) -> Outcome {
+        for lock in acquire.locks() {
+            self.stand(lock, effects);
+        }
+        let lease = match self.lease_for(&acquire.lock, &acquire.client, &acquire.under, effects) {
+            Ok(lease) => lease,
+            Err(outcome) => return outcome,
+        };
+        // What is due on one lock may have handed another one on: all are looked at once more, and nothing ends any more.
+        let survey = match self.survey(&acquire, lease) {
+            Ok(survey) => survey,
+            Err(invalid) => return Outcome::Invalid(invalid),
+        };
+        if let Some(own) = survey.own {
+            return match survey.repeats {
+                true => Outcome::Granted(self.granted(self.tables.grant_on(own), Span::ZERO)),
+                false => Outcome::Invalid(Invalid::SetPartlyHeld {
+                    lock: self.tables.locks[own].name.clone(),
+                }),
+            };
+        }
+        match (survey.blocked, acquire.wait) {
+            (None, _) => self.grant_set(acquire, lease, survey.free, effects),
+            (Some(lock), None | Some(Span::ZERO)) => self.denial(LockMode::Exclusive, lock),
+            (Some(lock), Some(wait)) => self.enqueue_set(lock, acquire, survey.free, wait),
+        }
+    }
+
+    fn survey(&self, acquire: &Acquire, lease: LeaseFor) -> Result<Survey, Invalid> {
+        let mine = match lease {
+            LeaseFor::Live(lease) => Some(lease),
+            LeaseFor::New { .. } => None,
+        };
+        let (mut blocked, mut free, mut own, mut held) = (None, 0, None, 0);
+        let mut repeats = true;
+        for name in acquire.locks() {
+            let Some(lock) = self.tables.find_lock(name) else {
+                free += 1;
+                continue;
+            };
+            if let has @ Some(_) = self.tables.permits(lock) {
+                return Err(Invalid::PermitsDiffer { asked: None, has });
+            }
+            let grant = self.tables.grant_on(lock);
+            if !self.tables.is_exclusive(lock) {
+                if mine.is_some_and(|mine| self.tables.find_share(lock, mine).is_some()) {
+                    return Err(Invalid::Upgrade);
+                }
+                blocked = blocked.or(Some(lock));
+            } else if mine == Some(self.tables.writer(lock).lease()) {
+                let first = *own.get_or_insert(lock);
+                repeats &= self.tables.writer(first).token() == self.tables.writer(lock).token();
+                held += 1;
+            } else if !self.tables.is_of(grant, self.contender(&acquire.client)) {
+                blocked = blocked.or(Some(lock));
+            } else if self.tables.closing(lock) != Closing::NONE {
+                return Err(Invalid::SetDelayed { lock: name.clone() });
+            }
+        }
+        Ok(Survey {
+            blocked,
+            free,
+            own,
+            repeats: repeats && held == acquire.also.len() + 1,
+        })
+    }
+
+    /// Grants a set of locks that are free, or that the same client has under another lease.
+    fn grant_set(
+        &mut self,
+        acquire: Acquire,
+        lease: LeaseFor,
+        free: usize,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let Some(too_many) = self.too_many_locks(free) {
+            return too_many;
+        }
+        let Some(token) = self.draw() else {
+            return Outcome::TokensExhausted;
+        };
+        // Opened before another lease can end: the slot of a live lease must not be reused.
+        let lease = self.open(token, lease, self.contender(&acquire.client));
+        let mut first = None;
+        for name in acquire.locks() {
+            let lock = match self.tables.find_lock(name) {
+                None => self.tables.open_lock(name.clone(), token, self.wall, lease),
+                Some(lock) => {
+                    self.end(
+                        self.tables.grant_on(lock),
+                        Ending::Superseded,
+                        None,
+                        effects,
+                    );
+                    self.tables.regrant(lock, token, self.wall, lease);
+                    lock
+                }
+            };
+            let metadata = acquire.metadata.clone();
+            let granted = self.finish_grant(lock, metadata, Delays::NONE, Span::ZERO, effects);
+            first.get_or_insert(granted);
+        }
+        // A set has a first lock.
+        first.unwrap_or(Outcome::Done)
+    }
+
+    /// Whether so many more locks would be too many.
+    fn too_many_locks(&self, more: usize) -> Option<Outcome> {
+        let max = self.limits.locks;
+        let would_be = self.tables.locks.len() + more;
+        (more > 0 && would_be > max as usize).then_some(Outcome::TooManyLocks { max })
+    }
+
+    /// Puts a set into the queues of all its locks. Those that are free are kept from now on.
+    fn enqueue_set(&mut self, blocked: Slot, acquire: Acquire, free: usize, wait: Span) -> Outcome {
+        let Some(request) = acquire.request else {
+            return self.denial(LockMode::Exclusive, blocked);
+        };
+        let client = self.contender(&acquire.client);
+        let bounds = &self.limits;
+        let is_full = |name| {
+            let lock = self.tables.find_lock(name);
+            lock.map_or(0, |lock| self.tables.waiting(lock)) >= bounds.waiters_per_lock
+        };
+        if acquire.locks().any(|name| is_full(name)) {
+            return Outcome::QueueFull(QueueBound::Lock {
+                max: bounds.waiters_per_lock,
+            });
+        }
+        let waiting = self.tables.waiting_of(client) as usize + acquire.also.len() + 1;
+        if waiting > bounds.waiters_per_client as usize {
+            return Outcome::QueueFull(QueueBound::Client {
+                max: bounds.waiters_per_client,
+            });
+        }
+        if let Some(too_many) = self.too_many_locks(free) {
+            return too_many;
+        }
+        self.changed = true;
+        self.arrivals += 1;
+        let last = self.newest_token();
+        let mut parts = Vec::with_capacity(acquire.also.len() + 1);
+        for name in acquire.locks() {
+            let lock = match self.tables.find_lock(name) {
+                Some(lock) => lock,
+                None => self.tables.add_lock(name.clone(), last, self.wall),
+            };
+            let (role, metadata) = match parts.is_empty() {
+                true => (Role::First, acquire.metadata.clone()),
+                false => (Role::Other, None),
+            };
+            let waiter = Waiter {
+                request,
+                lock,
+                client: Owner::NONE,
+                under: without_ttl(acquire.under),
+                metadata,
+                delays: Delays::NONE,
+                since: self.now,
+                deadline: self.now.after(wait),
+                orphan: None,
+                mode: LockMode::Exclusive,
+                role,
+                arrival: self.arrivals,
+                prev: NIL,
+                next: NIL,
+            };
+            let client = Contender {
+                by: self.by,
+                id: &acquire.client,
+            };
+            parts.push(self.tables.enqueue(client, waiter));
+        }
+        self.tables
+            .sets
+            .insert(self.arrivals, parts.into_boxed_slice());
+        Outcome::Queued
+    }
+
+    /// The newest token drawn: no lock ever had a higher one.
+    fn newest_token(&self) -> Token {
+        let before = |next: Token| Token::new(next.get() - 1).unwrap_or(Token::FIRST);
+        self.next_token.map_or(Token::MAX, before)
+    }
+
+    /// Whether a request that waits is for exactly these locks, of which the first is known to be.
+    pub(super) fn is_same_set(&self, slot: Slot, again: &Acquire) -> bool {
+        if self.tables.waiters[slot].role == Role::Alone {
+            return again.also.is_empty();
+        }
+        let parts = self.tables.parts_of(slot);
+        let names = parts
+            .iter()
+            .map(|part| &self.tables.locks[self.tables.waiters[*part].lock].name);
+        names.eq(again.locks())
+    }
+
+    /// The caller of a set is there again, and its first record says so.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn rejoin_set(&mut self, slot: Slot, effects: &mut Vec<Effect>) -> Outcome {
+        let Waiter {
+            lock,
+            request,
+            since,
+            ..
+        } = self.tables.waiters[slot];
+        let parts = self.tables.parts_of(slot);
+        for part in &parts {
+            let waiter = &mut self.tables.waiters[*part];
+            (waiter.since, waiter.orphan) = (since, None);
+        }
+        match self.tables.is_ready(&parts) {
+            true => self.hand_over(lock, request, effects),
+            false => Outcome::Queued,
+        }
+    }
+
+    /// Grants the set that is first in a lock's queue, or sees that it is over. Whether the queue is to be looked at
+    /// again: if not, the set waits, or has the lock.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wake_set(
+        &mut self,
+        lock: Slot,
+        part: Slot,
+        last: &Outcome,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let parts = self.tables.parts_of(part);
+        let first = parts[0];
+        let waiter = &self.tables.waiters[first];
+        let is_over = waiter.ends() <= self.now;
+        if !is_over && (waiter.orphan.is_some() || !self.tables.is_ready(&parts)) {
+            return false;
+        }
+        if waiter.orphan.is_some() {
+            self.put_off(&parts, Some(lock));
+            self.tables.dequeue_set(first);
+            (self.changed, self.ended) = (true, self.ended + 1);
+            return true;
+        }
+        let locks: Vec<Slot> = parts
+            .iter()
+            .map(|part| self.tables.waiters[*part].lock)
+            .collect();
+        let (refused, lease) = match self.lease_of_set(first, last) {
+            Ok(lease) => (None, Some(lease)),
+            Err(outcome) => (Some(outcome), None),
+        };
+        let drawn = lease.and_then(|lease| Some((lease, self.draw()?)));
+        if drawn.is_none() {
+            self.put_off(&parts, Some(lock));
+        }
+        let Some((by, client, waiter)) = self.tables.dequeue_set(first) else {
+            return true;
+        };
+        let outcome = match drawn {
+            None => refused.unwrap_or(Outcome::TokensExhausted),
+            Some((lease, token)) => {
+                let lease = self.open(token, lease, Contender { by, id: &client });
+                let waited = self.now.since(waiter.since);
+                self.grant_all(&locks, token, lease, &waiter, waited, effects)
+            }
+        };
+        self.settle(by, waiter.request, locks[0], outcome, effects);
+        drawn.is_none()
+    }
+
+    /// The lease that a set's grants go under, if its turn has come in time.
+    fn lease_of_set(&self, first: Slot, last: &Outcome) -> Result<LeaseFor, Outcome> {
+        let waiter = &self.tables.waiters[first];
+        if waiter.deadline <= self.now {
+            return Err(at_once(last));
+        }
+        let client = &self.tables.clients[waiter.client.slot()];
+        let client = Contender {
+            by: client.by,
+            id: &client.id,
+        };
+        let name = &self.tables.locks[waiter.lock].name;
+        self.peek_lease(name, client, &waiter.under)
+    }
+
+    fn grant_all(
+        &mut self,
+        locks: &[Slot],
+        token: Token,
+        lease: Slot,
+        waiter: &Waiter,
+        waited: Span,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let mut first = None;
+        for lock in locks {
+            self.tables.regrant(*lock, token, self.wall, lease);
+            let metadata = waiter.metadata.clone();
+            let granted = self.finish_grant(*lock, metadata, Delays::NONE, waited, effects);
+            first.get_or_insert(granted);
+        }
+        first.unwrap_or(Outcome::Done)
+    }
+
+    /// Takes a set that is not granted out of its queues, with an answer or with none, and hands its locks on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn leave_set(
+        &mut self,
+        slot: Slot,
+        outcome: Option<Outcome>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let parts = self.tables.parts_of(slot);
+        let lock = self.tables.waiters[slot].lock;
+        self.put_off(&parts, None);
+        let left = self.tables.dequeue_set(slot);
+        match (outcome, left) {
+            (Some(outcome), Some((by, _, waiter))) => {
+                self.settle(by, waiter.request, lock, outcome, effects);
+            }
+            _ => (self.changed, self.ended) = (true, self.ended + 1),
+        }
+        self.wake_rest(effects);
+    }
+
+    /// Notes the locks that a set is about to leave, but for the one that is being handed on.
+    fn put_off(&mut self, parts: &[Slot], but: Option<Slot>) {
+        for part in parts {
+            let lock = self.tables.waiters[*part].lock;
+            if Some(lock) == but
+                || self.tables.is_exclusive(lock)
+                || core::mem::replace(&mut self.tables.extra_mut(lock).to_wake, true)
+            {
+                continue;
+            }
+            let last = self.denial(LockMode::Exclusive, lock);
+            self.to_wake.push_back((lock, last));
+        }
+    }
+
+    /// Hands on what sets have left. A lock in the list keeps its record: nothing else forgets it meanwhile.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wake_rest(&mut self, effects: &mut Vec<Effect>) {
+        while let Some((lock, last)) = self.to_wake.pop_front() {
+            self.tables.extra_mut(lock).to_wake = false;
+            if !self.tables.is_exclusive(lock) {
+                self.wake_one(lock, &last, effects);
+            }
+        }
+    }
+
+    /// A lock that keeps a request waiting: of a set, the first one that is not kept for the set itself.
+    pub(super) fn blocking_lock(&self, slot: Slot) -> Slot {
+        let waiter = &self.tables.waiters[slot];
+        if waiter.role == Role::Alone {
+            return waiter.lock;
+        }
+        let parts = self.tables.parts_of(slot);
+        let blocks = |part: &&Slot| !self.tables.is_ready(core::slice::from_ref(*part));
+        let part = parts.iter().find(blocks).copied().unwrap_or(slot);
+        self.tables.waiters[part].lock
+    }
+
+    /// What is left of a grant beside the one that is live, for a request that comes again: the whole set, or what is
+    /// known of the first lock that is missing.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn rest_of_set(
+        &mut self,
+        live: Slot,
+        grant: GrantRef,
+        again: &Acquire,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Outcome> {
+        if again.mode != LockMode::Exclusive {
+            return match again.also.is_empty() {
+                true => Ok(()),
+                false => Err(reused()),
+            };
+        }
+        let asked = |part: &Slot| {
+            let name = &self.tables.locks[self.tables.lock_of(*part)].name;
+            again.locks().any(|asked| asked == name)
+        };
+        if !self.tables.set_of(live).iter().all(asked) {
+            return Err(reused());
+        }
+        for name in &again.also {
+            let grant = GrantRef {
+                lock: name.clone(),
+                ..grant.clone()
+            };
+            if let Err(missing) = self.find_granted(&grant, effects) {
+                return Err(self.missing(&grant, missing));
+            }
+        }
+        Ok(())
+    }
+
+    /// The grants that a request got and that are live: of a set, all that are left.
+    pub(super) fn live_grants(&self, grant: &GrantRef) -> Vec<Slot> {
+        if let Some(live) = self.live_grant(grant) {
+            return match is_share(live) {
+                true => Vec::from([live]),
+                false => self.tables.set_of(live),
+            };
+        }
+        let lease = self.tables.find_lease(&grant.key);
+        let lease = lease.filter(|lease| !self.tables.leases[*lease].is_expired(self.now));
+        let (Some(lease), Some(token)) = (lease, grant.token) else {
+            return Vec::new();
+        };
+        // The lock that the answer names may have been released before the others.
+        match self.tables.newest_with(lease, token) {
+            Some(other) if !is_share(other) => self.tables.set_of(other),
+            _ => Vec::new(),
+        }
+    }
+}
