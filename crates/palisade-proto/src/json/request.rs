@@ -101,9 +101,14 @@ pub struct AcquireBody {
         deserialize_with = "field::also::optional",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schema(max_items = 63, example = json!(["account:8"]))]
+    #[schema(max_items = 63, value_type = Option<Vec<Name>>, example = json!(["account:8"]))]
     pub also: Option<Vec<String>>,
 }
+
+/// The name of a lock: 1 – 255 bytes of printable ASCII.
+#[derive(ToSchema)]
+#[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+pub struct Name(pub String);
 
 /// Permits of a semaphore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -47,7 +47,14 @@ async fn document(server: &Server) -> Value {
 }
 
 fn bounds(schema: &Value) -> Value {
-    let names = ["minimum", "maximum", "minLength", "maxLength", "pattern"];
+    let names = [
+        "minimum",
+        "maximum",
+        "minLength",
+        "maxLength",
+        "maxItems",
+        "pattern",
+    ];
     let found = names.iter().filter(|name| !schema[**name].is_null());
     found
         .map(|name| ((*name).to_owned(), schema[*name].clone()))
@@ -78,11 +85,13 @@ async fn the_documents_bounds_are_the_cores() {
         "mode" => json!({}),
         // An object, whose fields have bounds.
         "permits" => json!({}),
+        "also" => json!({"maxItems": limits::SET_LOCKS - 1}),
         "count" | "of" => json!({"minimum": 1, "maximum": limits::PERMITS}),
         other => panic!("{other} is new: say what bounds it has"),
     };
     let schemas = &document["components"]["schemas"];
     let asked = bodies("").map(|(body, _, _)| body).into_iter();
+    assert_eq!(bounds(&schemas["Name"]), name);
     for body in asked.chain(["PermitsBody"]) {
         for (field, schema) in schemas[body]["properties"].as_object().unwrap() {
             assert_eq!(bounds(schema), expected(field), "{body}.{field}");
