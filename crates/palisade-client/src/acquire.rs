@@ -296,10 +296,10 @@ impl LockRequest {
                 let parent = self.under.filter(|parent| parent.key == granted.key);
                 let mut kept = parent.and_then(|parent| parent.kept);
                 let mut leases = Vec::with_capacity(1 + request.also.len());
-                for lock in std::iter::once(request.lock).chain(request.also) {
+                for lock in std::iter::once(&request.lock).chain(&*request.also) {
                     let lease = Lease::new(
                         Arc::clone(&keeper),
-                        (lock, request.mode),
+                        (lock.clone(), request.mode),
                         request.client.clone(),
                         t0,
                         &granted,

@@ -39,7 +39,7 @@ pub mod time;
 pub mod token;
 
 pub use code::Code;
-pub use command::{Acquire, Away, Command, Entry, GrantRef, LockMode, Under, Wish, set_of};
+pub use command::{Acquire, Away, Command, Entry, GrantRef, LockMode, Others, Under, Wish, set_of};
 pub use delays::Delays;
 pub use id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 pub use invalid::Invalid;

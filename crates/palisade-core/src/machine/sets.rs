@@ -480,7 +480,7 @@ impl Machine {
         if !self.tables.set_of(live).iter().all(asked) {
             return Err(reused());
         }
-        for name in &again.also {
+        for name in &*again.also {
             let grant = GrantRef {
                 lock: name.clone(),
                 ..grant.clone()

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use palisade_core::holder::Caution;
 use palisade_core::{
-    ClientId, GrantRef, Granted, LockMode, LockName, Outcome, RequestId, Span, Timestamp, Token,
-    Ttl, Under, Wish,
+    ClientId, GrantRef, Granted, LockMode, LockName, Others, Outcome, RequestId, Span, Timestamp,
+    Token, Ttl, Under, Wish,
 };
 use palisade_server::pipeline::{Answer, Request};
 use tokio::sync::oneshot;
@@ -64,7 +64,7 @@ impl Client {
         let wait = [None, Some(200), Some(1_500)][self.rng.below(3) as usize];
         let wish = Wish {
             lock: lock_name(lock)?,
-            also: Box::default(),
+            also: Others::NONE,
             client: ClientId::new(&format!("client-{}", self.number)).ok()?,
             mode: LockMode::Exclusive,
             under: Under::new(Ttl::from_millis(ttl).ok()?),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade_core::{
-    Acquire, ClientId, Command, LeaseKey, LockName, Timestamp, Ttl, Under, WallTime,
+    Acquire, ClientId, Command, LeaseKey, LockName, Others, Timestamp, Ttl, Under, WallTime,
 };
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::peers::{Introduction, Peers, Settings as PeerSettings, Standing};
@@ -251,7 +251,7 @@ pub(crate) fn grant(number: u64) -> Arc<[u8]> {
     bytes[..8].copy_from_slice(&(number + 1).to_le_bytes());
     let acquire = Command::Acquire(Acquire {
         lock: LockName::new(&format!("lock-{number}")).unwrap(),
-        also: Box::default(),
+        also: Others::NONE,
         client: ClientId::new("client").unwrap(),
         mode: palisade_core::LockMode::Exclusive,
         under: Under::New {

@@ -395,7 +395,7 @@ impl Gate {
         let demand = || Demand::of(request, OPERATION_BYTES);
         let mut held = Vec::from_iter(self.admit(who, name_of(request), demand)?);
         if let Request::Acquire(wish) = request {
-            for lock in &wish.also {
+            for lock in &*wish.also {
                 let demand = || Demand::of_part(wish, lock, OPERATION_BYTES);
                 held.extend(self.admit(who, Some(lock.as_str()), demand)?);
             }

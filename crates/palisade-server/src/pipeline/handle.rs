@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palisade_core::{
-    AuthorityId, Event, GrantRef, Granted, LockName, Machine, Outcome, Principal, RequestId, Wish,
+    AuthorityId, Event, GrantRef, Granted, LockName, Machine, Others, Outcome, Principal,
+    RequestId, Wish,
 };
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -95,7 +96,7 @@ pub(super) enum Message {
 /// The locks of an acquire, to give back what it was granted.
 pub(super) struct Locks {
     lock: LockName,
-    also: Box<[LockName]>,
+    also: Others,
 }
 
 impl Locks {
@@ -108,8 +109,10 @@ impl Locks {
 
     pub(super) fn grants(self, granted: &Granted) -> impl Iterator<Item = GrantRef> {
         let (key, token) = (granted.key, Some(granted.number()));
-        let locks = std::iter::once(self.lock).chain(self.also);
-        locks.map(move |lock| GrantRef { lock, key, token })
+        let mut locks = self.also.to_vec();
+        locks.insert(0, self.lock);
+        let named = move |lock| GrantRef { lock, key, token };
+        locks.into_iter().map(named)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use palisade_core::{ClientId, LockName, Outcome, Ttl, Under, Wish, limits};
+use palisade_core::{ClientId, LockName, Others, Outcome, Ttl, Under, Wish, limits};
 use palisade_server::durable::{self, Authority, Settings};
 use palisade_server::pipeline::{Answer, Handle, Request};
 use tokio::task::JoinSet;
@@ -30,7 +30,7 @@ fn stop(authority: Authority) {
 async fn grant(handle: Handle, number: usize) {
     let wish = Wish {
         lock: LockName::new(&format!("held/{number}")).unwrap(),
-        also: Box::default(),
+        also: Others::NONE,
         client: ClientId::new("c").unwrap(),
         mode: palisade_core::LockMode::Exclusive,
         under: Under::new(Ttl::from_millis(3_600_000).unwrap()),

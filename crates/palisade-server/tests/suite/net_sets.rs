@@ -125,10 +125,5 @@ async fn over_grpc_a_set_is_an_option_of_the_acquire() {
     let twice = client
         .acquire(ask(vec![option(&["b"]), option(&["c"])]))
         .await;
-    assert!(
-        twice
-            .unwrap_err()
-            .message()
-            .contains("also is given twice")
-    );
+    assert!(twice.unwrap_err().message().contains("also is given twice"));
 }

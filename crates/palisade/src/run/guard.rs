@@ -62,8 +62,7 @@ impl Guard {
             ),
         ];
         if let Guard::Fenced(lease, others) = self {
-            variables
-                .extend(lock_list(all(lease, others)).map(|locks| ("PALISADE_LOCKS", locks)));
+            variables.extend(lock_list(all(lease, others)).map(|locks| ("PALISADE_LOCKS", locks)));
             variables.push(("PALISADE_FENCING_TOKEN", lease.token().to_string()));
             variables.push(("PALISADE_AUTHORITY_ID", lease.authority().to_string()));
             let grant_id = lease.grant_id().map(|id| id.0.to_string());

@@ -453,7 +453,8 @@ fn what_is_no_set_is_refused_by_name() {
     assert!(said.contains("65") && said.contains("64"), "{said}");
     // The core does not trust what comes from a log or another face.
     let mut unordered = of_all(names(&["a", "b"])).unwrap();
-    std::mem::swap(&mut unordered.lock, &mut unordered.also[0]);
+    let first = std::mem::replace(&mut unordered.lock, unordered.also[0].clone());
+    unordered.also = [first].into_iter().collect();
     let order = Invalid::SetOrder {
         lock: lock_name("a"),
     };

@@ -423,7 +423,7 @@ fn a_planted_deviation_is_found() {
 /// The request as one for its first lock alone.
 fn first_alone(acquire: &Acquire) -> Acquire {
     Acquire {
-        also: Box::default(),
+        also: palisade_core::Others::NONE,
         ..acquire.clone()
     }
 }
@@ -431,7 +431,7 @@ fn first_alone(acquire: &Acquire) -> Acquire {
 /// The other requests for one lock each that a set would be, under names of their own.
 fn one_by_one(acquire: &Acquire, entry: &Entry) -> Vec<Entry> {
     let ttl = crate::world::ttl(250);
-    let others = (1_u8..).zip(&acquire.also);
+    let others = (1_u8..).zip(&*acquire.also);
     others
         .map(|(n, lock)| Entry {
             command: Command::Acquire(Acquire {
@@ -469,7 +469,7 @@ fn a_planted_deviation_of_sets_is_found() {
             if let Command::Acquire(acquire) = &mut entry.command
                 && let [others @ .., _] = &acquire.also[..]
             {
-                acquire.also = others.into();
+                acquire.also = others.iter().cloned().collect();
             }
             (0, vec![entry])
         }),

@@ -90,7 +90,7 @@ impl Wait {
     /// The request once more, as its caller would send it now.
     pub(crate) fn again(&self, at: Timestamp) -> Acquire {
         Acquire {
-            also: self.also.clone().into(),
+            also: self.also.iter().cloned().collect(),
             mode: self.mode,
             wait: Some(self.deadline.since(at)),
             metadata: self.says.clone(),
@@ -562,7 +562,7 @@ impl Reference {
                 {
                     return Outcome::Invalid(Invalid::RequestReused);
                 }
-                for lock in &acquire.also {
+                for lock in &*acquire.also {
                     let lock = lock.clone();
                     let named = GrantRef {
                         lock,

@@ -388,7 +388,7 @@ impl What {
                 let under = LeaseOf::Fresh(100).resolve(n, known);
                 Command::Acquire(Acquire {
                     mode: wait.mode,
-                    also: wait.also.clone().into(),
+                    also: wait.also.iter().cloned().collect(),
                     ..Acquire::new(
                         wait.lock.clone(),
                         wait.client.clone(),
@@ -418,7 +418,7 @@ impl What {
                 let stranger = client_id(CLIENTS[usize::from(client)]);
                 Command::Acquire(Acquire {
                     lock: names[0].clone(),
-                    also: names[1..].into(),
+                    also: names[1..].iter().cloned().collect(),
                     client: own.filter(|_| client != 3).unwrap_or(stranger),
                     mode,
                     under,

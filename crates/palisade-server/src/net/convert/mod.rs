@@ -7,8 +7,8 @@ pub(super) mod json;
 use std::sync::Arc;
 
 use palisade_core::{
-    ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockName, Outcome, Permits,
-    QueueBound, Span, Token, Ttl, Under, limits,
+    ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockName, Others, Outcome,
+    Permits, QueueBound, Span, Token, Ttl, Under, limits,
 };
 use palisade_proto::{Code, json as wire};
 
@@ -231,9 +231,9 @@ pub(super) fn lock_name(field: &str, name: &str) -> Result<LockName, Refusal> {
 }
 
 /// The locks of a set in the order in which the log has them: the first, and the others.
-fn set(lock: LockName, also: &[String]) -> Result<(LockName, Box<[LockName]>), Refusal> {
+fn set(lock: LockName, also: &[String]) -> Result<(LockName, Others), Refusal> {
     if also.is_empty() {
-        return Ok((lock, Box::default()));
+        return Ok((lock, Others::NONE));
     }
     if also.len() >= limits::SET_LOCKS {
         // Before any of them is read.

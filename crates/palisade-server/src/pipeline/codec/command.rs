@@ -2,8 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, LockName, Permits,
-    Principal, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
+    Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, LockName, Others,
+    Permits, Principal, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
 };
 
 use super::reader::{Malformed, Reader};
@@ -215,7 +215,7 @@ fn put_others(out: &mut Vec<u8>, also: &[LockName]) {
 }
 
 /// The names are those of a set, in their order: the core refuses any other, so no log has them.
-fn get_others(reader: &mut Reader<'_>) -> Result<Box<[LockName]>, Malformed> {
+fn get_others(reader: &mut Reader<'_>) -> Result<Others, Malformed> {
     let count = reader.small()? as usize;
     if !(1..limits::SET_LOCKS).contains(&count) {
         return reader.bad("a set has too few or too many locks");
@@ -446,7 +446,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
     };
     Ok(Acquire {
         lock,
-        also: Box::default(),
+        also: Others::NONE,
         client,
         mode,
         under: under(reader, tag, key, ttl)?,
