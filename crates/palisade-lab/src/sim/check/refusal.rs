@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
 use crate::sim::fact::{ChangeKind, Fact};
+use crate::sim::locks::Locks;
 use crate::sim::plan::Plan;
 use crate::sim::target::Target;
 
@@ -20,12 +21,13 @@ pub(crate) struct Refusal {
     floors: BTreeSet<(u8, u64)>,
 }
 
-/// A grant, or a phase.
+/// A grant, a set of grants, or a phase.
 #[derive(Clone, Copy)]
 struct Place {
     /// Its position in the order of the grants.
     position: u64,
-    lock: u8,
+    at: u64,
+    locks: Locks,
     slots: u64,
 }
 
@@ -62,7 +64,7 @@ impl Refusal {
 impl Place {
     fn is_of(&self, target: Target) -> bool {
         let slot = target.slot.map_or(0, |slot| 1 << (slot - 1));
-        self.lock == target.lock && self.slots & slot == slot
+        self.locks.has(target.lock) && self.slots & slot == slot
     }
 }
 
@@ -78,10 +80,17 @@ impl Check for Refusal {
                 // A fence sees the token of the phase; that of a phase that goes on keeps its place.
                 let place = Place {
                     position: self.grants,
-                    lock: turn.lock,
+                    at: turn.at,
+                    locks: Locks::one(turn.lock),
                     slots: turn.slots,
                 };
+                let same = self.places.get_mut(&turn.token);
                 match turn.phase {
+                    // A set's locks are granted at one instant.
+                    None if same.as_ref().is_some_and(|set| set.at == turn.at) => {
+                        same.into_iter()
+                            .for_each(|set| set.locks = set.locks.with(turn.lock));
+                    }
                     None => drop(self.places.insert(turn.token, place)),
                     Some(phase) if phase == turn.token => drop(self.places.insert(phase, place)),
                     Some(phase) => drop(self.places.entry(phase).or_insert(place)),
