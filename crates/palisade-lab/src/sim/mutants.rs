@@ -64,6 +64,8 @@ pub enum Mutant {
     SetInPart,
     /// A set that has to wait takes one of its locks already.
     SetHoldsPart,
+    /// The locks of a set are taken one after the other.
+    SetOneByOne,
     /// A set loses its place when a request for one of its locks comes.
     SetOvertaken,
     /// A set waits for locks that it does not name.
@@ -129,7 +131,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 46] = [
+pub const TABLE: [Row; 47] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -285,6 +287,12 @@ pub const TABLE: [Row; 46] = [
         "M2",
         check::SETS,
         "a request for one free lock of a set comes before that of a set that has to wait",
+    ),
+    row(
+        Mutant::SetOneByOne,
+        "M2",
+        check::LIVENESS,
+        "the worker asks for the locks of a set one after the other",
     ),
     row(
         Mutant::SetOvertaken,

@@ -1,11 +1,14 @@
 //! Work under several locks at once (M1 – M3): claim all resources, then read and write each with the one token.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use palisade_client::{Client, Lease};
+use palisade_client::{Attempt, Client, Lease};
 use palisade_core::Token;
 
 use super::{Worker, client_name, lock_name};
+use crate::sim::clock::hold;
+use crate::sim::mutants::Mutant;
 use crate::sim::port::{Reply, ResourceOp};
 
 /// A lock of a set, and its resource.
@@ -23,11 +26,14 @@ impl Worker {
     pub(super) async fn turn_with_set(&mut self, client: &Client) {
         let mut locks = self.some_plain_locks();
         let (ttl, wait) = self.ttl_and_wait();
-        let quiet = self.quiet.load(std::sync::atomic::Ordering::Relaxed);
+        let quiet = self.quiet.load(Ordering::Relaxed);
         let wait = match quiet && self.rng.chance(500) {
             true => VERY_LONG,
             false => wait,
         };
+        if self.mutant == Some(Mutant::SetOneByOne) {
+            return self.one_by_one(client, &locks, ttl, wait).await;
+        }
         let wish = client
             .locks(locks.iter().map(|lock| lock_name(*lock)))
             .client_id(client_name(self.me))
@@ -46,6 +52,29 @@ impl Worker {
         self.one_thing_more(client, &locks).await;
         for lock in locks {
             self.give_back(client, lock).await;
+        }
+    }
+
+    /// A mutant: holds the first locks while it waits for the others.
+    async fn one_by_one(&mut self, client: &Client, locks: &[u8], ttl: u64, wait: u64) {
+        for lock in locks {
+            let wish = client
+                .lock(&lock_name(*lock))
+                .client_id(client_name(self.me))
+                .ttl(Duration::from_millis(ttl))
+                .wait(Duration::from_millis(wait));
+            if let Ok(Attempt::Granted(lease)) = wish.attempt().await {
+                self.take(*lock, lease);
+            }
+        }
+        for lock in locks {
+            let lease = hold(&self.port.hand)
+                .get(lock)
+                .map(|lease| (lease.token(), self.resources(lease)));
+            if let Some((token, resources)) = lease {
+                self.use_it(*lock, token, &resources).await;
+            }
+            self.give_back(client, *lock).await;
         }
     }
 
