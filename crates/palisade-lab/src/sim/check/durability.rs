@@ -75,7 +75,10 @@ impl Check for Durability {
                 next,
                 live,
                 ..
-            } => return self.recovered(*restored, *next, live),
+            } => {
+                self.locks.restarted();
+                return self.recovered(*restored, *next, live);
+            }
             Fact::CopyOpened => return Err("a copied directory was opened (A5)".into()),
             _ => {}
         }

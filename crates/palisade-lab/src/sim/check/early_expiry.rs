@@ -80,6 +80,7 @@ impl Check for EarlyExpiry {
             },
             Fact::Renewed { token, at, ttl } => self.extend(*token, *at, *ttl),
             Fact::Recovered { at, live, .. } => {
+                self.locks.restarted();
                 let mut before = std::mem::take(&mut self.leases);
                 for (lock, token, _) in live {
                     // A lease whose end was applied and then lost in the crash is back; its time is no longer known

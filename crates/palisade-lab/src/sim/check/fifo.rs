@@ -36,6 +36,8 @@ pub(crate) struct Fifo {
     slots: SlotTable,
     /// Locks that nobody has and that are not closed, although requests wait for them.
     free: BTreeSet<u8>,
+    /// Locks that the entry being applied gives to requests that waited.
+    passed_on: BTreeSet<u8>,
 }
 
 #[derive(Clone, Copy)]
@@ -70,12 +72,17 @@ impl Fifo {
             shared: BTreeSet::new(),
             slots: SlotTable::new(plan),
             free: BTreeSet::new(),
+            passed_on: BTreeSet::new(),
         }
     }
 
     fn queued(&mut self, client: u8, at: u64, waiter: Waiter) -> Result<(), String> {
         let request = waiter.request;
-        let is_own = |lock| waiter.locks.are_several() && self.holders.get(&lock) == Some(&client);
+        // A set that does not wait yet takes its client's own locks over.
+        let new = waiter.locks.are_several() && self.place(request).is_none();
+        let is_own = |lock| {
+            new && !self.passed_on.contains(&lock) && self.holders.get(&lock) == Some(&client)
+        };
         let mut locks = waiter.locks.iter();
         if locks
             .all(|lock| is_own(lock) || self.is_open(lock, &waiter) && self.queue(lock, at) == 0)
@@ -187,6 +194,7 @@ impl Fifo {
         let waiter = self.waiting[place];
         for lock in locks.iter() {
             self.free.remove(&lock);
+            self.passed_on.insert(lock);
             if !waiter.shared {
                 // The readers before it ended with this very entry.
                 self.readers.remove(&lock);
@@ -343,38 +351,41 @@ impl Check for Fifo {
             }
             Fact::DiskFull => self.full = true,
             Fact::Graced { at } => (self.graced, self.full) = (Some(*at), false),
-            Fact::Applied(turn) => match turn.what {
-                ChangeKind::Granted(_) => {
-                    self.granted.insert(turn.token);
-                    self.free.remove(&turn.lock);
-                    self.slots.granted(turn.lock, turn.token, turn.slots);
-                    if turn.phase.is_some() {
-                        self.shared.insert(turn.token);
-                        self.readers
-                            .entry(turn.lock)
-                            .or_default()
-                            .insert(turn.token);
-                    } else {
-                        // A crash may have undone a shared grant with this number.
-                        self.shared.remove(&turn.token);
-                        if turn.slots == 0 {
-                            self.holders.insert(turn.lock, turn.client);
+            Fact::Applied(turn) => {
+                self.passed_on.clear();
+                match turn.what {
+                    ChangeKind::Granted(_) => {
+                        self.granted.insert(turn.token);
+                        self.free.remove(&turn.lock);
+                        self.slots.granted(turn.lock, turn.token, turn.slots);
+                        if turn.phase.is_some() {
+                            self.shared.insert(turn.token);
+                            self.readers
+                                .entry(turn.lock)
+                                .or_default()
+                                .insert(turn.token);
+                        } else {
+                            // A crash may have undone a shared grant with this number.
+                            self.shared.remove(&turn.token);
+                            if turn.slots == 0 {
+                                self.holders.insert(turn.lock, turn.client);
+                            }
+                        }
+                    }
+                    ChangeKind::Ended(_) => {
+                        self.slots.ended(turn.lock, turn.token);
+                        if self.shared.contains(&turn.token) {
+                            let readers = self.readers.entry(turn.lock).or_default();
+                            readers.remove(&turn.token);
+                        } else {
+                            self.holders.remove(&turn.lock);
+                        }
+                        if !self.is_shared(turn.lock) && turn.closed.is_none() {
+                            self.free.insert(turn.lock);
                         }
                     }
                 }
-                ChangeKind::Ended(_) => {
-                    self.slots.ended(turn.lock, turn.token);
-                    if self.shared.contains(&turn.token) {
-                        let readers = self.readers.entry(turn.lock).or_default();
-                        readers.remove(&turn.token);
-                    } else {
-                        self.holders.remove(&turn.lock);
-                    }
-                    if !self.is_shared(turn.lock) && turn.closed.is_none() {
-                        self.free.insert(turn.lock);
-                    }
-                }
-            },
+            }
             Fact::Recovered {
                 at,
                 live,

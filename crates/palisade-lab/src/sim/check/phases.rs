@@ -89,6 +89,7 @@ impl Check for Phases {
                 ..
             } => return self.told(*token, *fencing),
             Fact::Recovered { live, .. } => {
+                self.granted.restarted();
                 self.locks.values_mut().for_each(|lock| lock.live.clear());
                 for (lock, token, _) in live {
                     self.locks.entry(*lock).or_default().live.insert(*token);

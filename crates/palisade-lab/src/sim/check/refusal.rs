@@ -5,6 +5,7 @@ use palisade_core::Code;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
+use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 use crate::sim::locks::Locks;
 use crate::sim::plan::Plan;
@@ -17,6 +18,7 @@ pub(crate) struct Refusal {
     /// The grant of each token.
     places: BTreeMap<u64, Place>,
     grants: u64,
+    granted: TokenLocks,
     /// Every floor at which an operator armed a resource: a crash may bring an earlier one back.
     floors: BTreeSet<(u8, u64)>,
 }
@@ -26,7 +28,6 @@ pub(crate) struct Refusal {
 struct Place {
     /// Its position in the order of the grants.
     position: u64,
-    at: u64,
     locks: Locks,
     slots: u64,
 }
@@ -37,6 +38,7 @@ impl Refusal {
             targets: plan.targets(),
             places: BTreeMap::new(),
             grants: 0,
+            granted: TokenLocks::default(),
             floors: BTreeSet::new(),
         }
     }
@@ -80,22 +82,21 @@ impl Check for Refusal {
                 // A fence sees the token of the phase; that of a phase that goes on keeps its place.
                 let place = Place {
                     position: self.grants,
-                    at: turn.at,
                     locks: Locks::one(turn.lock),
                     slots: turn.slots,
                 };
-                let same = self.places.get_mut(&turn.token);
+                let in_set = self.granted.granted(turn);
                 match turn.phase {
-                    // A set's locks are granted at one instant.
-                    None if same.as_ref().is_some_and(|set| set.at == turn.at) => {
-                        same.into_iter()
-                            .for_each(|set| set.locks = set.locks.with(turn.lock));
+                    None if in_set => {
+                        let set = self.places.entry(turn.token).or_insert(place);
+                        set.locks = set.locks.with(turn.lock);
                     }
                     None => drop(self.places.insert(turn.token, place)),
                     Some(phase) if phase == turn.token => drop(self.places.insert(phase, place)),
                     Some(phase) => drop(self.places.entry(phase).or_insert(place)),
                 }
             }
+            Fact::Recovered { .. } => self.granted.restarted(),
             Fact::Rearmed { resource, floor } => drop(self.floors.insert((*resource, *floor))),
             Fact::Rejected {
                 resource,

@@ -19,8 +19,13 @@ impl Check for TokenOrder {
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
-        let Fact::Published(turn) = fact else {
-            return Ok(());
+        let turn = match fact {
+            Fact::Published(turn) => turn,
+            Fact::Recovered { .. } => {
+                self.locks.restarted();
+                return Ok(());
+            }
+            _ => return Ok(()),
         };
         let ChangeKind::Granted(_) = turn.what else {
             return Ok(());
