@@ -165,12 +165,13 @@ fn describe(plan: &Plan) -> String {
         .map(|(at, fault)| format!("{at} ms {fault:?}"))
         .collect();
     format!(
-        "{} clients, {} locks with {:?} permits, {} clocks, leases {:?} ms, delays {} ‰, lost {} ‰, duplicated {} ‰, late {} ‰; faults: {}",
+        "{} clients, {} locks with {:?} permits, {} clocks, leases {:?} ms, sets {} ‰, delays {} ‰, lost {} ‰, duplicated {} ‰, late {} ‰; faults: {}",
         plan.clients,
         plan.locks,
         &plan.permits[..usize::from(plan.locks)],
         if plan.tame { "tame" } else { "wild" },
         plan.ttl_ms,
+        plan.sets,
         plan.delays,
         plan.loss,
         plan.duplication,

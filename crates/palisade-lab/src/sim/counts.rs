@@ -43,6 +43,10 @@ counts! {
     shared: "shared",
     /// Grants of permits.
     permits: "of permits",
+    /// Sets granted, some not yet on stable storage.
+    sets: "sets",
+    /// Sets that had to wait.
+    waiting_sets: "sets that waited",
     /// Ends of a grant that left the lock closed for a time.
     closed: "locks closed for a time",
     /// Grants that expired.
@@ -102,6 +106,8 @@ impl Counts {
                 ChangeKind::Ended(Ending::Superseded) => &mut self.superseded,
                 ChangeKind::Ended(Ending::Released) => return,
             },
+            Fact::Decided { granted: 2.., .. } => &mut self.sets,
+            Fact::Queued { locks, .. } if locks.are_several() => &mut self.waiting_sets,
             Fact::Renewed { .. } => &mut self.renewals,
             Fact::Added { .. } => &mut self.added,
             Fact::Rejected { .. } => &mut self.rejected,

@@ -2,9 +2,11 @@
 //!
 //! Only numbers: locks, clients and requests are counted from 0, instants of the authority are nanoseconds of its own
 //! clock, tokens are those that clients got. Where a fact speaks of a grant, it names it by its number: readers of one
-//! phase have one fencing token.
+//! phase have one fencing token. The grants of a set have one number, and each of them is named by that and its lock.
 
 use palisade_core::{Code, Ending};
+
+use super::locks::Locks;
 
 /// One event.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
@@ -26,8 +28,8 @@ pub enum Fact {
     Queued {
         /// The request.
         request: u32,
-        /// Its lock.
-        lock: u8,
+        /// Its locks.
+        locks: Locks,
         /// Its client.
         client: u8,
         /// The time.
@@ -43,14 +45,16 @@ pub enum Fact {
     Decided {
         /// The request.
         request: u32,
-        /// Its lock and client; `None` if it was decided after a wait.
-        who: Option<(u8, u8)>,
+        /// Its locks and client; `None` if it was decided after a wait.
+        who: Option<(Locks, u8)>,
         /// The time.
         at: u64,
         /// The grant, if it was granted.
         token: Option<u64>,
         /// Whether the grant is shared.
         shared: bool,
+        /// How many locks were granted with it now: none if it was granted before.
+        granted: u8,
         /// The slots that it holds of a semaphore, one bit each.
         slots: u64,
         /// For how long its holder may count on it, from now: less than a lease's whole time if it was granted under an
@@ -64,8 +68,8 @@ pub enum Fact {
     },
     /// The authority received an acquire of a client itself, not of somebody with its id.
     AcquireTaken {
-        /// The lock.
-        lock: u8,
+        /// Its locks.
+        locks: Locks,
         /// The client.
         client: u8,
         /// The request, if it has an id.
@@ -79,6 +83,8 @@ pub enum Fact {
     },
     /// The authority received a release.
     ReleaseTaken {
+        /// The lock.
+        lock: u8,
         /// The grant.
         token: u64,
     },
@@ -89,6 +95,8 @@ pub enum Fact {
     },
     /// The authority received an operator's revocation.
     RevokeTaken {
+        /// The lock.
+        lock: u8,
         /// The grant.
         token: u64,
     },
@@ -253,8 +261,8 @@ pub enum Fact {
 pub struct Orphan {
     /// The request.
     pub request: u32,
-    /// Its lock.
-    pub lock: u8,
+    /// Its locks.
+    pub locks: Locks,
     /// Until when it waits.
     pub until: u64,
     /// Whether it is a reader's.

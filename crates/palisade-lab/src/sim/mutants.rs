@@ -60,6 +60,18 @@ pub enum Mutant {
     PermitsInPart,
     /// A small request for permits is granted although a larger one waits.
     SmallOvertakes,
+    /// Of several locks those are granted that are free.
+    SetInPart,
+    /// A set that has to wait takes one of its locks already.
+    SetHoldsPart,
+    /// The locks of a set are taken one after the other.
+    SetOneByOne,
+    /// A set loses its place when a request for one of its locks comes.
+    SetOvertaken,
+    /// A set waits for locks that it does not name.
+    SetWaitsForMore,
+    /// The release of one lock of a set releases all.
+    SetReleasedWhole,
     /// A lock-delay does not run again after a restart.
     DelayNotRunAgain,
     /// A lock is open again as soon as it is released, whatever its grant asked for.
@@ -119,7 +131,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 41] = [
+pub const TABLE: [Row; 47] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -263,6 +275,42 @@ pub const TABLE: [Row; 41] = [
         "P6",
         check::FIFO,
         "the sessions of waiting requests are hung up when one for fewer permits arrives",
+    ),
+    row(
+        Mutant::SetInPart,
+        "M1",
+        check::SETS,
+        "wrapper of the orderer: a set becomes one of those of its locks that are free",
+    ),
+    row(
+        Mutant::SetHoldsPart,
+        "M2",
+        check::SETS,
+        "a request for one free lock of a set comes before that of a set that has to wait",
+    ),
+    row(
+        Mutant::SetOneByOne,
+        "M2",
+        check::LIVENESS,
+        "the worker asks for the locks of a set one after the other",
+    ),
+    row(
+        Mutant::SetOvertaken,
+        "M2",
+        check::FIFO,
+        "the sessions of waiting sets are hung up when a request for one of their locks arrives",
+    ),
+    row(
+        Mutant::SetWaitsForMore,
+        "M2",
+        check::FIFO,
+        "wrapper of the orderer: a set becomes one of all locks",
+    ),
+    row(
+        Mutant::SetReleasedWhole,
+        "M3",
+        check::EXCLUSION,
+        "releases of the other locks of a set come before that of one",
     ),
     row(
         Mutant::DelayNotRunAgain,

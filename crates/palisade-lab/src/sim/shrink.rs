@@ -35,7 +35,7 @@ pub fn shrink(plan: Plan, mutant: Option<Mutant>) -> (Plan, Run) {
 fn weight(plan: &Plan, run: &Run) -> (usize, u64, usize) {
     let noise = [plan.loss, plan.duplication, plan.spikes];
     let noisy = noise.iter().filter(|permille| **permille > 0).count();
-    let kinds = [plan.delays, plan.readers].into_iter();
+    let kinds = [plan.delays, plan.readers, plan.sets].into_iter();
     let kinds = kinds.chain(plan.permits.map(u64::from));
     let kinds = kinds.filter(|kind| *kind > 0).count() as u64;
     let people = u64::from(plan.clients) + u64::from(plan.locks);
@@ -59,6 +59,10 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     with(&|plan| plan.duplication = 0);
     with(&|plan| plan.spikes = 0);
     with(&|plan| plan.locks = 1);
+    if plan.locks > 2 {
+        with(&|plan| plan.locks -= 1);
+    }
+    with(&|plan| plan.sets = 0);
     with(&|plan| plan.permits = [0; LOCKS]);
     with(&|plan| plan.delays = 0);
     with(&|plan| plan.readers = 0);

@@ -36,6 +36,8 @@ fn ten_thousand_seeds_break_no_rule() {
         ("an expiry", counts.expired),
         ("a shared grant", counts.shared),
         ("a grant of permits", counts.permits),
+        ("a set", counts.sets),
+        ("a set that waited", counts.waiting_sets),
         ("a lock that stays closed", counts.closed),
         ("a rejected operation", counts.rejected),
         ("a double belief", counts.overlaps),

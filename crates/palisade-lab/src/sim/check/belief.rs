@@ -13,8 +13,8 @@ use crate::sim::fact::{ChangeKind, Fact};
 pub(crate) struct Belief {
     promised: bool,
     /// Grants for which nothing is promised any more.
-    void: BTreeSet<u64>,
-    granted: BTreeSet<u64>,
+    void: BTreeSet<(u8, u64)>,
+    granted: BTreeSet<(u8, u64)>,
 }
 
 impl Belief {
@@ -35,9 +35,11 @@ impl Check for Belief {
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Applied(turn) => match turn.what {
-                ChangeKind::Granted(_) => drop(self.granted.insert(turn.token)),
+                ChangeKind::Granted(_) => {
+                    self.granted.insert((turn.lock, turn.token));
+                }
                 ChangeKind::Ended(Ending::Revoked | Ending::Superseded) => {
-                    self.void.insert(turn.token);
+                    self.void.insert((turn.lock, turn.token));
                 }
                 ChangeKind::Ended(_) => {}
             },
@@ -47,7 +49,8 @@ impl Check for Belief {
                 token,
                 believers,
             } if self.promised => {
-                let promised = believers.iter().find(|(_, old)| !self.void.contains(old));
+                let mut believers = believers.iter();
+                let promised = believers.find(|(_, old)| !self.void.contains(&(*lock, *old)));
                 if let Some((client, old)) = promised {
                     return Err(format!(
                         "lock {lock} is granted with token {token} while client {client} believes in token {old}"

@@ -58,7 +58,7 @@ impl Delays {
             at,
             ..
         } = *turn;
-        let decided = self.decided.remove(&token);
+        let decided = self.decided.get(&token).copied();
         let request = decided.map(|(request, _)| request);
         let asked = request.and_then(|request| self.asked.get(&request));
         let (lock_delay, at_least_for) = asked.copied().unwrap_or_default();

@@ -1,9 +1,10 @@
 //! Durability of acknowledged grants (A3, A4, A6): after every restart each grant that was acknowledged and not ended
 //! is held, and the counter is above every issued token. A copied directory is never opened (A5).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::Check;
+use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
@@ -11,9 +12,9 @@ use crate::sim::fact::{ChangeKind, Fact};
 pub(crate) struct Durability {
     highest: u64,
     /// Grants that were acknowledged and not ended, not even by an entry that may be lost.
-    owed: BTreeSet<u64>,
-    ended: BTreeSet<u64>,
-    lock_of: BTreeMap<u64, u8>,
+    owed: BTreeSet<(u8, u64)>,
+    ended: BTreeSet<(u8, u64)>,
+    locks: TokenLocks,
 }
 
 impl Durability {
@@ -33,11 +34,13 @@ impl Durability {
             // A backup does not contain later grants; it only has to leap over their tokens.
             self.owed.clear();
         }
-        let held: BTreeSet<u64> = live.iter().map(|(_, token, _)| *token).collect();
-        match self.owed.iter().find(|token| !held.contains(token)) {
-            Some(token) => Err(format!(
-                "token {token} of lock {:?} was acknowledged but is not held after the restart",
-                self.lock_of.get(token)
+        let held: BTreeSet<(u8, u64)> = live
+            .iter()
+            .map(|(lock, token, _)| (*lock, *token))
+            .collect();
+        match self.owed.iter().find(|grant| !held.contains(grant)) {
+            Some((lock, token)) => Err(format!(
+                "token {token} of lock {lock} was acknowledged but is not held after the restart"
             )),
             None => Ok(()),
         }
@@ -53,18 +56,18 @@ impl Check for Durability {
         match fact {
             Fact::Acknowledged { token, .. } => {
                 self.highest = self.highest.max(*token);
-                if !self.ended.contains(token) {
-                    self.owed.insert(*token);
-                }
+                let grants = self.locks.of(*token).iter().map(|lock| (lock, *token));
+                self.owed
+                    .extend(grants.filter(|grant| !self.ended.contains(grant)));
             }
             Fact::Applied(turn) => match turn.what {
                 ChangeKind::Granted(_) => {
-                    self.ended.remove(&turn.token);
-                    self.lock_of.insert(turn.token, turn.lock);
+                    self.ended.remove(&(turn.lock, turn.token));
+                    self.locks.granted(turn);
                 }
                 ChangeKind::Ended(_) => {
-                    self.owed.remove(&turn.token);
-                    self.ended.insert(turn.token);
+                    self.owed.remove(&(turn.lock, turn.token));
+                    self.ended.insert((turn.lock, turn.token));
                 }
             },
             Fact::Recovered {
@@ -72,7 +75,10 @@ impl Check for Durability {
                 next,
                 live,
                 ..
-            } => return self.recovered(*restored, *next, live),
+            } => {
+                self.locks.restarted();
+                return self.recovered(*restored, *next, live);
+            }
             Fact::CopyOpened => return Err("a copied directory was opened (A5)".into()),
             _ => {}
         }

@@ -1,17 +1,21 @@
 //! No early expiry (A7, A8): by the authority's own clock no lease ends before the time promised with its grant, nor
-//! before its full time from its last renewal and from every absence of the authority.
+//! before its full time from its last renewal and from every absence of the authority. A renewal is for all locks of a
+//! set (M3).
 
 use std::collections::BTreeMap;
 
 use palisade_core::Ending;
 
 use super::Check;
+use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct EarlyExpiry {
-    leases: BTreeMap<u64, Lease>,
+    /// By lock and token.
+    leases: BTreeMap<(u8, u64), Lease>,
+    locks: TokenLocks,
     /// Until when each grant was promised to its holder.
     promised: BTreeMap<u64, u64>,
 }
@@ -23,12 +27,20 @@ struct Lease {
 
 impl EarlyExpiry {
     fn extend(&mut self, token: u64, at: u64, ttl: u64) {
-        let lease = self
-            .leases
-            .entry(token)
-            .or_insert(Lease { ttl, not_before: 0 });
-        lease.ttl = ttl;
-        lease.not_before = lease.not_before.max(at + ttl);
+        let locks = self.locks.of(token);
+        let is_known = |lock: &u8| self.leases.contains_key(&(*lock, token));
+        let known: Vec<u8> = locks.iter().filter(is_known).collect();
+        let extended = match known.is_empty() {
+            // The end of its grants was applied, and then lost in a crash.
+            true => locks.iter().collect(),
+            false => known,
+        };
+        for lock in extended {
+            let lease = self.leases.entry((lock, token));
+            let lease = lease.or_insert(Lease { ttl, not_before: 0 });
+            lease.ttl = ttl;
+            lease.not_before = lease.not_before.max(at + ttl);
+        }
     }
 }
 
@@ -47,12 +59,14 @@ impl Check for EarlyExpiry {
             } => drop(self.promised.insert(*token, at + left)),
             Fact::Applied(turn) => match turn.what {
                 ChangeKind::Granted(ttl) => {
-                    let promised = self.promised.remove(&turn.token);
+                    self.locks.granted(turn);
+                    let promised = self.promised.get(&turn.token).copied();
                     let not_before = promised.unwrap_or(turn.at + ttl);
-                    self.leases.insert(turn.token, Lease { ttl, not_before });
+                    let grant = (turn.lock, turn.token);
+                    self.leases.insert(grant, Lease { ttl, not_before });
                 }
                 ChangeKind::Ended(how) => {
-                    let lease = self.leases.remove(&turn.token);
+                    let lease = self.leases.remove(&(turn.lock, turn.token));
                     if let (Ending::Expired, Some(lease)) = (how, lease)
                         && turn.at < lease.not_before
                     {
@@ -66,14 +80,15 @@ impl Check for EarlyExpiry {
             },
             Fact::Renewed { token, at, ttl } => self.extend(*token, *at, *ttl),
             Fact::Recovered { at, live, .. } => {
+                self.locks.restarted();
                 let mut before = std::mem::take(&mut self.leases);
-                for (_, token, _) in live {
+                for (lock, token, _) in live {
                     // A lease whose end was applied and then lost in the crash is back; its time is no longer known
                     // here.
-                    if let Some(lease) = before.remove(token) {
+                    if let Some(lease) = before.remove(&(*lock, *token)) {
                         let not_before = at + lease.ttl;
                         self.leases.insert(
-                            *token,
+                            (*lock, *token),
                             Lease {
                                 ttl: lease.ttl,
                                 not_before,

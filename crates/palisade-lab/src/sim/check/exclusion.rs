@@ -17,8 +17,9 @@ pub(crate) struct Exclusion {
     shared: BTreeSet<u64>,
     /// Acquires of each lock by each client that have led to no grant.
     acquires: BTreeMap<(u8, u8), u32>,
-    released: BTreeSet<u64>,
-    revoked: BTreeSet<u64>,
+    /// Locks and grants.
+    released: BTreeSet<(u8, u64)>,
+    revoked: BTreeSet<(u8, u64)>,
     abandoned: BTreeSet<u32>,
     /// The request of each grant.
     request_of: BTreeMap<u64, u32>,
@@ -70,7 +71,7 @@ impl Exclusion {
                         "token {token} of lock {lock} was superseded, but client {client} did not ask (I5)"
                     ));
                 }
-                self.may_end(token, how)
+                self.may_end(lock, token, how)
             }
         }
     }
@@ -96,21 +97,21 @@ impl Exclusion {
         Ok(())
     }
 
-    fn may_end(&self, token: u64, how: Ending) -> Result<(), String> {
+    fn may_end(&self, lock: u8, token: u64, how: Ending) -> Result<(), String> {
         let asked = match how {
             Ending::Released => {
                 let request = self.request_of.get(&token);
-                self.released.contains(&token)
+                self.released.contains(&(lock, token))
                     || request.is_some_and(|request| self.abandoned.contains(request))
             }
-            Ending::Revoked => self.revoked.contains(&token),
+            Ending::Revoked => self.revoked.contains(&(lock, token)),
             Ending::Expired | Ending::Superseded => true,
         };
         if asked {
             Ok(())
         } else {
             Err(format!(
-                "token {token} was {how:?}, but no request asked for that (A9)"
+                "token {token} of lock {lock} was {how:?}, but no request asked for that (A9, M3)"
             ))
         }
     }
@@ -124,11 +125,13 @@ impl Check for Exclusion {
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Applied(turn) => return self.turn(turn),
-            Fact::AcquireTaken { lock, client, .. } => {
-                *self.acquires.entry((*lock, *client)).or_default() += 1;
+            Fact::AcquireTaken { locks, client, .. } => {
+                for lock in locks.iter() {
+                    *self.acquires.entry((lock, *client)).or_default() += 1;
+                }
             }
-            Fact::ReleaseTaken { token } => drop(self.released.insert(*token)),
-            Fact::RevokeTaken { token } => drop(self.revoked.insert(*token)),
+            Fact::ReleaseTaken { lock, token } => drop(self.released.insert((*lock, *token))),
+            Fact::RevokeTaken { lock, token } => drop(self.revoked.insert((*lock, *token))),
             Fact::AbandonTaken { request } => drop(self.abandoned.insert(*request)),
             Fact::Decided {
                 request,

@@ -2,18 +2,23 @@
 //! wait is not over. After a change of leader (R15, R16) every caller is away; nobody is served before one that may still
 //! come back, and nobody waits for one that may not. A reader joins other readers unless somebody waits, and one release
 //! admits the whole run of readers at the head (S6). A request for more permits than are free is not overtaken by one for
-//! fewer (P6).
+//! fewer (P6). There is one order of arrival for all locks: a set is overtaken on none of its locks, and it is granted as
+//! soon as it is first for all of them and all are free (M2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
 use super::slot_table::SlotTable;
-use crate::sim::fact::{ChangeKind, Fact};
+use crate::sim::fact::{ChangeKind, Fact, Orphan};
+use crate::sim::locks::Locks;
 use crate::sim::plan::Plan;
 
 /// See the module.
 pub(crate) struct Fifo {
-    queues: BTreeMap<u8, Vec<Waiter>>,
+    /// The locks that each request asked for.
+    asked: BTreeMap<u32, Locks>,
+    /// The requests that wait, in order of arrival. A lock's queue is those that want it.
+    waiting: Vec<Waiter>,
     /// Requests whose callers left, until they return.
     gone: BTreeSet<u32>,
     /// Those among them that left while the disk was full, and when leases got their time for that. Open defect: the
@@ -31,10 +36,14 @@ pub(crate) struct Fifo {
     slots: SlotTable,
     /// Locks that nobody has and that are not closed, although requests wait for them.
     free: BTreeSet<u8>,
+    /// Locks that the entry being applied gives to requests that waited.
+    passed_on: BTreeSet<u8>,
 }
 
+#[derive(Clone, Copy)]
 struct Waiter {
     request: u32,
+    locks: Locks,
     until: u64,
     shared: bool,
     /// How many permits it wants of a semaphore.
@@ -45,11 +54,14 @@ struct Waiter {
 
 /// How long a caller may take to come back, in nanoseconds.
 const WINDOW: u64 = 2_000_000_000;
+/// A timer rings at the first tick at or after its instant, in nanoseconds.
+const TICK: u64 = 1_000_000;
 
 impl Fifo {
     pub(crate) fn new(plan: &Plan) -> Fifo {
         Fifo {
-            queues: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            waiting: Vec::new(),
             gone: BTreeSet::new(),
             owed: BTreeSet::new(),
             graced: None,
@@ -60,32 +72,46 @@ impl Fifo {
             shared: BTreeSet::new(),
             slots: SlotTable::new(plan),
             free: BTreeSet::new(),
+            passed_on: BTreeSet::new(),
         }
     }
 
-    fn queued(&mut self, lock: u8, at: u64, waiter: Waiter) -> Result<(), String> {
+    fn queued(&mut self, client: u8, at: u64, waiter: Waiter) -> Result<(), String> {
         let request = waiter.request;
-        if self.is_open(lock, &waiter) && self.waiting(lock, usize::MAX, at) == 0 {
+        // A set that does not wait yet takes its client's own locks over.
+        let new = waiter.locks.are_several() && self.place(request).is_none();
+        let is_own = |lock| {
+            new && !self.passed_on.contains(&lock) && self.holders.get(&lock) == Some(&client)
+        };
+        let mut locks = waiter.locks.iter();
+        if locks
+            .all(|lock| is_own(lock) || self.is_open(lock, &waiter) && self.queue(lock, at) == 0)
+        {
             return Err(format!(
-                "request {request} has to wait for lock {lock}, which is open to it and nobody else waits for"
+                "request {request} has to wait for {:?}, open to it and wanted by nobody else",
+                waiter.locks
             ));
         }
-        let queue = self.queues.entry(lock).or_default();
         let back = self.gone.remove(&request);
-        match queue.iter().position(|waiter| waiter.request == request) {
+        match self.place(request) {
             // It left and returned, or returned too late: at the end of the queue.
-            Some(place) if back || queue[place].is_lost(at) => {
-                queue.remove(place);
+            Some(place) if back || self.waiting[place].is_lost(at) => {
+                self.waiting.remove(place);
             }
             // Another attempt keeps its place and its deadline.
             Some(place) => {
-                queue[place].orphan = None;
+                self.waiting[place].orphan = None;
                 return Ok(());
             }
             None => {}
         }
-        queue.push(waiter);
+        self.waiting.push(waiter);
         Ok(())
+    }
+
+    fn place(&self, request: u32) -> Option<usize> {
+        let mut waiting = self.waiting.iter();
+        waiting.position(|waiter| waiter.request == request)
     }
 
     /// Whether a request would be granted the lock if nobody waited.
@@ -107,40 +133,45 @@ impl Fifo {
             .is_some_and(|readers| !readers.is_empty())
     }
 
-    /// After each entry: no reader is first in the queue of a lock that has readers, and no request for permits in the
-    /// queue of one that has as many free.
-    fn runs_are_whole(&self, lock: u8, at: u64) -> Result<(), String> {
-        let queue = self.queues.get(&lock).into_iter().flatten();
-        let there = |waiter: &&Waiter| !self.gone.contains(&waiter.request) && !waiter.is_lost(at);
-        let mut there = queue.filter(there);
-        match there.next() {
-            Some(first)
-                if first.orphan.is_none() && first.until > at && self.joins(lock, first) =>
-            {
-                Err(format!(
-                    "request {} waits first for lock {lock}, which it may hold with those that do (S6, P6)",
-                    first.request
-                ))
-            }
-            _ => Ok(()),
+    /// After each entry nobody waits who is first for all of its locks and could have them: no reader behind readers, no
+    /// request for as many permits as are free, and nobody for locks that are free. While the disk is full, requests
+    /// whose callers left are still there.
+    fn nobody_waits_in_vain(&self, changed: u8, at: u64) -> Result<(), String> {
+        let there = self.waiting.iter().enumerate();
+        let mut there = there.filter(|(_, waiter)| waiter.orphan.is_none() && waiter.until > at);
+        let vain = there.find(|(place, waiter)| {
+            let seen = match waiter.locks == Locks::one(changed) {
+                true => at,
+                // The time of an orphan is over exactly where its lock is looked at, and elsewhere by a timer.
+                false => at / TICK * TICK,
+            };
+            let mut locks = waiter.locks.iter();
+            !self.full
+                && !self.gone.contains(&waiter.request)
+                && locks.all(|lock| self.is_open(lock, waiter))
+                && self.ahead(waiter.locks, *place, seen) == 0
+        });
+        match vain {
+            Some((_, waiter)) => Err(format!(
+                "request {} waits first for {:?}, which it could have (M2, S6, P6)",
+                waiter.request, waiter.locks
+            )),
+            None => Ok(()),
         }
     }
 
     fn decided(
         &mut self,
         request: u32,
-        who: Option<(u8, u8)>,
+        who: Option<(Locks, u8)>,
         at: u64,
         token: Option<u64>,
         slots: u64,
     ) -> Result<(), String> {
-        let waited = self.queues.iter().find_map(|(lock, queue)| {
-            let place = queue.iter().position(|waiter| waiter.request == request)?;
-            Some((*lock, place))
-        });
+        let waited = self.place(request);
         let Some(token) = token else {
-            if let Some((lock, place)) = waited {
-                self.leave(lock, place);
+            if let Some(place) = waited {
+                self.waiting.remove(place);
             }
             return Ok(());
         };
@@ -148,32 +179,35 @@ impl Fifo {
             // The answer to a repeated request.
             return Ok(());
         }
-        let lock = waited.map(|(lock, _)| lock);
-        if let Some(lock) = lock.or(who.map(|(lock, _)| lock))
-            && slots != 0
-        {
+        let locks = match waited {
+            Some(place) => self.waiting[place].locks,
+            None => who.map(|(locks, _)| locks).unwrap_or_default(),
+        };
+        for lock in locks.iter().filter(|_| slots != 0) {
             // Who had them before ended with this very entry.
             self.slots.vacate(lock, slots);
             self.slots.granted(lock, token, slots);
         }
-        let Some((lock, place)) = waited else {
+        let Some(place) = waited else {
             return self.at_once(who, at, token);
         };
-        self.free.remove(&lock);
-        let waiter = &self.queues[&lock][place];
-        if !waiter.shared {
-            // The readers before it ended with this very entry.
-            self.readers.remove(&lock);
+        let waiter = self.waiting[place];
+        for lock in locks.iter() {
+            self.free.remove(&lock);
+            self.passed_on.insert(lock);
+            if !waiter.shared {
+                // The readers before it ended with this very entry.
+                self.readers.remove(&lock);
+            }
         }
-        let (orphan, lost) = (waiter.orphan.is_some(), waiter.is_lost(at));
-        if who.is_some() && (self.gone.remove(&request) || lost) {
+        if who.is_some() && (self.gone.remove(&request) || waiter.is_lost(at)) {
             // It left or was lost, and returns as a new request.
-            self.leave(lock, place);
+            self.waiting.remove(place);
             return self.at_once(who, at, token);
         }
-        let before = self.waiting(lock, place, at);
-        let until = self.leave(lock, place);
-        if orphan && who.is_none() {
+        let before = self.ahead(locks, place, at);
+        self.waiting.remove(place);
+        if waiter.orphan.is_some() && who.is_none() {
             return Err(format!(
                 "token {token} went to request {request}, whose caller has not come back"
             ));
@@ -189,8 +223,8 @@ impl Fifo {
                 "token {token} went to request {request}, with {before} ahead of it"
             ));
         }
-        if at >= until {
-            let late = (at - until) / 1_000_000;
+        if at >= waiter.until {
+            let late = (at - waiter.until) / 1_000_000;
             return Err(format!(
                 "token {token} went to request {request} {late} ms after its wait was over"
             ));
@@ -199,14 +233,16 @@ impl Fifo {
     }
 
     /// Only the holder itself, taking its own lock over, may pass the queue.
-    fn at_once(&self, who: Option<(u8, u8)>, at: u64, token: u64) -> Result<(), String> {
-        let Some((lock, client)) = who else {
+    fn at_once(&self, who: Option<(Locks, u8)>, at: u64, token: u64) -> Result<(), String> {
+        let Some((locks, client)) = who else {
             return Err(format!(
                 "token {token} went to a request that no longer waited"
             ));
         };
-        let waiting = self.waiting(lock, usize::MAX, at);
-        if waiting == 0 || self.holders.get(&lock) == Some(&client) {
+        let is_own = |lock: &u8| self.holders.get(lock) == Some(&client);
+        let others = locks.iter().filter(|lock| !is_own(lock));
+        let waiting: usize = others.map(|lock| self.queue(lock, at)).sum();
+        if waiting == 0 {
             return Ok(());
         }
         Err(format!(
@@ -214,18 +250,49 @@ impl Fifo {
         ))
     }
 
-    /// How many of the first `places` of a queue are still there, or may come back.
-    fn waiting(&self, lock: u8, places: usize, at: u64) -> usize {
-        let queue = self.queues.get(&lock).into_iter().flatten();
-        queue
-            .take(places)
+    /// How many wait for a lock and are still there, or may come back.
+    fn queue(&self, lock: u8, at: u64) -> usize {
+        self.ahead(Locks::one(lock), usize::MAX, at)
+    }
+
+    /// How many of the first `places` want one of these locks and are still there, or may come back.
+    fn ahead(&self, locks: Locks, places: usize, at: u64) -> usize {
+        let first = self.waiting.iter().take(places);
+        first
+            .filter(|waiter| waiter.locks.meets(locks))
             .filter(|waiter| !self.gone.contains(&waiter.request) && !waiter.is_lost(at))
             .count()
     }
 
-    fn leave(&mut self, lock: u8, place: usize) -> u64 {
-        let queue = self.queues.entry(lock).or_default();
-        queue.remove(place).until
+    /// All connections are gone, so all waits are over, or those of orphans.
+    fn recovered(&mut self, at: u64, live: &[(u8, u64, u8)], closed: &[u8], orphans: &[Orphan]) {
+        self.gone.clear();
+        self.owed.clear();
+        self.full = false;
+        let orphans = orphans.iter().map(|orphan| Waiter {
+            request: orphan.request,
+            locks: orphan.locks,
+            until: orphan.until,
+            shared: orphan.shared,
+            wanted: orphan.wanted,
+            orphan: Some(orphan.until.min(at + WINDOW)),
+        });
+        self.waiting = orphans.collect();
+        let locks = self.waiting.iter().flat_map(|waiter| waiter.locks.iter());
+        self.free = locks.collect();
+        for lock in live.iter().map(|(lock, ..)| lock).chain(closed) {
+            self.free.remove(lock);
+        }
+        self.slots.recovered(live);
+        self.holders.clear();
+        self.readers.clear();
+        for (lock, token, client) in live {
+            if self.shared.contains(token) {
+                self.readers.entry(*lock).or_default().insert(*token);
+            } else if !self.slots.has(*token) {
+                self.holders.insert(*lock, *client);
+            }
+        }
     }
 }
 
@@ -245,21 +312,22 @@ impl Check for Fifo {
         match fact {
             Fact::Queued {
                 request,
-                lock,
+                locks,
+                client,
                 at,
                 wait,
                 shared,
                 wanted,
-                ..
             } => {
                 let waiter = Waiter {
                     request: *request,
+                    locks: self.asked.get(request).copied().unwrap_or(*locks),
                     until: at.saturating_add(*wait),
                     shared: *shared,
                     wanted: *wanted,
                     orphan: None,
                 };
-                return self.queued(*lock, *at, waiter);
+                return self.queued(*client, *at, waiter);
             }
             Fact::Decided {
                 request,
@@ -269,7 +337,12 @@ impl Check for Fifo {
                 slots,
                 ..
             } => return self.decided(*request, *who, *at, *token, *slots),
-            Fact::Published(turn) => return self.runs_are_whole(turn.lock, turn.at),
+            Fact::Published(turn) => return self.nobody_waits_in_vain(turn.lock, turn.at),
+            Fact::AcquireTaken {
+                request: Some(request),
+                locks,
+                ..
+            } => drop(self.asked.insert(*request, *locks)),
             Fact::Gone { request } => {
                 self.gone.insert(*request);
                 if self.full {
@@ -278,39 +351,41 @@ impl Check for Fifo {
             }
             Fact::DiskFull => self.full = true,
             Fact::Graced { at } => (self.graced, self.full) = (Some(*at), false),
-            Fact::Applied(turn) => match turn.what {
-                ChangeKind::Granted(_) => {
-                    self.granted.insert(turn.token);
-                    self.free.remove(&turn.lock);
-                    self.slots.granted(turn.lock, turn.token, turn.slots);
-                    if turn.phase.is_some() {
-                        self.shared.insert(turn.token);
-                        self.readers
-                            .entry(turn.lock)
-                            .or_default()
-                            .insert(turn.token);
-                    } else {
-                        // A crash may have undone a shared grant with this number.
-                        self.shared.remove(&turn.token);
-                        if turn.slots == 0 {
-                            self.holders.insert(turn.lock, turn.client);
+            Fact::Applied(turn) => {
+                self.passed_on.clear();
+                match turn.what {
+                    ChangeKind::Granted(_) => {
+                        self.granted.insert(turn.token);
+                        self.free.remove(&turn.lock);
+                        self.slots.granted(turn.lock, turn.token, turn.slots);
+                        if turn.phase.is_some() {
+                            self.shared.insert(turn.token);
+                            self.readers
+                                .entry(turn.lock)
+                                .or_default()
+                                .insert(turn.token);
+                        } else {
+                            // A crash may have undone a shared grant with this number.
+                            self.shared.remove(&turn.token);
+                            if turn.slots == 0 {
+                                self.holders.insert(turn.lock, turn.client);
+                            }
+                        }
+                    }
+                    ChangeKind::Ended(_) => {
+                        self.slots.ended(turn.lock, turn.token);
+                        if self.shared.contains(&turn.token) {
+                            let readers = self.readers.entry(turn.lock).or_default();
+                            readers.remove(&turn.token);
+                        } else {
+                            self.holders.remove(&turn.lock);
+                        }
+                        if !self.is_shared(turn.lock) && turn.closed.is_none() {
+                            self.free.insert(turn.lock);
                         }
                     }
                 }
-                ChangeKind::Ended(_) => {
-                    self.slots.ended(turn.lock, turn.token);
-                    if self.shared.contains(&turn.token) {
-                        let readers = self.readers.entry(turn.lock).or_default();
-                        readers.remove(&turn.token);
-                    } else {
-                        self.holders.remove(&turn.lock);
-                    }
-                    if !self.is_shared(turn.lock) && turn.closed.is_none() {
-                        self.free.insert(turn.lock);
-                    }
-                }
-            },
-            // All connections are gone, so all waits are over, or those of orphans.
+            }
             Fact::Recovered {
                 at,
                 live,
@@ -321,36 +396,8 @@ impl Check for Fifo {
             } => {
                 // Decisions that the crash lost are made again.
                 self.granted.retain(|token| token < next);
-                self.queues.clear();
-                self.gone.clear();
-                self.owed.clear();
-                self.full = false;
-                for waiter in orphans {
-                    let orphan = Some(waiter.until.min(at + WINDOW));
-                    let queue = self.queues.entry(waiter.lock).or_default();
-                    queue.push(Waiter {
-                        request: waiter.request,
-                        until: waiter.until,
-                        shared: waiter.shared,
-                        wanted: waiter.wanted,
-                        orphan,
-                    });
-                }
-                self.free = orphans.iter().map(|waiter| waiter.lock).collect();
-                let live_locks = live.iter().map(|(lock, ..)| lock);
-                for lock in live_locks.chain(closed.iter().map(|(lock, ..)| lock)) {
-                    self.free.remove(lock);
-                }
-                self.slots.recovered(live);
-                self.holders.clear();
-                self.readers.clear();
-                for (lock, token, client) in live {
-                    if self.shared.contains(token) {
-                        self.readers.entry(*lock).or_default().insert(*token);
-                    } else if !self.slots.has(*token) {
-                        self.holders.insert(*lock, *client);
-                    }
-                }
+                let closed: Vec<u8> = closed.iter().map(|(lock, ..)| *lock).collect();
+                self.recovered(*at, live, &closed, orphans);
             }
             _ => {}
         }

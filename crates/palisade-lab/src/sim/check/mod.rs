@@ -14,7 +14,9 @@ mod phases;
 mod presence;
 mod refusal;
 mod resurrection;
+mod sets;
 mod slot_table;
+mod token_locks;
 mod token_order;
 
 use super::fact::Fact;
@@ -32,6 +34,7 @@ pub(crate) trait Check {
 pub(crate) const EXCLUSION: &str = "mutual exclusion in the log";
 pub(crate) const PHASES: &str = "phases and their tokens";
 pub(crate) const PERMITS: &str = "slots of a semaphore";
+pub(crate) const SETS: &str = "all locks of a set or none";
 pub(crate) const DELAYS: &str = "closed for its time";
 pub(crate) const TOKEN_ORDER: &str = "token order";
 pub(crate) const EARLY_EXPIRY: &str = "no early expiry";
@@ -51,6 +54,7 @@ pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
         Box::<exclusion::Exclusion>::default(),
         Box::<phases::Phases>::default(),
         Box::new(permits::Permits::new(plan)),
+        Box::<sets::Sets>::default(),
         Box::<delays::Delays>::default(),
         Box::<token_order::TokenOrder>::default(),
         Box::<early_expiry::EarlyExpiry>::default(),

@@ -4,14 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
+use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact, LockChange};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Phases {
     locks: BTreeMap<u8, Lock>,
-    /// The lock and the phase of each grant, and whether it is shared.
-    grants: BTreeMap<u64, (u8, u64, bool)>,
+    /// The phase of each grant of a lock, and whether it is shared.
+    grants: BTreeMap<(u8, u64), (u64, bool)>,
+    granted: TokenLocks,
     phases: u64,
 }
 
@@ -29,22 +31,29 @@ impl Phases {
             lock.live.remove(&turn.token);
             return;
         }
-        let readers = lock.live.iter().filter_map(|live| self.grants.get(live));
+        let live = lock.live.iter();
+        let readers = live.filter_map(|live| self.grants.get(&(turn.lock, *live)));
         let joins = readers
-            .filter(|(_, _, shared)| *shared)
-            .map(|(_, phase, _)| *phase)
+            .filter(|(_, shared)| *shared)
+            .map(|(phase, _)| *phase)
             .max();
         let phase = joins.filter(|_| turn.phase.is_some()).unwrap_or_else(|| {
             self.phases += 1;
             self.phases
         });
         lock.live.insert(turn.token);
-        self.grants
-            .insert(turn.token, (turn.lock, phase, turn.phase.is_some()));
+        self.granted.granted(turn);
+        let grant = (turn.lock, turn.token);
+        self.grants.insert(grant, (phase, turn.phase.is_some()));
     }
 
     fn told(&mut self, grant: u64, token: u64) -> Result<(), String> {
-        let Some((lock, phase, _)) = self.grants.get(&grant).copied() else {
+        let mut locks = self.granted.of(grant).iter();
+        locks.try_for_each(|lock| self.told_of(lock, grant, token))
+    }
+
+    fn told_of(&mut self, lock: u8, grant: u64, token: u64) -> Result<(), String> {
+        let Some((phase, _)) = self.grants.get(&(lock, grant)).copied() else {
             return Ok(());
         };
         let tokens = &mut self.locks.entry(lock).or_default().tokens;
@@ -80,6 +89,7 @@ impl Check for Phases {
                 ..
             } => return self.told(*token, *fencing),
             Fact::Recovered { live, .. } => {
+                self.granted.restarted();
                 self.locks.values_mut().for_each(|lock| lock.live.clear());
                 for (lock, token, _) in live {
                     self.locks.entry(*lock).or_default().live.insert(*token);

@@ -5,7 +5,9 @@ use palisade_core::Code;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
+use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
+use crate::sim::locks::Locks;
 use crate::sim::plan::Plan;
 use crate::sim::target::Target;
 
@@ -16,16 +18,17 @@ pub(crate) struct Refusal {
     /// The grant of each token.
     places: BTreeMap<u64, Place>,
     grants: u64,
+    granted: TokenLocks,
     /// Every floor at which an operator armed a resource: a crash may bring an earlier one back.
     floors: BTreeSet<(u8, u64)>,
 }
 
-/// A grant, or a phase.
+/// A grant, a set of grants, or a phase.
 #[derive(Clone, Copy)]
 struct Place {
     /// Its position in the order of the grants.
     position: u64,
-    lock: u8,
+    locks: Locks,
     slots: u64,
 }
 
@@ -35,6 +38,7 @@ impl Refusal {
             targets: plan.targets(),
             places: BTreeMap::new(),
             grants: 0,
+            granted: TokenLocks::default(),
             floors: BTreeSet::new(),
         }
     }
@@ -62,7 +66,7 @@ impl Refusal {
 impl Place {
     fn is_of(&self, target: Target) -> bool {
         let slot = target.slot.map_or(0, |slot| 1 << (slot - 1));
-        self.lock == target.lock && self.slots & slot == slot
+        self.locks.has(target.lock) && self.slots & slot == slot
     }
 }
 
@@ -78,15 +82,21 @@ impl Check for Refusal {
                 // A fence sees the token of the phase; that of a phase that goes on keeps its place.
                 let place = Place {
                     position: self.grants,
-                    lock: turn.lock,
+                    locks: Locks::one(turn.lock),
                     slots: turn.slots,
                 };
+                let in_set = self.granted.granted(turn);
                 match turn.phase {
+                    None if in_set => {
+                        let set = self.places.entry(turn.token).or_insert(place);
+                        set.locks = set.locks.with(turn.lock);
+                    }
                     None => drop(self.places.insert(turn.token, place)),
                     Some(phase) if phase == turn.token => drop(self.places.insert(phase, place)),
                     Some(phase) => drop(self.places.entry(phase).or_insert(place)),
                 }
             }
+            Fact::Recovered { .. } => self.granted.restarted(),
             Fact::Rearmed { resource, floor } => drop(self.floors.insert((*resource, *floor))),
             Fact::Rejected {
                 resource,

@@ -1,6 +1,8 @@
-//! Token order (A2, A4, A5): in the order of the grants tokens only grow, across all restarts and restores.
+//! Token order (A2, A4, A5): in the order of the grants tokens only grow, across all restarts and restores. The locks of
+//! a set have one.
 
 use super::Check;
+use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
@@ -8,6 +10,7 @@ use crate::sim::fact::{ChangeKind, Fact};
 pub(crate) struct TokenOrder {
     /// The highest token of a durable grant.
     highest: u64,
+    locks: TokenLocks,
 }
 
 impl Check for TokenOrder {
@@ -16,13 +19,19 @@ impl Check for TokenOrder {
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
-        let Fact::Published(turn) = fact else {
-            return Ok(());
+        let turn = match fact {
+            Fact::Published(turn) => turn,
+            Fact::Recovered { .. } => {
+                self.locks.restarted();
+                return Ok(());
+            }
+            _ => return Ok(()),
         };
         let ChangeKind::Granted(_) = turn.what else {
             return Ok(());
         };
-        if turn.token <= self.highest {
+        let in_set = self.locks.granted(turn);
+        if turn.token < self.highest || turn.token == self.highest && !in_set {
             return Err(format!(
                 "lock {} was granted with token {} after token {} was issued",
                 turn.lock, turn.token, self.highest

@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 
 use palisade_core::machine::Record;
 use palisade_core::{
-    Away, Command, Effect, Entry, LockMode, Machine, Outcome, Principal, RequestId, Timestamp,
-    Token,
+    Away, Change, Command, Effect, Entry, LockMode, Machine, Outcome, Principal, RequestId,
+    Timestamp, Token,
 };
 use palisade_server::pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
 use palisade_server::pipeline::orderer::Orderer;
 
 use super::id_map::IdMap;
 use super::process::{Caller, session};
-use super::{ReplyTo, index, turn, wanted};
+use super::{ReplyTo, index, locks_of, turn, wanted};
 use crate::sim::fact::Fact;
+use crate::sim::locks::Locks;
 use crate::sim::mutants::Mutant;
 
 /// See the module.
@@ -37,7 +38,7 @@ pub(super) struct Follower {
 /// An acquire in the log.
 struct Asked {
     request: RequestId,
-    lock: u8,
+    locks: Locks,
     client: u8,
     shared: bool,
     wanted: u8,
@@ -134,7 +135,7 @@ impl Follower {
         let acquires = match &entry.command {
             Command::Acquire(acquire) => acquire.request.map(|request| Asked {
                 request,
-                lock: index(&acquire.lock),
+                locks: locks_of(acquire),
                 client: index(&acquire.client),
                 shared: acquire.mode == LockMode::Shared,
                 wanted: wanted(acquire.mode),
@@ -156,18 +157,20 @@ impl Follower {
         let comes_back = until.is_some_and(|until| until > instant);
         let mut acquires = acquires;
         if comes_back && let Some(acquires) = acquires.take() {
-            facts.extend(self.acquired(at, acquires, &outcome, asked, ids));
+            facts.extend(self.acquired(at, acquires, (&outcome, &effects), asked, ids));
         }
         for effect in &effects {
             if let Effect::Settled {
                 request, outcome, ..
             } = effect
             {
-                facts.push(self.decided(at, *request, None, outcome, ids));
+                facts.push(self.decided(at, *request, None, (outcome, &effects), ids));
             }
         }
         match acquires {
-            Some(acquires) => facts.extend(self.acquired(at, acquires, &outcome, asked, ids)),
+            Some(acquires) => {
+                facts.extend(self.acquired(at, acquires, (&outcome, &effects), asked, ids));
+            }
             None => facts.extend(renewed(at, &outcome, renews, ids)),
         }
         for effect in &effects {
@@ -181,20 +184,20 @@ impl Follower {
         &mut self,
         at: u64,
         of: Asked,
-        outcome: &Outcome,
+        decision: (&Outcome, &[Effect]),
         asked: Option<CallerAndWait>,
         ids: &mut IdMap,
     ) -> Option<Fact> {
-        if !matches!(outcome, Outcome::Queued) {
-            let who = Some((of.lock, of.client));
-            return Some(self.decided(at, of.request, who, outcome, ids));
+        if !matches!(decision.0, Outcome::Queued) {
+            let who = Some((of.locks, of.client));
+            return Some(self.decided(at, of.request, who, decision, ids));
         }
         let (to, wait) = asked?;
         let request = ids.number(of.request);
         self.waiting.insert(request, to);
         Some(Fact::Queued {
             request,
-            lock: of.lock,
+            locks: of.locks,
             client: of.client,
             at,
             wait,
@@ -207,18 +210,19 @@ impl Follower {
         &mut self,
         at: u64,
         request: RequestId,
-        who: Option<(u8, u8)>,
-        outcome: &Outcome,
+        who: Option<(Locks, u8)>,
+        (outcome, effects): (&Outcome, &[Effect]),
         ids: &mut IdMap,
     ) -> Fact {
-        let (token, slots, left) = match outcome {
+        let (token, granted, slots, left) = match outcome {
             Outcome::Granted(granted) => {
                 ids.granted(Some(request), granted);
                 let left = granted.valid_for.as_nanos() - granted.waited.as_nanos();
                 let token = ids.outward(granted.number()).get();
-                (Some(token), granted.slots.bits(), left)
+                let now = granted_now(granted.number(), effects);
+                (Some(token), now, granted.slots.bits(), left)
             }
-            _ => (None, 0, 0),
+            _ => (None, 0, 0, 0),
         };
         let request = ids.number(request);
         self.waiting.remove(&request);
@@ -229,10 +233,23 @@ impl Follower {
             at,
             token,
             shared,
+            granted,
             slots,
             left,
         }
     }
+}
+
+/// How many locks an entry granted with this number.
+fn granted_now(number: Token, effects: &[Effect]) -> u8 {
+    let grants = effects.iter().filter(|effect| {
+        let Effect::Event(event) = effect else {
+            return false;
+        };
+        let granted = matches!(event.change, Change::Granted { .. });
+        granted && event.shared.map_or(event.token, |id| id.0) == number
+    });
+    grants.count() as u8
 }
 
 fn orphans(machine: &Machine) -> BTreeMap<RequestId, Timestamp> {

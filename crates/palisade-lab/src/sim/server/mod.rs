@@ -14,27 +14,30 @@ mod disk;
 mod follower;
 mod id_map;
 mod process;
+mod queues;
+mod recovered;
 mod seams;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use palisade_core::machine::{Record, WaiterRecord};
-use palisade_core::{Away, Command, LeaseKey, Limits, LockMode, Machine, Span, WallTime, limits};
+use palisade_core::{Acquire, Away, Command, LeaseKey, Limits, LockMode, Span, WallTime, limits};
 use palisade_server::pipeline::orderer::{Moment, Released};
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
 
 use super::clock::MachineClock;
-use super::fact::{ChangeKind, Fact, LockChange, Orphan};
+use super::fact::{ChangeKind, Fact, LockChange};
+use super::locks::Locks;
 use super::mutants::Mutant;
 use super::plan::Plan;
 use super::rng::Rng;
 use disk::{Disk, Opened};
 use id_map::IdMap;
 use process::{Caller, Process};
+use queues::{only_orphans, overtake, waiting};
+use recovered::recovered;
 
-/// The operation of a stranger's request: no client waits for its answer.
+/// The operation of a request that the lab itself makes: no client waits for its answer.
 const NOBODYS: u32 = u32::MAX;
 
 /// The wall clock at the beginning of a simulation.
@@ -63,8 +66,8 @@ pub(crate) struct Authority {
     disk: Disk,
     ids: IdMap,
     rng: Rng,
-    /// How many strangers have asked.
-    strangers: u64,
+    /// How many requests the lab itself has made.
+    own_requests: u64,
     process: Option<Process>,
     was_here: bool,
     /// The facts since they were last taken.
@@ -84,7 +87,7 @@ impl Authority {
             disk: Disk::new(seed),
             ids: IdMap::new(mutant),
             rng: Rng::fork(seed, 2),
-            strangers: 0,
+            own_requests: 0,
             process: None,
             was_here: false,
             facts: Vec::new(),
@@ -115,7 +118,7 @@ impl Authority {
         let led = self.led && !restored;
         let waiting = if led { waiting(&machine) } else { Vec::new() };
         if std::mem::replace(&mut self.was_here, true) {
-            let recovered = self.recovered(&machine, restored, &waiting);
+            let recovered = recovered(&machine, restored, &waiting, &mut self.ids);
             self.facts.push(recovered);
         }
         let machine = match self.mutant {
@@ -137,54 +140,6 @@ impl Authority {
             return Err(why);
         }
         Ok(())
-    }
-
-    fn recovered(&mut self, machine: &Machine, restored: bool, waiting: &[WaiterRecord]) -> Fact {
-        let mut clients = BTreeMap::new();
-        let mut live: Vec<(u8, u64, u8)> = machine
-            .records()
-            .filter_map(|record| {
-                let grant = match record {
-                    Record::Lease(lease) => {
-                        clients.insert(*lease.key.as_bytes(), index(&lease.client));
-                        return None;
-                    }
-                    Record::Grant(grant) => grant,
-                    Record::Share(share) => share.grant,
-                    _ => return None,
-                };
-                let client = *clients.get(grant.key.as_bytes())?;
-                let token = self.ids.outward(grant.token).get();
-                Some((index(&grant.lock), token, client))
-            })
-            .collect();
-        live.sort_unstable();
-        let closed = machine.records().filter_map(|record| match record {
-            Record::Kept(kept) => {
-                let (until, delay) = kept.closed?;
-                Some((index(&kept.lock), until.as_nanos(), delay.as_nanos()))
-            }
-            _ => None,
-        });
-        let mut closed: Vec<(u8, u64, u64)> = closed.collect();
-        closed.sort_unstable();
-        Fact::Recovered {
-            at: machine.now().as_nanos(),
-            restored,
-            next: machine.next_token().map_or(u64::MAX, |token| token.get()),
-            live,
-            closed,
-            orphans: waiting
-                .iter()
-                .map(|waiter| Orphan {
-                    request: self.ids.number(waiter.request),
-                    lock: index(&waiter.lock),
-                    until: waiter.deadline.as_nanos(),
-                    shared: waiter.mode == LockMode::Shared,
-                    wanted: wanted(waiter.mode),
-                })
-                .collect(),
-        }
     }
 
     pub(crate) fn take_in(&mut self, message: Incoming) {
@@ -291,8 +246,8 @@ impl Authority {
             overtake(mutant, process, &request, &mut self.ids);
         }
         let orderer = &mut process.orderer;
-        let stolen = seams::stranger(&request, self.mutant, orderer.machine(), orderer.now());
-        if let Some(stolen) = stolen {
+        let first = seams::first(&request, self.mutant, orderer.machine(), orderer.now());
+        for own in first {
             let caller = Caller {
                 to: ReplyTo {
                     operation: NOBODYS,
@@ -300,14 +255,13 @@ impl Authority {
                 },
                 renews: None,
             };
-            self.strangers += 1;
-            let key = LeaseKey::from_bytes(u128::from(self.strangers).to_be_bytes());
-            orderer.request(stolen, caller, || key);
-            self.follow(None);
+            self.own_requests += 1;
+            let key = LeaseKey::from_bytes(u128::from(self.own_requests).to_be_bytes());
+            process.orderer.request(own, caller, || key);
+            let (ids, facts) = (&mut self.ids, &mut self.facts);
+            let follower = &mut process.follower;
+            follower.follow(&process.orderer, None, ids, facts);
         }
-        let Some(process) = &mut self.process else {
-            return;
-        };
         let (orderer, ids) = (&mut process.orderer, &mut self.ids);
         self.facts.extend(seams::taken(&request, ids));
         let (machine, at) = (orderer.machine(), orderer.now());
@@ -453,28 +407,16 @@ impl Authority {
     }
 }
 
-/// The requests that wait, in order of arrival.
-fn waiting(machine: &Machine) -> Vec<WaiterRecord> {
-    let waiting = machine.records().filter_map(|record| match record {
-        Record::Waiter(waiter) => Some(waiter),
-        _ => None,
-    });
-    waiting.collect()
-}
-
-/// Whether requests wait, and no caller of them has come back.
-fn only_orphans(machine: &Machine) -> bool {
-    machine.waiters() > 0
-        && waiting(machine)
-            .iter()
-            .all(|waiter| waiter.orphan.is_some())
-}
-
 /// The number in a name: its last digit.
 pub(crate) fn index(name: &str) -> u8 {
     name.bytes()
         .next_back()
         .map_or(0, |digit| digit.wrapping_sub(b'0'))
+}
+
+/// The locks that a request is for.
+pub(crate) fn locks_of<K, R>(acquire: &Acquire<K, R>) -> Locks {
+    acquire.locks().map(|lock| index(lock)).collect()
 }
 
 /// How many permits a request wants of a semaphore.
@@ -487,29 +429,6 @@ fn pause(away: Away) -> Option<u64> {
     match away {
         Away::Paused(pause) => Some(pause.as_nanos()),
         Away::Stalled | Away::Restarted | Away::Led => None,
-    }
-}
-
-/// Mutants: writers that wait lose their places when a reader comes, and so do requests for more permits when one for
-/// fewer comes.
-fn overtake(mutant: Mutant, process: &mut Process, request: &Request, ids: &mut IdMap) {
-    let Request::Acquire(wish) = request else {
-        return;
-    };
-    let loses = |waiter: &WaiterRecord| match mutant {
-        Mutant::ReaderOvertakes => {
-            wish.mode == LockMode::Shared && waiter.mode == LockMode::Exclusive
-        }
-        Mutant::SmallOvertakes => wanted(wish.mode) < wanted(waiter.mode),
-        _ => false,
-    };
-    for waiter in waiting(process.orderer.machine()) {
-        if waiter.lock == wish.lock && loses(&waiter) {
-            let number = ids.number(waiter.request);
-            if let Some(session) = process.follower.session_of(number) {
-                process.orderer.hang_up(session);
-            }
-        }
     }
 }
 

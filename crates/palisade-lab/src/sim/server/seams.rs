@@ -1,18 +1,22 @@
 //! The places where mutants act: between the clients and the orderer, and between the orderer and its clocks.
 
-use palisade_core::machine::{Record, WaiterRecord};
+use palisade_core::machine::Record;
 use palisade_core::{
     Acquire, Away, Command, Delays, Ending, GrantId, GrantRef, Granted, LockMode, LockName,
-    Machine, Outcome, Permits, Principal, Renewed, Span, Timestamp, Token, Ttl, Under,
+    Machine, Outcome, Permits, Principal, Renewed, Span, Timestamp, Token, Ttl, Under, Wish,
+    set_of,
 };
 use palisade_server::pipeline::orderer::{Moment, Orderer};
 use palisade_server::pipeline::{Answer, Asked, Request};
 
 use super::id_map::IdMap;
 use super::process::Caller;
-use super::{index, wanted};
+use super::queues::Waiting;
+use super::{index, locks_of, wanted};
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
+use crate::sim::plan::LOCKS;
+use crate::sim::worker::lock_name;
 
 /// Longer than a run.
 const NO_END: Span = Span::from_millis(3_600_000);
@@ -38,7 +42,11 @@ pub(super) fn inward(
                 let lock_delay_ms = wish.delays.lock_delay().as_nanos() / 1_000_000;
                 wish.delays = Delays::new(lock_delay_ms, 0).unwrap_or_default();
             }
-            Request::Acquire(wish)
+            Request::Acquire(match mutant {
+                Some(Mutant::SetInPart) => free_part(wish, machine, at),
+                Some(Mutant::SetWaitsForMore) => with_more(wish),
+                _ => wish,
+            })
         }
         Request::Renew { grant, ttl } => Request::Renew {
             grant: named(grant, ids),
@@ -80,6 +88,29 @@ fn in_part(mode: LockMode, lock: &LockName, machine: &Machine, at: Timestamp) ->
     match Permits::new(permits.wanted().min(free), permits.of()) {
         Ok(fewer) => LockMode::Permits(fewer),
         Err(_) => mode,
+    }
+}
+
+fn is_free(lock: &LockName, machine: &Machine, at: Timestamp) -> bool {
+    let view = machine.view(lock, at);
+    view.is_none_or(|view| view.holder.is_none())
+}
+
+/// A mutant: a set becomes one of those of its locks that are free.
+fn free_part(wish: Wish, machine: &Machine, at: Timestamp) -> Wish {
+    let free = wish.locks().filter(|lock| is_free(lock, machine, at));
+    match set_of(free.cloned().collect()) {
+        Ok((lock, also)) => Wish { lock, also, ..wish },
+        Err(_) => wish,
+    }
+}
+
+/// A mutant: a set becomes one of all locks.
+fn with_more(wish: Wish) -> Wish {
+    let all = (0..LOCKS as u8).filter_map(|lock| LockName::new(&lock_name(lock)).ok());
+    match set_of(all.collect()) {
+        Ok((lock, also)) if !wish.also.is_empty() => Wish { lock, also, ..wish },
+        _ => wish,
     }
 }
 
@@ -154,9 +185,51 @@ fn fencing(granted: &Granted, mutant: Option<Mutant>, ids: &IdMap) -> Token {
     }
 }
 
+/// What the lab itself asks for before a request: as a stranger, and for two mutants.
+pub(super) fn first(
+    request: &Request,
+    mutant: Option<Mutant>,
+    machine: &Machine,
+    at: Timestamp,
+) -> Vec<Asked> {
+    let own = match (mutant, request) {
+        (Some(Mutant::SetHoldsPart), Request::Acquire(wish)) => free_lock_of(wish, machine, at),
+        (Some(Mutant::SetReleasedWhole), Request::Release(grant)) => {
+            return other_parts(grant, machine, at);
+        }
+        _ => None,
+    };
+    let stranger = || stranger(request, mutant, machine, at);
+    own.or_else(stranger).into_iter().collect()
+}
+
+/// A mutant: a set that has to wait takes a lock that is free.
+fn free_lock_of(wish: &Wish, machine: &Machine, at: Timestamp) -> Option<Asked> {
+    if wish.locks().all(|lock| is_free(lock, machine, at)) {
+        return None;
+    }
+    let free = wish.locks().find(|lock| is_free(lock, machine, at))?;
+    let wish = Acquire::new(free.clone(), wish.client.clone(), wish.under, None);
+    Some(Request::Acquire(wish).into())
+}
+
+/// A mutant: with one lock of a set the others are released.
+fn other_parts(grant: &GrantRef, machine: &Machine, at: Timestamp) -> Vec<Asked> {
+    let locks = (0..LOCKS as u8).filter_map(|lock| LockName::new(&lock_name(lock)).ok());
+    let others = locks.filter(|lock| {
+        let holder = machine.view(lock, at).and_then(|view| view.holder);
+        *lock != grant.lock && holder.map(|holder| holder.token) == grant.token
+    });
+    let releases = others.map(|lock| {
+        let grant = grant.clone();
+        Request::Release(GrantRef { lock, ..grant }).into()
+    });
+    releases.collect()
+}
+
 /// A stranger who has read a listing asks for a lock with the holder's client id. It has a principal of its own, so it is
 /// denied; for the mutant it has none, as the holder.
-pub(super) fn stranger(
+fn stranger(
     request: &Request,
     mutant: Option<Mutant>,
     machine: &Machine,
@@ -178,17 +251,18 @@ pub(super) fn stranger(
 }
 
 /// What a new leader does about the requests that wait: nothing, but for two mutants.
-pub(super) fn of_orphans(waiting: Vec<WaiterRecord>, mutant: Option<Mutant>) -> Vec<Command> {
-    let commands = waiting.into_iter().filter_map(|waiter| match mutant {
+pub(super) fn of_orphans(waiting: Vec<Waiting>, mutant: Option<Mutant>) -> Vec<Command> {
+    let commands = waiting.into_iter().filter_map(|waiting| match mutant {
         Some(Mutant::OrphanGranted) => {
-            let WaiterRecord { lock, client, .. } = waiter;
-            let request = Some(waiter.request);
+            let Waiting { record, locks } = waiting;
+            let request = Some(record.request);
+            let acquire = Acquire::of_all(locks, record.client, record.under, request).ok()?;
             Some(Command::Acquire(Acquire {
-                mode: waiter.mode,
-                ..Acquire::new(lock, client, waiter.under, request)
+                mode: record.mode,
+                ..acquire
             }))
         }
-        Some(Mutant::OrphanOvertaken) => Some(Command::Withdraw(waiter.request)),
+        Some(Mutant::OrphanOvertaken) => Some(Command::Withdraw(waiting.record.request)),
         _ => None,
     });
     commands.collect()
@@ -224,7 +298,7 @@ pub(super) fn moment(
 pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
     match request {
         Request::Acquire(wish) => Some(Fact::AcquireTaken {
-            lock: index(&wish.lock),
+            locks: locks_of(wish),
             client: index(&wish.client),
             request: wish.request.map(|request| ids.number(request)),
             wanted: wanted(wish.mode),
@@ -232,10 +306,13 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
             at_least_for: wish.delays.at_least_for().as_nanos(),
         }),
         Request::Release(grant) => {
-            let token = grant.token?.get();
-            Some(Fact::ReleaseTaken { token })
+            let (lock, token) = (index(&grant.lock), grant.token?.get());
+            Some(Fact::ReleaseTaken { lock, token })
         }
-        Request::Revoke { token, .. } => Some(Fact::RevokeTaken { token: token.get() }),
+        Request::Revoke { lock, token, .. } => Some(Fact::RevokeTaken {
+            lock: index(lock),
+            token: token.get(),
+        }),
         Request::Abandon(request) => Some(Fact::AbandonTaken {
             request: ids.number(*request),
         }),

@@ -3,6 +3,8 @@
 //! The client, its guard, its renewals, its retries and its background requests are the product's. The work is the kind
 //! that loses updates: read a set, add an element, write the set back.
 
+mod sets;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -14,12 +16,12 @@ use palisade_client::{
 use palisade_core::fence::Sequence;
 use palisade_core::{LockName, Span, Timestamp, Token, slot_key};
 
-use super::clock::{ClientClock, hold};
-use super::fact::Fact;
-use super::mutants::Mutant;
-use super::plan::{LOCKS, PERMITS, Plan};
-use super::port::{Ask, Port, Reply, ResourceOp, Service};
-use super::rng::Rng;
+use crate::sim::clock::{ClientClock, hold};
+use crate::sim::fact::Fact;
+use crate::sim::mutants::Mutant;
+use crate::sim::plan::{LOCKS, PERMITS, Plan};
+use crate::sim::port::{Ask, Port, Reply, ResourceOp, Service};
+use crate::sim::rng::Rng;
 
 /// Numbers the elements of each resource's set. A set has room for 128.
 #[derive(Debug, Default)]
@@ -81,42 +83,60 @@ impl Worker {
     }
 
     async fn turn(&mut self, client: &Client) {
+        if self.rng.chance(self.plan.sets) {
+            return self.turn_with_set(client).await;
+        }
         let lock = self.rng.below(self.plan.locks.into()) as u8;
-        let (least, most) = self.plan.ttl_ms;
-        let ttl = self.rng.between(least, most);
-        let wait = if self.rng.chance(150) {
-            0
-        } else {
-            self.rng.between(50, 2 * most)
-        };
+        let (ttl, wait) = self.ttl_and_wait();
         let wish = client
             .lock(&lock_name(lock))
             .client_id(client_name(self.me))
             .ttl(Duration::from_millis(ttl))
             .wait(Duration::from_millis(wait));
         let wish = self.kind(lock, wish);
-        let attempt = if self.rng.chance(60) {
-            // Changes its mind while it waits.
-            let patience = self.rng.between(1, ttl);
-            let end = self.after(patience);
-            let clock = ClientClock(Arc::clone(&self.port.clock));
-            tokio::select! {
-                biased;
-                attempt = wish.attempt() => attempt,
-                () = clock.sleep_until(end) => return,
-            }
-        } else {
-            wish.attempt().await
-        };
-        if let Ok(Attempt::Granted(lease)) = attempt {
+        if let Some(Ok(Attempt::Granted(lease))) = self.or_abandon(ttl, wish.attempt()).await {
             self.hold(lock, lease).await;
             if self.plan.locks > 1 && self.rng.chance(250) {
-                self.second(client, lock, 1 - lock).await;
+                let other = self.other_than(lock);
+                self.second(client, lock, other).await;
             }
             if self.plan.readers > 0 && self.rng.chance(200) {
                 self.downgrade(client, lock).await;
             }
             self.give_back(client, lock).await;
+        }
+    }
+
+    /// How long the lease lasts, and how long to wait for it.
+    fn ttl_and_wait(&mut self) -> (u64, u64) {
+        let (least, most) = self.plan.ttl_ms;
+        let ttl = self.rng.between(least, most);
+        let wait = match self.rng.chance(150) {
+            true => 0,
+            false => self.rng.between(50, 2 * most),
+        };
+        (ttl, wait)
+    }
+
+    /// Waits for an answer, and sometimes changes its mind meanwhile.
+    async fn or_abandon<T>(&mut self, ttl: u64, answer: impl Future<Output = T>) -> Option<T> {
+        if !self.rng.chance(60) {
+            return Some(answer.await);
+        }
+        let patience = self.rng.between(1, ttl);
+        let end = self.after(patience);
+        let clock = ClientClock(Arc::clone(&self.port.clock));
+        tokio::select! {
+            biased;
+            answer = answer => Some(answer),
+            () = clock.sleep_until(end) => None,
+        }
+    }
+
+    fn other_than(&mut self, lock: u8) -> u8 {
+        match self.plan.locks {
+            2 => 1 - lock,
+            locks => (lock + 1 + self.rng.below(u64::from(locks) - 1) as u8) % locks,
         }
     }
 
@@ -149,13 +169,7 @@ impl Worker {
 
     async fn hold(&mut self, lock: u8, lease: Lease) {
         let (token, mode) = (lease.token(), lease.mode());
-        let resources = self.resources(&lease);
-        self.port.note(Fact::Holds {
-            client: self.me,
-            lock,
-            token: token.get(),
-        });
-        hold(&self.port.hand).insert(lock, lease);
+        let resources = self.take(lock, lease);
         match mode {
             LockMode::Exclusive | LockMode::Permits(_) => {
                 self.use_it(lock, token, &resources).await;
@@ -166,6 +180,18 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Keeps the guard of a grant, and returns the resources that the grant is for.
+    fn take(&self, lock: u8, lease: Lease) -> Vec<u8> {
+        let resources = self.resources(&lease);
+        self.port.note(Fact::Holds {
+            client: self.me,
+            lock,
+            token: lease.token().get(),
+        });
+        hold(&self.port.hand).insert(lock, lease);
+        resources
     }
 
     /// The resources that a grant is for. Whoever holds permits goes by the keys of its slots.

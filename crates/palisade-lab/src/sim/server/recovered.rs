@@ -1,0 +1,70 @@
+//! What the authority's machine contains after a restart, as a fact.
+
+use std::collections::BTreeMap;
+
+use palisade_core::machine::Record;
+use palisade_core::{LockMode, Machine};
+
+use super::id_map::IdMap;
+use super::queues::Waiting;
+use super::{index, wanted};
+use crate::sim::fact::{Fact, Orphan};
+
+pub(super) fn recovered(
+    machine: &Machine,
+    restored: bool,
+    waiting: &[Waiting],
+    ids: &mut IdMap,
+) -> Fact {
+    Fact::Recovered {
+        at: machine.now().as_nanos(),
+        restored,
+        next: machine.next_token().map_or(u64::MAX, |token| token.get()),
+        live: live(machine, ids),
+        closed: closed(machine),
+        orphans: waiting
+            .iter()
+            .map(|Waiting { record, locks }| Orphan {
+                request: ids.number(record.request),
+                locks: locks.iter().map(|lock| index(lock)).collect(),
+                until: record.deadline.as_nanos(),
+                shared: record.mode == LockMode::Shared,
+                wanted: wanted(record.mode),
+            })
+            .collect(),
+    }
+}
+
+fn live(machine: &Machine, ids: &IdMap) -> Vec<(u8, u64, u8)> {
+    let mut clients = BTreeMap::new();
+    let live = machine.records().filter_map(|record| {
+        let grant = match record {
+            Record::Lease(lease) => {
+                clients.insert(*lease.key.as_bytes(), index(&lease.client));
+                return None;
+            }
+            Record::Grant(grant) => grant,
+            Record::Share(share) => share.grant,
+            _ => return None,
+        };
+        let client = *clients.get(grant.key.as_bytes())?;
+        let token = ids.outward(grant.token).get();
+        Some((index(&grant.lock), token, client))
+    });
+    let mut live: Vec<(u8, u64, u8)> = live.collect();
+    live.sort_unstable();
+    live
+}
+
+fn closed(machine: &Machine) -> Vec<(u8, u64, u64)> {
+    let closed = machine.records().filter_map(|record| match record {
+        Record::Kept(kept) => {
+            let (until, delay) = kept.closed?;
+            Some((index(&kept.lock), until.as_nanos(), delay.as_nanos()))
+        }
+        _ => None,
+    });
+    let mut closed: Vec<(u8, u64, u64)> = closed.collect();
+    closed.sort_unstable();
+    closed
+}
