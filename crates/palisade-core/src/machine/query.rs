@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::slab::Slot;
-use crate::id::GrantId;
+use crate::id::{GrantId, Principal, RequestId};
 use crate::limits::{self, Limits};
 use crate::outcome::{Holder, LockView, Queued, Reader};
 use crate::time::Timestamp;
@@ -65,6 +65,13 @@ impl Machine {
     #[must_use]
     pub fn readers(&self) -> usize {
         self.tables.shares.len()
+    }
+
+    /// The place of a waiting request in the order of all arrivals; `None` if it does not wait.
+    #[must_use]
+    pub fn arrival(&self, by: Principal, request: &RequestId) -> Option<u64> {
+        let slot = self.tables.find_waiter(by, request)?;
+        Some(self.tables.waiters[slot].arrival)
     }
 
     /// How many requests wait.

@@ -29,7 +29,7 @@ impl Put for Vec<u8> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.extend_from_slice(text.as_bytes());

@@ -26,6 +26,7 @@ mod replies;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::mem;
 use std::vec::Drain;
 
@@ -254,9 +255,12 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// A session ended: its requests leave their queues.
+    /// A session ended: its requests leave their queues. The last one to arrive leaves first, so that none is handed a
+    /// lock that another one of them stood in front of.
     pub fn hang_up(&mut self, session: u64) {
-        for (by, request) in self.replies.hang_up(session) {
+        let mut left = self.replies.hang_up(session);
+        left.sort_by_key(|(by, request)| Reverse(self.machine.arrival(*by, request)));
+        for (by, request) in left {
             self.record(by, Command::Withdraw(request));
         }
     }

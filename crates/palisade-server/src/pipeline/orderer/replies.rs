@@ -87,7 +87,7 @@ impl<A: Address> Replies<A> {
         waiting.is_some_and(|waiting| waiting.to.is_gone()) && self.forget(request).is_some()
     }
 
-    /// A session is gone: the requests of it that waited, in the order in which they were asked.
+    /// A session is gone: the requests of it that waited.
     pub(super) fn hang_up(&mut self, session: u64) -> Vec<Named> {
         let of_it = (session, 0)..=(session, u64::MAX);
         let requests: Vec<Named> = self.of_sessions.range(of_it).map(|(_, id)| *id).collect();
