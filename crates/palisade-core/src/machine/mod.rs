@@ -14,7 +14,7 @@
 //!
 //! After a change of leader an orphan may be first in the queue. Then nobody is granted until its caller is back or its
 //! window is over, and a lock that nobody holds is *kept* for so long. A lock is also kept for a set that is first in its
-//! queue and waits for its other locks ([`sets`]).
+//! queue and waits for its other locks (`sets`).
 //!
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.

@@ -19,8 +19,8 @@ pub use reply::{
     QueuedBody, RankingReply, ReleaseReply, RenewReply, ResizeReply, SequencerReply, StatusReply,
 };
 pub use request::{
-    AcquireBody, AdvanceBody, BreakBody, LockMode, Nothing, PermitsBody, ProclaimBody, ReleaseBody,
-    RenewBody, ResizeBody, SequencerBody,
+    AcquireBody, AdvanceBody, BreakBody, LockMode, Name, Nothing, PermitsBody, ProclaimBody,
+    ReleaseBody, RenewBody, ResizeBody, SequencerBody,
 };
 
 /// Shortest and longest lease in milliseconds: 100 ms – 24 h. The authority may narrow it.

@@ -21,7 +21,13 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
     }
     let status = if runs_a_job(&given) { FAILED } else { USAGE };
     let json = wants_json(&given);
-    if error.kind() == ErrorKind::UnknownArgument && lacks_the_dashes(&given) {
+    let without_command = match error.kind() {
+        ErrorKind::UnknownArgument => true,
+        // The words of the command were taken for more locks.
+        ErrorKind::MissingRequiredArgument => words(&given).count() > 2,
+        _ => false,
+    };
+    if without_command && lacks_the_dashes(&given) {
         let failure = Failure::usage("the command of `run` comes after `--`");
         Out::new(json).failure(&Failure {
             status,
@@ -60,9 +66,14 @@ fn ours(given: &[OsString]) -> impl Iterator<Item = &OsString> {
     given.iter().take_while(|argument| *argument != "--")
 }
 
+/// Those of them that are no options.
+fn words(given: &[OsString]) -> impl Iterator<Item = &OsString> {
+    ours(given).filter(|argument| !argument.as_encoded_bytes().starts_with(b"-"))
+}
+
 /// Whether this is `run`: its usage errors must not look like a job that ended with 2.
 fn runs_a_job(given: &[OsString]) -> bool {
-    let command = ours(given).find(|argument| !argument.as_encoded_bytes().starts_with(b"-"));
+    let command = words(given).next();
     command.is_some_and(|command| command == "run" || command == "lock")
 }
 

@@ -50,7 +50,7 @@ fn an_error_names_its_cause() {
             &["acquire", "a", "--metadata", &metadata],
             "257 bytes; at most 256",
         ),
-        (&["acquire", "a", "b"], "unexpected argument 'b'"),
+        (&["release", "a", "b"], "unexpected argument 'b'"),
         (&["acquire", "a", "--permits", "2"], "permits are COUNT/OF"),
         (
             &["acquire", "a", "--permits", "x/5"],

@@ -66,9 +66,10 @@ fn testable_document() -> Value {
     assert!(properties.remove("request_id").is_some());
     // The schema cannot say that one number is at most the other, nor that a mode and permits go together.
     assert!(properties.remove("permits").is_some());
-    // Nor that these two belong to exclusive grants.
+    // Nor that these belong to exclusive grants.
     assert!(properties.remove("lock_delay_ms").is_some());
     assert!(properties.remove("at_least_for_ms").is_some());
+    assert!(properties.remove("also").is_some());
     body["properties"]["lease_duration_ms"]["type"] = "integer".into();
     let required = body["required"].as_array_mut().unwrap();
     required.push("lease_duration_ms".into());
