@@ -105,7 +105,7 @@ impl Wait {
     }
 
     fn locks(&self) -> Vec<LockName> {
-        [&[self.lock.clone()], &self.also[..]].concat()
+        [std::slice::from_ref(&self.lock), &self.also[..]].concat()
     }
 
     /// When it leaves the queue by itself.
