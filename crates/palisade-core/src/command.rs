@@ -207,8 +207,8 @@ impl<K, R> Acquire<K, R> {
     }
 }
 
-/// The other locks of a set. Nearly every request has none, so it takes one word: a command of more than 128 bytes is moved
-/// by calls to `memcpy`, which cost each of them 4 %.
+/// The other locks of a set. Nearly every request has none, so they take one word: the compiler moves a command of more than
+/// 128 bytes by calls to `memcpy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others(Option<Box<Box<[LockName]>>>);
 

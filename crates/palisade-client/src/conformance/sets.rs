@@ -129,26 +129,29 @@ async fn two_sets_in_opposite_orders_do_not_wait_for_each_other<S: Subject>(
         a.wants_also(context, &[&b], patience)?,
         b.wants_also(context, &[&a], patience)?,
     );
-    let turns = async {
-        let (mut tokens, sets) = (Vec::new(), [(&a, &first), (&b, &second)]);
-        for (hand, set) in sets {
-            let held = hand.hold(set).await?;
-            tokens.push(held.token());
-            for lock in [&a, &b] {
-                let part = GrantRef {
-                    lock: lock.lock.clone(),
-                    ..held.grant.clone()
-                };
-                lock.release(&part).await?;
-            }
+    let turn = async |hand: &Hand, set: &AcquireRequest| {
+        let held = hand.hold(set).await?;
+        for lock in [&a, &b] {
+            let part = GrantRef {
+                lock: lock.lock.clone(),
+                ..held.grant.clone()
+            };
+            lock.release(&part).await?;
         }
-        Ok::<_, Failure>(tokens)
+        Ok::<_, Failure>(held.token())
+    };
+    let waiting = async |count| {
+        a.until("the sets in the queue of a free lock", |view| {
+            view.holder.is_none() && view.waiters == count
+        })
+        .await
+    };
+    let late = async {
+        waiting(1).await?;
+        turn(&b, &second).await
     };
     let releases = async {
-        a.until("the set in the queue of a free lock", |view| {
-            view.holder.is_none() && view.waiters == 1
-        })
-        .await?;
+        waiting(2).await?;
         // A try at the free lock is told of the set.
         match a.ask(&a.wish(context.long()?, Duration::ZERO)?).await? {
             Acquired::Held(_) => {}
@@ -157,9 +160,9 @@ async fn two_sets_in_opposite_orders_do_not_wait_for_each_other<S: Subject>(
         b.release(&one.grant).await?;
         Ok(())
     };
-    let (tokens, released) = tokio::join!(turns, releases);
+    let (early, late, released) = tokio::join!(turn(&a, &first), late, releases);
     released?;
-    let tokens = tokens?;
+    let tokens = [early?, late?];
     ensure(
         tokens.is_sorted() && tokens.iter().all(|token| *token > one.token()),
         || format!("{} and then {tokens:?}", one.token()),

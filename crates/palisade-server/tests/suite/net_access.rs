@@ -375,6 +375,34 @@ pub(crate) async fn plain_of(server: &Server, operation: Operation, token: Optio
     code_of(ask_session(&mut session, operation).await)
 }
 
+/// The codes of an acquire of a lock, or of several at once, at each interface.
+pub(crate) async fn acquires(
+    server: &Server,
+    locks: &[&str],
+    wait_ms: u32,
+    principal: &str,
+) -> [String; 4] {
+    let (lock, others) = locks.split_first().unwrap();
+    let token = token(principal);
+    let token = Some(&*token);
+    let path = format!("/v1/locks/{}/acquire", lock.replace('/', "%2F"));
+    let body = serde_json::json!({
+        "client_id": "c2", "lease_duration_ms": 10_000, "wait_ms": wait_ms, "also": others,
+    });
+    let mut acquire = grpc::acquire(lock, "c2", wait_ms);
+    let locks = others.iter().map(ToString::to_string).collect();
+    acquire.options.push(v1::AcquireOption {
+        option: Some(v1::acquire_option::Option::Also(v1::LockNames { locks })),
+    });
+    let operation = || Operation::Acquire(acquire.clone());
+    [
+        http_of(server, ("POST", &path, body.to_string()), token).await,
+        unary_of(server, operation(), token).await,
+        stream_of(server, operation(), token).await,
+        plain_of(server, operation(), token).await,
+    ]
+}
+
 pub(crate) async fn open_session(server: &Server, token: Option<&str>) -> TcpStream {
     let mut session = server.connect().await;
     let mut bytes = match token {

@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::net_access::{
-    Closed, ask_session, call, closed_by, code_of, http_of, open_session, plain_of, rules,
-    stream_of, token, unary_of,
+    Closed, acquires, ask_session, call, closed_by, code_of, http_of, open_session, plain_of,
+    rules, stream_of, token, unary_of,
 };
 use crate::net_support::{Server, grpc, soon};
 
@@ -21,21 +21,6 @@ async fn bounded(quota: &str) -> Closed {
 
 fn with(quota: &str) -> String {
     format!("{}[[auth.quotas]]\n{quota}\n", rules())
-}
-
-/// The codes of an acquire at each interface.
-async fn acquires(server: &Server, lock: &str, wait_ms: u32, principal: &str) -> [String; 4] {
-    let token = token(principal);
-    let token = Some(&*token);
-    let path = format!("/v1/locks/{}/acquire", lock.replace('/', "%2F"));
-    let body = json!({"client_id": "c2", "lease_duration_ms": 10_000, "wait_ms": wait_ms});
-    let operation = || Operation::Acquire(grpc::acquire(lock, "c2", wait_ms));
-    [
-        http_of(server, ("POST", &path, body.to_string()), token).await,
-        unary_of(server, operation(), token).await,
-        stream_of(server, operation(), token).await,
-        plain_of(server, operation(), token).await,
-    ]
 }
 
 async fn acquire(server: &Server, lock: &str, principal: &str) -> String {
@@ -98,10 +83,10 @@ async fn locks_of_a_prefix_are_bounded_whoever_asks_and_wherever() {
     let server = &closed.server;
     assert_eq!(acquire(server, "x/1", "hold").await, "");
     assert_eq!(acquire(server, "x/2", "both").await, "");
-    assert_eq!(acquires(server, "x/3", 0, "hold").await, over());
-    assert_eq!(acquires(server, "x/3", 60_000, "hold").await, over());
+    assert_eq!(acquires(server, &["x/3"], 0, "hold").await, over());
+    assert_eq!(acquires(server, &["x/3"], 60_000, "hold").await, over());
     // A lock that is held counts once: asking for it is no use of the quota.
-    assert_eq!(acquires(server, "x/1", 0, "hold").await, ["held"; 4]);
+    assert_eq!(acquires(server, &["x/1"], 0, "hold").await, ["held"; 4]);
     // Another prefix has room.
     assert_eq!(acquire(server, "other/1", "elsewhere").await, "");
     assert_eq!(refused(server, "locks").await, 8);
@@ -125,7 +110,11 @@ async fn locks_of_a_principal_and_of_an_address_are_bounded() {
         let closed = bounded(quota).await;
         let server = &closed.server;
         assert_eq!(acquire(server, "x/1", "hold").await, "", "{quota}");
-        assert_eq!(acquires(server, "x/2", 0, "hold").await, over(), "{quota}");
+        assert_eq!(
+            acquires(server, &["x/2"], 0, "hold").await,
+            over(),
+            "{quota}"
+        );
         let other = acquire(server, "x/2", "both").await;
         assert_eq!(
             other == "over_quota",
@@ -189,7 +178,7 @@ async fn locks_that_were_held_before_a_quota_came_count() {
     .await;
     let status = server.status().await;
     assert_eq!(status.locks, granted);
-    assert_eq!(acquires(server, "x/new", 0, "both").await, over());
+    assert_eq!(acquires(server, &["x/new"], 0, "both").await, over());
     let ended = ("POST", "/v1/clock/advance", r#"{"ms":10000}"#.to_owned());
     assert_eq!(http_of(server, ended, Some(&token("admin"))).await, "");
     // Many leases end in several entries.
@@ -218,12 +207,12 @@ async fn waiters_are_bounded_and_tries_are_not() {
         let first = waiting(server, "hold").await;
         server.waiters(1).await;
         assert_eq!(
-            acquires(server, "x/1", 60_000, "hold").await,
+            acquires(server, &["x/1"], 60_000, "hold").await,
             over(),
             "{quota}"
         );
         assert_eq!(
-            acquires(server, "x/1", 0, "hold").await,
+            acquires(server, &["x/1"], 0, "hold").await,
             ["held"; 4],
             "{quota}"
         );
@@ -303,7 +292,11 @@ async fn bytes_in_flight_are_bounded() {
         assert_eq!(http_of(server, list, Some(&both)).await, "");
         let flying = [waiting(server, "both").await, waiting(server, "both").await];
         server.waiters(2).await;
-        assert_eq!(acquires(server, "x/2", 0, "both").await, over(), "{quota}");
+        assert_eq!(
+            acquires(server, &["x/2"], 0, "both").await,
+            over(),
+            "{quota}"
+        );
         drop(flying);
         server.waiters(0).await;
         soon(async { while acquire(server, "x/2", "both").await == "over_quota" {} }).await;

@@ -1,5 +1,6 @@
 //! Several locks at once over real sockets.
 
+use crate::net_access::{acquires, closed_by, rules};
 use crate::net_support::grpc::{client, granted, said};
 use crate::net_support::{Response, Server};
 use palisade_proto::v1::acquire_option::Option as Wanted;
@@ -126,4 +127,38 @@ async fn over_grpc_a_set_is_an_option_of_the_acquire() {
         .acquire(ask(vec![option(&["b"]), option(&["c"])]))
         .await;
     assert!(twice.unwrap_err().message().contains("also is given twice"));
+}
+
+#[tokio::test]
+async fn every_lock_of_a_set_needs_the_right_and_the_answer_tells_nothing_of_the_others() {
+    let closed = closed_by(&rules()).await;
+    let server = &closed.server;
+    let [forbidden, free] = ["forbidden", ""].map(|code| [(); 4].map(|()| code.to_owned()));
+    // The first of them by name is the one that this caller may hold.
+    for locks in [["other/1", "x/1"], ["x/1", "other/1"]] {
+        assert_eq!(acquires(server, &locks, 0, "elsewhere").await, forbidden);
+    }
+    assert_eq!(
+        acquires(server, &["other/1", "other/2"], 0, "elsewhere").await,
+        free
+    );
+    assert_eq!(acquires(server, &["x/1", "x/2"], 0, "hold").await, free);
+    assert_eq!(
+        acquires(server, &["x/1", "x/2"], 0, "observe").await,
+        forbidden
+    );
+}
+
+#[tokio::test]
+async fn each_lock_of_a_set_counts_and_a_set_that_does_not_fit_takes_nothing() {
+    let quota = "[[auth.quotas]]\nprefix = \"x/\"\nlocks = 2\n";
+    let closed = closed_by(&(rules() + quota)).await;
+    let server = &closed.server;
+    let [over, free] = ["over_quota", ""].map(|code| [(); 4].map(|()| code.to_owned()));
+    assert_eq!(
+        acquires(server, &["x/1", "x/2", "x/3"], 0, "hold").await,
+        over
+    );
+    assert_eq!(acquires(server, &["x/1", "x/2"], 0, "hold").await, free);
+    assert_eq!(acquires(server, &["x/3"], 0, "hold").await, over);
 }

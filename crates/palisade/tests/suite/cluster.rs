@@ -123,7 +123,7 @@ fn a_leader_whose_disk_is_full_hands_over_and_comes_back_when_there_is_room() {
     let mut cluster = Cluster::planned(3);
     let disk = SmallDisk::new(&cluster.dir.path().join("disk"), 64).unwrap();
     // Room for the first segment of its log and not for the second.
-    disk.fill(Some(56));
+    disk.fill(Some(56)).unwrap();
     cluster.nodes[0].data = disk.data();
     (0..3).for_each(|at| cluster.start(at));
     cluster.until_ready();

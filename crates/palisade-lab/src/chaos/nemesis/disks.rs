@@ -20,7 +20,8 @@ pub(super) fn fill(world: &World, stop: &Stop) -> Result<(), String> {
         let disk = world.fixture.disks.get(at).ok_or("no small disk")?;
         let (victim, target) = SERVERS[at].of(world);
         let from_ms = world.event_log.now_ms();
-        disk.fill(None);
+        // Without room for the filler it is full already.
+        let _ = disk.fill(None);
         let killed = random.bool();
         stop.comes_within(leases(world, &mut random, 0.5..4.0));
         let started = killed && {

@@ -29,6 +29,7 @@ impl Put for Vec<u8> {
         }
     }
 
+    // Always: it has enough callers for the compiler to leave it apart, which costs a log entry an eighth more.
     #[inline(always)]
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
