@@ -4,7 +4,6 @@ use palisade_proto::frames;
 use palisade_proto::v1::{self, Replies, request::Operation};
 use prost::Message as _;
 use rustix::process::{Signal, getpid, kill_process};
-use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
