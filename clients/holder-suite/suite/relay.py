@@ -18,7 +18,9 @@ class Link:
         self.relay, self.near, self.far = relay, near, far
         # A frozen connection delivers nothing any more, in neither direction, and stays open.
         self.frozen = False
-        for source, sink, way in ((near, far, FORTH), (far, near, BACK)):
+
+    def start(self) -> None:
+        for source, sink, way in ((self.near, self.far, FORTH), (self.far, self.near, BACK)):
             threading.Thread(target=self._pump, args=(source, sink, way), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
@@ -72,7 +74,15 @@ class Relay:
                 continue
             for end in (near, far):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.links.append(Link(self, near, far))
+            link = Link(self, near, far)
+            with self.changed:
+                # Before the first byte is relayed: `cut` must find every connection that has carried one.
+                self.links.append(link)
+                refused = self.refusing
+            if refused:
+                link.cut()
+            else:
+                link.start()
 
     def saw(self, way: str) -> None:
         with self.changed:
@@ -99,8 +109,9 @@ class Relay:
 
     def cut(self, refuse: bool = False) -> None:
         """Ends every connection; with `refuse`, new ones too until `accept_again`."""
-        self.refusing = refuse
-        links, self.links = self.links, []
+        with self.changed:
+            self.refusing = refuse
+            links, self.links = self.links, []
         for link in links:
             link.cut()
 
