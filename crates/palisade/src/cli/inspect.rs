@@ -82,7 +82,15 @@ fn row(view: &LockView) -> [String; 5] {
 fn kind(view: &LockView) -> String {
     match view.permits {
         None => "shared".to_owned(),
-        Some(permits) => format!("{permits} permits"),
+        Some(permits) => counted(permits),
+    }
+}
+
+/// A number of permits, in words.
+fn counted(permits: u32) -> String {
+    match permits {
+        1 => "1 permit".to_owned(),
+        _ => format!("{permits} permits"),
     }
 }
 
@@ -103,15 +111,16 @@ pub(super) async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
 fn describe(view: &LockView, out: Out) -> String {
     let lock = out.strong(&view.lock);
     let Some(holder) = &view.holder else {
-        return match view.delayed {
-            None => format!("{lock} is free"),
-            Some(delayed) => format!(
-                "{lock} is free and delayed: nobody is granted it for {}\n{}{}",
-                millis(delayed.as_millis()),
-                facts(out, &[("waiters", view.waiters.to_string())]),
-                queue(view, out)
-            ),
+        let state = match view.delayed {
+            None if view.waiters == 0 => return format!("{lock} is free"),
+            None => "held by nobody, and kept for the requests that wait".to_owned(),
+            Some(delayed) => {
+                let rest = millis(delayed.as_millis());
+                format!("free and delayed: nobody is granted it for {rest}")
+            }
         };
+        let facts = facts(out, &[("waiters", view.waiters.to_string())]);
+        return format!("{lock} is {state}\n{facts}{}", queue(view, out));
     };
     if let Some(permits) = view.permits {
         return describe_semaphore(view, permits, out);
@@ -453,9 +462,10 @@ pub(super) async fn resize(args: &PermitsArgs, out: Out) -> Result<(), Failure> 
             out.value(&json!({"resource_id": lock, "permits": permits}))
         }
         Resized::Resized => out.text(&format!(
-            "{} has {permits} permits. A holder of a slot above {permits} keeps it until its grant ends. \
+            "{} has {}. A holder of a slot above {permits} keeps it until its grant ends. \
              Change the number in the programs that ask, too.",
-            out.strong(lock)
+            out.strong(lock),
+            counted(permits)
         )),
     }
 }

@@ -21,11 +21,6 @@ pub(crate) struct Fifo {
     waiting: Vec<Waiter>,
     /// Requests whose callers left, until they return.
     gone: BTreeSet<u32>,
-    /// Those among them that left while the disk was full, and when leases got their time for that. Open defect: the
-    /// withdrawals are recorded after that, and a closed lock that opens with it may go to one of them (docs/lab.md, bugs
-    /// found on the way).
-    owed: BTreeSet<u32>,
-    graced: Option<u64>,
     full: bool,
     /// Each lock's writer, the number of its readers, and every grant so far.
     holders: BTreeMap<u8, u8>,
@@ -63,8 +58,6 @@ impl Fifo {
             asked: BTreeMap::new(),
             waiting: Vec::new(),
             gone: BTreeSet::new(),
-            owed: BTreeSet::new(),
-            graced: None,
             full: false,
             holders: BTreeMap::new(),
             readers: BTreeMap::new(),
@@ -212,8 +205,7 @@ impl Fifo {
                 "token {token} went to request {request}, whose caller has not come back"
             ));
         }
-        let owed = self.owed.contains(&request) && self.graced == Some(at);
-        if self.gone.contains(&request) && !owed {
+        if self.gone.contains(&request) {
             return Err(format!(
                 "token {token} went to request {request}, whose caller had left"
             ));
@@ -267,7 +259,6 @@ impl Fifo {
     /// All connections are gone, so all waits are over, or those of orphans.
     fn recovered(&mut self, at: u64, live: &[(u8, u64, u8)], closed: &[u8], orphans: &[Orphan]) {
         self.gone.clear();
-        self.owed.clear();
         self.full = false;
         let orphans = orphans.iter().map(|orphan| Waiter {
             request: orphan.request,
@@ -345,12 +336,9 @@ impl Check for Fifo {
             } => drop(self.asked.insert(*request, *locks)),
             Fact::Gone { request } => {
                 self.gone.insert(*request);
-                if self.full {
-                    self.owed.insert(*request);
-                }
             }
             Fact::DiskFull => self.full = true,
-            Fact::Graced { at } => (self.graced, self.full) = (Some(*at), false),
+            Fact::Graced { .. } => self.full = false,
             Fact::Applied(turn) => {
                 self.passed_on.clear();
                 match turn.what {

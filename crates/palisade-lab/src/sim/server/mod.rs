@@ -178,7 +178,7 @@ impl Authority {
         let at = process.now(local);
         let before = process.wake(at);
         let room = process.wal.reserve(process::ROOM);
-        let was_full = std::mem::replace(&mut process.full, room.is_err());
+        process.full = room.is_err();
         let room = match self.mutant {
             Some(Mutant::FullDiskIgnored) => Ok(()),
             _ => room.map_err(|full| full.to_string()),
@@ -186,13 +186,8 @@ impl Authority {
         // The truth, for the checkers.
         let at = process.orderer.now().max(at);
         let away = process.absence(at);
+        let was_full = !process.orderer.takes_commands();
         let away = if was_full { Some(Away::Stalled) } else { away };
-        if process.full {
-            self.facts.push(Fact::DiskFull);
-        } else if let Some(away) = away {
-            let (at, pause) = (at.as_nanos(), pause(away));
-            self.facts.push(Fact::Stalled { at, pause });
-        }
         let worked = process.used;
         let now = Moment { at, wall, worked };
         let orderer = &mut process.orderer;
@@ -202,6 +197,12 @@ impl Authority {
                 orderer.open(now.at, wall, vec![Command::Grace(Away::Led)]);
             }
             _ => drop(orderer.begin(now, room)),
+        }
+        if process.full || !process.orderer.takes_commands() {
+            self.facts.push(Fact::DiskFull);
+        } else if let Some(away) = away {
+            let (at, pause) = (at.as_nanos(), pause(away));
+            self.facts.push(Fact::Stalled { at, pause });
         }
         self.follow(None);
         while let Some(message) = self.next_message() {

@@ -4,8 +4,8 @@
 //!   begin (now, room)          request · gone · hang_up · unclaimed
 //!         │                               │
 //!         ▼                               ▼
-//!   stamp · Grace? · what is      machine.apply ──► bytes of the batch · answers · events
-//!   owed · Expire?                                        │
+//!   stamp · what is owed ·        machine.apply ──► bytes of the batch · answers · events
+//!   Grace? · Expire?                                      │
 //!                      the caller makes entry() durable ◄─┘
 //!                          │ it is                  │ it may not be
 //!                          ▼                        ▼
@@ -58,6 +58,10 @@ const PAGE_WEIGHT: usize = 64;
 
 /// A batch is made durable when it has grown to this.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// Why nothing is taken into the batch that makes up for the time when the log had no room.
+const CATCHING_UP: &str =
+    "the log had no room until now, and what happened meanwhile is recorded first";
 
 /// The room that the log must have for a batch: its full size and the longest command.
 pub const ROOM: usize = BATCH_BYTES + (20 << 10);
@@ -194,8 +198,18 @@ impl<A: Address> Orderer<A> {
     /// Begins a batch, and first records what ended by the passing of time. Returns the absence for which leases got
     /// their time again (rule A7). An error in `room` is why the log takes nothing: then nothing is applied until a batch
     /// has room, and for that time, too, leases get theirs again.
+    ///
+    /// Callers that left meanwhile leave their queues before that (rule A10): in batches of their own, whose time is
+    /// that of the last one which had room, so that no lease ends by them.
     pub fn begin(&mut self, now: Moment, room: Result<(), String>) -> Option<Away> {
         let was_full = mem::replace(&mut self.no_room, room.err()).is_some();
+        if was_full && self.no_room.is_none() && !self.owed.is_empty() {
+            self.no_room = Some(CATCHING_UP.into());
+            self.at = self.machine.now();
+            self.stamp(self.at, now.wall);
+            self.pay();
+            return None;
+        }
         self.stamp(now.at, now.wall);
         let found = self.look(now.worked);
         if self.no_room.is_some() {
@@ -205,13 +219,19 @@ impl<A: Address> Orderer<A> {
         if let Some(away) = away {
             self.apply(Principal::ANONYMOUS, Command::Grace(away));
         }
-        for (by, command) in mem::take(&mut self.owed) {
-            self.apply(by, command);
+        if !self.owed.is_empty() {
+            self.pay();
         }
         if self.machine.next_due().is_some_and(|due| due <= self.at) {
             self.apply(Principal::ANONYMOUS, Command::Expire);
         }
         away
+    }
+
+    /// Whether commands are carried out in this batch; otherwise the log has no room, or had none until now.
+    #[must_use]
+    pub fn takes_commands(&self) -> bool {
+        self.no_room.is_none()
     }
 
     /// Whether the batch has grown so large, or taken so long, that it is to be made durable before another
@@ -379,6 +399,22 @@ impl<A: Address> Orderer<A> {
         } else {
             self.apply(by, command);
         }
+    }
+
+    /// Records what is owed, as far as it fits into the batch. The newest arrival leaves first, so that nobody is handed a
+    /// lock that another one of them stood in front of; then grants that reached nobody are released.
+    fn pay(&mut self) {
+        let mut owed = mem::take(&mut self.owed);
+        owed.sort_by_cached_key(|(by, command)| match command {
+            Command::Withdraw(request) => self.machine.arrival(*by, request),
+            _ => None,
+        });
+        while self.bytes.len() < self.batch_bytes
+            && let Some((by, command)) = owed.pop()
+        {
+            self.apply(by, command);
+        }
+        self.owed = owed;
     }
 
     /// Applies one command and puts it into the batch, unless it changed nothing.

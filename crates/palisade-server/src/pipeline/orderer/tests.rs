@@ -90,17 +90,24 @@ impl Bench {
     }
 
     fn acquire_as(&mut self, to: To, lock: &str, mode: LockMode, wait_ms: Option<u64>) {
-        let id = [to.number as u8; 16];
         let wish = Wish {
             mode,
             wait: wait_ms.map(Span::from_millis),
-            ..Wish::new(
-                LockName::new(lock).unwrap(),
-                ClientId::new(&format!("client-{}", to.number)).unwrap(),
-                Under::new(Ttl::from_millis(TTL_MS).unwrap()),
-                Some(RequestId::from_bytes(id)),
-            )
+            ..wish(to.number, lock)
         };
+        self.acquire_wish(to, wish);
+    }
+
+    fn acquire_for_at_least(&mut self, to: To, lock: &str, ms: u64) {
+        let wish = Wish {
+            delays: Delays::new(0, ms).unwrap(),
+            ..wish(to.number, lock)
+        };
+        self.acquire_wish(to, wish);
+    }
+
+    fn acquire_wish(&mut self, to: To, wish: Wish) {
+        let id = [to.number as u8; 16];
         let request = Request::Acquire(wish);
         self.orderer.request(
             Asked {
@@ -146,6 +153,19 @@ impl Bench {
         }
         replay.finish()
     }
+}
+
+fn wish(number: u32, lock: &str) -> Wish {
+    Wish::new(
+        LockName::new(lock).unwrap(),
+        ClientId::new(&format!("client-{number}")).unwrap(),
+        Under::new(Ttl::from_millis(TTL_MS).unwrap()),
+        Some(RequestId::from_bytes([number as u8; 16])),
+    )
+}
+
+fn withdraw(number: u64) -> Command {
+    Command::Withdraw(RequestId::from_bytes([number as u8; 16]))
 }
 
 fn numbered(answers: Drain<'_, (To, Answer)>) -> Vec<(u32, Answer)> {
@@ -416,15 +436,76 @@ fn a_full_log_refuses_changes_and_lets_them_in_again_after_a_grace() {
     assert!(matches!(&answers[0], (3, Answer::Failed(failed)) if *failed == refused));
     assert!(matches!(answers[1], (4, Answer::Status(_))));
 
-    assert_eq!(bench.begin(), Some(Away::Stalled));
-    bench.acquire(caller(5), "a", None);
-    let commands = bench.commands();
-    let withdrawn = Command::Withdraw(RequestId::from_bytes([2; 16]));
-    assert_eq!(commands[..2], [Command::Grace(Away::Stalled), withdrawn]);
+    assert_eq!(bench.begin(), None);
+    bench.acquire(caller(5), "b", None);
+    assert_eq!(bench.commands(), [withdraw(2)]);
     let (answers, _) = bench.commit();
-    let held = matches!(&answers[0], (5, Answer::Outcome(Outcome::Held(holder)))
+    let refused = matches!(&answers[..], [(5, Answer::Failed(Failure::Unavailable(_)))]);
+    assert!(refused, "its time would be too early: {answers:?}");
+
+    assert_eq!(bench.begin(), Some(Away::Stalled));
+    bench.acquire(caller(6), "a", None);
+    assert_eq!(bench.commands()[0], Command::Grace(Away::Stalled));
+    let (answers, _) = bench.commit();
+    let held = matches!(&answers[0], (6, Answer::Outcome(Outcome::Held(holder)))
         if holder.remaining.as_millis() == TTL_MS);
     assert!(held, "it has its full time again: {answers:?}");
+}
+
+/// A10 while the log is full: the lock opens meanwhile, and its only waiter is known to have left.
+#[test]
+fn who_left_while_the_log_was_full_is_granted_nothing_when_there_is_room_again() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire_for_at_least(caller(1), "a", 5_000);
+    bench.acquire(of_session(7, 2), "a", Some(60_000));
+    let (answers, _) = bench.commit();
+    bench.begin();
+    bench.ask(caller(1), Request::Release(grant_of(&answers, 1)));
+    bench.commit();
+    let next = bench.orderer.machine().next_token();
+
+    bench.work(TTL_MS);
+    bench.begin_with(Err("the disk is full".into()));
+    bench.orderer.hang_up(7);
+    bench.commit();
+    while bench.begin().is_none() {
+        bench.commit();
+    }
+    bench.commit();
+    assert_eq!(bench.orderer.machine().next_token(), next);
+    assert_eq!(bench.recovered().next_token(), next);
+}
+
+#[test]
+fn what_happened_while_the_log_was_full_is_recorded_in_batches_of_the_usual_size_newest_first() {
+    const BATCH: usize = 64;
+    let mut bench = Bench::new();
+    bench.orderer = Orderer::new(Machine::new(1), false).with_batches_of(BATCH);
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    for number in 2..=20 {
+        bench.acquire(of_session(number, number as u32), "a", Some(60_000));
+    }
+    bench.commit();
+    bench.begin_with(Err("the disk is full".into()));
+    for session in 2..=20 {
+        bench.orderer.hang_up(session);
+    }
+    bench.commit();
+
+    let (mut withdrawn, mut batches) = (Vec::new(), 0);
+    while bench.begin().is_none() {
+        let bytes = bench.orderer.entry().unwrap().len();
+        assert!(bytes < BATCH + 32, "{bytes}");
+        withdrawn.extend(bench.commands());
+        batches += 1;
+        bench.commit();
+    }
+    let newest_first: Vec<Command> = (2..=20).rev().map(withdraw).collect();
+    assert_eq!(withdrawn, newest_first);
+    assert!(batches > 3, "{batches}");
+    assert_eq!(bench.orderer.machine().waiters(), 0);
 }
 
 #[test]
