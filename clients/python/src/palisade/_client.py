@@ -297,7 +297,7 @@ class Grant:
     def part(self, name: str) -> Pass:
         """What the fence of one of several locks takes: the token, with that lock's name. Raises `LeaseLost` for a lock
         that was released early."""
-        if self._ref.part(name) not in self._ref.held:
+        if self._ref.checked(name) not in self._ref.held:
             raise LeaseLost("not_held", name, self.token)
         return Pass(self.token, self.authority, name)
 

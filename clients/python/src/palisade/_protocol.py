@@ -332,7 +332,7 @@ class GrantRef:
     def body(self) -> dict[str, Any]:
         return {"lock_token": self._lease_key, "fencing_token": self.number}
 
-    def part(self, name: str) -> str:
+    def checked(self, name: str) -> str:
         if name not in self.locks:
             raise Invalid("invalid", f"{name!r} is not a lock of this grant: it has {', '.join(map(repr, self.locks))}")
         return name
@@ -362,7 +362,7 @@ def _remove(locks: list[str], lock: str) -> None:
 
 def give_up_part(grant: GrantRef, hold: Hold, part: str) -> Optional[str]:
     """Records that a part is not held from now on. Returns what to release: the part, or None for all that is left."""
-    _remove(grant.held, grant.part(part))
+    _remove(grant.held, grant.checked(part))
     if grant.held:
         return part
     hold.end("released")
