@@ -182,8 +182,8 @@ export class Lease implements AsyncDisposable {
   }
 
   /**
-   * What the fence of one of several locks takes: the token, with that lock's name. Throws `LeaseLost` for a lock that was
-   * released early.
+   * What the fence of one of several locks takes: the token, with that lock's name. Throws `LeaseLost` for a lock that is not
+   * held any more.
    */
   part(name: string): Pass & { check(): void } {
     this.#checkName(name);
