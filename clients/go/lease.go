@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -240,27 +241,34 @@ func (l *Lease) release(ctx context.Context, names []string, until instant) erro
 
 // keep renews until the hold is over: at a third of what is left, or soon after a failure.
 func (l *Lease) keep(ctx context.Context) {
-	longest := day
+	longest, deadlines := day, map[string]instant{}
+	for _, name := range l.wish.names {
+		deadlines[name] = l.hold.deadline()
+	}
 	for {
 		third := atLeast(l.hold.deadline().sub(now())/3, shortestPause)
 		if sleepUntil(ctx, now().add(atMost(third, longest))) != nil || !l.hold.holds() {
 			return
 		}
 		longest = longestPause
-		if l.renew(ctx) {
+		if l.renew(ctx, deadlines) {
 			longest = day
 		}
 	}
 }
 
-// renew makes one attempt for each lock that is held, because the server looks at the named one only, and tells whether all
-// were acknowledged. The deadline counts from before the first of them.
-func (l *Lease) renew(ctx context.Context) bool {
-	t0 := now()
-	until := t0.add(atLeast(l.hold.deadline().sub(t0)/3, shortestPause))
-	acknowledged, shortest := 0, 4*day
-	for _, name := range l.parts.toRenew() {
-		answer, failed := l.client.transport.send(ctx, l.request(name, "/renew"), until.sub(now()))
+// renew makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that
+// was acknowledged longest ago. The earliest of their deadlines counts. It tells whether all were acknowledged.
+func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) bool {
+	names := l.parts.toRenew()
+	sort.SliceStable(names, func(i, j int) bool { return deadlines[names[i]] < deadlines[names[j]] })
+	for _, name := range names {
+		if !l.hold.holds() {
+			return false
+		}
+		t0 := now()
+		limit := atLeast(l.hold.deadline().sub(t0)/3, shortestPause)
+		answer, failed := l.client.transport.send(ctx, l.request(name, "/renew"), limit)
 		switch {
 		case failed != nil:
 			return false
@@ -277,13 +285,15 @@ func (l *Lease) renew(ctx context.Context) bool {
 		if !ok {
 			return false
 		}
-		acknowledged++
-		shortest = atMost(shortest, validFor)
+		earliest := l.client.deadline(t0, validFor)
+		deadlines[name] = earliest
+		for _, other := range l.parts.toRenew() {
+			if deadlines[other] < earliest {
+				earliest = deadlines[other]
+			}
+		}
+		l.hold.renewed(earliest)
 	}
-	if acknowledged == 0 {
-		return false
-	}
-	l.hold.renewed(l.client.deadline(t0, shortest))
 	return true
 }
 

@@ -38,6 +38,7 @@ FLAWS = {
     "renews-first": "renews only the first of several locks",
     "late-round": "counts from the last request of a round of renewals",
     "part-by-part": "extends the deadline although not all of its locks were acknowledged",
+    "finishes-round": "goes on with a round of renewals after a release",
     "release-is-loss": "takes a lock that it released for lost",
     "forgets-part": "forgets a lock whose release got no answer",
     "leaves-rest": "does not release what is left beside a lock that was revoked",
@@ -190,7 +191,7 @@ class Holder:
         if broken or not 1 <= answer["fencing_token"] < 2**53:
             self.abandon(body["request_id"], t0 + lingers)
             raise Refused("unknown_outcome")
-        grant = Grant(self, command["as"], {**command, "client_id": body["client_id"]}, answer)
+        grant = Grant(self, command["as"], {**command, "client_id": body["client_id"]}, {**answer, "t0": t0})
         grant.believe(t0, answer)
         if self.now() >= grant.deadline:
             grant.release()
@@ -251,6 +252,8 @@ class Grant:
         # All of its locks, those that are renewed, and those whose release was not acknowledged.
         self.locks = sorted([self.lock, *(command.get("also") or [])])
         self.held, self.unreleased = list(self.locks), list(self.locks)
+        # The last answer for each of them, and from when it counts.
+        self.acknowledged = dict.fromkeys(self.locks, answer)
         self.deadline = 0.0
         self.lost: Optional[str] = None
         self.released = False
@@ -301,11 +304,9 @@ class Grant:
                 time.sleep(0.003)
                 continue
             self.answered = None
-            patient = self.holder.flaw in ("revives", "deadline-from-answer")
             enough = max(20.0, (self.deadline - now) / 3)
-            arguments = (now, 10_000 if patient else enough)
-            threading.Thread(target=self.renew, args=arguments, daemon=True).start()
-            while self.answered is None and self.holder.now() < now + enough:
+            threading.Thread(target=self.renew, args=(now,), daemon=True).start()
+            while self.answered is None and self.holder.now() < now + enough * len(self.held):
                 time.sleep(0.003)
             due = self.next_attempt()
 
@@ -314,30 +315,33 @@ class Grant:
         longest = third if self.answered else 500.0
         return self.holder.now() + max(20.0, min(third, longest))
 
-    def renew(self, t0: float, timeout: float) -> None:
-        flaw, end = self.holder.flaw, t0 + timeout
-        answers = []
-        for lock in self.held[:1] if flaw == "renews-first" else list(self.held):
-            if flaw == "late-round":
-                t0 = self.holder.now()
+    def renew(self, began: float) -> None:
+        flaw = self.holder.flaw
+        patient = flaw in ("revives", "deadline-from-answer")
+        names = sorted(self.held, key=lambda lock: self.acknowledged[lock]["t0"])
+        for number, lock in enumerate(self.held[:1] if flaw == "renews-first" else names):
+            t0 = self.holder.now() if number else began
+            if number and self.over() and flaw != "finishes-round":
+                return
+            timeout = 10_000 if patient else max(20.0, (self.deadline - t0) / 3)
             try:
-                answers.append(
-                    self.holder.attempt("POST", lock_path(lock, "renew"), self.body, end - self.holder.now())
-                )
+                answer = self.holder.attempt("POST", lock_path(lock, "renew"), self.body, timeout)
             except Refused as refused:
-                if refused.code in GONE and lock not in self.held and flaw != "release-is-loss":
-                    continue
-                if flaw != "part-by-part" or not answers:
-                    self.answered = False
-                if refused.code in GONE:
+                if refused.code in GONE and (lock in self.held or flaw == "release-is-loss"):
                     self.lose(refused.code)
                     if len(self.locks) > 1 and flaw != "leaves-rest":
                         threading.Thread(target=self.release, daemon=True).start()
-                if self.answered is False:
-                    return
-        if answers:
-            self.believe(t0, min(answers, key=lambda answer: answer["valid_for_ms"]))
-        self.answered = bool(answers)
+                if refused.code in GONE and lock not in self.held:
+                    continue
+                self.answered = False
+                return
+            self.acknowledged[lock] = {**answer, "t0": t0}
+            if flaw in ("part-by-part", "renews-first") or (flaw == "late-round" and number):
+                oldest = self.acknowledged[lock]
+            else:
+                oldest = min((self.acknowledged[each] for each in [lock, *self.held]), key=lambda each: each["t0"])
+            self.believe(oldest["t0"], oldest)
+        self.answered = True
 
     def release(self, part: Optional[str] = None) -> dict[str, Any]:
         if part is not None and part not in self.locks:

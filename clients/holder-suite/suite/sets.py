@@ -146,8 +146,8 @@ def part_is_revoked(trial: Trial) -> None:
 def each_round_names_all(trial: Trial) -> None:
     scripted = trial.scripted()
     driver = connected(trial, scripted.url)
-    trial.held(driver, 1500, also=[HIGHER, LOWER, "zones"])
-    pause(4500)
+    trial.held(driver, 2400, also=[HIGHER, LOWER, "zones"])
+    pause(7200)
     named = locks_of(scripted, "renew")
     counts = {lock: named.count(lock) for lock in (LOWER, trial.lock, HIGHER, "zones")}
     # Nine rounds are due. If they named the locks in turn, each would be named twice.
@@ -192,7 +192,7 @@ def deadline_counts_from_the_first(trial: Trial) -> None:
     expect_deadline(again or {}, latest(min(last), 5000), "the second answer came 0.8 s after the first request")
 
 
-@rule("M-all-acknowledged", "a round in which one lock is not acknowledged extends nothing", wire="http")
+@rule("M-all-acknowledged", "a lock that is not acknowledged ends the lease, though the others are", wire="http")
 def all_are_acknowledged(trial: Trial) -> None:
     scripted = trial.scripted()
     driver = connected(trial, scripted.url)
@@ -222,6 +222,26 @@ def renewal_meets_a_release(trial: Trial) -> None:
     expect(released[0].get("result") == "released", f"the release of {HIGHER!r}: {released}")
     expect_kept(driver, 5000, "the release was taken for a loss")
     expect(holders(trial, trial.lock, HIGHER) == [granted["token"], None], "the server knows other holders")
+
+
+@rule("M-silent", "after a release in the middle of a round of renewals no other lock is renewed", wire="http")
+def release_ends_the_round(trial: Trial) -> None:
+    scripted = trial.scripted()
+    driver = connected(trial, scripted.url)
+    released: list[Answer] = []
+
+    def release(request: Request, answer: dict[str, Any]) -> dict[str, Any]:
+        # The first renewal is acknowledged, and the release comes before its answer.
+        if request.verb == "renew" and not released:
+            released.append(driver.call("release", grant="g"))
+        return answer
+
+    scripted.alter = release
+    trial.held(driver, 3000, also=[HIGHER, LOWER])
+    expect(until(lambda: released), "it was not renewed")
+    pause(1500)
+    expect(len(scripted.of("renew")) == 1, f"renewals after the release: {locks_of(scripted, 'renew')[1:]}")
+    expect(driver.find("lost", grant="g") is None, "a release was announced as a loss")
 
 
 @rule("M-part-again", "a lock whose release got no answer is released with the rest", wire="http")

@@ -282,6 +282,7 @@ export class Lease implements AsyncDisposable {
 
   /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
   async #keep(): Promise<void> {
+    const deadlines = new Map(this.locks.map((lock) => [lock, this.#hold.deadline]));
     let longest = DAY;
     for (;;) {
       const now = latest();
@@ -290,20 +291,23 @@ export class Lease implements AsyncDisposable {
       if (this.#renewals.signal.aborted || !this.#hold.holds()) {
         return;
       }
-      longest = (await this.#renew()) ? DAY : LONGEST_PAUSE;
+      longest = (await this.#renew(deadlines)) ? DAY : LONGEST_PAUSE;
     }
   }
 
   /**
-   * Makes one attempt for each lock that is held, because the server looks at the named one only, and tells whether all were
-   * acknowledged. The deadline counts from before the first of them.
+   * Makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that was
+   * acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged.
    */
-  async #renew(): Promise<boolean> {
-    const t0 = earliest();
-    const now = latest();
-    const until = now + Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
-    const deadlines: number[] = [];
-    for (const lock of [...this.#held]) {
+  async #renew(deadlines: Map<string, number>): Promise<boolean> {
+    const of = (lock: string): number => deadlines.get(lock) ?? 0;
+    for (const lock of [...this.#held].sort((one, other) => of(one) - of(other))) {
+      if (!this.#hold.holds()) {
+        return false;
+      }
+      const t0 = earliest();
+      const now = latest();
+      const until = now + Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
       const answer = await this.#keeper.transport.send(this.#send(lock, "/renew"), until, this.#renewals.signal);
       if (!(answer instanceof Reply)) {
         return false;
@@ -319,12 +323,9 @@ export class Lease implements AsyncDisposable {
       if (validForMs === undefined) {
         return false;
       }
-      deadlines.push(this.#keeper.deadline(t0, validForMs));
+      deadlines.set(lock, this.#keeper.deadline(t0, validForMs));
+      this.#hold.renewed(Math.min(of(lock), ...[...this.#held].map(of)));
     }
-    if (deadlines.length === 0) {
-      return false;
-    }
-    this.#hold.renewed(Math.min(...deadlines));
     return true;
   }
 

@@ -371,6 +371,7 @@ def give_up_part(grant: GrantRef, hold: Hold, part: str) -> Optional[str]:
 
 def keep(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[None]:
     """Renews at a third of what is left, until the hold is over. `deadline_of(t0, valid_for_ms)` has the margin."""
+    deadlines = dict.fromkeys(grant.locks, hold.deadline)
     longest = 1 << 62
     while True:
         now = now_ns()
@@ -378,35 +379,35 @@ def keep(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[None]:
         yield Pause(min(now + pause, hold.deadline))
         if not hold.holds():
             return
-        deadline = yield from _renew(grant, hold, deadline_of)
-        longest = _LONGEST_PAUSE if deadline is None else 1 << 62
-        if deadline is not None:
-            hold.renewed(deadline)
+        acknowledged = yield from _renew(grant, hold, deadlines, deadline_of)
+        longest = 1 << 62 if acknowledged else _LONGEST_PAUSE
 
 
-def _renew(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[Optional[int]]:
-    """Renews each lock that is held, because the server looks at the named one only. The deadline counts from before
-    the first request; None: a lock was not acknowledged."""
-    t0 = now_ns()
-    until = t0 + max((hold.deadline - t0) // 3, _SHORTEST_PAUSE)
-    deadlines = []
-    for lock in list(grant.held):
-        outcome = yield Send("POST", lock_path(lock, "renew"), grant.body(), until - now_ns())
+def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], deadline_of: Any) -> Steps[bool]:
+    """Renews each lock that is held, because the server looks at the named one only; first the one that was
+    acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged."""
+    for lock in sorted(grant.held, key=deadlines.__getitem__):
+        if not hold.holds():
+            return False
+        t0 = now_ns()
+        timeout = max((hold.deadline - t0) // 3, _SHORTEST_PAUSE)
+        outcome = yield Send("POST", lock_path(lock, "renew"), grant.body(), timeout)
         if fault_of(outcome) is not None:
-            return None
+            return False
         assert isinstance(outcome, Reply)
         if outcome.status == 200:
             try:
-                deadlines.append(deadline_of(t0, integer(outcome.value, "valid_for_ms")))
+                deadlines[lock] = deadline_of(t0, integer(outcome.value, "valid_for_ms"))
             except Malformed:
-                return None
+                return False
+            hold.renewed(min(deadlines[each] for each in [lock, *grant.held]))
         elif code_of(outcome) not in GONE:
-            return None
+            return False
         elif lock in grant.held:  # else it was released here meanwhile
             grant.over = lock
             hold.end(code_of(outcome))
-            return None
-    return min(deadlines, default=None)
+            return False
+    return True
 
 
 def lost(hold: Hold, grant: GrantRef) -> LeaseLost:

@@ -2,7 +2,10 @@ package example.palisade;
 
 import example.palisade.fence.Presenter;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Comparator;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -275,27 +278,33 @@ public final class Lease implements Presenter, AutoCloseable {
 
     /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
     private void keep() throws InterruptedException {
+        Map<String, Long> deadlines = new HashMap<>();
+        locks().forEach(name -> deadlines.put(name, hold.deadline()));
         long longest = Long.MAX_VALUE;
         while (true) {
             long third = Math.max((hold.deadline() - Clock.latest()) / 3, SHORTEST_PAUSE);
             if (hold.awaitEnd(Clock.latest() + Math.min(third, longest)) || !hold.holds()) {
                 return;
             }
-            longest = renew() ? Long.MAX_VALUE : LONGEST_PAUSE;
+            longest = renew(deadlines) ? Long.MAX_VALUE : LONGEST_PAUSE;
         }
     }
 
     /**
-     * Makes one attempt for each lock that is held, because the server looks at the named one only, and tells whether all were
-     * acknowledged. The deadline counts from before the first of them.
+     * Makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that was
+     * acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged.
      */
-    private boolean renew() throws InterruptedException {
-        long t0 = Clock.earliest();
-        long until = t0 + Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE);
-        long earliest = Long.MAX_VALUE;
-        try {
-            for (String name : held) {
-                Reply reply = client.transport().send(request(name, "/renew"), until - Clock.earliest());
+    private boolean renew(Map<String, Long> deadlines) throws InterruptedException {
+        List<String> names = new ArrayList<>(held);
+        names.sort(Comparator.comparing(deadlines::get));
+        for (String name : names) {
+            if (!hold.holds()) {
+                return false;
+            }
+            long t0 = Clock.earliest();
+            try {
+                Reply reply =
+                        client.transport().send(request(name, "/renew"), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
                 if (reply.over() && !held.contains(name)) {
                     continue; // It was released here meanwhile.
                 }
@@ -306,16 +315,12 @@ public final class Lease implements Presenter, AutoCloseable {
                 if (reply.status() != 200) {
                     return false;
                 }
-                earliest = Math.min(
-                        earliest, deadline(t0, Reply.duration(Reply.number(reply.value(), "valid_for_ms"))));
+                deadlines.put(name, deadline(t0, Reply.duration(Reply.number(reply.value(), "valid_for_ms"))));
+            } catch (Reply.Fault fault) {
+                return false;
             }
-        } catch (Reply.Fault fault) {
-            return false;
+            hold.renewed(held.stream().mapToLong(deadlines::get).reduce(deadlines.get(name), Math::min));
         }
-        if (earliest == Long.MAX_VALUE) {
-            return false;
-        }
-        hold.renewed(earliest);
         return true;
     }
 
