@@ -38,6 +38,7 @@ FLAWS = {
     "renews-first": "renews only the first of several locks",
     "late-round": "counts from the last request of a round of renewals",
     "part-by-part": "extends the deadline although not all of its locks were acknowledged",
+    "hurries-round": "gives a round of renewals the time of one attempt, and begins it anew with the same lock",
     "finishes-round": "goes on with a round of renewals after a release",
     "release-is-loss": "takes a lock that it released for lost",
     "forgets-part": "forgets a lock whose release got no answer",
@@ -318,12 +319,16 @@ class Grant:
     def renew(self, began: float) -> None:
         flaw = self.holder.flaw
         patient = flaw in ("revives", "deadline-from-answer")
-        names = sorted(self.held, key=lambda lock: self.acknowledged[lock]["t0"])
-        for number, lock in enumerate(self.held[:1] if flaw == "renews-first" else names):
+        names = list(self.held)[: 1 if flaw == "renews-first" else None]
+        if flaw != "hurries-round":
+            names.sort(key=lambda lock: self.acknowledged[lock]["t0"])
+        for number, lock in enumerate(names):
             t0 = self.holder.now() if number else began
             if number and self.over() and flaw != "finishes-round":
                 return
             timeout = 10_000 if patient else max(20.0, (self.deadline - t0) / 3)
+            if flaw == "hurries-round":
+                timeout = max(1.0, began + max(20.0, (self.deadline - began) / 3) - t0)
             try:
                 answer = self.holder.attempt("POST", lock_path(lock, "renew"), self.body, timeout)
             except Refused as refused:

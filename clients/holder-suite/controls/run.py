@@ -30,6 +30,7 @@ RED = {
     "renews-first": "M-part-revoked,M-round",
     "late-round": "M-deadline",
     "part-by-part": "M-all-acknowledged",
+    "hurries-round": "M-slow",
     "finishes-round": "M-silent",
     "release-is-loss": "M-released-renewal",
     "forgets-part": "M-part-again",

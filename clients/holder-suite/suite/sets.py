@@ -206,6 +206,21 @@ def all_are_acknowledged(trial: Trial) -> None:
     expect(lost["code"] == "expired", f"the reason is {lost['code']!r}, not 'expired'")
 
 
+@rule("M-slow", "a round of renewals may take longer than one attempt is waited for", wire="http")
+def slow_round_keeps_the_lease(trial: Trial) -> None:
+    scripted = trial.scripted()
+    driver = connected(trial, scripted.url)
+
+    def decide(request: Request) -> None:
+        if request.verb == "renew":
+            pause(400)
+
+    scripted.decide = decide
+    trial.held(driver, 6000, also=[HIGHER, LOWER, "zones"])
+    # At the first round 4 s are left: an attempt is waited for 1.3 s, and the round takes 1.6 s.
+    expect_kept(driver, 9000, "lost although each renewal was answered in time")
+
+
 @rule("M-released-renewal", "a renewal that meets a lock which was released here meanwhile is no loss", wire="http")
 def renewal_meets_a_release(trial: Trial) -> None:
     scripted = trial.scripted()
