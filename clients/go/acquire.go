@@ -5,13 +5,15 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"sort"
 	"strings"
 	"time"
 )
 
-// A wish is a request for a lock, as the caller put it, and what became of it.
+// A wish is a request for a lock, or for several at once, as the caller put it, and what became of it.
 type wish struct {
-	name      string
+	// Sorted. The first one names the request in paths and messages.
+	names     []string
 	clientID  string
 	metadata  string
 	ttl       time.Duration
@@ -49,13 +51,16 @@ type acquireBody struct {
 	Permits    *wirePermits `json:"permits,omitempty"`
 	LockDelay  int64        `json:"lock_delay_ms,omitempty"`
 	AtLeastFor int64        `json:"at_least_for_ms,omitempty"`
+	Also       []string     `json:"also,omitempty"`
 }
 
-func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
-	if err := checkName(name); err != nil {
+func (c *Client) newWish(names []string, options []LockOption) (*wish, error) {
+	names = copied(names)
+	sort.Strings(names)
+	if err := checkNames(names); err != nil {
 		return nil, err
 	}
-	w := &wish{name: name, ttl: defaultTTL, wait: defaultWait}
+	w := &wish{names: names, ttl: defaultTTL, wait: defaultWait}
 	for _, option := range options {
 		option(w)
 	}
@@ -77,6 +82,9 @@ func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
 	if w.shared && w.permits != nil {
 		return nil, invalid("a lock is shared by readers, or has permits: not both")
 	}
+	if len(names) > 1 && (w.shared || w.permits != nil || w.lockDelay > 0 || w.atLeastFor > 0) {
+		return nil, invalid("several locks at once are exclusive: without Shared, Permits, LockDelay and AtLeastFor")
+	}
 	var err error
 	if w.requestID, err = randomID(); err != nil {
 		return nil, err
@@ -95,9 +103,12 @@ func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
 func (w *wish) asReader(leaseKey string) (*wish, error) {
 	id, err := randomID()
 	return &wish{
-		name: w.name, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, requestID: id, shared: true, leaseKey: leaseKey,
+		names: w.names, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, requestID: id, shared: true, leaseKey: leaseKey,
 	}, err
 }
+
+// name is the first lock's: it stands for all of them.
+func (w *wish) name() string { return w.names[0] }
 
 func randomID() (string, error) {
 	var random [16]byte
@@ -152,6 +163,7 @@ func (w *wish) request(left time.Duration) request {
 
 		LockDelay:  wholeMilliseconds(w.lockDelay),
 		AtLeastFor: wholeMilliseconds(w.atLeastFor),
+		Also:       w.names[1:],
 	}
 	if w.leaseKey == "" {
 		body.TTL = wholeMilliseconds(w.ttl)
@@ -159,7 +171,7 @@ func (w *wish) request(left time.Duration) request {
 	if w.shared {
 		body.Mode = "shared"
 	}
-	return request{"POST", lockPath(w.name, "/acquire"), body}
+	return request{"POST", lockPath(w.name(), "/acquire"), body}
 }
 
 // abandon is repeated until the server has acknowledged it, or must have forgotten the grant by itself.
@@ -179,6 +191,22 @@ func (t *transport) abandon(ctx context.Context, w *wish) error {
 			return err
 		}
 	}
+}
+
+// checkNames takes names that are sorted.
+func checkNames(names []string) error {
+	if len(names) < 1 || len(names) > maxLocks {
+		return invalid("%d locks are named; 1 ..= %d are allowed", len(names), maxLocks)
+	}
+	for i, name := range names {
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if i > 0 && name == names[i-1] {
+			return invalid("the lock %q is named twice", name)
+		}
+	}
+	return nil
 }
 
 // checkName also refuses "." and "..": proxies tidy them away, however they are written.

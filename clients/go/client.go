@@ -82,14 +82,23 @@ func (c *Client) Close() error {
 // The error is ErrHeld if another client keeps the lock, ErrUnavailable or ErrUnknownOutcome if nobody answers, or the
 // context's.
 func (c *Client) Lock(ctx context.Context, name string, options ...LockOption) (*Lease, error) {
-	return c.lock(ctx, valuesOf{ctx}, name, options)
+	return c.lock(ctx, valuesOf{ctx}, []string{name}, options)
 }
 
-func (c *Client) lock(ctx, parent context.Context, name string, options []LockOption) (*Lease, error) {
+// Locks is as Lock, for 1 – 64 locks at once: all or none, under one lease with one token. Each name once, in any order.
+// Nothing is held while it waits. Claim every resource before the first read of any, each with Lease.Part.
+//
+// Several locks are exclusive, and closed for no time after the grant: Shared, Permits, LockDelay and AtLeastFor are
+// ErrInvalid.
+func (c *Client) Locks(ctx context.Context, names []string, options ...LockOption) (*Lease, error) {
+	return c.lock(ctx, valuesOf{ctx}, names, options)
+}
+
+func (c *Client) lock(ctx, parent context.Context, names []string, options []LockOption) (*Lease, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	w, err := c.newWish(name, options)
+	w, err := c.newWish(names, options)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +111,7 @@ func (c *Client) acquire(ctx, parent context.Context, w *wish) (*Lease, error) {
 		if w.mayHaveHappened {
 			c.inBackground(func(ctx context.Context) { _ = c.transport.abandon(ctx, w) })
 		}
-		return nil, about(w.name, err)
+		return nil, about(w.name(), err)
 	}
 	return c.newLease(parent, w, grant)
 }
@@ -115,7 +124,14 @@ func (c *Client) acquire(ctx, parent context.Context, w *wish) (*Lease, error) {
 func (c *Client) With(
 	ctx context.Context, name string, work func(context.Context, *Lease) error, options ...LockOption,
 ) error {
-	lease, err := c.lock(ctx, ctx, name, options)
+	return c.WithLocks(ctx, []string{name}, work, options...)
+}
+
+// WithLocks is as With, for several locks at once; see Locks.
+func (c *Client) WithLocks(
+	ctx context.Context, names []string, work func(context.Context, *Lease) error, options ...LockOption,
+) error {
+	lease, err := c.lock(ctx, ctx, names, options)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
+	"strings"
+	"sync/atomic"
 	"time"
+
+	"palisade.example/palisade/fence"
 )
 
 const shortestPause = 20 * millisecond
@@ -12,19 +17,22 @@ const shortestPause = 20 * millisecond
 // A Lease is a lock that is held, and renewed in the background, until it is released or lost. Its methods may be used by
 // several goroutines.
 //
-// It is a fence.Holder: a fence takes it as it is.
+// It is a fence.Holder: a fence takes it as it is. Of several locks, a fence takes the part that is its own: Part.
 type Lease struct {
-	client  *Client
-	wish    *wish
-	grant   granted
-	hold    *hold
-	parent  context.Context
-	context context.Context
+	client *Client
+	wish   *wish
+	grant  granted
+	parts  *parts
+	// The lock that the server said is over.
+	lostLock atomic.Pointer[string]
+	hold     *hold
+	parent   context.Context
+	context  context.Context
 }
 
 // newLease makes a lease whose context comes from parent.
 func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Lease, error) {
-	l := &Lease{client: c, wish: w, grant: grant, parent: parent}
+	l := &Lease{client: c, wish: w, grant: grant, parts: newParts(w.names), parent: parent}
 	renewals, stop := context.WithCancel(c.base)
 	var cancel context.CancelFunc
 	l.context, cancel = context.WithCancel(parent)
@@ -34,8 +42,7 @@ func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Leas
 	})
 	if !l.hold.holds() {
 		// The process was stopped while the grant was on its way: it is given back.
-		until := now().add(2 * w.ttl)
-		c.inBackground(func(ctx context.Context) { _ = l.release(ctx, until) })
+		l.giveBack()
 		return nil, l.Check()
 	}
 	go l.keep(renewals)
@@ -59,7 +66,7 @@ func (l *Lease) Slots() []int { return append([]int(nil), l.grant.slots...) }
 func (l *Lease) SlotKeys() []string {
 	keys := make([]string, 0, len(l.grant.slots))
 	for _, slot := range l.grant.slots {
-		keys = append(keys, SlotKey(l.wish.name, slot))
+		keys = append(keys, SlotKey(l.wish.name(), slot))
 	}
 	return keys
 }
@@ -67,8 +74,52 @@ func (l *Lease) SlotKeys() []string {
 // SlotKey is the resource id under which a fence keeps the tokens of one slot of a semaphore.
 func SlotKey(lock string, slot int) string { return fmt.Sprintf("%s~%d", lock, slot) }
 
-// Name is the name of the lock.
-func (l *Lease) Name() string { return l.wish.name }
+// Name is the name of the lock. Several locks have none, but Locks: then it is "".
+func (l *Lease) Name() string {
+	if len(l.wish.names) > 1 {
+		return ""
+	}
+	return l.wish.name()
+}
+
+// Locks are the names of all locks that were granted, sorted.
+func (l *Lease) Locks() []string { return copied(l.wish.names) }
+
+// Part is what the fence of one of several locks takes: the token, with that lock's name. The error is ErrInvalid if the
+// lease has no such lock, and ErrLost if it was released early.
+func (l *Lease) Part(name string) (fence.Holder, error) {
+	if err := l.checkPart(name); err != nil {
+		return nil, err
+	}
+	p := part{l, name}
+	if !l.parts.holds(name) {
+		return nil, p.Check()
+	}
+	return p, nil
+}
+
+type part struct {
+	*Lease
+	name string
+}
+
+func (p part) Name() string { return p.name }
+
+func (p part) Check() error {
+	if !p.parts.holds(p.name) {
+		return lost("not_held", p.name, p.Token())
+	}
+	return p.Lease.Check()
+}
+
+func (l *Lease) checkPart(name string) error {
+	if !contains(l.wish.names, name) {
+		return invalid("%q is not a lock of this lease: it has %s", name, l.quoted())
+	}
+	return nil
+}
+
+func (l *Lease) quoted() string { return `"` + strings.Join(l.wish.names, `", "`) + `"` }
 
 // Authority is the server, or the cluster, that granted the lock: tokens of two authorities are never compared.
 func (l *Lease) Authority() string { return l.grant.authority }
@@ -85,7 +136,11 @@ func (l *Lease) Check() error {
 	if l.hold.holds() {
 		return nil
 	}
-	return lost(l.hold.reason(), l.wish.name, l.grant.token)
+	name := l.wish.name()
+	if lock := l.lostLock.Load(); lock != nil {
+		name = *lock
+	}
+	return lost(l.hold.reason(), name, l.grant.token)
 }
 
 // Remaining is how long the holder may still act if no further renewal is acknowledged; 0 after the loss or the release.
@@ -105,12 +160,37 @@ func (l *Lease) Lost() <-chan struct{} { return l.hold.lost }
 // is then free when the lease expires. Releasing again is harmless.
 func (l *Lease) Release(ctx context.Context) error {
 	l.hold.end(released)
-	until := now().add(l.client.patience)
-	err := l.release(ctx, until)
-	if err != nil && ctx.Err() != nil {
-		l.client.inBackground(func(ctx context.Context) { _ = l.release(ctx, until) })
+	return l.releaseNow(ctx, l.parts.toRelease())
+}
+
+// ReleasePart gives one of several locks up: from the call on it is not held here, whatever the answer, and the others
+// stay. With the last one the lease is released.
+//
+// The errors are those of Release. If nobody answers, the lock stays taken until it is released again, at the latest by
+// Release.
+func (l *Lease) ReleasePart(ctx context.Context, name string) error {
+	if err := l.checkPart(name); err != nil {
+		return err
 	}
-	return about(l.wish.name, err)
+	if !l.parts.giveUp(name) {
+		return l.Release(ctx)
+	}
+	return l.releaseNow(ctx, []string{name})
+}
+
+func (l *Lease) releaseNow(ctx context.Context, names []string) error {
+	until := now().add(l.client.patience)
+	err := l.release(ctx, names, until)
+	if err != nil && ctx.Err() != nil {
+		l.client.inBackground(func(ctx context.Context) { _ = l.release(ctx, names, until) })
+	}
+	return about(l.wish.name(), err)
+}
+
+// giveBack releases in the background what is not held any more.
+func (l *Lease) giveBack() {
+	until := now().add(2 * l.wish.ttl)
+	l.client.inBackground(func(ctx context.Context) { _ = l.release(ctx, l.parts.toRelease(), until) })
 }
 
 // Downgrade makes a writer a reader, in one step: no other writer gets in between. From the call on this lease is not held;
@@ -125,8 +205,8 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	if len(l.grant.slots) > 0 {
-		return nil, invalid("permits of a semaphore have no shared mode")
+	if len(l.grant.slots) > 0 || len(l.wish.names) > 1 {
+		return nil, invalid("permits of a semaphore, and several locks, have no shared mode")
 	}
 	w, err := l.wish.asReader(l.grant.leaseKey)
 	if err != nil {
@@ -135,65 +215,103 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	l.hold.end(released)
 	reader, err := l.client.acquire(ctx, l.parent, w)
 	if err != nil {
-		until := now().add(2 * w.ttl)
-		l.client.inBackground(func(ctx context.Context) { _ = l.release(ctx, until) })
+		l.giveBack()
 		return nil, err
 	}
 	return reader, nil
 }
 
-func (l *Lease) release(ctx context.Context, until instant) error {
-	answer, err := l.client.transport.repeat(ctx, l.request("/release"), until)
-	switch {
-	case err != nil:
-		return err
-	case answer.over():
-		return lost(answer.code(), l.wish.name, l.grant.token)
-	case answer.status != 200:
-		return answer.err()
+func (l *Lease) release(ctx context.Context, names []string, until instant) error {
+	var over error
+	for _, name := range names {
+		answer, err := l.client.transport.repeat(ctx, l.request(name, "/release"), until)
+		switch {
+		case err != nil:
+			return err
+		case answer.over():
+			over = lost(answer.code(), name, l.grant.token)
+		case answer.status != 200:
+			return answer.err()
+		default:
+			l.parts.released(name)
+		}
 	}
-	return nil
+	return over
 }
 
 // keep renews until the hold is over: at a third of what is left, or soon after a failure.
 func (l *Lease) keep(ctx context.Context) {
-	longest := day
+	longest, deadlines := day, map[string]instant{}
+	for _, name := range l.wish.names {
+		deadlines[name] = l.hold.deadline()
+	}
 	for {
 		third := atLeast(l.hold.deadline().sub(now())/3, shortestPause)
 		if sleepUntil(ctx, now().add(atMost(third, longest))) != nil || !l.hold.holds() {
 			return
 		}
 		longest = longestPause
-		if l.renew(ctx) {
+		if l.renew(ctx, deadlines) {
 			longest = day
 		}
 	}
 }
 
-// renew makes one attempt, and tells whether it was acknowledged.
-func (l *Lease) renew(ctx context.Context) bool {
-	t0 := now()
-	limit := atLeast(l.hold.deadline().sub(t0)/3, shortestPause)
-	answer, failed := l.client.transport.send(ctx, l.request("/renew"), limit)
-	switch {
-	case failed != nil:
-		return false
-	case answer.over():
-		l.hold.end(answer.code())
-		return false
-	case answer.status != 200:
-		return false
+// renew makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that
+// was acknowledged longest ago. The earliest of their deadlines counts. It tells whether all were acknowledged.
+func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) bool {
+	names := l.parts.toRenew()
+	sort.SliceStable(names, func(i, j int) bool { return deadlines[names[i]] < deadlines[names[j]] })
+	for _, name := range names {
+		if !l.hold.holds() {
+			return false
+		}
+		t0 := now()
+		limit := atLeast(l.hold.deadline().sub(t0)/3, shortestPause)
+		answer, failed := l.client.transport.send(ctx, l.request(name, "/renew"), limit)
+		switch {
+		case failed != nil:
+			return false
+		case answer.over():
+			if !l.parts.holds(name) {
+				continue // It was released here meanwhile.
+			}
+			l.lose(name, answer.code())
+			return false
+		case answer.status != 200:
+			return false
+		}
+		validFor, ok := readRenewal(answer)
+		if !ok {
+			return false
+		}
+		earliest := l.client.deadline(t0, validFor)
+		deadlines[name] = earliest
+		for _, other := range l.parts.toRenew() {
+			if deadlines[other] < earliest {
+				earliest = deadlines[other]
+			}
+		}
+		l.hold.renewed(earliest)
 	}
-	validFor, ok := readRenewal(answer)
-	if ok {
-		l.hold.renewed(l.client.deadline(t0, validFor))
+	return true
+}
+
+// lose takes the word of the server that a lock is over: what is left of several is of no use without it.
+func (l *Lease) lose(name, code string) {
+	if !l.hold.holds() {
+		return
 	}
-	return ok
+	l.lostLock.Store(&name)
+	l.hold.end(code)
+	if len(l.wish.names) > 1 {
+		l.giveBack()
+	}
 }
 
 // request names the grant by both of its names: a late copy can never touch a later grant.
-func (l *Lease) request(verb string) request {
-	return request{"POST", lockPath(l.wish.name, verb), struct {
+func (l *Lease) request(name, verb string) request {
+	return request{"POST", lockPath(name, verb), struct {
 		LeaseKey string `json:"lock_token"`
 		Token    uint64 `json:"fencing_token"`
 	}{l.grant.leaseKey, l.grant.number}}
@@ -205,7 +323,7 @@ func (l *Lease) String() string {
 	if state == "" {
 		state = fmt.Sprint(l.Remaining().Round(millisecond))
 	}
-	return fmt.Sprintf("lease of %q, fencing token %d: %s", l.wish.name, l.grant.token, state)
+	return fmt.Sprintf("lease of %s, fencing token %d: %s", l.quoted(), l.grant.token, state)
 }
 
 // GoString keeps the lease key out of %#v, too.

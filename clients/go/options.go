@@ -16,6 +16,7 @@ const (
 	minTTL           = 100 * millisecond
 	maxMetadataBytes = 256
 	maxPermits       = 64
+	maxLocks         = 64
 	maxLockDelay     = time.Minute
 )
 

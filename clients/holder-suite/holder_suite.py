@@ -15,13 +15,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
-from suite import holding, giving_up, sharing, permits, delays, wire  # isort: skip  (their order is the order of the rules)
+from suite import holding, giving_up, sharing, permits, sets, delays, wire  # isort: skip  (their order is the order of the rules)
 from suite.driver import DriverFailed
 from suite.rules import RULES, Rule
 from suite.trial import Broken, NotApplicable, Trial
 
 # Importing them enters their rules.
-assert delays and giving_up and holding and permits and sharing and wire
+assert delays and giving_up and holding and permits and sets and sharing and wire
 
 
 def run(rule: Rule, palisade: str, driver: list[str], client_wire: str) -> dict[str, Any]:

@@ -34,6 +34,16 @@ FLAWS = {
     "keeps-writer": "holds as a writer after a downgrade",
     "follows-redirects": "follows redirects",
     "follows-leaders": "follows one leader after the other without a pause",
+    "one-by-one": "asks for several locks one after the other",
+    "renews-first": "renews only the first of several locks",
+    "late-round": "counts from the last request of a round of renewals",
+    "part-by-part": "extends the deadline although not all of its locks were acknowledged",
+    "hurries-round": "gives a round of renewals the time of one attempt, and begins it anew with the same lock",
+    "finishes-round": "goes on with a round of renewals after a release",
+    "release-is-loss": "takes a lock that it released for lost",
+    "forgets-part": "forgets a lock whose release got no answer",
+    "leaves-rest": "does not release what is left beside a lock that was revoked",
+    "forgets-also": "repeats a request with the first name only",
 }
 GONE = ("expired", "revoked", "superseded", "not_held", "stale")
 RETRY = ("unavailable", "request_timeout", "unknown_outcome", "internal", "not_leader")
@@ -121,20 +131,30 @@ class Holder:
             time.sleep(wait / 1e3)
             wait = min(2 * wait, 500)
 
-    def acquire(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
-        path = lock_path(command["lock"], "acquire")
+    def acquire_body(self, command: dict[str, Any]) -> dict[str, Any]:
+        check_names([command["lock"], *(command.get("also") or [])])
         body = {
             "client_id": command.get("client_id") or f"control-{uuid.uuid4().hex}",
             "lease_duration_ms": command["ttl_ms"],
             "request_id": uuid.uuid4().hex,
             **command.get("under", {}),
         }
-        for kind in ("mode", "permits"):
+        for kind in ("mode", "permits", "also"):
             if command.get(kind):
                 body[kind] = command[kind]
         for delay in ("lock_delay_ms", "at_least_for_ms"):
             if command.get(delay) and self.flaw != "forgets-delays":
                 body[delay] = command[delay]
+        return body
+
+    def acquire(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
+        also = command.get("also") or []
+        if also and self.flaw == "one-by-one":
+            for lock in [command["lock"], *also]:
+                answered = self.acquire(id, {**command, "lock": lock, "also": None})
+            return answered
+        path = lock_path(command["lock"], "acquire")
+        body = self.acquire_body(command)
         wait_end = self.now() + command["wait_ms"]
         end, pause, worst = wait_end + self.patience, 10.0, "unavailable"
         lingers = command["wait_ms"] + 2 * command["ttl_ms"]
@@ -155,6 +175,8 @@ class Holder:
                     raise Refused(worst) from refused
             if self.flaw == "new-request-ids":
                 body["request_id"] = uuid.uuid4().hex
+            if self.flaw == "forgets-also":
+                body.pop("also", None)
             time.sleep(pause / 1e3)
             pause = min(2 * pause, 500)
         if id in self.cancelled:
@@ -170,7 +192,7 @@ class Holder:
         if broken or not 1 <= answer["fencing_token"] < 2**53:
             self.abandon(body["request_id"], t0 + lingers)
             raise Refused("unknown_outcome")
-        grant = Grant(self, command["as"], {**command, "client_id": body["client_id"]}, answer)
+        grant = Grant(self, command["as"], {**command, "client_id": body["client_id"]}, {**answer, "t0": t0})
         grant.believe(t0, answer)
         if self.now() >= grant.deadline:
             grant.release()
@@ -191,7 +213,7 @@ class Holder:
     def downgrade(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
         writer = self.grants[command["grant"]]
         code = writer.check()
-        if code or writer.command.get("permits"):
+        if code or writer.command.get("permits") or writer.command.get("also"):
             raise Refused(code or "invalid")
         writer.released = self.flaw not in ("late-downgrade", "keeps-writer")
         under = {"lock_token": writer.body["lock_token"]}
@@ -228,6 +250,11 @@ class Grant:
         self.token = answer["fencing_token"]
         number = self.token if holder.flaw == "names-by-token" else answer.get("grant_id", self.token)
         self.body = {"lock_token": answer["lock_token"], "fencing_token": number}
+        # All of its locks, those that are renewed, and those whose release was not acknowledged.
+        self.locks = sorted([self.lock, *(command.get("also") or [])])
+        self.held, self.unreleased = list(self.locks), list(self.locks)
+        # The last answer for each of them, and from when it counts.
+        self.acknowledged = dict.fromkeys(self.locks, answer)
         self.deadline = 0.0
         self.lost: Optional[str] = None
         self.released = False
@@ -278,11 +305,9 @@ class Grant:
                 time.sleep(0.003)
                 continue
             self.answered = None
-            patient = self.holder.flaw in ("revives", "deadline-from-answer")
             enough = max(20.0, (self.deadline - now) / 3)
-            arguments = (now, 10_000 if patient else enough)
-            threading.Thread(target=self.renew, args=arguments, daemon=True).start()
-            while self.answered is None and self.holder.now() < now + enough:
+            threading.Thread(target=self.renew, args=(now,), daemon=True).start()
+            while self.answered is None and self.holder.now() < now + enough * len(self.held):
                 time.sleep(0.003)
             due = self.next_attempt()
 
@@ -291,28 +316,69 @@ class Grant:
         longest = third if self.answered else 500.0
         return self.holder.now() + max(20.0, min(third, longest))
 
-    def renew(self, t0: float, timeout: float) -> None:
-        try:
-            answer = self.holder.attempt("POST", lock_path(self.lock, "renew"), self.body, timeout)
-            self.believe(t0, answer)
-            self.answered = True
-        except Refused as refused:
-            self.answered = False
-            if refused.code in GONE:
-                self.lose(refused.code)
+    def renew(self, began: float) -> None:
+        flaw = self.holder.flaw
+        patient = flaw in ("revives", "deadline-from-answer")
+        names = list(self.held)[: 1 if flaw == "renews-first" else None]
+        if flaw != "hurries-round":
+            names.sort(key=lambda lock: self.acknowledged[lock]["t0"])
+        for number, lock in enumerate(names):
+            t0 = self.holder.now() if number else began
+            if number and self.over() and flaw != "finishes-round":
+                return
+            timeout = 10_000 if patient else max(20.0, (self.deadline - t0) / 3)
+            if flaw == "hurries-round":
+                timeout = max(1.0, began + max(20.0, (self.deadline - began) / 3) - t0)
+            try:
+                answer = self.holder.attempt("POST", lock_path(lock, "renew"), self.body, timeout)
+            except Refused as refused:
+                if refused.code in GONE and (lock in self.held or flaw == "release-is-loss"):
+                    self.lose(refused.code)
+                    if len(self.locks) > 1 and flaw != "leaves-rest":
+                        threading.Thread(target=self.release, daemon=True).start()
+                if refused.code in GONE and lock not in self.held:
+                    continue
+                self.answered = False
+                return
+            self.acknowledged[lock] = {**answer, "t0": t0}
+            if flaw in ("part-by-part", "renews-first") or (flaw == "late-round" and number):
+                oldest = self.acknowledged[lock]
+            else:
+                oldest = min((self.acknowledged[each] for each in [lock, *self.held]), key=lambda each: each["t0"])
+            self.believe(oldest["t0"], oldest)
+        self.answered = True
 
-    def release(self) -> dict[str, Any]:
+    def release(self, part: Optional[str] = None) -> dict[str, Any]:
+        if part is not None and part not in self.locks:
+            raise Refused("invalid")
+        if part in self.held:
+            self.held.remove(part)
+        whole = part is None or not self.held
         late = self.holder.flaw == "releases-late"
-        self.released = not late
-        try:
-            answer = self.holder.repeat("POST", lock_path(self.lock, "release"), self.body)
-        except Refused as refused:
-            if refused.code in GONE:
-                return {"result": "over"}
-            raise
-        finally:
-            self.released = True
-        return {"result": "already_released" if answer["already_released"] else "released"}
+        self.released = self.released or (whole and not late)
+        found = {"already_released"}
+        for lock in list(self.unreleased) if whole else [part]:
+            try:
+                answer = self.holder.repeat("POST", lock_path(lock, "release"), self.body)
+                found.add("already_released" if answer["already_released"] else "released")
+            except Refused as refused:
+                if refused.code in GONE:
+                    found.add("over")
+                    continue
+                if self.holder.flaw == "forgets-part" and not whole:
+                    self.unreleased.remove(lock)
+                raise
+            finally:
+                self.released = self.released or whole
+            if lock in self.unreleased:
+                self.unreleased.remove(lock)
+        return {"result": next(result for result in ("over", "released", "already_released") if result in found)}
+
+
+def check_names(locks: list[str]) -> None:
+    bad = any(not 1 <= len(lock) <= 255 or lock in (".", "..") for lock in locks)
+    if bad or len(set(locks)) < len(locks) or len(locks) > 64:
+        raise Refused("invalid")
 
 
 def lock_path(lock: str, verb: str) -> str:
@@ -336,7 +402,7 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
         before = holder.now()
         return {"before_ms": before, "remaining_ms": grant.remaining()}
     elif do == "release" and grant:
-        return grant.release()
+        return grant.release(command.get("lock"))
     elif do == "clock":
         return {"now_ms": holder.now()}
     elif do == "show":
@@ -361,7 +427,7 @@ def serve(holder: Holder) -> None:
             "event": "hello",
             "client": "control",
             "wire": "http",
-            "can": ["addresses", "cancel", "delays", "permits", "shared"],
+            "can": ["addresses", "cancel", "delays", "permits", "sets", "shared"],
         }
     )
     for line in sys.stdin:

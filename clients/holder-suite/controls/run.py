@@ -26,6 +26,16 @@ RED = {
     "keeps-writer": "S-downgrade,S-downgrade-before",
     "follows-redirects": "P-redirect",
     "follows-leaders": "P-leader-loop",
+    "one-by-one": "M-whole,M-one-token",
+    "renews-first": "M-part-revoked,M-round",
+    "late-round": "M-deadline",
+    "part-by-part": "M-all-acknowledged",
+    "hurries-round": "M-slow",
+    "finishes-round": "M-silent",
+    "release-is-loss": "M-released-renewal",
+    "forgets-part": "M-part-again",
+    "leaves-rest": "M-part-revoked",
+    "forgets-also": "M-repeat",
 }
 HERE = pathlib.Path(__file__).resolve().parent
 

@@ -51,11 +51,19 @@ def local(command: Command, grants: dict[str, Any]) -> Answer:
         return {"ok": False, "code": lost.code, "before_ms": before}
 
 
-def options(command: Command) -> dict[str, Any]:
-    return {
+def request(client: Any, command: Command) -> Any:
+    common = {
         "ttl": command["ttl_ms"] / 1e3,
         "wait": command["wait_ms"] / 1e3,
         "client_id": command.get("client_id"),
+    }
+    if "also" in command:
+        return client.locks(command["lock"], *command["also"], **common)
+    return client.lock(command["lock"], **common, **options(command))
+
+
+def options(command: Command) -> dict[str, Any]:
+    return {
         "shared": command.get("mode") == "shared",
         "lock_delay": command.get("lock_delay_ms", 0) / 1e3,
         "at_least_for": command.get("at_least_for_ms", 0) / 1e3,
@@ -74,7 +82,7 @@ def change(name: str, event: Any) -> None:
     say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
 
 
-CAN = ["addresses", "delays", "list", "permits", "shared", "watch"]
+CAN = ["addresses", "delays", "list", "permits", "sets", "shared", "watch"]
 
 
 class Threads:
@@ -86,11 +94,12 @@ class Threads:
         if do == "connect":
             self.client = Client(command["urls"], patience=command["patience_ms"] / 1e3)
         elif do == "acquire":
-            return self.taken(command, self.client.lock(command["lock"], **options(command)).acquire())
+            return self.taken(command, request(self.client, command).acquire())
         elif do == "downgrade":
             return self.taken(command, self.grants[command["grant"]].downgrade())
         elif do == "release":
-            return {"result": self.grants[command["grant"]].release()}
+            grant = self.grants[command["grant"]]
+            return {"result": grant.release_part(command["lock"]) if "lock" in command else grant.release()}
         elif do == "pairs":
             before = now_ms()
             for _ in range(command["count"]):
@@ -147,11 +156,12 @@ class Tasks:
         if do == "connect":
             self.client = AsyncClient(command["urls"], patience=command["patience_ms"] / 1e3)
         elif do == "acquire":
-            return self.taken(command, await self.client.lock(command["lock"], **options(command)).acquire())
+            return self.taken(command, await request(self.client, command).acquire())
         elif do == "downgrade":
             return self.taken(command, await self.grants[command["grant"]].downgrade())
         elif do == "release":
-            return {"result": await self.grants[command["grant"]].release()}
+            grant = self.grants[command["grant"]]
+            return {"result": await (grant.release_part(command["lock"]) if "lock" in command else grant.release())}
         elif do == "pairs":
             before = now_ms()
             for _ in range(command["count"]):

@@ -83,10 +83,14 @@ export class Client implements AsyncDisposable {
    *
    * However an acquire fails, no lock stays behind: a request that may have been granted is abandoned in the background.
    *
+   * Several locks, 1 – 64, each named once in any order, are granted at once, all or none, with one token; nothing is held
+   * while it waits. Claim every resource before the first read of any, each with `lease.part(name)`. They are exclusive:
+   * without `shared`, `permits` and delays.
+   *
    * Throws `LockHeld` if another client keeps the lock, `Unavailable` or `UnknownOutcome` if nobody answers, or the
    * signal's reason.
    */
-  async acquire(lock: string, options: AcquireOptions = {}): Promise<Lease> {
+  async acquire(lock: string | readonly string[], options: AcquireOptions = {}): Promise<Lease> {
     return this.#grant(new Wish(lock, options));
   }
 
@@ -118,7 +122,7 @@ export class Client implements AsyncDisposable {
   }
 
   /** As `acquire`; undefined instead of `LockHeld`. */
-  async tryAcquire(lock: string, options: AcquireOptions = {}): Promise<Lease | undefined> {
+  async tryAcquire(lock: string | readonly string[], options: AcquireOptions = {}): Promise<Lease | undefined> {
     try {
       return await this.acquire(lock, { waitMs: 0, ...options });
     } catch (error) {
@@ -134,7 +138,7 @@ export class Client implements AsyncDisposable {
    * fails because that signal aborted at a loss, the error is the `LeaseLost`.
    */
   async withLock<Result>(
-    lock: string,
+    lock: string | readonly string[],
     options: AcquireOptions,
     work: (lease: Lease) => Result | PromiseLike<Result>,
   ): Promise<Result> {

@@ -3,6 +3,7 @@ import { inspect } from "node:util";
 
 import { earliest, latest, sleepUntil } from "./clock.js";
 import { Invalid, LeaseLost, PalisadeError } from "./errors.js";
+import type { Pass } from "./fence/holder.js";
 import { Hold, RELEASED } from "./hold.js";
 import { readRenewal, Reply, type Granted } from "./reply.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
@@ -18,6 +19,8 @@ const SHORTEST_PAUSE = 20;
 
 /** What a release found: a lease that was held, one that was released before, or one that was over. */
 export type Released = "released" | "already_released" | "over";
+/** Of several locks a release reports the last of these that it found for any. */
+const BY_WEIGHT: readonly Released[] = ["already_released", "released", "over"];
 
 /** What a lease needs of its client. @internal */
 export interface Keeper {
@@ -32,7 +35,7 @@ export interface Keeper {
 /**
  * A lock that is held, and renewed in the background, until it is released or lost.
  *
- * A fence takes it as it is. While it is held it keeps the process running: release it, or close the client.
+ * A fence takes it as it is; of several locks, a fence takes the `part` that is its own. While it is held it keeps the process running: release it, or close the client.
  */
 export class Lease implements AsyncDisposable {
   readonly #keeper: Keeper;
@@ -42,9 +45,17 @@ export class Lease implements AsyncDisposable {
   readonly #ended = new AbortController();
   readonly #renewals = new AbortController();
   #announce: (loss: LeaseLost) => void = () => undefined;
+  /** The locks that are renewed. */
+  readonly #held: Set<string>;
+  /** The locks of which the server has not acknowledged the release. */
+  readonly #unreleased: Set<string>;
+  /** The lock that the server said is over. */
+  #lostLock: string | undefined;
 
-  /** The name of the lock. */
+  /** The name of the lock. Several locks have none, but `locks`: then it is "". */
   readonly lock: string;
+  /** The names of all locks that were granted, sorted. */
+  readonly locks: readonly string[];
   /** The id under which others see the holder. */
   readonly clientId: string;
   /** Resolves with the reason when the lease is lost, and never for one that was released. It never rejects. */
@@ -54,7 +65,10 @@ export class Lease implements AsyncDisposable {
     this.#keeper = keeper;
     this.#wish = wish;
     this.#grant = grant;
-    this.lock = wish.lock;
+    this.locks = wish.locks;
+    this.lock = wish.locks.length === 1 ? wish.lock : "";
+    this.#held = new Set(wish.locks);
+    this.#unreleased = new Set(wish.locks);
     this.clientId = wish.clientId;
     this.lost = new Promise((resolve) => {
       this.#announce = resolve;
@@ -103,7 +117,7 @@ export class Lease implements AsyncDisposable {
    * no other holder of the semaphore.
    */
   get slotKeys(): readonly string[] {
-    return this.slots.map((slot) => slotKey(this.lock, slot));
+    return this.slots.map((slot) => slotKey(this.#wish.lock, slot));
   }
 
   /** The server, or the cluster, that granted the lock: tokens of two authorities are never compared. */
@@ -149,7 +163,38 @@ export class Lease implements AsyncDisposable {
    */
   async release(): Promise<Released> {
     this.#hold.end(RELEASED);
-    return this.#release(latest() + this.#keeper.patienceMs);
+    return this.#release(this.#unreleased, latest() + this.#keeper.patienceMs);
+  }
+
+  /**
+   * Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others stay. With the
+   * last one the lease is released.
+   *
+   * Throws what `release` throws: then the lock stays taken until it is released again, at the latest by `release`.
+   */
+  async releasePart(name: string): Promise<Released> {
+    this.#checkName(name);
+    this.#held.delete(name);
+    if (this.#held.size === 0) {
+      return this.release();
+    }
+    return this.#release([name], latest() + this.#keeper.patienceMs);
+  }
+
+  /**
+   * What the fence of one of several locks takes: the token, with that lock's name. Throws `LeaseLost` for a lock that is not
+   * held any more.
+   */
+  part(name: string): Pass & { check(): void } {
+    this.#checkName(name);
+    const check = (): void => {
+      if (!this.#held.has(name)) {
+        throw new LeaseLost("not_held", name, this.token);
+      }
+      this.check();
+    };
+    check();
+    return { token: this.token, authority: this.authority, lock: name, check };
   }
 
   /**
@@ -164,8 +209,8 @@ export class Lease implements AsyncDisposable {
       return this;
     }
     this.check();
-    if (this.slots.length > 0) {
-      throw new Invalid("permits of a semaphore have no shared mode");
+    if (this.slots.length > 0 || this.locks.length > 1) {
+      throw new Invalid("permits of a semaphore, and several locks, have no shared mode");
     }
     options.signal?.throwIfAborted();
     const reader = this.#wish.asReader(this.#grant.leaseKey, options.signal);
@@ -198,30 +243,46 @@ export class Lease implements AsyncDisposable {
   /** Never contains the lease key. */
   toString(): string {
     const state = this.#hold.reason ?? `${Math.round(this.remainingMs)} ms`;
-    return `lease of ${JSON.stringify(this.lock)}, fencing token ${this.token}: ${state}`;
+    return `lease of ${this.#quoted()}, fencing token ${this.token}: ${state}`;
   }
 
   [inspect.custom](): string {
     return `Lease { ${this.toString()} }`;
   }
 
-  #giveBack(): void {
-    this.#keeper.inBackground(this.#release(latest() + 2 * this.#wish.ttlMs));
+  #quoted(): string {
+    return this.locks.map((name) => JSON.stringify(name)).join(", ");
   }
 
-  async #release(until: number): Promise<Released> {
-    const answer = await repeat(this.#keeper.transport, this.#send("/release"), until);
-    if (answer.over) {
-      return "over";
+  #checkName(name: string): void {
+    if (!this.locks.includes(name)) {
+      throw new Invalid(`${JSON.stringify(name)} is not a lock of this lease: it has ${this.#quoted()}`);
     }
-    if (answer.status !== 200) {
-      throw answer.error();
+  }
+
+  #giveBack(): void {
+    this.#keeper.inBackground(this.#release(this.#unreleased, latest() + 2 * this.#wish.ttlMs));
+  }
+
+  async #release(locks: Iterable<string>, until: number): Promise<Released> {
+    let heaviest = 0;
+    for (const lock of [...locks]) {
+      const answer = await repeat(this.#keeper.transport, this.#send(lock, "/release"), until);
+      if (!answer.over && answer.status !== 200) {
+        throw answer.error();
+      }
+      if (!answer.over) {
+        this.#unreleased.delete(lock);
+      }
+      const found = answer.over ? "over" : answer.body["already_released"] === true ? "already_released" : "released";
+      heaviest = Math.max(heaviest, BY_WEIGHT.indexOf(found));
     }
-    return answer.body["already_released"] === true ? "already_released" : "released";
+    return BY_WEIGHT[heaviest] ?? "over";
   }
 
   /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
   async #keep(): Promise<void> {
+    const deadlines = new Map(this.locks.map((lock) => [lock, this.#hold.deadline]));
     let longest = DAY;
     for (;;) {
       const now = latest();
@@ -230,35 +291,60 @@ export class Lease implements AsyncDisposable {
       if (this.#renewals.signal.aborted || !this.#hold.holds()) {
         return;
       }
-      longest = (await this.#renew()) ? DAY : LONGEST_PAUSE;
+      longest = (await this.#renew(deadlines)) ? DAY : LONGEST_PAUSE;
     }
   }
 
-  /** Makes one attempt, and tells whether it was acknowledged. */
-  async #renew(): Promise<boolean> {
-    const t0 = earliest();
-    const now = latest();
-    const until = now + Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
-    const answer = await this.#keeper.transport.send(this.#send("/renew"), until, this.#renewals.signal);
-    if (!(answer instanceof Reply)) {
-      return false;
+  /**
+   * Makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that was
+   * acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged.
+   */
+  async #renew(deadlines: Map<string, number>): Promise<boolean> {
+    const of = (lock: string): number => deadlines.get(lock) ?? 0;
+    for (const lock of [...this.#held].sort((one, other) => of(one) - of(other))) {
+      if (!this.#hold.holds()) {
+        return false;
+      }
+      const t0 = earliest();
+      const now = latest();
+      const until = now + Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
+      const answer = await this.#keeper.transport.send(this.#send(lock, "/renew"), until, this.#renewals.signal);
+      if (!(answer instanceof Reply)) {
+        return false;
+      }
+      if (answer.over && !this.#held.has(lock)) {
+        continue; // It was released here meanwhile.
+      }
+      if (answer.over) {
+        this.#lose(lock, answer.code);
+        return false;
+      }
+      const validForMs = answer.status === 200 ? readRenewal(answer) : undefined;
+      if (validForMs === undefined) {
+        return false;
+      }
+      deadlines.set(lock, this.#keeper.deadline(t0, validForMs));
+      this.#hold.renewed(Math.min(of(lock), ...[...this.#held].map(of)));
     }
-    if (answer.over) {
-      this.#hold.end(answer.code);
-      return false;
-    }
-    const validForMs = answer.status === 200 ? readRenewal(answer) : undefined;
-    if (validForMs === undefined) {
-      return false;
-    }
-    this.#hold.renewed(this.#keeper.deadline(t0, validForMs));
     return true;
   }
 
+  /** The server said that a lock is over: what is left of several is of no use without it. */
+  #lose(lock: string, code: string): void {
+    if (!this.#hold.holds()) {
+      return;
+    }
+    this.#lostLock = lock;
+    this.#hold.end(code);
+    if (this.locks.length > 1) {
+      this.#giveBack();
+    }
+  }
+
   /** Names the grant by both of its names: a late copy can never touch a later grant. */
-  #send(verb: string): Send {
+  #send(lock: string, verb: string): Send {
     const body = { lock_token: this.#grant.leaseKey, fencing_token: this.grantId };
-    return { method: "POST", path: lockPath(this.lock, verb), body };
+    return { method: "POST", path: lockPath(lock, verb), body };
   }
 
   #over(code: string): void {
@@ -272,6 +358,6 @@ export class Lease implements AsyncDisposable {
   }
 
   #loss(): LeaseLost {
-    return new LeaseLost(this.#hold.reason ?? "not_held", this.lock, this.token);
+    return new LeaseLost(this.#hold.reason ?? "not_held", this.#lostLock ?? this.#wish.lock, this.token);
   }
 }

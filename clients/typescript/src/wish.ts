@@ -13,6 +13,7 @@ const DEFAULT_WAIT = 30_000;
 const MIN_TTL = 100;
 const MAX_LOCK_DELAY = 60_000;
 const MAX_METADATA_BYTES = 256;
+const MAX_LOCKS = 64;
 const ABANDON_TIME = 2_000;
 
 /** Sets up one acquire. */
@@ -48,8 +49,10 @@ export interface Permits {
   readonly of: number;
 }
 
-/** A request for a lock, as the caller put it, and what became of it. */
+/** A request for a lock, or for several at once, as the caller put it, and what became of it. */
 export class Wish {
+  /** Sorted. */
+  readonly locks: readonly string[];
   readonly requestId = randomBytes(16).toString("hex");
   readonly clientId: string;
   readonly ttlMs: number;
@@ -65,12 +68,8 @@ export class Wish {
   #lastSent = 0;
 
   /** With a `leaseKey` the grant comes under a lease that the client has already. */
-  constructor(
-    readonly lock: string,
-    options: AcquireOptions,
-    leaseKey?: string,
-  ) {
-    checkName(lock);
+  constructor(locks: string | readonly string[], options: AcquireOptions, leaseKey?: string) {
+    this.locks = sorted(typeof locks === "string" ? [locks] : locks);
     this.ttlMs = within("ttlMs", options.ttlMs ?? DEFAULT_TTL, MIN_TTL, DAY);
     this.waitMs = within("waitMs", options.waitMs ?? DEFAULT_WAIT, 0, DAY);
     this.clientId = options.clientId ?? `${hostName()}-${randomBytes(16).toString("hex")}`;
@@ -87,6 +86,10 @@ export class Wish {
     };
     if (this.shared && this.permits !== undefined) {
       throw new Invalid("a lock is shared by readers, or has permits: not both");
+    }
+    const isPlain = !this.shared && this.permits === undefined && Object.keys(this.#delays).length === 0;
+    if (this.locks.length > 1 && !isPlain) {
+      throw new Invalid("several locks at once are exclusive: without shared, permits, lockDelayMs and atLeastForMs");
     }
     this.#metadata = options.metadata;
     this.signal = options.signal;
@@ -105,7 +108,12 @@ export class Wish {
       ...metadata,
       ...(signal === undefined ? {} : { signal }),
     };
-    return new Wish(this.lock, asked, leaseKey);
+    return new Wish(this.locks, asked, leaseKey);
+  }
+
+  /** The first one stands for all of them in paths and messages. */
+  get lock(): string {
+    return this.locks[0] ?? "";
   }
 
   /** An attempt is under way, or ended without certainty: the wish must be abandoned. */
@@ -166,6 +174,7 @@ export class Wish {
         ...(this.shared ? { mode: "shared" } : {}),
         ...(this.permits === undefined ? {} : { permits: this.permits }),
         ...this.#delays,
+        ...(this.locks.length > 1 ? { also: this.locks.slice(1) } : {}),
         wait_ms: Math.ceil(waitMs),
         request_id: this.requestId,
         ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }),
@@ -180,6 +189,20 @@ export function within(field: string, value: number, low: number, high: number):
     throw new Invalid(`${field} is ${value}: whole milliseconds, ${low} ..= ${high}, are allowed`);
   }
   return value;
+}
+
+function sorted(locks: readonly string[]): readonly string[] {
+  if (locks.length < 1 || locks.length > MAX_LOCKS) {
+    throw new Invalid(`${locks.length} locks are named; 1 ..= ${MAX_LOCKS} are allowed`);
+  }
+  const names = [...locks].sort();
+  for (const [at, name] of names.entries()) {
+    checkName(name);
+    if (name === names[at - 1]) {
+      throw new Invalid(`the lock ${JSON.stringify(name)} is named twice`);
+    }
+  }
+  return names;
 }
 
 /** Also refuses "." and "..": proxies tidy them away, however they are written. */

@@ -11,6 +11,7 @@ interface Command {
   readonly patience_ms: number;
   readonly as: string;
   readonly lock: string;
+  readonly also?: string[];
   readonly ttl_ms: number;
   readonly wait_ms: number;
   readonly client_id?: string;
@@ -47,7 +48,7 @@ function lease(name: string): Lease {
 async function acquire(command: Command): Promise<Answer> {
   const cancel = new AbortController();
   acquires.set(command.id, cancel);
-  const made = await connected().acquire(command.lock, {
+  const made = await connected().acquire(command.also === undefined ? command.lock : [command.lock, ...command.also], {
     ttlMs: command.ttl_ms,
     waitMs: command.wait_ms,
     signal: cancel.signal,
@@ -128,8 +129,10 @@ async function carryOut(command: Command): Promise<Answer> {
       return timed(command.count, async () => (await connected().acquire(command.lock)).release());
     case "remaining":
       return { before_ms: earliest(), remaining_ms: lease(command.grant).remainingMs };
-    case "release":
-      return { result: await lease(command.grant).release() };
+    case "release": {
+      const held = lease(command.grant);
+      return { result: await ("lock" in command ? held.releasePart(command.lock) : held.release()) };
+    }
     case "clock":
       return { now_ms: earliest() };
     case "show": {
@@ -172,7 +175,7 @@ say({
   event: "hello",
   client: "typescript",
   wire: "http",
-  can: ["addresses", "cancel", "delays", "list", "permits", "shared", "watch"],
+  can: ["addresses", "cancel", "delays", "list", "permits", "sets", "shared", "watch"],
 });
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))

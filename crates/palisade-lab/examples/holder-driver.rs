@@ -15,9 +15,11 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 
 /// A grant by the name that the suite gave it.
 struct Held {
-    /// Taken by a release.
-    lease: Option<Lease>,
+    /// A guard for each of its locks, without those that a release took. The suite's grant of several locks is lost as a
+    /// whole, so when one is lost the others are dropped.
+    leases: Vec<Lease>,
     is_lost: Box<dyn Fn() -> bool>,
+    is_announced: bool,
 }
 
 #[derive(Default)]
@@ -30,7 +32,7 @@ struct Driver {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     say(
-        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "list", "permits", "shared", "watch"]}),
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "list", "permits", "sets", "shared", "watch"]}),
     );
     LocalSet::new().run_until(serve(commands())).await;
 }
@@ -81,7 +83,7 @@ impl Driver {
             "checks" => self.checks(command),
             "pairs" => answer(self.pairs(command).await),
             "remaining" => self.remaining(text(command, "grant")),
-            "release" => answer(self.release(text(command, "grant")).await),
+            "release" => answer(self.release(command).await),
             "clock" => json!({"ok": true, "now_ms": now_ms()}),
             "show" => answer(self.show(command).await),
             "list" => answer(self.list(command).await),
@@ -108,6 +110,19 @@ impl Driver {
     }
 
     async fn acquire(self: &Rc<Driver>, command: &Value) -> Result<Value, Error> {
+        if let Some(also) = command["also"].as_array() {
+            let names = also.iter().filter_map(Value::as_str);
+            let names = std::iter::once(text(command, "lock")).chain(names);
+            let mut request = self
+                .client()?
+                .locks(names)
+                .ttl(millis(command, "ttl_ms"))
+                .wait(millis(command, "wait_ms"));
+            if let Some(client) = command["client_id"].as_str() {
+                request = request.client_id(client);
+            }
+            return Ok(self.taken(command, request.acquire().await?));
+        }
         let request = self.client()?.lock(text(command, "lock"));
         let mut request = request
             .ttl(millis(command, "ttl_ms"))
@@ -132,20 +147,21 @@ impl Driver {
                 .of(number("of").unwrap_or(0));
         }
         let lease = request.acquire().await?;
-        Ok(self.taken(command, lease))
+        Ok(self.taken(command, vec![lease]))
     }
 
     async fn downgrade(self: &Rc<Driver>, command: &Value) -> Result<Value, Error> {
-        let writer = self.take(text(command, "grant"));
+        let writer = self.take(text(command, "grant"), |_| true).pop();
         let writer =
             writer.ok_or_else(|| palisade_client::Fault::invalid("there is no such grant"))?;
         writer.check()?;
         let reader = self.client()?.downgrade(writer).await?;
-        Ok(self.taken(command, reader))
+        Ok(self.taken(command, vec![reader]))
     }
 
-    fn taken(&self, command: &Value, lease: Lease) -> Value {
+    fn taken(self: &Rc<Driver>, command: &Value, leases: Vec<Lease>) -> Value {
         let before = now_ms();
+        let lease = &leases[0];
         let granted = json!({
             "token": lease.token().get(), "grant_id": lease.grant_id().map(|id| id.0.get()),
             "slots": lease.slots().iter().collect::<Vec<_>>(),
@@ -155,30 +171,62 @@ impl Driver {
             "before_ms": before, "remaining_ms": lease.remaining().as_secs_f64() * 1e3,
         });
         let name = text(command, "as").to_owned();
-        announce_loss(name.clone(), &lease);
-        let lost = lease.cancellation_token();
+        for lease in &leases {
+            self.announce_loss(name.clone(), lease);
+        }
+        let lost: Vec<_> = leases.iter().map(Lease::cancellation_token).collect();
         let held = Held {
-            lease: Some(lease),
-            is_lost: Box::new(move || lost.is_cancelled()),
+            leases,
+            is_lost: Box::new(move || lost.iter().any(|token| token.is_cancelled())),
+            is_announced: false,
         };
         self.held.borrow_mut().insert(name, held);
         granted
     }
 
-    /// The guard, which is then no longer checked.
-    fn take(&self, grant: &str) -> Option<Lease> {
-        self.held.borrow_mut().get_mut(grant)?.lease.take()
+    /// Those guards of a grant, which are then no longer checked.
+    fn take(&self, grant: &str, which: impl Fn(&Lease) -> bool) -> Vec<Lease> {
+        let mut held = self.held.borrow_mut();
+        let found = held.get_mut(grant).map(|held| &mut held.leases);
+        found.map_or_else(Vec::new, |leases| {
+            leases.extract_if(.., |lease| which(lease)).collect()
+        })
+    }
+
+    /// Says once that a grant is lost.
+    fn announce_loss(self: &Rc<Driver>, grant: String, lease: &Lease) {
+        let (driver, lost) = (Rc::clone(self), lease.lost());
+        spawn_local(async move {
+            let lost = lost.await;
+            if lost.why != Loss::Released && driver.lose_the_others(&grant) {
+                let (token, code) = (lost.token.get(), lost.why.code().name());
+                say(
+                    &json!({"event": "lost", "grant": grant, "token": token, "code": code, "at_ms": now_ms()}),
+                );
+            }
+        });
+    }
+
+    /// Drops the guards that still hold, which releases them. False if a loss was announced already.
+    fn lose_the_others(&self, grant: &str) -> bool {
+        drop(self.take(grant, |lease| lease.check().is_ok()));
+        let mut held = self.held.borrow_mut();
+        held.get_mut(grant)
+            .is_some_and(|held| !std::mem::replace(&mut held.is_announced, true))
     }
 
     fn check(&self, grant: &str) -> Value {
         let held = self.held.borrow();
         let before = now_ms();
         let code = match held.get(grant) {
+            // `release` has taken the guards, so there is nothing to check any more; their signals are left.
             Some(Held {
-                lease: Some(lease), ..
-            }) => lease.check().err().map(|lost| lost.why.code()),
-            // `release` has taken the guard, so there is nothing to check any more; its signal is left.
-            Some(Held { is_lost, .. }) => is_lost().then_some(Code::NotHeld),
+                leases, is_lost, ..
+            }) if leases.is_empty() => is_lost().then_some(Code::NotHeld),
+            Some(Held { leases, .. }) => {
+                let lost = leases.iter().find_map(|lease| lease.check().err());
+                lost.map(|lost| lost.why.code())
+            }
             None => Some(Code::Invalid),
         };
         json!({"ok": code.is_none(), "code": code.map(Code::name), "before_ms": before})
@@ -187,7 +235,7 @@ impl Driver {
     fn checks(&self, command: &Value) -> Value {
         let held = self.held.borrow();
         let held = held.get(text(command, "grant"));
-        let Some(lease) = held.and_then(|held| held.lease.as_ref()) else {
+        let Some(lease) = held.and_then(|held| held.leases.first()) else {
             return json!({"ok": false, "code": Code::Invalid.name()});
         };
         let before = now_ms();
@@ -207,20 +255,25 @@ impl Driver {
     fn remaining(&self, grant: &str) -> Value {
         let held = self.held.borrow();
         let before = now_ms();
-        let lease = held.get(grant).and_then(|held| held.lease.as_ref());
-        let remaining = lease.map_or(Duration::ZERO, Lease::remaining);
+        let leases = held.get(grant).map_or(&[][..], |held| &held.leases);
+        let remaining = leases.iter().map(Lease::remaining).min();
+        let remaining = remaining.unwrap_or_default();
         json!({"ok": true, "before_ms": before, "remaining_ms": remaining.as_secs_f64() * 1e3})
     }
 
-    async fn release(&self, grant: &str) -> Result<Value, Error> {
-        let Some(lease) = self.take(grant) else {
-            return Ok(json!({"result": "already_released"}));
-        };
-        let result = match lease.release().await? {
-            Released::Released | Released::Delayed { .. } => "released",
-            Released::Ended(palisade_client::Ending::Released) => "already_released",
-            _ => "over",
-        };
+    async fn release(&self, command: &Value) -> Result<Value, Error> {
+        let part = command["lock"].as_str();
+        let is_wanted = |lease: &Lease| part.is_none_or(|part| lease.lock().as_str() == part);
+        let mut worst = 0;
+        for lease in self.take(text(command, "grant"), is_wanted) {
+            let found = match lease.release().await? {
+                Released::Ended(palisade_client::Ending::Released) => 0,
+                Released::Released | Released::Delayed { .. } => 1,
+                _ => 2,
+            };
+            worst = worst.max(found);
+        }
+        let result = ["already_released", "released", "over"][worst];
         Ok(json!({"result": result}))
     }
 
@@ -281,19 +334,6 @@ impl Driver {
         });
         Ok(json!({}))
     }
-}
-
-fn announce_loss(grant: String, lease: &Lease) {
-    let lost = lease.lost();
-    spawn_local(async move {
-        let lost = lost.await;
-        if lost.why != Loss::Released {
-            let (token, code) = (lost.token.get(), lost.why.code().name());
-            say(
-                &json!({"event": "lost", "grant": grant, "token": token, "code": code, "at_ms": now_ms()}),
-            );
-        }
-    });
 }
 
 fn answer(result: Result<Value, Error>) -> Value {

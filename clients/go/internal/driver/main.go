@@ -23,6 +23,7 @@ type command struct {
 	As       string   `json:"as"`
 	Count    int      `json:"count"`
 	Lock     string   `json:"lock"`
+	Also     []string `json:"also"`
 	TTL      int64    `json:"ttl_ms"`
 	Wait     int64    `json:"wait_ms"`
 	ClientID string   `json:"client_id"`
@@ -58,7 +59,7 @@ func main() {
 		leases:  map[string]*palisade.Lease{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	can := []string{"addresses", "cancel", "delays", "list", "permits", "shared", "watch"}
+	can := []string{"addresses", "cancel", "delays", "list", "permits", "sets", "shared", "watch"}
 	d.say(answer{"event": "hello", "client": "go", "wire": "http", "can": can})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -172,6 +173,10 @@ func (d *driver) acquire(ctx context.Context, c command) (answer, error) {
 	if c.Permits != nil {
 		options = append(options, palisade.Permits(c.Permits.Count, c.Permits.Of))
 	}
+	if c.Also != nil {
+		lease, err := d.client.Locks(ctx, append([]string{c.Lock}, c.Also...), options...)
+		return d.taken(c, lease, err)
+	}
 	lease, err := d.client.Lock(ctx, c.Lock, options...)
 	return d.taken(c, lease, err)
 }
@@ -201,7 +206,11 @@ func (d *driver) announce(name string, lease *palisade.Lease) {
 }
 
 func (d *driver) release(ctx context.Context, c command) (answer, error) {
-	err := d.lease(c).Release(ctx)
+	release := d.lease(c).Release
+	if c.Lock != "" {
+		release = func(ctx context.Context) error { return d.lease(c).ReleasePart(ctx, c.Lock) }
+	}
+	err := release(ctx)
 	if errors.Is(err, palisade.ErrLost) {
 		return answer{"result": "over"}, nil
 	}

@@ -17,6 +17,7 @@ from ._requests import Requests
 from ._sse import Position
 from ._transport import WATCH_SILENCE_S, AsyncTransport
 from .errors import Invalid, LeaseLost, LockHeld, PalisadeError
+from .fences.rule import Pass
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -56,8 +57,19 @@ class AsyncClient:
         """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
         delays = lock_delay, at_least_for
         return AsyncLock(
-            self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits, *delays)
+            self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, shared, permits, *delays)
         )
+
+    def locks(
+        self,
+        *names: str,
+        ttl: Duration = "15s",
+        wait: Duration = "30s",
+        client_id: Optional[str] = None,
+        metadata: Optional[str] = None,
+    ) -> AsyncLock:
+        """A request for several locks at once; see `palisade.Client.locks`."""
+        return AsyncLock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata, False, None, 0, 0))
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -204,7 +216,7 @@ class AsyncGrant:
 
     def __init__(self, client: AsyncClient, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
-        self._ref = protocol.GrantRef(wish.lock, granted.token, granted.number, granted.lease_key)
+        self._ref = protocol.GrantRef(wish, granted)
         self._wish = wish
         self._authority, self._client_id = granted.authority, wish.client_id
         self._waited_ms = granted.waited_ms
@@ -245,11 +257,24 @@ class AsyncGrant:
     def slot_keys(self) -> tuple[str, ...]:
         """The resource ids of its slots: claim each at its fence, with the token. A slot's next holder fences this one
         there, and no other holder of the semaphore."""
-        return tuple(slot_key(self.lock, slot) for slot in self._slots)
+        return tuple(slot_key(self._ref.lock, slot) for slot in self._slots)
 
     @property
     def lock(self) -> str:
-        return self._ref.lock
+        """The name of the lock; of several locks there is none: "" (see `locks`)."""
+        return self.locks[0] if len(self.locks) == 1 else ""
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """The names of all locks that were granted, sorted."""
+        return self._ref.locks
+
+    def part(self, name: str) -> Pass:
+        """What the fence of one of several locks takes: the token, with that lock's name. Raises `LeaseLost` for a lock
+        that was released early."""
+        if self._ref.checked(name) not in self._ref.held:
+            raise LeaseLost("not_held", name, self.token)
+        return Pass(self.token, self.authority, name)
 
     @property
     def authority(self) -> str:
@@ -285,27 +310,35 @@ class AsyncGrant:
         if self._wish.shared:
             return self
         self.check()
-        if self.slots:
-            raise Invalid("invalid", "permits of a semaphore have no shared mode")
+        if self.slots or len(self.locks) > 1:
+            raise Invalid("invalid", "permits of a semaphore, and several locks, have no shared mode")
         self._hold.end("released")
         self._stop()
         try:
             return await self._client._acquire(self._wish.as_reader(self._ref.lease_key))
         except BaseException:
             until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
-            self._client._in_background(protocol.release(self._ref, until), f"the lock {self.lock}")
+            self._client._in_background(protocol.release(self._ref, until), f"the lock {self._ref.lock}")
             raise
 
     async def release(self) -> str:
         """Gives the lock up; see `palisade.Grant.release`."""
         self._hold.end("released")
-        self._stop()
+        return await self._release(None)
+
+    async def release_part(self, name: str) -> str:
+        """Gives one of several locks up; see `palisade.Grant.release_part`."""
+        return await self._release(protocol.give_up_part(self._ref, self._hold, name))
+
+    async def _release(self, part: Optional[str]) -> str:
+        if self._hold.over:
+            self._stop()
         until = now_ns() + self._client._requests.patience_ns
-        steps = protocol.release(self._ref, until)
         try:
-            return await self._client._run(steps)
+            return await self._client._run(protocol.release(self._ref, until, part))
         except asyncio.CancelledError:
-            self._client._in_background(protocol.release(self._ref, until), f"the release of {self.lock}")
+            steps = protocol.release(self._ref, until, part)
+            self._client._in_background(steps, f"the release of {part or self._ref.lock}")
             raise
 
     async def __aenter__(self) -> AsyncGrant:
@@ -315,7 +348,7 @@ class AsyncGrant:
         try:
             await self.release()
         except PalisadeError as failed:
-            log.warning("%s: the release was not acknowledged, the lease will expire: %s", self.lock, failed)
+            log.warning("%s: the release was not acknowledged, the lease will expire: %s", self._ref.lock, failed)
 
     async def _alarm(self) -> None:
         while self._hold.holds():
@@ -324,6 +357,9 @@ class AsyncGrant:
     def _announce(self) -> None:
         self.lost.set()
         self._stop()
+        if self._ref.over and len(self.locks) > 1:
+            until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
+            self._client._in_background(protocol.release(self._ref, until), f"what is left beside {self._ref.over}")
         log.info("%s", protocol.lost(self._hold, self._ref))
 
     def _stop(self) -> None:
@@ -332,7 +368,7 @@ class AsyncGrant:
 
     def __repr__(self) -> str:
         state = self._hold.over or f"{self.remaining:.3f} s"
-        return f"<AsyncGrant {self.lock!r} token={self.token} {state}>"
+        return f"<AsyncGrant {', '.join(map(repr, self.locks))} token={self.token} {state}>"
 
 
 async def _sleep(until_ns: int) -> None:

@@ -19,6 +19,7 @@ from ._requests import Requests
 from ._sse import Position
 from ._transport import WATCH_SILENCE_S, SyncTransport
 from .errors import Invalid, LeaseLost, LockHeld, PalisadeError
+from .fences.rule import Pass
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -74,7 +75,22 @@ class Client:
         `lock_delay`: how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
         `at_least_for`: how long nobody else is granted it from this grant on, also after its release, 0 – 24 h."""
         delays = lock_delay, at_least_for
-        return Lock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared, permits, *delays))
+        return Lock(
+            self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, shared, permits, *delays)
+        )
+
+    def locks(
+        self,
+        *names: str,
+        ttl: Duration = "15s",
+        wait: Duration = "30s",
+        client_id: Optional[str] = None,
+        metadata: Optional[str] = None,
+    ) -> Lock:
+        """A request for 1 – 64 locks at once, all or none, with one token: `client.locks("account:7", "account:8")`.
+        Each name once, in any order. Nothing is held while it waits. Claim every resource before the first read of any,
+        each with `grant.part(name)`. The arguments are those of `lock`."""
+        return Lock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata, False, None, 0, 0))
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -225,7 +241,7 @@ class Grant:
 
     def __init__(self, client: Client, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
-        self._ref = protocol.GrantRef(wish.lock, granted.token, granted.number, granted.lease_key)
+        self._ref = protocol.GrantRef(wish, granted)
         self._wish = wish
         self._authority, self._client_id = granted.authority, wish.client_id
         self._waited_ms = granted.waited_ms
@@ -266,11 +282,24 @@ class Grant:
     def slot_keys(self) -> tuple[str, ...]:
         """The resource ids of its slots: claim each at its fence, with the token. A slot's next holder fences this one
         there, and no other holder of the semaphore."""
-        return tuple(slot_key(self.lock, slot) for slot in self._slots)
+        return tuple(slot_key(self._ref.lock, slot) for slot in self._slots)
 
     @property
     def lock(self) -> str:
-        return self._ref.lock
+        """The name of the lock; of several locks there is none: "" (see `locks`)."""
+        return self.locks[0] if len(self.locks) == 1 else ""
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """The names of all locks that were granted, sorted."""
+        return self._ref.locks
+
+    def part(self, name: str) -> Pass:
+        """What the fence of one of several locks takes: the token, with that lock's name. Raises `LeaseLost` for a lock
+        that was released early."""
+        if self._ref.checked(name) not in self._ref.held:
+            raise LeaseLost("not_held", name, self.token)
+        return Pass(self.token, self.authority, name)
 
     @property
     def authority(self) -> str:
@@ -308,24 +337,34 @@ class Grant:
         if self._wish.shared:
             return self
         self.check()
-        if self.slots:
-            raise Invalid("invalid", "permits of a semaphore have no shared mode")
+        if self.slots or len(self.locks) > 1:
+            raise Invalid("invalid", "permits of a semaphore, and several locks, have no shared mode")
         self._hold.end("released")
         self._stopped.set()
         try:
             return self._client._acquire(self._wish.as_reader(self._ref.lease_key))
         except BaseException:
             until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
-            self._client._in_background(protocol.release(self._ref, until), f"the lock {self.lock}")
+            self._client._in_background(protocol.release(self._ref, until), f"the lock {self._ref.lock}")
             raise
 
     def release(self) -> str:
         """Gives the lock up: from the call on it is not held here, whatever the answer. Returns "released",
         "already_released", or "over" if the grant had ended otherwise."""
         self._hold.end("released")
-        self._stopped.set()
+        return self._release(None)
+
+    def release_part(self, name: str) -> str:
+        """Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others
+        stay. With the last one the grant is released. If nobody answers, the lock stays taken until it is released
+        again, at the latest at the end of the block. Returns what `release` returns."""
+        return self._release(protocol.give_up_part(self._ref, self._hold, name))
+
+    def _release(self, part: Optional[str]) -> str:
+        if self._hold.over:
+            self._stopped.set()
         until = now_ns() + self._client._requests.patience_ns
-        return self._client._run(protocol.release(self._ref, until))
+        return self._client._run(protocol.release(self._ref, until, part))
 
     def __enter__(self) -> Grant:
         return self
@@ -335,7 +374,7 @@ class Grant:
             self.release()
         except PalisadeError as failed:
             # It is not held locally, and the server will find out by itself.
-            log.warning("%s: the release was not acknowledged, the lease will expire: %s", self.lock, failed)
+            log.warning("%s: the release was not acknowledged, the lease will expire: %s", self._ref.lock, failed)
 
     def _renew(self, keep: protocol.Steps[None]) -> None:
         try:
@@ -349,8 +388,11 @@ class Grant:
     def _announce(self) -> None:
         self.lost.set()
         self._stopped.set()
+        if self._ref.over and len(self.locks) > 1:
+            until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
+            self._client._in_background(protocol.release(self._ref, until), f"what is left beside {self._ref.over}")
         log.info("%s", protocol.lost(self._hold, self._ref))
 
     def __repr__(self) -> str:
         state = self._hold.over or f"{self.remaining:.3f} s"
-        return f"<Grant {self.lock!r} token={self.token} {state}>"
+        return f"<Grant {', '.join(map(repr, self.locks))} token={self.token} {state}>"

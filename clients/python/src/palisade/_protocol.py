@@ -8,6 +8,7 @@ docs/protocol.md of the repository is what this implements.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.parse
 import uuid
@@ -175,9 +176,10 @@ def asked(method: str, path: str, body: Optional[dict[str, Any]], patience_ns: i
 
 @dataclass
 class Wish:
-    """A request for a lock, as the user put it, and what became of it."""
+    """A request for a lock, or for several at once, as the user put it, and what became of it."""
 
-    lock: str
+    #: Sorted.
+    locks: tuple[str, ...]
     client_id: str
     ttl_ms: int
     wait_ms: int
@@ -197,8 +199,15 @@ class Wish:
     may_have_happened: bool = False
     last_sent_ns: int = 0
 
+    @property
+    def lock(self) -> str:
+        """Names the request in paths and messages."""
+        return self.locks[0]
+
     def body(self, wait_ms: int) -> dict[str, Any]:
         body: dict[str, Any] = {"client_id": self.client_id, "wait_ms": wait_ms, "request_id": self.request_id}
+        if len(self.locks) > 1:
+            body["also"] = list(self.locks[1:])
         if self.lease_key is None:
             body["lease_duration_ms"] = self.ttl_ms
         else:
@@ -217,7 +226,7 @@ class Wish:
 
     def as_reader(self, lease_key: str) -> Wish:
         """The request that makes the writer a reader."""
-        kept = self.lock, self.client_id, self.ttl_ms, 0, self.metadata, self.patience_ns
+        kept = self.locks, self.client_id, self.ttl_ms, 0, self.metadata, self.patience_ns
         return Wish(*kept, shared=True, lease_key=lease_key)
 
 
@@ -297,52 +306,108 @@ def abandon(wish: Wish) -> Steps[None]:
         yield backoff.after(fault)
 
 
-@dataclass(frozen=True)
 class GrantRef:
-    """How requests name a grant: readers have one token, so `number` is the grant id of one of them."""
+    """How requests name a grant, and what is left of it. Readers have one token, so `number` is the grant id of one of
+    them."""
 
-    lock: str
-    token: int
-    number: int
-    lease_key: str = field(repr=False)
+    def __init__(self, wish: Wish, granted: Granted) -> None:
+        self.locks = wish.locks
+        self.token, self.number = granted.token, granted.number
+        self._lease_key = granted.lease_key
+        #: What is renewed.
+        self.held = list(wish.locks)
+        #: What the server has not acknowledged the release of.
+        self.unreleased = list(wish.locks)
+        #: The lock that the server said is over.
+        self.over: Optional[str] = None
+
+    @property
+    def lock(self) -> str:
+        return self.over or self.locks[0]
+
+    @property
+    def lease_key(self) -> str:
+        return self._lease_key
 
     def body(self) -> dict[str, Any]:
-        return {"lock_token": self.lease_key, "fencing_token": self.number}
+        return {"lock_token": self._lease_key, "fencing_token": self.number}
+
+    def checked(self, name: str) -> str:
+        if name not in self.locks:
+            raise Invalid("invalid", f"{name!r} is not a lock of this grant: it has {', '.join(map(repr, self.locks))}")
+        return name
 
 
-def release(grant: GrantRef, until_ns: int) -> Steps[str]:
-    """Returns "released", "already_released", or "over" if the grant had ended otherwise."""
-    reply = yield from repeated("POST", lock_path(grant.lock, "release"), grant.body(), until_ns)
-    if reply.status == 200:
-        return "already_released" if reply.value.get("already_released") else "released"
-    if code_of(reply) in GONE:
-        return "over"
-    raise error_of(reply)
+def release(grant: GrantRef, until_ns: int, part: Optional[str] = None) -> Steps[str]:
+    """Releases a part, or all that is left. Returns "released", "already_released", or "over" if any had ended
+    otherwise."""
+    ends = ["already_released", "released", "over"]
+    worst = 0
+    for lock in list(grant.unreleased) if part is None else [part]:
+        reply = yield from repeated("POST", lock_path(lock, "release"), grant.body(), until_ns)
+        if reply.status == 200:
+            _remove(grant.unreleased, lock)
+            worst = max(worst, 0 if reply.value.get("already_released") else 1)
+        elif code_of(reply) in GONE:
+            worst = 2
+        else:
+            raise error_of(reply)
+    return ends[worst]
+
+
+def _remove(locks: list[str], lock: str) -> None:
+    with contextlib.suppress(ValueError):  # another thread did it
+        locks.remove(lock)
+
+
+def give_up_part(grant: GrantRef, hold: Hold, part: str) -> Optional[str]:
+    """Records that a part is not held from now on. Returns what to release: the part, or None for all that is left."""
+    _remove(grant.held, grant.checked(part))
+    if grant.held:
+        return part
+    hold.end("released")
+    return None
 
 
 def keep(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[None]:
     """Renews at a third of what is left, until the hold is over. `deadline_of(t0, valid_for_ms)` has the margin."""
-    path, body, longest = lock_path(grant.lock, "renew"), grant.body(), 1 << 62
+    deadlines = dict.fromkeys(grant.locks, hold.deadline)
+    longest = 1 << 62
     while True:
         now = now_ns()
         pause = min(max((hold.deadline - now) // 3, _SHORTEST_PAUSE), longest)
         yield Pause(min(now + pause, hold.deadline))
         if not hold.holds():
             return
+        acknowledged = yield from _renew(grant, hold, deadlines, deadline_of)
+        longest = 1 << 62 if acknowledged else _LONGEST_PAUSE
+
+
+def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], deadline_of: Any) -> Steps[bool]:
+    """Renews each lock that is held, because the server looks at the named one only; first the one that was
+    acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged."""
+    for lock in sorted(grant.held, key=deadlines.__getitem__):
+        if not hold.holds():
+            return False
         t0 = now_ns()
-        outcome = yield Send("POST", path, body, max((hold.deadline - t0) // 3, _SHORTEST_PAUSE))
-        longest = _LONGEST_PAUSE
-        if fault_of(outcome) is None:
-            assert isinstance(outcome, Reply)
-            if outcome.status != 200:
-                if code_of(outcome) in GONE:
-                    return hold.end(code_of(outcome))
-                continue
+        timeout = max((hold.deadline - t0) // 3, _SHORTEST_PAUSE)
+        outcome = yield Send("POST", lock_path(lock, "renew"), grant.body(), timeout)
+        if fault_of(outcome) is not None:
+            return False
+        assert isinstance(outcome, Reply)
+        if outcome.status == 200:
             try:
-                hold.renewed(deadline_of(t0, integer(outcome.value, "valid_for_ms")))
-                longest = 1 << 62
+                deadlines[lock] = deadline_of(t0, integer(outcome.value, "valid_for_ms"))
             except Malformed:
-                continue
+                return False
+            hold.renewed(min(deadlines[each] for each in [lock, *grant.held]))
+        elif code_of(outcome) not in GONE:
+            return False
+        elif lock in grant.held:  # else it was released here meanwhile
+            grant.over = lock
+            hold.end(code_of(outcome))
+            return False
+    return True
 
 
 def lost(hold: Hold, grant: GrantRef) -> LeaseLost:

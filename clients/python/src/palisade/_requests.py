@@ -20,6 +20,7 @@ from .errors import Invalid
 _DAY_MS = 86_400_000
 _MAX_LOCK_DELAY_MS = 60_000
 _MAX_METADATA = 256
+_MAX_LOCKS = 64
 
 
 class Requests:
@@ -41,7 +42,7 @@ class Requests:
 
     def wish(
         self,
-        name: str,
+        names: tuple[str, ...],
         ttl: Duration,
         wait: Duration,
         client_id: Optional[str],
@@ -51,7 +52,14 @@ class Requests:
         lock_delay: Duration,
         at_least_for: Duration,
     ) -> Wish:
-        lock_path(name)
+        for name in names:
+            lock_path(name)
+        if not 1 <= len(names) <= _MAX_LOCKS:
+            raise Invalid("invalid", f"{len(names)} locks are named; 1 ..= {_MAX_LOCKS} are allowed")
+        locks = tuple(sorted(names))
+        for one, following in zip(locks, locks[1:]):
+            if one == following:
+                raise Invalid("invalid", f"the lock {one!r} is named twice")
         try:
             ttl_ms = milliseconds(ttl, "ttl", 100, _DAY_MS)
             wait_ms = milliseconds(wait, "wait", 0, _DAY_MS)
@@ -66,7 +74,7 @@ class Requests:
         if shared and permits is not None:
             raise Invalid("invalid", "a lock is shared by readers, or has permits: not both")
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
-        return Wish(name, client, ttl_ms, wait_ms, metadata, self.patience_ns, shared, permits, *delays)
+        return Wish(locks, client, ttl_ms, wait_ms, metadata, self.patience_ns, shared, permits, *delays)
 
     def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)

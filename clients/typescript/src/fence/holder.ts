@@ -25,7 +25,8 @@ export function presented(holder: Holder): Pass {
   if (typeof holder !== "number") {
     holder.check?.();
   }
-  return { token: pass.token, authority: pass.authority, lock: pass.lock };
+  // A lease of several locks has no one name.
+  return { token: pass.token, authority: pass.authority, lock: pass.lock === "" ? undefined : pass.lock };
 }
 
 /** @internal */

@@ -140,4 +140,5 @@ def pass_of(holder: Union[int, Pass, Any]) -> Pass:
         return holder
     if isinstance(holder, int):
         return Pass(holder)
-    return Pass(holder.token, holder.authority, holder.lock)
+    # A grant of several locks has no one name.
+    return Pass(holder.token, holder.authority, holder.lock or None)

@@ -103,6 +103,17 @@ public final class Client implements AutoCloseable {
         return new LockRequest(this, name);
     }
 
+    /**
+     * A request for 1 – 64 locks at once: all or none, under one lease with one token. Each name once, in any order. Nothing
+     * is held while it waits. Claim every resource before the first read of any, each with {@link Lease#part}.
+     *
+     * <p>Several locks are exclusive: {@link LockRequest#acquire} refuses shared, permits and delays.
+     */
+    public LockRequest locks(String... names) {
+        checkOpen();
+        return new LockRequest(this, names);
+    }
+
     /** The holder of a lock and the number of waiters. */
     public LockInfo show(String name) throws InterruptedException {
         return read(() -> Reply.lock(ask(Transport.Request.get(lockPath(LockRequest.checkedName(name), "")))));

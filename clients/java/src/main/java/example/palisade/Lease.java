@@ -2,28 +2,34 @@ package example.palisade;
 
 import example.palisade.fence.Presenter;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Comparator;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentSkipListSet;
 
 /**
  * A lock that is held, and renewed in the background, until it is released or lost. Its methods may be called by several
  * threads. {@link #close} releases it.
  *
  * <p>A pause fits between {@link #check} and whatever follows, so a check alone protects nothing: give the lease to a
- * fence, first to claim, then with every read and write.
+ * fence, first to claim, then with every read and write; of several locks, give each fence its own {@link #part}.
  */
 public final class Lease implements Presenter, AutoCloseable {
     private static final long SHORTEST_PAUSE = 20 * Clock.MILLISECOND;
     private static final long LONGEST_PAUSE = 500 * Clock.MILLISECOND;
 
-    /** What a release found. */
+    /** What a release found. Of several locks it is the last of these that was found for any. */
     public enum Release {
-        /** It was held until now. */
-        RELEASED,
         /** It had been released before. */
         ALREADY_RELEASED,
+        /** It was held until now. */
+        RELEASED,
         /** It had ended in another way before. */
         OVER,
     }
@@ -33,11 +39,19 @@ public final class Lease implements Presenter, AutoCloseable {
     private final LockRequest.Granted grant;
     private final Hold hold;
     private final CompletableFuture<LeaseLostException> lost = new CompletableFuture<>();
+    /** The locks that are renewed. */
+    private final Set<String> held;
+    /** The locks of which the server has not acknowledged the release. */
+    private final Set<String> unreleased;
+    /** The lock that the server said is over, or null. */
+    private volatile String lostLock;
 
     Lease(Client client, LockRequest.Wish wish, LockRequest.Granted grant) {
         this.client = client;
         this.wish = wish;
         this.grant = grant;
+        this.held = new ConcurrentSkipListSet<>(wish.names());
+        this.unreleased = new ConcurrentSkipListSet<>(wish.names());
         // Listeners run in a thread of their own: they may block.
         this.hold = new Hold(deadline(grant.t0(), grant.validFor()), () -> lost.completeAsync(this::loss));
         if (!hold.holds()) {
@@ -84,7 +98,7 @@ public final class Lease implements Presenter, AutoCloseable {
      * no other holder of the semaphore.
      */
     public List<String> slotKeys() {
-        return slots().stream().map(slot -> slotKey(name(), slot)).toList();
+        return slots().stream().map(slot -> slotKey(wish.name(), slot)).toList();
     }
 
     /** The resource id under which a fence keeps the tokens of one slot of a semaphore. */
@@ -92,10 +106,27 @@ public final class Lease implements Presenter, AutoCloseable {
         return lock + "~" + slot;
     }
 
-    /** The name of the lock. */
+    /** The name of the lock. Several locks have none, but {@link #locks}: then it is null. */
     @Override
     public String name() {
-        return wish.name();
+        return locks().size() == 1 ? wish.name() : null;
+    }
+
+    /** The names of all locks that were granted, sorted. */
+    public List<String> locks() {
+        return wish.names();
+    }
+
+    /**
+     * What the fence of one of several locks takes: the token, with that lock's name.
+     *
+     * @throws LeaseLostException if the lock was released early
+     */
+    public Presenter part(String name) {
+        if (!held.contains(checkedPart(name))) {
+            throw new LeaseLostException("not_held", name, token());
+        }
+        return Presenter.of(token(), authority(), name);
     }
 
     /** The id under which others see the holder. */
@@ -146,8 +177,8 @@ public final class Lease implements Presenter, AutoCloseable {
             return this;
         }
         check();
-        if (!slots().isEmpty()) {
-            throw PalisadeException.invalid("permits of a semaphore have no shared mode");
+        if (!slots().isEmpty() || locks().size() > 1) {
+            throw PalisadeException.invalid("permits of a semaphore, and several locks, have no shared mode");
         }
         hold.end(Hold.RELEASED);
         boolean done = false;
@@ -170,13 +201,36 @@ public final class Lease implements Presenter, AutoCloseable {
      */
     public Release release() throws InterruptedException {
         hold.end(Hold.RELEASED);
+        return releaseNow(unreleased);
+    }
+
+    /**
+     * Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others stay. With the
+     * last one the lease is released.
+     *
+     * @throws PalisadeException if nobody answered: the lock then stays taken until it is released again, at the latest by
+     *     {@link #release} or {@link #close}
+     */
+    public Release releasePart(String name) throws InterruptedException {
+        held.remove(checkedPart(name));
+        return held.isEmpty() ? release() : releaseNow(List.of(name));
+    }
+
+    private Release releaseNow(Collection<String> names) throws InterruptedException {
         long until = Clock.earliest() + client.patience();
         try {
-            return release(until);
+            return release(names, until);
         } catch (InterruptedException gone) {
-            client.inBackground(() -> release(until));
+            client.inBackground(() -> release(names, until));
             throw gone;
         }
+    }
+
+    private String checkedPart(String name) {
+        if (!locks().contains(name)) {
+            throw PalisadeException.invalid("\"" + name + "\" is not a lock of this lease: it has " + quoted());
+        }
+        return name;
     }
 
     /** As {@link #release}; a release that is not acknowledged is no error, because the lease expires. */
@@ -193,18 +247,26 @@ public final class Lease implements Presenter, AutoCloseable {
 
     private void releaseInBackground() {
         long until = Clock.earliest() + 2 * grant.ttl().toNanos();
-        client.inBackground(() -> release(until));
+        client.inBackground(() -> release(unreleased, until));
     }
 
-    private Release release(long until) throws InterruptedException {
-        Reply reply = client.transport().repeat(request("/release"), until, Client::sleepUntil);
-        if (reply.over()) {
-            return Release.OVER;
+    /** Returns what weighs most: that one was over, or was released. */
+    private Release release(Collection<String> names, long until) throws InterruptedException {
+        Release heaviest = Release.ALREADY_RELEASED;
+        for (String name : names) {
+            Reply reply = client.transport().repeat(request(name, "/release"), until, Client::sleepUntil);
+            Release found = Release.OVER;
+            if (!reply.over()) {
+                if (reply.status() != 200) {
+                    throw reply.error();
+                }
+                unreleased.remove(name);
+                boolean already = Boolean.TRUE.equals(reply.value().get("already_released"));
+                found = already ? Release.ALREADY_RELEASED : Release.RELEASED;
+            }
+            heaviest = found.compareTo(heaviest) > 0 ? found : heaviest;
         }
-        if (reply.status() != 200) {
-            throw reply.error();
-        }
-        return Boolean.TRUE.equals(reply.value().get("already_released")) ? Release.ALREADY_RELEASED : Release.RELEASED;
+        return heaviest;
     }
 
     /** Announces a loss at the deadline, also when nobody checks. */
@@ -216,32 +278,60 @@ public final class Lease implements Presenter, AutoCloseable {
 
     /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
     private void keep() throws InterruptedException {
+        Map<String, Long> deadlines = new HashMap<>();
+        locks().forEach(name -> deadlines.put(name, hold.deadline()));
         long longest = Long.MAX_VALUE;
         while (true) {
             long third = Math.max((hold.deadline() - Clock.latest()) / 3, SHORTEST_PAUSE);
             if (hold.awaitEnd(Clock.latest() + Math.min(third, longest)) || !hold.holds()) {
                 return;
             }
-            longest = renew() ? Long.MAX_VALUE : LONGEST_PAUSE;
+            longest = renew(deadlines) ? Long.MAX_VALUE : LONGEST_PAUSE;
         }
     }
 
-    /** Makes one attempt, and tells whether it was acknowledged. */
-    private boolean renew() throws InterruptedException {
-        long t0 = Clock.earliest();
-        try {
-            Reply reply = client.transport().send(request("/renew"), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
-            if (reply.over()) {
-                hold.end(reply.code());
+    /**
+     * Makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that was
+     * acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged.
+     */
+    private boolean renew(Map<String, Long> deadlines) throws InterruptedException {
+        List<String> names = new ArrayList<>(held);
+        names.sort(Comparator.comparing(deadlines::get));
+        for (String name : names) {
+            if (!hold.holds()) {
                 return false;
             }
-            if (reply.status() != 200) {
+            long t0 = Clock.earliest();
+            try {
+                Reply reply =
+                        client.transport().send(request(name, "/renew"), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
+                if (reply.over() && !held.contains(name)) {
+                    continue; // It was released here meanwhile.
+                }
+                if (reply.over()) {
+                    lose(name, reply.code());
+                    return false;
+                }
+                if (reply.status() != 200) {
+                    return false;
+                }
+                deadlines.put(name, deadline(t0, Reply.duration(Reply.number(reply.value(), "valid_for_ms"))));
+            } catch (Reply.Fault fault) {
                 return false;
             }
-            hold.renewed(deadline(t0, Reply.duration(Reply.number(reply.value(), "valid_for_ms"))));
-            return true;
-        } catch (Reply.Fault fault) {
-            return false;
+            hold.renewed(held.stream().mapToLong(deadlines::get).reduce(deadlines.get(name), Math::min));
+        }
+        return true;
+    }
+
+    /** The server said that a lock is over: what is left of several is of no use without it. */
+    private void lose(String name, String code) {
+        if (hold.holds()) {
+            lostLock = name;
+            hold.end(code);
+            if (locks().size() > 1) {
+                releaseInBackground();
+            }
         }
     }
 
@@ -250,21 +340,26 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     /** Names the grant by both of its names: a late copy can never touch a later grant. */
-    private Transport.Request request(String verb) {
+    private Transport.Request request(String name, String verb) {
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("lock_token", grant.leaseKey());
         body.put("fencing_token", grant.number());
-        return Transport.Request.post(Client.lockPath(wish.name(), verb), body);
+        return Transport.Request.post(Client.lockPath(name, verb), body);
     }
 
     private LeaseLostException loss() {
-        return new LeaseLostException(hold.reason(), name(), grant.token());
+        String lock = lostLock;
+        return new LeaseLostException(hold.reason(), lock == null ? wish.name() : lock, grant.token());
+    }
+
+    private String quoted() {
+        return "\"" + String.join("\", \"", locks()) + "\"";
     }
 
     /** Never contains the lease key. */
     @Override
     public String toString() {
         String state = hold.holds() ? remaining().toMillis() + " ms" : hold.reason();
-        return "lease of \"" + name() + "\", fencing token " + grant.token() + ": " + state;
+        return "lease of " + quoted() + ", fencing token " + grant.token() + ": " + state;
     }
 }

@@ -8,15 +8,18 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
+import java.util.TreeSet;
 
-/** A request for a lock; every {@link #acquire} asks anew. It is for one thread. */
+/** A request for a lock, or for several at once; every {@link #acquire} asks anew. It is for one thread. */
 public final class LockRequest {
     private static final SecureRandom RANDOM = new SecureRandom();
     private static final Duration DAY = Duration.ofDays(1);
     private static final int MAX_METADATA_BYTES = 256;
+    private static final int MAX_LOCKS = 64;
 
     private final Client client;
-    private final String name;
+    private final List<String> names;
     private Duration ttl = Duration.ofSeconds(15);
     private Duration wait = Duration.ofSeconds(30);
     private String clientId;
@@ -29,9 +32,9 @@ public final class LockRequest {
     /** So many of a semaphore's permits. */
     record Permits(int count, int of) {}
 
-    LockRequest(Client client, String name) {
+    LockRequest(Client client, String... names) {
         this.client = client;
-        this.name = checkedName(name);
+        this.names = checkedNames(names);
     }
 
     /** How long the lease lasts without renewal, 100 ms – 24 h. The default is 15 s. */
@@ -108,6 +111,10 @@ public final class LockRequest {
         if (shared && permits != null) {
             throw PalisadeException.invalid("a lock is shared by readers, or has permits: not both");
         }
+        if (names.size() > 1 && (shared || permits != null || !lockDelay.isZero() || !atLeastFor.isZero())) {
+            throw PalisadeException.invalid(
+                    "several locks at once are exclusive: without shared, permits, lockDelay and atLeastFor");
+        }
         return new Wish(client, this).lease();
     }
 
@@ -126,6 +133,20 @@ public final class LockRequest {
                     + high.toMillis() + " ms are allowed");
         }
         return given;
+    }
+
+    /** Sorted. */
+    private static List<String> checkedNames(String... names) {
+        if (names.length < 1 || names.length > MAX_LOCKS) {
+            throw PalisadeException.invalid(names.length + " locks are named; 1 ..= " + MAX_LOCKS + " are allowed");
+        }
+        Set<String> found = new TreeSet<>();
+        for (String name : names) {
+            if (!found.add(checkedName(name))) {
+                throw PalisadeException.invalid("the lock \"" + name + "\" is named twice");
+            }
+        }
+        return List.copyOf(found);
     }
 
     /** Also refuses "." and "..": proxies tidy them away, however they are written. */
@@ -148,7 +169,7 @@ public final class LockRequest {
     /** What becomes of one acquire: one request id until the outcome is known. */
     static final class Wish {
         private final Client client;
-        private final String name;
+        private final List<String> names;
         private final Duration ttl;
         private final Duration wait;
         private final String clientId;
@@ -167,7 +188,7 @@ public final class LockRequest {
 
         Wish(Client client, LockRequest asked) {
             this.client = client;
-            this.name = asked.name;
+            this.names = asked.names;
             this.ttl = asked.ttl;
             this.wait = asked.wait;
             this.metadata = asked.metadata;
@@ -182,7 +203,7 @@ public final class LockRequest {
         /** The request that makes the writer a reader. */
         Wish(Wish writer, String leaseKey) {
             this.client = writer.client;
-            this.name = writer.name;
+            this.names = writer.names;
             this.ttl = writer.ttl;
             this.wait = Duration.ZERO;
             this.metadata = writer.metadata;
@@ -194,8 +215,14 @@ public final class LockRequest {
             this.leaseKey = leaseKey;
         }
 
+        /** Sorted. */
+        List<String> names() {
+            return names;
+        }
+
+        /** The first one stands for all of them in paths and messages. */
         String name() {
-            return name;
+            return names.get(0);
         }
 
         String clientId() {
@@ -267,8 +294,11 @@ public final class LockRequest {
             }
             body.put("wait_ms", Client.milliseconds(Duration.ofNanos(Math.max(left, 0))));
             body.put("request_id", requestId);
+            if (names.size() > 1) {
+                body.put("also", names.subList(1, names.size()));
+            }
             body.put("metadata", metadata);
-            return Transport.Request.post(Client.lockPath(name, "/acquire"), body);
+            return Transport.Request.post(Client.lockPath(name(), "/acquire"), body);
         }
 
         private Granted granted(long t0, Map<String, Object> value) throws Reply.Fault {

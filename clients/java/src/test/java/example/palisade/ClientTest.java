@@ -9,6 +9,7 @@ import static org.junit.Assert.assertTrue;
 import com.sun.net.httpserver.HttpServer;
 import com.sun.net.httpserver.HttpsConfigurator;
 import com.sun.net.httpserver.HttpsServer;
+import example.palisade.fence.Presenter;
 import java.io.InputStream;
 import java.net.InetSocketAddress;
 import java.net.URI;
@@ -20,19 +21,23 @@ import java.nio.file.Path;
 import java.security.KeyStore;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.IntStream;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
+import org.junit.function.ThrowingRunnable;
 
 /** What the holder suite cannot see: the API, and its errors. */
 public final class ClientTest {
@@ -116,6 +121,77 @@ public final class ClientTest {
             }
             assertEquals(PalisadeException.Kind.INVALID,
                     assertThrows(PalisadeException.class, both::downgrade).kind());
+            both.check();
+        }
+    }
+
+    private List<Long> holders(String... names) throws InterruptedException {
+        List<Long> tokens = new ArrayList<>();
+        for (String name : names) {
+            Holder holder = client.show(name).holder();
+            tokens.add(holder == null ? 0 : holder.token());
+        }
+        return tokens;
+    }
+
+    @Test
+    public void severalLocksAreOneLease() throws Exception {
+        try (Lease lease = client.locks("b", "a", "c").waitUpTo(Duration.ZERO).acquire()) {
+            long token = lease.token();
+            assertEquals(List.of("a", "b", "c"), lease.locks());
+            assertNull(lease.name());
+            assertTrue(lease.toString().contains("\"a\", \"b\", \"c\""));
+            assertEquals(List.of(token, token, token), holders("a", "b", "c"));
+            assertTrue(client.locks("c", "d").waitUpTo(Duration.ZERO).tryAcquire().isEmpty());
+            assertEquals(Lease.Release.RELEASED, lease.releasePart("b"));
+            assertEquals(Lease.Release.ALREADY_RELEASED, lease.releasePart("b"));
+            assertEquals(List.of(token, 0L, token, 0L), holders("a", "b", "c", "d"));
+            lease.check();
+        }
+        assertEquals(List.of(0L, 0L), holders("a", "c"));
+    }
+
+    @Test
+    public void aLossNamesTheLockThatIsOver() throws Exception {
+        Lease lease = client.locks("a", "b").ttl(Duration.ofSeconds(9)).acquire();
+        client.breakLock("b", lease.token(), "the test");
+        LeaseLostException loss = lease.lost().get(30, TimeUnit.SECONDS);
+        assertEquals("revoked b", loss.code() + " " + loss.name());
+        assertEquals(Lease.Release.OVER, lease.release());
+        assertEquals(List.of(0L, 0L), holders("a", "b"));
+    }
+
+    @Test
+    public void whatIsWrongWithSeveralLocksIsToldBeforeAnythingIsSent() {
+        String[] many = IntStream.range(0, 65).mapToObj(number -> "lock-" + number).toArray(String[]::new);
+        Map<String, ThrowingRunnable> wrong = new LinkedHashMap<>();
+        wrong.put("0 locks", () -> client.locks());
+        wrong.put("65 locks", () -> client.locks(many));
+        wrong.put("\"a\" is named twice", () -> client.locks("a", "b", "a"));
+        wrong.put("name of a lock", () -> client.locks("a", ""));
+        wrong.put("exclusive", () -> client.locks("a", "b").shared().acquire());
+        wrong.put("are exclusive", () -> client.locks("a", "b").permits(1, 2).acquire());
+        wrong.put("several locks at once", () -> client.locks("a", "b").lockDelay(Duration.ofSeconds(1)).acquire());
+        wrong.put("lockDelay and atLeastFor", () -> client.locks("a", "b").atLeastFor(Duration.ofSeconds(1)).acquire());
+        server.close();
+        wrong.forEach((says, request) -> {
+            PalisadeException refused = assertThrows(says, PalisadeException.class, request);
+            assertEquals(says, PalisadeException.Kind.INVALID, refused.kind());
+            assertTrue(refused.getMessage(), refused.getMessage().contains(says));
+        });
+    }
+
+    @Test
+    public void eachFenceTakesItsOwnPart() throws Exception {
+        try (Lease both = client.locks("a", "b").acquire()) {
+            Presenter part = both.part("b");
+            assertEquals(both.token(), part.token());
+            assertEquals("b " + both.authority(), part.name() + " " + part.authority());
+            both.releasePart("b");
+            assertThrows(LeaseLostException.class, () -> both.part("b"));
+            for (ThrowingRunnable wrong : List.<ThrowingRunnable>of(() -> both.part("c"), () -> both.releasePart("c"))) {
+                assertEquals(PalisadeException.Kind.INVALID, assertThrows(PalisadeException.class, wrong).kind());
+            }
             both.check();
         }
     }

@@ -21,7 +21,7 @@ public final class Driver {
     /** Reads commands until the end of the input. */
     public static void main(String[] arguments) throws IOException {
         System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
-                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"list\", \"permits\", \"shared\", \"watch\"]}");
+                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"list\", \"permits\", \"sets\", \"shared\", \"watch\"]}");
         System.out.flush();
         Driver driver = new Driver();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -90,7 +90,11 @@ public final class Driver {
                 answer.put("took_ms", nowMs() - before);
             }
             case "remaining" -> remaining(lease(command), answer);
-            case "release" -> answer.put("result", lease(command).release().name().toLowerCase());
+            case "release" -> {
+                Lease held = lease(command);
+                String part = text(command, "lock");
+                answer.put("result", (part == null ? held.release() : held.releasePart(part)).name().toLowerCase());
+            }
             case "cancel" -> threads.get(number(command, "target")).interrupt();
             case "show" -> {
                 LockInfo shown = client.show(text(command, "lock"));
@@ -121,7 +125,11 @@ public final class Driver {
     }
 
     private void acquire(Map<String, Object> command, Map<String, Object> answer) throws InterruptedException {
-        LockRequest request = client.lock(text(command, "lock"))
+        List<String> names = new ArrayList<>(List.of(text(command, "lock")));
+        if (command.get("also") instanceof List<?> also) {
+            also.forEach(name -> names.add((String) name));
+        }
+        LockRequest request = client.locks(names.toArray(String[]::new))
                 .ttl(Duration.ofMillis(number(command, "ttl_ms")))
                 .waitUpTo(Duration.ofMillis(number(command, "wait_ms")));
         if (command.get("client_id") instanceof String id) {
