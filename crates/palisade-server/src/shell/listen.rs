@@ -20,7 +20,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _}
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -293,13 +293,15 @@ impl Lock {
         let mut path = socket.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
+        // Neither follows a link that somebody has put there, nor waits at a pipe.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         loop {
             let file = OpenOptions::new()
                 .write(true)
                 .create(true)
                 .truncate(false)
                 .mode(0o600)
-                .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+                .custom_flags(flags.bits().cast_signed())
                 .open(&path)?;
             match file.try_lock() {
                 Ok(()) => {}
