@@ -42,13 +42,16 @@ impl fmt::Display for Principal {
     }
 }
 
-/// What a caller shows. A token counts before a certificate.
+/// What a caller shows. A token counts before a certificate, and both before a uid: a token is shown on purpose, and every
+/// process has a uid.
 #[derive(Clone, Debug, Default)]
 pub struct Credential {
     /// A bearer token.
     pub token: Option<Token>,
     /// The names in a client certificate that TLS has checked.
     pub names: Arc<[Box<str>]>,
+    /// The uid of its process, by the word of the kernel: for a Unix socket.
+    pub uid: Option<u32>,
 }
 
 /// Whom a server knows, and what they may do.
@@ -58,6 +61,9 @@ pub struct Access {
     pub(crate) tokens: BTreeMap<Box<str>, (Secret, Principal)>,
     /// By a name in a certificate.
     pub(crate) certificates: BTreeMap<Box<str>, Principal>,
+    /// By the uid of a process of this machine. They are no names beside those of certificates: a CA could issue one for
+    /// "uid:0".
+    pub(crate) uids: BTreeMap<u32, Principal>,
     pub(crate) rules: BTreeMap<Principal, Vec<Rule>>,
     pub(crate) quotas: Quotas,
 }
@@ -82,6 +88,9 @@ pub enum Unknown {
     /// No name of the certificate is known.
     #[error("no principal has a certificate with the name {0}")]
     Certificate(Box<str>),
+    /// No principal has the uid.
+    #[error("no principal has the uid {0}, and no token was sent")]
+    Uid(u32),
 }
 
 /// No rule grants what was asked for.
@@ -111,15 +120,19 @@ impl Access {
             };
         }
         let mut names = credential.names.iter();
-        if let Some(principal) = names.find_map(|name| self.certificates.get(name)) {
+        let by_name = names.find_map(|name| self.certificates.get(name));
+        let by_uid = || credential.uid.and_then(|uid| self.uids.get(&uid));
+        if let Some(principal) = by_name.or_else(by_uid) {
             return Ok(principal.clone());
         }
-        let anonymous = self.rules.get_key_value(&Principal(ANONYMOUS.into()));
-        match (anonymous, credential.names.first()) {
-            (Some((anonymous, _)), _) => Ok(anonymous.clone()),
-            (None, Some(name)) => Err(Unknown::Certificate(name.clone())),
-            (None, None) => Err(Unknown::Nothing),
+        if let Some((anonymous, _)) = self.rules.get_key_value(&Principal(ANONYMOUS.into())) {
+            return Ok(anonymous.clone());
         }
+        Err(match (credential.names.first(), credential.uid) {
+            (Some(name), _) => Unknown::Certificate(name.clone()),
+            (None, Some(uid)) => Unknown::Uid(uid),
+            (None, None) => Unknown::Nothing,
+        })
     }
 
     /// Whether a principal may do this with a lock. Returns the prefix of the rule that grants it.
@@ -195,7 +208,8 @@ impl Access {
         let with_tokens = self.tokens.values().map(|(_, principal)| principal);
         let all = with_rules
             .chain(with_tokens)
-            .chain(self.certificates.values());
+            .chain(self.certificates.values())
+            .chain(self.uids.values());
         all.into_iter()
             .find(|principal| principal.name() == name)
             .cloned()

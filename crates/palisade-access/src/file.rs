@@ -6,6 +6,7 @@
 //! [[auth.principals]]
 //! name = "backup"
 //! certificates = ["spiffe://home/backup"]
+//! uids = [998]                      # of processes that connect to the Unix socket
 //!
 //! [[auth.rules]]
 //! principal = "backup"

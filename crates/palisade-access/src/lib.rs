@@ -1,7 +1,7 @@
 //! Who may do what at a lock server.
 //!
 //! ```text
-//!   file ─► Access ── identify(token │ certificate's names) ─► Principal ── decide(verb, lock) ─► yes │ no, and why
+//!   file ─► Access ── identify(token │ certificate's names │ uid) ─► Principal ── decide(verb, lock) ─► yes │ no, and why
 //! ```
 //!
 //! Rules only grant: what none grants is denied. A decision reads memory and nothing else; [`file`](mod@file) is the only

@@ -39,6 +39,8 @@ struct PrincipalEntry {
     name: String,
     #[serde(default)]
     certificates: Vec<String>,
+    #[serde(default)]
+    uids: Vec<i64>,
 }
 
 #[derive(Deserialize)]
@@ -75,7 +77,7 @@ struct QuotaEntry {
 
 /// The keys of each table.
 const KEYS: [(&str, &[&str]); 5] = [
-    ("principals", &["name", "certificates"]),
+    ("principals", &["name", "certificates", "uids"]),
     ("tokens", &["id", "principal", "sha256"]),
     ("revoked", &["id"]),
     ("rules", &["principal", "prefix", "verbs"]),
@@ -165,6 +167,15 @@ fn build(section: Section) -> Result<Access, Error> {
             if let Some(old) = old {
                 let why = format!(
                     "[[auth.principals]]: the certificate {name:?} is that of {old} and of {principal}"
+                );
+                return Err(Error(why));
+            }
+        }
+        for uid in entry.uids {
+            let uid = self::uid(uid)?;
+            if let Some(old) = access.uids.insert(uid, principal.clone()) {
+                let why = format!(
+                    "[[auth.principals]]: the uid {uid} is that of {old} and of {principal}"
                 );
                 return Err(Error(why));
             }
@@ -328,6 +339,24 @@ fn bounds(entry: &QuotaEntry, place: &str) -> Result<Bounds, Error> {
 
 /// Stands for each principal, or each address, without a quota of its own.
 const EACH: &str = "*";
+
+/// The uid that the kernel reports for every user whom it cannot name, such as those of another user namespace.
+const UNMAPPED: u32 = 65_534;
+
+fn uid(given: i64) -> Result<u32, Error> {
+    let uid = u32::try_from(given).ok().filter(|uid| *uid != u32::MAX);
+    match uid {
+        Some(UNMAPPED) => Err(Error(format!(
+            "[[auth.principals]]: uids: {UNMAPPED} is nobody in particular: the kernel reports it for every user that it \
+             cannot name, such as those of containers"
+        ))),
+        Some(uid) => Ok(uid),
+        None => Err(Error(format!(
+            "[[auth.principals]]: uids: {given} is no uid; one is in 0 ..= {}",
+            u32::MAX - 1
+        ))),
+    }
+}
 
 fn named(name: &str) -> Result<Principal, Error> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/@".contains(&byte);

@@ -173,6 +173,7 @@ fn a_caller_is_known_by_a_token_or_by_a_name_in_a_certificate() {
         access.identify(&Credential {
             token: token.map(|text| Token::parse(text).unwrap()),
             names: names.iter().map(|name| Box::from(*name)).collect(),
+            uid: None,
         })
     };
     let known = |who: Result<Principal, Unknown>| who.unwrap().name().to_owned();
@@ -198,6 +199,49 @@ fn a_caller_is_known_by_a_token_or_by_a_name_in_a_certificate() {
     assert_eq!(
         shows(None, &["x"]).unwrap_err(),
         Unknown::Certificate("x".into())
+    );
+}
+
+#[test]
+fn a_uid_is_an_identity_and_a_token_counts_before_it() {
+    let (text, token) = Token::make([7; 36]);
+    let access = access(&format!(
+        "{}\n[[auth.tokens]]\nid = \"{}\"\nprincipal = \"operator\"\nsha256 = \"{}\"\n",
+        FILE.replace(
+            "certificates = [",
+            "uids = [0, 998]\ncertificates = [\"uid:7\", "
+        ),
+        token.id(),
+        token.secret().stored()
+    ));
+    let shows = |token: Option<&str>, names: &[&str], uid| {
+        access.identify(&Credential {
+            token: token.map(|text| Token::parse(text).unwrap()),
+            names: names.iter().map(|name| Box::from(*name)).collect(),
+            uid,
+        })
+    };
+    for uid in [0, 998] {
+        assert_eq!(shows(None, &[], Some(uid)).unwrap().name(), "backup");
+    }
+    // The name of a certificate is not taken for a uid, nor a uid for a name.
+    assert_eq!(shows(None, &[], Some(7)).unwrap_err(), Unknown::Uid(7));
+    assert_eq!(
+        shows(None, &["uid:998"], None).unwrap_err(),
+        Unknown::Certificate("uid:998".into())
+    );
+    assert_eq!(
+        shows(Some(&text), &[], Some(998)).unwrap().name(),
+        "operator"
+    );
+    let wrong = text.replace(token.id(), "deadbeef");
+    assert!(
+        matches!(shows(Some(&wrong), &[], Some(998)), Err(Unknown::Token(_))),
+        "a wrong token is not helped by a uid"
+    );
+    assert_eq!(
+        Unknown::Uid(1000).to_string(),
+        "no principal has the uid 1000, and no token was sent"
     );
 }
 
@@ -274,6 +318,26 @@ fn a_file_with_a_mistake_is_refused_and_the_mistake_is_named() {
         (
             "[auth]\n[[auth.principals]]\nname = \"a\"\ncertificates = [\"c\"]\n[[auth.principals]]\nname = \"b\"\ncertificates = [\"c\"]\n",
             "that of a and of b",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\nuids = [1]\n[[auth.principals]]\nname = \"b\"\nuids = [1]\n",
+            "the uid 1 is that of a and of b",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\nuids = [-1]\n",
+            "-1 is no uid; one is in 0 ..= 4294967294",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\nuids = [4294967295]\n",
+            "no uid",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\nuids = [65534]\n",
+            "nobody in particular",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\nuid = [1]\n",
+            "is \"uids\" meant?",
         ),
         (
             "[auth]\n[[auth.principals]]\nname = \"a\"\n[[auth.tokens]]\nid = \"1\"\nprincipal = \"a\"\nsha256 = \"12\"\n",

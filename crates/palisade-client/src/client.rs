@@ -130,8 +130,8 @@ impl Client {
         })
     }
 
-    /// Connects to the authority at `url`: `palisade://host[:port]`, `http://host:port` or
-    /// `https://host:port` for a Palisade server (default port 7420 after `palisade://`), several of these with commas between them for a
+    /// Connects to the authority at `url`: `palisade://host[:port]`, `http://host:port`,
+    /// `https://host:port` or `unix:///path` for a Palisade server (default port 7420 after `palisade://`), several of these with commas between them for a
     /// cluster, or another system: see [`connect`](crate::connect()).
     ///
     /// # Errors

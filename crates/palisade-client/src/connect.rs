@@ -12,6 +12,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("palisade", "palisade"),
     ("http", "palisade"),
     ("https", "palisade"),
+    ("unix", "palisade"),
     ("etcd", "etcd"),
     ("zookeeper", "zookeeper"),
     ("redis", "redis"),
@@ -26,6 +27,7 @@ const KNOWN: &[(&str, &str)] = &[
 /// |---|---|---|
 /// | `palisade://host[:7420]`, `http://host:port` | a Palisade server | `palisade` |
 /// | `https://host:port` | the same with TLS, see [`Options`]'s `tls` | `palisade` |
+/// | `unix:///run/palisade.sock`, `unix:/run/palisade.sock` | one on this machine, at its Unix socket | `palisade` |
 /// | `http://a:7420,http://b:7420,http://c:7420` | a cluster of them, see the module `palisade` | `palisade` |
 /// | `etcd://host[:2379][,host…][/root]` | an etcd cluster | `etcd` |
 /// | `zookeeper://host[:2181][,host…][/root]` | a ZooKeeper ensemble | `zookeeper` |
@@ -42,7 +44,7 @@ pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService
     let _ = options;
     match scheme(url)? {
         #[cfg(feature = "palisade")]
-        "palisade" | "http" | "https" => Ok(Arc::new(
+        "palisade" | "http" | "https" | "unix" => Ok(Arc::new(
             crate::palisade::Palisade::connect_within(
                 url,
                 options.connections,
@@ -70,11 +72,14 @@ pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService
 }
 
 fn scheme(url: &str) -> Result<&str, Fault> {
+    if url.starts_with("unix:") {
+        return Ok("unix");
+    }
     match url.split_once("://") {
         Some((scheme, _)) => Ok(scheme),
         None => Err(Fault::invalid(format!(
-            "{:?} is not the address of an authority: a scheme is missing, as in palisade://host or \
-             http://host:port",
+            "{:?} is not the address of an authority: a scheme is missing, as in palisade://host, \
+             http://host:port or unix:///path",
             without_secrets(url)
         ))),
     }

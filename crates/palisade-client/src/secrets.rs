@@ -3,6 +3,9 @@
 /// The URL without its secrets, for printing: the part before an `@` and the part after a `?` are left out.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
+    if is_path(url) {
+        return url.to_owned();
+    }
     let scheme = scheme_of(url);
     let Some(pieces) = Pieces::of(url) else {
         return format!("{scheme}…");
@@ -17,6 +20,9 @@ pub fn without_secrets(url: &str) -> String {
 /// is left.
 #[must_use]
 pub fn without_password(url: &str) -> String {
+    if is_path(url) {
+        return url.to_owned();
+    }
     let scheme = scheme_of(url);
     let Some(pieces) = Pieces::of(url) else {
         return scheme.to_owned();
@@ -35,6 +41,11 @@ pub fn without_password(url: &str) -> String {
         kept.push_str(&settings.join("&"));
     }
     kept
+}
+
+/// Whether it names Unix sockets and nothing else: paths have neither users nor passwords.
+fn is_path(url: &str) -> bool {
+    url.starts_with("unix:") && !url.contains(",")
 }
 
 fn is_no_secret(setting: &str) -> bool {
@@ -99,6 +110,8 @@ mod tests {
                 "postgres://…@host/db?…",
             ),
             ("etcd://host:2379/root", "etcd://host:2379/root"),
+            ("unix:///run/p@1?.sock", "unix:///run/p@1?.sock"),
+            ("unix:/a,http://u:p@b", "unix:/a,http://…@b"),
             ("nonsense", "nonsense"),
             ("u:p@host", "…@host"),
             ("redis://:p?w@host/0", "redis://…"),
@@ -114,6 +127,7 @@ mod tests {
         for (url, kept) in [
             ("http://127.0.0.1:7420", "http://127.0.0.1:7420"),
             ("palisade://host", "palisade://host"),
+            ("unix:/run/p@1.sock", "unix:/run/p@1.sock"),
             ("etcd://a:2379,b:2379/root", "etcd://a:2379,b:2379/root"),
             ("zookeeper://[::1]:2181/root", "zookeeper://[::1]:2181/root"),
             ("redlock://a,b,c", "redlock://a,b,c"),

@@ -1,16 +1,19 @@
-//! A connector for HTTP clients: TLS for `https`, a bare connection for `http`.
+//! A connector for HTTP clients: TLS for `https`, a bare connection for `http` or to a Unix socket.
 
 use std::future::Future;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Uri;
 use hyper::rt;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::sleep;
 use tower_service::Service;
 
 use crate::explain;
@@ -21,6 +24,8 @@ use crate::{Client, Stream};
 pub struct Connector {
     http: HttpConnector,
     tls: Option<Client>,
+    /// Where it connects instead, whatever the URI says.
+    socket: Option<PathBuf>,
 }
 
 impl Connector {
@@ -28,7 +33,20 @@ impl Connector {
     #[must_use]
     pub fn new(mut http: HttpConnector, tls: Option<Client>) -> Connector {
         http.enforce_http(false);
-        Connector { http, tls }
+        Connector {
+            http,
+            tls,
+            socket: None,
+        }
+    }
+
+    /// Connects to this Unix socket, whatever the URI says.
+    #[must_use]
+    pub fn to_socket(path: &Path) -> Connector {
+        Connector {
+            socket: Some(path.to_owned()),
+            ..Connector::new(HttpConnector::new(), None)
+        }
     }
 }
 
@@ -39,7 +57,28 @@ pub enum Io {
     Plain(TcpStream),
     /// With.
     Tls(Box<Stream<TcpStream>>),
+    /// A Unix socket, which needs none.
+    Unix(UnixStream),
 }
+
+impl Io {
+    /// Connects to a Unix socket. If many others are just connecting there, it waits for its turn; bound the time.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    pub async fn to_socket(path: &Path) -> io::Result<Io> {
+        loop {
+            match UnixStream::connect(path).await {
+                // Unlike TCP, the kernel does not wait while the server's queue is full.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(AGAIN).await,
+                connected => return connected.map(Io::Unix),
+            }
+        }
+    }
+}
+
+/// The pause before it is tried again to connect.
+const AGAIN: Duration = Duration::from_millis(5);
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Io>;
@@ -51,6 +90,9 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
+        if let Some(path) = self.socket.clone() {
+            return Box::pin(async move { Ok(TokioIo::new(Io::to_socket(&path).await?)) });
+        }
         let https = uri.scheme_str() == Some("https");
         let host = uri.host().unwrap_or_default().to_owned();
         let tls = self.tls.clone();
@@ -71,7 +113,7 @@ impl Service<Uri> for Connector {
 impl Connection for Io {
     fn connected(&self) -> Connected {
         match self {
-            Io::Plain(_) => Connected::new(),
+            Io::Plain(_) | Io::Unix(_) => Connected::new(),
             Io::Tls(stream) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
                 Connected::new().negotiated_h2()
             }
@@ -88,6 +130,7 @@ impl AsyncRead for Io {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Io::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Io::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
             Io::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
@@ -101,6 +144,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Io::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Io::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
             Io::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
@@ -108,6 +152,7 @@ impl AsyncWrite for Io {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Io::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Io::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Io::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
@@ -115,6 +160,7 @@ impl AsyncWrite for Io {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Io::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Io::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Io::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }

@@ -1,5 +1,6 @@
 //! Asks the nodes of a cluster about it, over HTTP.
 
+use std::path::Path;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -84,7 +85,9 @@ impl Nodes {
         for url in &self.urls {
             match self.view_of(url).await {
                 Ok(view) => {
+                    // A node knows nothing of the Unix sockets of this machine.
                     if let Some(leader) = &view.leader_url
+                        && !leader.starts_with("unix:")
                         && let Ok(view) = self.view_of(leader).await
                     {
                         return Ok(view);
@@ -140,7 +143,17 @@ impl Nodes {
         body: Option<Bytes>,
     ) -> Result<T, Error> {
         let unreachable = |why: String| Error::Unreachable(format!("{url}: {why}"));
-        let uri: Uri = format!("{}{path}", url.trim_end_matches('/'))
+        let socket = url.strip_prefix("unix:");
+        let (client, origin) = match socket {
+            Some(path) => {
+                let path = Path::new(path.strip_prefix("//").unwrap_or(path));
+                let connector = Connector::to_socket(path);
+                let client = Client::builder(TokioExecutor::new()).build(connector);
+                (client, "http://localhost")
+            }
+            None => (self.client.clone(), url.trim_end_matches('/')),
+        };
+        let uri: Uri = format!("{origin}{path}")
             .parse()
             .map_err(|_| unreachable("not a URL; write http://host:7420".to_owned()))?;
         // A token goes only where nobody on the way can read it.
@@ -163,7 +176,7 @@ impl Nodes {
             .body(Body::from(body.unwrap_or_default()))
             .map_err(|error| unreachable(error.to_string()))?;
         let answered = async {
-            let answer = self.client.request(request).await;
+            let answer = client.request(request).await;
             let answer = answer.map_err(|error| match error.is_connect() {
                 true => not_connected(&error),
                 false => error.to_string(),

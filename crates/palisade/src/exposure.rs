@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use palisade_server::shell;
+use palisade_server::shell::{self, Listen};
 
 /// Creates a server's directory, accessible to its owner only, unless it exists.
 ///
@@ -30,6 +30,18 @@ pub(crate) fn scheme(network: &shell::Settings) -> &'static str {
     match network.tls {
         Some(_) => "https",
         None => "http",
+    }
+}
+
+/// The URLs for clients, in the order of the addresses.
+pub(crate) fn urls(at: &[Listen], scheme: &str) -> Vec<String> {
+    at.iter().map(|at| at.url(scheme)).collect()
+}
+
+/// Warns of addresses of --listen as [`warn_of_address`] does. The mode of a Unix socket says who reaches it.
+pub(crate) fn warn_of_addresses(listen: &[Listen], scheme: &str, anybody: &str) {
+    for at in listen.iter().filter_map(Listen::tcp) {
+        warn_of_address("--listen", at, scheme, anybody);
     }
 }
 

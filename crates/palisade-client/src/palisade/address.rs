@@ -1,6 +1,7 @@
 //! The address of an authority, parsed from its URL.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::Uri;
@@ -14,16 +15,21 @@ const PORT: u16 = 7420;
 /// The most addresses of one authority: a cluster has three or five nodes.
 const MOST: usize = 16;
 
+/// The longest path of a Unix socket: the kernel has 108 bytes for it, with a zero at the end.
+const SOCKET_BYTES: usize = 107;
+
 /// After this much silence the client sends a ping to the peer, and waits as long again for the answer: a
 /// connection that died silently must not cost a lease of ordinary length.
 const PING: Duration = Duration::from_secs(3);
 
-/// The address of a server: a host (IPv6 in brackets) and a port. Two are equal if both are spelled alike.
+/// The address of a server: a host (IPv6 in brackets) and a port, or a Unix socket. Two are equal if both are spelled alike.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     place: String,
     host: String,
     secure: bool,
+    /// The path of a Unix socket.
+    socket: Option<PathBuf>,
     endpoint: Endpoint,
 }
 
@@ -33,7 +39,7 @@ impl Address {
     pub(super) fn list(urls: &str) -> Result<Vec<Address>, Fault> {
         let (mut all, mut scheme) = (Vec::<Address>::new(), "");
         for url in urls.split(',').map(str::trim) {
-            let address = match url.split_once("://") {
+            let address = match split(url) {
                 Some((named, _)) => {
                     scheme = named;
                     Address::parse(url)?
@@ -52,6 +58,11 @@ impl Address {
             )));
         }
         if all.iter().any(Address::is_secure) && !all.iter().all(Address::is_secure) {
+            if all.iter().any(|address| address.socket.is_some()) {
+                return Err(Fault::invalid(
+                    "one of the addresses has https://, and a Unix socket has no TLS: give addresses of one kind",
+                ));
+            }
             return Err(Fault::invalid(
                 "some of the addresses have https:// and others have not; write it for all of them",
             ));
@@ -61,11 +72,20 @@ impl Address {
 
     /// Parses a URL.
     pub(super) fn parse(url: &str) -> Result<Address, Fault> {
-        let (host, port) = host_and_port(url)?;
-        let place = format!("{host}:{port}");
+        let socket = socket(url)?;
+        let (host, place) = match &socket {
+            // What HTTP has in place of a host there.
+            Some(path) => ("localhost".to_owned(), format!("unix://{}", path.display())),
+            None => {
+                let (host, port) = host_and_port(url)?;
+                let place = format!("{host}:{port}");
+                (host, place)
+            }
+        };
         let secure = url.starts_with("https://");
         let scheme = if secure { "https" } else { "http" };
-        let endpoint = Endpoint::from_shared(format!("{scheme}://{place}"))
+        let origin = if socket.is_some() { &host } else { &place };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{origin}"))
             .map_err(|error| wrong(url, &error.to_string()))?;
         let endpoint = endpoint
             .tcp_nodelay(true)
@@ -76,8 +96,14 @@ impl Address {
             place,
             host,
             secure,
+            socket,
             endpoint,
         })
+    }
+
+    /// The path of its Unix socket, if it is one.
+    pub(super) fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
     }
 
     /// Its host, which a certificate must contain.
@@ -117,6 +143,33 @@ impl fmt::Display for Address {
     }
 }
 
+/// The scheme of a URL and the rest. A Unix socket's may be without `//`.
+fn split(url: &str) -> Option<(&str, &str)> {
+    url.strip_prefix("unix:")
+        .map(|rest| ("unix", rest))
+        .or_else(|| url.split_once("://"))
+}
+
+/// The path in `unix:///run/palisade.sock` or `unix:/run/palisade.sock`; `None` for another scheme.
+fn socket(url: &str) -> Result<Option<PathBuf>, Fault> {
+    let Some(path) = url.strip_prefix("unix:") else {
+        return Ok(None);
+    };
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if !path.starts_with('/') {
+        let why = "the path of a Unix socket is absolute: unix:///run/palisade.sock";
+        return Err(wrong(url, why));
+    }
+    if path.len() > SOCKET_BYTES {
+        let bytes = path.len();
+        let why = format!(
+            "its path has {bytes} bytes, and that of a Unix socket has at most {SOCKET_BYTES}"
+        );
+        return Err(wrong(url, &why));
+    }
+    Ok(Some(path.into()))
+}
+
 fn host_and_port(url: &str) -> Result<(String, u16), Fault> {
     let uri: Uri = url
         .parse()
@@ -134,7 +187,7 @@ fn host_and_port(url: &str) -> Result<(String, u16), Fault> {
         None => {
             return Err(wrong(
                 url,
-                "a scheme is missing: palisade://host, http://host:port or https://host:port",
+                "a scheme is missing: palisade://host, http://host:port, https://host:port or unix:///path",
             ));
         }
     };
@@ -191,6 +244,34 @@ mod tests {
                 (host.to_owned(), port),
                 "{url}"
             );
+        }
+    }
+
+    #[test]
+    fn a_unix_socket_is_an_absolute_path_with_or_without_slashes() {
+        for url in ["unix:///run/p@1?.sock", "unix:/run/p@1?.sock"] {
+            let address = Address::parse(url).unwrap();
+            assert_eq!(address.socket(), Some(Path::new("/run/p@1?.sock")), "{url}");
+            assert_eq!(address.to_string(), "unix:///run/p@1?.sock");
+            assert!(address.keeps_secrets() && !address.is_secure());
+        }
+        assert_eq!(Address::parse("http://a").unwrap().socket(), None);
+        let list = Address::list("unix:/a,/b,http://c:1,d:2").unwrap();
+        let list: Vec<_> = list.iter().map(Address::to_string).collect();
+        assert_eq!(list, ["unix:///a", "unix:///b", "c:1", "d:2"]);
+        let long = format!("unix:/{}", "s".repeat(107));
+        for (url, reason) in [
+            ("unix://run/s", "absolute"),
+            ("unix:s", "absolute"),
+            ("unix:", "absolute"),
+            (
+                &*long,
+                "108 bytes, and that of a Unix socket has at most 107",
+            ),
+            ("unix:/a,https://b", "has no TLS"),
+        ] {
+            let message = Address::list(url).unwrap_err().to_string();
+            assert!(message.contains(reason), "{url}: {message}");
         }
     }
 

@@ -10,6 +10,9 @@
 //! There is no timer and no task for each operation: a frame leaves as soon as the connection can take it,
 //! and carries everything queued by then. Watching uses gRPC.
 //!
+//! `unix:///run/palisade.sock` is a server on this machine, at its Unix socket. The server knows the uid of the client; a
+//! token counts before it. Such an address has no TLS.
+//!
 //! # A cluster
 //!
 //! `http://a:7420,http://b:7420,http://c:7420` names the nodes of one authority. The connections are to the node that

@@ -106,6 +106,14 @@ impl Nodes {
         given: Vec<Address>,
         (files, token): (&ClientFiles, Option<&BearerToken>),
     ) -> Result<Nodes, Fault> {
+        if (files.ca.is_some() || files.own.is_some())
+            && let Some(socket) = given.iter().find(|address| address.socket().is_some())
+        {
+            return Err(Fault::invalid(format!(
+                "{socket} has no TLS, so no certificate is shown or checked there: the server knows the client's uid; \
+                 leave the certificates out"
+            )));
+        }
         if token.is_some()
             && let Some(open) = given.iter().find(|address| !address.keeps_secrets())
         {
@@ -126,11 +134,12 @@ impl Nodes {
     }
 
     /// The address of a leader that a node named. With TLS, one without TLS is not followed: nobody proves there who the
-    /// server is.
+    /// server is. Nor is a Unix socket: it would be one of this machine, of which the node knows nothing.
     fn named(&self, url: &str) -> Option<Address> {
         let address = Address::parse(url).ok()?;
         let shown = self.token.is_none() || address.keeps_secrets();
-        (shown && address.is_secure() == self.tls.is_some()).then_some(address)
+        let fits = shown && address.is_secure() == self.tls.is_some();
+        (fits && address.socket().is_none()).then_some(address)
     }
 
     /// Whether there is another node to turn to.
@@ -247,17 +256,15 @@ impl Nodes {
         };
         let at = |fault: Fault| Failed::Fault(fault.at(address));
         let open = async {
-            let stream = timeout(connect, TcpStream::connect(address.to_string())).await;
+            let stream = timeout(connect, connect_to(address)).await;
             let stream = stream.map_err(|_| late(connect))?;
             let stream = stream.map_err(|error| at(Fault::unreachable(error)))?;
-            // Frames are small; waiting to fill a segment would cost 40 ms each.
-            let _ = stream.set_nodelay(true);
-            let stream = match &self.tls {
-                None => Io::Plain(stream),
-                Some(tls) => {
+            let stream = match (&self.tls, stream) {
+                (Some(tls), Io::Plain(stream)) => {
                     let stream = tls.connect(address.host(), stream).await;
                     Io::Tls(Box::new(stream.map_err(|error| at(no_handshake(&error)))?))
                 }
+                (_, stream) => stream,
             };
             let mut connection = Connection::new(stream, ping, self.token.as_ref());
             let status = pb::request::Operation::Status(pb::StatusRequest {});
@@ -278,8 +285,11 @@ impl Nodes {
         self.token.as_ref()
     }
 
-    /// Opens connections for gRPC.
-    pub(super) fn connector(&self) -> Connector {
+    /// Opens connections to a node for gRPC.
+    pub(super) fn connector(&self, to: &Address) -> Connector {
+        if let Some(path) = to.socket() {
+            return Connector::to_socket(path);
+        }
         let mut http = HttpConnector::new();
         http.set_nodelay(true);
         http.set_connect_timeout(Some(self.connect_timeout()));
@@ -334,6 +344,17 @@ impl Search {
             Fault::unavailable(reasons)
         }
     }
+}
+
+/// Opens a connection, still without TLS.
+async fn connect_to(address: &Address) -> io::Result<Io> {
+    if let Some(path) = address.socket() {
+        return Io::to_socket(path).await;
+    }
+    let stream = TcpStream::connect(address.to_string()).await?;
+    // Frames are small; waiting to fill a segment would cost 40 ms each.
+    let _ = stream.set_nodelay(true);
+    Ok(Io::Plain(stream))
 }
 
 /// Why there is no session with TLS.
@@ -448,6 +469,25 @@ mod tests {
         // Controls: with TLS, and where there was none from the start.
         assert!(secure.named("https://b:1").is_some());
         assert!(nodes("http://a:1").named("http://b:1").is_some());
+    }
+
+    #[test]
+    fn a_unix_socket_is_given_and_never_followed() {
+        fn local(files: &ClientFiles) -> Result<Nodes, Fault> {
+            let token = BearerToken::new("pal_x").unwrap();
+            Nodes::new(Address::list("unix:/run/s").unwrap(), (files, Some(&token)))
+        }
+        let nodes = local(&ClientFiles::default()).unwrap();
+        assert_eq!(nodes.named("unix:///run/docker.sock"), None);
+        // Controls: a port of this machine is followed, and other addresses not with a token.
+        assert!(nodes.named("http://127.0.0.1:1").is_some());
+        assert_eq!(nodes.named("http://10.0.0.1:1"), None);
+        let ca = Some("ca.pem".into());
+        let own = Some(("c.pem".into(), "c.key".into()));
+        for files in [ClientFiles { ca, own: None }, ClientFiles { ca: None, own }] {
+            let refused = local(&files).err().unwrap().to_string();
+            assert!(refused.contains("unix:///run/s has no TLS"), "{refused}");
+        }
     }
 
     #[test]

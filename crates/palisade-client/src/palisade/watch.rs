@@ -43,7 +43,9 @@ async fn open_at(
 ) -> Result<Events, Fault> {
     let endpoint = address.endpoint().clone();
     let endpoint = endpoint.connect_timeout(nodes.connect_timeout());
-    let channel = endpoint.connect_with_connector(nodes.connector()).await;
+    let channel = endpoint
+        .connect_with_connector(nodes.connector(address))
+        .await;
     let channel = channel.map_err(|error| Fault::unreachable(wire::causes(&error)))?;
     let mut locks = LocksClient::new(channel);
     // Revisions of two authorities must not be mixed. A node that follows asks the leader, so one that is cut off from

@@ -1,10 +1,10 @@
 //! The gate: who is asking, and whether they may. Nothing reaches the pipeline without passing it.
 //!
 //! ```text
-//!   certificate, token ─► identify ─► Who ─┬─► permit(request) ─► Permitted ─► Pipeline::call, Session::submit
-//!                                          ├─► observe_all()   ─► ObservedAll ─► metrics
-//!                                          ├─► observe(prefix) ─► Observed  ─► watch
-//!                                          └─► administer()    ─► Administered ─► changes of the cluster
+//!   token, certificate, uid ─► identify ─► Who ─┬─► permit(request) ─► Permitted ─► Pipeline::call, Session::submit
+//!                                               ├─► observe_all()   ─► ObservedAll ─► metrics
+//!                                               ├─► observe(prefix) ─► Observed  ─► watch
+//!                                               └─► administer()    ─► Administered ─► changes of the cluster
 //! ```
 //!
 //! `Permitted`, `ObservedAll`, `Observed` and `Administered` are made here only, and what they are needed for takes nothing else, so a
@@ -200,9 +200,9 @@ impl Gate {
         }
     }
 
-    /// Who opens a session, by its certificate or the text of its token.
+    /// Who opens a session, by the text of its token, its certificate or its uid.
     pub(super) fn identify(&self, peer: &Peer, token: Option<&str>) -> Result<Who, Refusal> {
-        let settled = self.settle(&peer.caller, Some(peer.address.ip()), token);
+        let settled = self.settle(&peer.caller, peer.origin.ip(), token);
         settled.inspect_err(|refusal| denied(&self.audit, None, refusal))
     }
 
@@ -218,11 +218,12 @@ impl Gate {
         };
         let token = token.map(Token::parse).transpose();
         let token = token.map_err(|bad| unauthenticated(&bad))?;
-        let names = match caller {
-            Caller::Anonymous => Arc::default(),
-            Caller::Certificate(names) => Arc::clone(names),
+        let (names, uid) = match caller {
+            Caller::Anonymous => (Arc::default(), None),
+            Caller::Certificate(names) => (Arc::clone(names), None),
+            Caller::Uid(uid) => (Arc::default(), Some(*uid)),
         };
-        let credential = Credential { token, names };
+        let credential = Credential { token, names, uid };
         let access = rules.current();
         let principal = access.identify(&credential);
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
@@ -606,13 +607,13 @@ pub(super) async fn identify(
 ) -> Response {
     let peer = request.extensions().get::<Peer>();
     let caller = match peer {
-        // The certificate is that of the node that forwards; the request is its caller's.
+        // A certificate is that of the node that forwards; the request is its caller's.
         Some(peer) if !request.headers().contains_key(FORWARDED) => peer.caller.clone(),
         _ => Caller::Anonymous,
     };
     let identified = match bearer(request.headers()) {
         Ok(token) => {
-            let address = peer.map(|peer| peer.address.ip());
+            let address = peer.and_then(|peer| peer.origin.ip());
             app.gate.settle(&caller, address, token)
         }
         Err(refusal) => Err(refusal),

@@ -8,7 +8,6 @@ use axum::middleware::from_fn_with_state;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use palisade_proto::{Code, frames};
-use tokio::net::TcpListener;
 
 use super::app::App;
 use super::cluster::Cluster;
@@ -18,7 +17,7 @@ use super::sequencer::KeyFileError;
 use super::settings::{OutOfRange, Settings};
 use super::{gate, grpc, http as json, session};
 use crate::pipeline::{Handle, Stopped};
-use crate::shell::{self, Exchange, Peer, Service, Shell, Transport};
+use crate::shell::{self, Exchange, Listeners, Peer, Service, Shell, Transport};
 
 /// Why a server ended without being asked to.
 #[derive(Debug, thiserror::Error)]
@@ -54,21 +53,21 @@ pub enum ServeError {
     Descriptor(String),
 }
 
-/// Serves gRPC, HTTP and plain sessions on `listener` until `shutdown` completes or the pipeline stops.
+/// Serves gRPC, HTTP and plain sessions on `listeners` until `shutdown` completes or the pipeline stops.
 ///
-/// Then the port is closed, requests in flight finish (waits in a queue, watches and sessions end at once), and the
+/// Then the ports are closed, requests in flight finish (waits in a queue, watches and sessions end at once), and the
 /// rest is cut after [`shell::Settings::drain_timeout`]. This does not stop the pipeline.
 ///
 /// # Errors
 /// [`ServeError::LogFailed`] if the pipeline stopped because its log failed; the others occur before anything is
 /// served.
 pub async fn serve(
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     handle: Handle,
     settings: Settings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    serve_member(listener, handle, None, settings, shutdown).await
+    serve_member(listeners, handle, None, settings, shutdown).await
 }
 
 /// As [`serve`], for a member of a cluster.
@@ -76,7 +75,7 @@ pub async fn serve(
 /// # Errors
 /// As [`serve`].
 pub async fn serve_member(
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     handle: Handle,
     cluster: Option<Arc<dyn Cluster>>,
     settings: Settings,
@@ -96,7 +95,7 @@ pub async fn serve_member(
         }
         health.not_serving().await;
     };
-    let serving = shell.serve(listener, Arc::clone(&app), router, shutdown);
+    let serving = shell.serve(listeners, Arc::clone(&app), router, shutdown);
     let reloading = app.gate.keep_reloading(std::future::pending());
     tokio::select! {
         _ = serving => {}

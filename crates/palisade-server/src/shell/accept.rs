@@ -2,20 +2,21 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::connection::Port;
+use super::listen::Accepted;
 use super::slots::{NoSlot, Slots};
 use super::tls::Handshakes;
-use super::{Caller, Error, Meters, Peer, Phase, Service, Settings, descriptors, socket};
+use super::{
+    Error, Listeners, Meters, Origin, Peer, Phase, Service, Settings, descriptors, socket,
+};
 
 /// A port's bounds, ready to serve.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Shell {
 
     /// Logs that a connection was refused: the first, the second, the fourth and so on, so that a flood does not fill
     /// the log.
-    fn say_refused(&self, full: NoSlot, from: SocketAddr) {
+    fn say_refused(&self, full: NoSlot, from: Origin) {
         let refused = self.meters.refused.load(Relaxed);
         if !refused.is_power_of_two() {
             return;
@@ -79,22 +80,24 @@ impl Shell {
             NoSlot::Address(most) => (most, "--connections-per-address"),
         };
         tracing::warn!(
-            from = %from.ip(),
+            %from,
             refused,
             "a connection was refused: {most} are open, the most that {flag} allows"
         );
     }
 
-    /// Serves until `shutdown`. Then the port is closed, requests in flight finish, and the rest is cut after
+    /// Serves until `shutdown`. Then the ports are closed, requests in flight finish, and the rest is cut after
     /// [`Settings::drain_timeout`]. Returns whether everything finished without a cut.
     pub async fn serve<S: Service>(
         self,
-        listener: TcpListener,
+        listeners: impl Into<Listeners>,
         service: Arc<S>,
         router: Router,
         shutdown: impl Future<Output = ()>,
     ) -> bool {
-        if let Err(error) = socket::bound_unread(&listener, self.settings.unread_bytes) {
+        let listeners = listeners.into();
+        let unread_bytes = self.settings.unread_bytes;
+        if let Err(error) = listeners.bound_unread(unread_bytes) {
             tracing::warn!(%error, "cannot bound what peers leave unread; only the system's own limit applies");
         }
         let reloading = self.handshakes.clone().map(|handshakes| {
@@ -107,31 +110,33 @@ impl Shell {
         let settings = self.settings.clone();
         let port = Arc::new(Port::new(service, router, settings, meters, phase));
         let mut shutdown = pin!(shutdown);
-        let mut failing = false;
+        let (mut failing, mut turn) = (false, 0);
         loop {
             let accepted = tokio::select! {
                 () = &mut shutdown => break,
-                accepted = listener.accept() => accepted,
+                accepted = listeners.accept(&mut turn) => accepted,
             };
             match accepted {
-                Ok((stream, address)) => {
-                    let slot = self.slots.take(address.ip());
+                Ok((stream, origin)) => {
+                    let slot = self.slots.take(origin);
                     match &slot {
                         Ok(_) => failing = false,
-                        Err(full) => self.say_refused(*full, address),
+                        Err(full) => self.say_refused(*full, origin),
                     }
                     // Without a slot it is closed at once: that client tries elsewhere, while one that hangs in the
                     // backlog does not.
                     if let Ok(slot) = slot
-                        && ready(&stream, peer_timeout)
+                        && ready(&stream, peer_timeout, unread_bytes)
                     {
-                        let caller = Caller::Anonymous;
-                        let (port, peer) = (Arc::clone(&port), Peer { address, caller });
+                        let (port, peer) = (Arc::clone(&port), Peer::new(origin));
                         let handshakes = self.handshakes.clone();
                         tokio::spawn(async move {
-                            match handshakes {
-                                None => port.serve(stream, peer).await,
-                                Some(handshakes) => port.serve_tls(handshakes, stream, peer).await,
+                            match (stream, handshakes) {
+                                (Accepted::Unix(stream), _) => port.serve(stream, peer).await,
+                                (Accepted::Tcp(stream), None) => port.serve(stream, peer).await,
+                                (Accepted::Tcp(stream), Some(handshakes)) => {
+                                    port.serve_tls(handshakes, stream, peer).await;
+                                }
                             }
                             drop(slot);
                         });
@@ -140,7 +145,7 @@ impl Shell {
                 Err(error) => pause(&error, &mut failing).await,
             }
         }
-        drop(listener);
+        drop(listeners);
         drop(port);
         if let Some(reloading) = reloading {
             reloading.abort();
@@ -157,8 +162,12 @@ impl Shell {
 }
 
 /// Configures a socket; `false` if its peer is already gone.
-fn ready(stream: &TcpStream, peer_timeout: Duration) -> bool {
-    socket::prepare(stream, peer_timeout)
+fn ready(stream: &Accepted, peer_timeout: Duration, unread_bytes: usize) -> bool {
+    let prepared = match stream {
+        Accepted::Tcp(stream) => socket::prepare(stream, peer_timeout),
+        Accepted::Unix(stream) => socket::bound_unread(stream, unread_bytes),
+    };
+    prepared
         .inspect_err(|error| tracing::debug!(%error, "a connection was gone before it was served"))
         .is_ok()
 }
@@ -176,4 +185,25 @@ async fn pause(error: &io::Error, failing: &mut bool) {
         tracing::warn!(%error, "no connection can be accepted; trying again every 50 ms");
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::sockopt::socket_send_buffer_size;
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn unread_bytes_are_bounded_on_a_unix_socket_too() {
+        let (stream, _peer) = UnixStream::pair().unwrap();
+        let usual = socket_send_buffer_size(&stream).unwrap();
+        let stream = Accepted::Unix(stream);
+        assert!(ready(&stream, Duration::from_secs(25), 20_000));
+        let Accepted::Unix(stream) = stream else {
+            return;
+        };
+        let most = socket_send_buffer_size(&stream).unwrap();
+        assert!((20_000..=40_000).contains(&most), "{most}, {usual} before");
+    }
 }

@@ -33,7 +33,7 @@ use super::body::{Arriving, BodyError};
 use super::budget::Budget;
 use super::hosts::Names;
 use super::tls::{Handshakes, Opened, farewell};
-use super::{Caller, Exchange, Meters, Peer, Phase, Service, Settings, Transport};
+use super::{Caller, Exchange, Meters, Origin, Peer, Phase, Service, Settings, Transport};
 
 /// The state that all connections of a port share.
 pub(super) struct Port<S> {
@@ -96,7 +96,7 @@ impl<S: Service> Port<S> {
     ) {
         let mut phase = self.phase.clone();
         let opened = tokio::select! {
-            opened = handshakes.open(stream, peer.address) => opened,
+            opened = handshakes.open(stream, peer.origin) => opened,
             // An error means that the server is gone.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
         };
@@ -170,14 +170,14 @@ impl<S: Service> Port<S> {
                     activity.is_quiet();
                 }
                 _ = stillness.tick(), if draining => if activity.is_quiet() {
-                    tracing::debug!(peer = %peer.address, "connection cut: its peer did not close it");
+                    tracing::debug!(peer = %peer.origin, "connection cut: its peer did not close it");
                     return;
                 },
                 _ = check.tick() => match overdue.check(&activity) {
                     Verdict::Fine => {}
                     Verdict::Idle => connection.as_mut().graceful_shutdown(),
                     Verdict::Slow(why) => {
-                        tracing::debug!(peer = %peer.address, "connection cut: {why} in time");
+                        tracing::debug!(peer = %peer.origin, "connection cut: {why} in time");
                         return;
                     }
                 }
@@ -197,7 +197,7 @@ impl<S: Service> Port<S> {
         let exchange = self.service.exchange(&head);
         let seen = tracing::enabled!(tracing::Level::DEBUG)
             .then(|| (head.method.clone(), head.uri.path().to_owned()));
-        let response = match self.admit(&head, exchange) {
+        let response = match self.admit(&head, exchange, peer.origin) {
             Ok(()) => {
                 head.extensions.insert(peer);
                 let body = Arriving::new(body, exchange, &self.settings, budget.charge());
@@ -214,8 +214,11 @@ impl<S: Service> Port<S> {
     }
 
     /// Whether the handler may answer the request; otherwise the refusal.
-    fn admit(&self, head: &Parts, exchange: Exchange) -> Result<(), (Code, String)> {
-        self.names.check(head)?;
+    fn admit(&self, head: &Parts, exchange: Exchange, from: Origin) -> Result<(), (Code, String)> {
+        // A browser cannot connect to a Unix socket, so no web page can point a name there.
+        if let Origin::Address(_) = from {
+            self.names.check(head)?;
+        }
         let declared = head.headers.get(CONTENT_LENGTH);
         let declared = declared.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
         let most = self.settings.body_bytes;

@@ -3,7 +3,7 @@
 //! ```text
 //!           ┌─ Shell::serve ─┐   ┌──────────── connection ────────────┐
 //!  TCP ───► │ accept     tls │──►│ first byte ─► HTTP/1.1 or HTTP/2    │
-//!           │ total and per  │   │   │ head time-out, idle time-out    │
+//!  Unix ──► │ total and per  │   │   │ head time-out, idle time-out    │
 //!           │ address, within│   │   │ host: Host, :authority, Origin  │──► Router
 //!           │ the descriptors│   │   │ body: bytes, time, budget       │
 //!           │ keep-alive     │   │   │ answer: time, budget            │
@@ -15,6 +15,10 @@
 //! The lock server, the store and the gateway are a [`Service`] each and bring a router; nothing here knows their
 //! answers. A connection runs over any [`Transport`]: with [`Settings::tls`] that is TLS, and no handler sees a
 //! difference.
+//!
+//! A Unix socket ([`Listen`]) has the same bounds, and lacks what is about a network: TLS, because nobody is between the two
+//! processes; keep-alive and user time-out, because the kernel closes the connections of a process that is gone; and the
+//! check of host names, because no browser can connect.
 
 mod accept;
 mod activity;
@@ -25,6 +29,7 @@ mod connection;
 mod descriptors;
 mod headers;
 mod hosts;
+mod listen;
 mod service;
 mod settings;
 mod slots;
@@ -35,7 +40,8 @@ pub use accept::Shell;
 pub use body::{BodyError, read};
 pub use headers::remove_hop_by_hop;
 pub use hosts::Hosts;
-pub use service::{Caller, Exchange, Peer, Service, Transport, refusal};
+pub use listen::{BindError, Listen, Listeners};
+pub use service::{Caller, Exchange, Origin, Peer, Service, Transport, refusal};
 pub use settings::{OutOfRange, Settings};
 pub use socket::prepare;
 pub use tls::keep_reloading;

@@ -1,8 +1,9 @@
 //! What a shell serves, over which transport, and to whom.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
@@ -14,7 +15,7 @@ use palisade_proto::Code;
 use palisade_proto::codes::Row;
 use palisade_proto::json::{ErrorBody, ErrorReply};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 /// The part of a port that answers, besides its router.
 pub trait Service: Send + Sync + 'static {
@@ -62,7 +63,7 @@ pub enum Exchange {
     Proxied,
 }
 
-/// The carrier of a connection: a TCP socket, or TLS on top of one.
+/// The carrier of a connection: a TCP socket, TLS on top of one, or a Unix socket.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// Whether [`detach`](Transport::detach) can succeed. Encrypting is work for other threads than the pipeline's, so a
     /// connection with TLS stays where it is.
@@ -86,6 +87,15 @@ impl Transport for TcpStream {
     }
 }
 
+impl Transport for UnixStream {
+    const MOVES: bool = true;
+
+    fn detach(self) -> io::Result<impl FnOnce() -> io::Result<UnixStream> + Send + 'static> {
+        let stream = self.into_std()?;
+        Ok(move || UnixStream::from_std(stream))
+    }
+}
+
 impl Transport for palisade_tls::Accepted<TcpStream> {
     const MOVES: bool = false;
 
@@ -98,10 +108,51 @@ impl Transport for palisade_tls::Accepted<TcpStream> {
 /// The other end of a connection. Every request carries it among its extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address.
-    pub address: SocketAddr,
+    /// Where it is.
+    pub origin: Origin,
     /// Its identity.
     pub caller: Caller,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// The network.
+    Address(SocketAddr),
+    /// A process of this machine, over a Unix socket. This is its effective uid when it connected, by the word of the
+    /// kernel.
+    Uid(u32),
+}
+
+impl Origin {
+    /// Its IP address.
+    #[must_use]
+    pub fn ip(self) -> Option<IpAddr> {
+        match self {
+            Origin::Address(address) => Some(address.ip()),
+            Origin::Uid(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Address(address) => address.ip().fmt(f),
+            Origin::Uid(uid) => write!(f, "uid {uid}"),
+        }
+    }
+}
+
+impl Peer {
+    /// As it is known when it connects.
+    pub(super) fn new(origin: Origin) -> Peer {
+        let caller = match origin {
+            Origin::Address(_) => Caller::Anonymous,
+            Origin::Uid(uid) => Caller::Uid(uid),
+        };
+        Peer { origin, caller }
+    }
 }
 
 /// The identity that a peer has proved.
@@ -112,6 +163,8 @@ pub enum Caller {
     Anonymous,
     /// A certificate of the clients' CA; these are its DNS names and URIs.
     Certificate(Arc<[Box<str>]>),
+    /// A process of this machine with this uid.
+    Uid(u32),
 }
 
 /// A refusal as JSON, as `docs/errors.md` shows it.

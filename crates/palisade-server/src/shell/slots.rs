@@ -1,14 +1,14 @@
-//! Connection slots, limited in total and for each address.
+//! Connection slots, limited in total and for each address or, on Unix sockets, each user.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use palisade_access::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Meters;
+use super::{Meters, Origin};
 
 /// All slots.
 #[derive(Debug)]
@@ -17,7 +17,8 @@ pub(super) struct Slots {
     /// The total number of slots.
     pub(super) most: u32,
     most_per_address: u32,
-    taken: Mutex<HashMap<IpAddr, u32>>,
+    /// By the origin of those that count together.
+    taken: Mutex<HashMap<Origin, u32>>,
     meters: Arc<Meters>,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Slots {
 pub(super) enum NoSlot {
     /// All slots are taken.
     All(u32),
-    /// All slots of this address are taken.
+    /// All slots of this address or user are taken.
     Address(u32),
 }
 
@@ -34,7 +35,7 @@ pub(super) enum NoSlot {
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Arc<Slots>,
-    address: IpAddr,
+    origin: Origin,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -50,24 +51,27 @@ impl Slots {
         })
     }
 
-    pub(super) fn take(self: &Arc<Slots>, address: IpAddr) -> Result<Slot, NoSlot> {
-        let address = network(address);
+    pub(super) fn take(self: &Arc<Slots>, origin: Origin) -> Result<Slot, NoSlot> {
+        let origin = match origin {
+            Origin::Address(address) => Origin::Address(SocketAddr::new(network(address.ip()), 0)),
+            Origin::Uid(_) => origin,
+        };
         let Ok(permit) = Arc::clone(&self.all).try_acquire_owned() else {
             self.meters.refused.fetch_add(1, Relaxed);
             return Err(NoSlot::All(self.most));
         };
         let mut taken = self.taken();
-        let of_address = taken.entry(address).or_default();
-        if *of_address >= self.most_per_address {
+        let of_origin = taken.entry(origin).or_default();
+        if *of_origin >= self.most_per_address {
             self.meters.refused.fetch_add(1, Relaxed);
             return Err(NoSlot::Address(self.most_per_address));
         }
-        *of_address += 1;
+        *of_origin += 1;
         self.meters.accepted.fetch_add(1, Relaxed);
         self.meters.open.fetch_add(1, Relaxed);
         Ok(Slot {
             slots: Arc::clone(self),
-            address,
+            origin,
             _permit: permit,
         })
     }
@@ -78,7 +82,7 @@ impl Slots {
         let _ = self.all.acquire_many(self.most).await;
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
+    fn taken(&self) -> MutexGuard<'_, HashMap<Origin, u32>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,10 +91,10 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.slots.meters.open.fetch_sub(1, Relaxed);
         let mut taken = self.slots.taken();
-        if let Some(count) = taken.get_mut(&self.address) {
+        if let Some(count) = taken.get_mut(&self.origin) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&self.address);
+                taken.remove(&self.origin);
             }
         }
     }
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     fn one_address_cannot_take_every_slot() {
         let slots = Slots::new(4, None, Arc::default());
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let ip = |text: &str| Origin::Address(SocketAddr::new(text.parse().unwrap(), 9));
         let first = slots.take(ip("192.0.2.1")).unwrap();
         let _second = slots.take(ip("::ffff:192.0.2.1")).unwrap();
         assert_eq!(slots.take(ip("192.0.2.1")).unwrap_err(), NoSlot::Address(2));
@@ -121,10 +125,21 @@ mod tests {
     }
 
     #[test]
+    fn one_user_of_a_unix_socket_cannot_take_every_slot() {
+        let slots = Slots::new(4, None, Arc::default());
+        let _two = [1, 2].map(|_| slots.take(Origin::Uid(1_000)).unwrap());
+        let third = slots.take(Origin::Uid(1_000)).unwrap_err();
+        assert_eq!(third, NoSlot::Address(2));
+        let _other = slots.take(Origin::Uid(0)).unwrap();
+    }
+
+    #[test]
     fn returned_slots_leave_no_entry_behind() {
         let slots = Slots::new(4, Some(1), Arc::default());
         for host in 0..10_u8 {
-            drop(slots.take([10, 0, 0, host].into()).unwrap());
+            let address = ([10, 0, 0, host], 9).into();
+            drop(slots.take(Origin::Address(address)).unwrap());
+            drop(slots.take(Origin::Uid(host.into())).unwrap());
         }
         assert!(slots.taken().is_empty());
     }

@@ -30,12 +30,12 @@ pub fn prepare(socket: impl AsFd, peer_timeout: Duration) -> io::Result<()> {
 }
 
 /// Bounds how much of unread answers the operating system buffers; otherwise that grows to some megabytes for each
-/// connection. Connections that a listener accepts inherit the bound.
+/// connection. Connections that a TCP listener accepts inherit the bound; those of a Unix socket do not.
 ///
 /// # Errors
 /// The operating system's error.
-pub(super) fn bound_unread(listener: impl AsFd, bytes: usize) -> io::Result<()> {
-    sockopt::set_socket_send_buffer_size(listener.as_fd(), bytes)?;
+pub(super) fn bound_unread(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    sockopt::set_socket_send_buffer_size(socket.as_fd(), bytes)?;
     Ok(())
 }
 

@@ -3,7 +3,6 @@
 //! A handshake runs in its connection's task on the network threads, never on the pipeline's.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{interval, sleep, timeout};
 
 use super::slots::{Slot, Slots};
-use super::{Error, Meters, Phase, Settings};
+use super::{Error, Meters, Origin, Phase, Settings};
 
 /// The handshakes of a port.
 #[derive(Debug)]
@@ -58,7 +57,7 @@ impl Handshakes {
     }
 
     /// Opens a connection that was accepted.
-    pub(super) async fn open(&self, stream: TcpStream, from: SocketAddr) -> Opened {
+    pub(super) async fn open(&self, stream: TcpStream, from: Origin) -> Opened {
         match timeout(self.limit, self.handshake(stream, from)).await {
             Ok(opened) => opened,
             Err(_) => {
@@ -68,7 +67,7 @@ impl Handshakes {
         }
     }
 
-    async fn handshake(&self, stream: TcpStream, from: SocketAddr) -> Opened {
+    async fn handshake(&self, stream: TcpStream, from: Origin) -> Opened {
         let mut first = [0];
         match stream.peek(&mut first).await {
             Ok(1) if first[0] == palisade_tls::FIRST_BYTE => {}
@@ -88,9 +87,9 @@ impl Handshakes {
     }
 
     /// Waits for a turn. Only an address with half of all handshakes, or a full port, waits.
-    async fn slot(&self, from: SocketAddr) -> Slot {
+    async fn slot(&self, from: Origin) -> Slot {
         loop {
-            match self.slots.take(from.ip()) {
+            match self.slots.take(from) {
                 Ok(slot) => return slot,
                 Err(_) => sleep(TURN).await,
             }
@@ -98,10 +97,10 @@ impl Handshakes {
     }
 
     /// Logs the first failure, the second, the fourth and so on, so that a flood does not fill the log.
-    fn failed(&self, from: SocketAddr, why: &str) {
+    fn failed(&self, from: Origin, why: &str) {
         let failed = self.meters.handshakes_failed.fetch_add(1, Relaxed) + 1;
         if failed.is_power_of_two() {
-            tracing::warn!(from = %from.ip(), failed, "a TLS handshake failed: {why}");
+            tracing::warn!(%from, failed, "a TLS handshake failed: {why}");
         }
     }
 

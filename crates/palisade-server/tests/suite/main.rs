@@ -52,6 +52,8 @@ mod net_support;
 #[cfg(feature = "net")]
 mod net_tls;
 #[cfg(feature = "net")]
+mod net_unix;
+#[cfg(feature = "net")]
 mod net_vanished;
 #[cfg(feature = "net")]
 mod net_views;

@@ -509,6 +509,86 @@ async fn every_interface_answers_every_caller_as_the_rules_say() {
     }
 }
 
+/// On a Unix socket the kernel says which uid connects; here it is always that of this process, so the rules differ.
+#[tokio::test]
+async fn every_interface_of_a_unix_socket_answers_every_uid_as_the_rules_say() {
+    let me = rustix::process::getuid().as_raw();
+    let with_uid = |name: &str, uid: u32| {
+        let principal = format!("name = {name:?}\n");
+        rules().replace(&principal, &format!("{principal}uids = [{uid}]\n"))
+    };
+    let wrong = with_uid("both", me + 1);
+    // Which rules, what is shown besides the uid, and as whom that counts.
+    let mut callers = vec![
+        ("a uid that is not in the file", rules(), None, None),
+        ("the uid of somebody else", wrong, None, None),
+        (
+            "a token that counts first",
+            with_uid("hold", me),
+            Some(token("observe")),
+            Some("observe"),
+        ),
+        (
+            "a wrong token",
+            with_uid("both", me),
+            Some("pal_x".to_owned()),
+            None,
+        ),
+    ];
+    for (name, _) in PRINCIPALS {
+        callers.push(("the uid alone", with_uid(name, me), None, Some(name)));
+    }
+    let (mut granted, mut refused) = (0, 0);
+    for (what, rules, token, principal) in callers {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("access.toml");
+        std::fs::write(&file, rules).unwrap();
+        let settings = Settings {
+            access: Some(file),
+            ..Settings::default()
+        };
+        let server = Server::on_socket(&dir.path().join("s"), Wish::net(settings)).await;
+        let token = token.as_deref();
+        for asked in ALL {
+            let before = server.changes().await;
+            let expected = match principal.map(|name| asked.granted().contains(&name)) {
+                Some(true) => None,
+                Some(false) => Some(Code::Forbidden.name()),
+                None => Some(Code::Unauthenticated.name()),
+            };
+            let answers = [
+                Some(http(&server, asked, token).await),
+                unary(&server, asked, token).await,
+                stream(&server, asked, token).await,
+                plain(&server, asked, token).await,
+            ];
+            for (face, code) in answers.into_iter().enumerate() {
+                let Some(code) = code else { continue };
+                let said =
+                    format!("{asked:?} by {what} ({principal:?}) at interface {face}: {code}");
+                match expected {
+                    Some(expected) => {
+                        assert_eq!(code, expected, "{said}");
+                        refused += 1;
+                    }
+                    None => {
+                        let denied = ["forbidden", "unauthenticated"].contains(&&*code);
+                        assert!(!denied && !code.contains("Status"), "{said}");
+                        granted += 1;
+                    }
+                }
+            }
+            if expected.is_some() {
+                assert_eq!(server.changes().await, before, "{asked:?} by {what}");
+            }
+        }
+    }
+    assert!(
+        granted > 60 && refused > 200,
+        "{granted} granted, {refused} refused"
+    );
+}
+
 #[tokio::test]
 async fn a_holders_client_id_is_shown_to_those_who_may_observe_it_only() {
     let closed = closed().await;

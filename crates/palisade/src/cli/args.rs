@@ -13,7 +13,8 @@ use super::{help, value};
 /// Which authority to use.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connection {
-    /// The authority that grants the locks: a lock server (palisade://host, http://host:port, https://host:port), a cluster of them
+    /// The authority that grants the locks: a lock server (palisade://host, http://host:port, https://host:port,
+    /// unix:///path), a cluster of them
     /// (http://a:7420,http://b:7420,http://c:7420) or another system (etcd://host, zookeeper://host,
     /// postgres://user@host/database). Put a URL with a password into the environment variable, because other users
     /// can see command lines.

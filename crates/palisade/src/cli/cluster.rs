@@ -157,12 +157,18 @@ fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
     };
     let urls: Vec<String> = bare
         .split(',')
-        .map(|url| match url.contains("://") {
-            true => url.to_owned(),
-            false => format!("{scheme}://{url}"),
-        })
+        .map(
+            |url| match url.contains("://") || url.starts_with("unix:") {
+                true => url.to_owned(),
+                false => format!("{scheme}://{url}"),
+            },
+        )
         .collect();
-    let known = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+    let known = |url: &String| {
+        ["http://", "https://", "unix:"]
+            .iter()
+            .any(|scheme| url.starts_with(scheme))
+    };
     match urls.iter().find(|url| !known(url)) {
         Some(other) => Err(Failure::usage(format!(
             "{other} is no node of a cluster; write --authority http://host:7420"

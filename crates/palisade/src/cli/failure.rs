@@ -32,7 +32,7 @@ pub(crate) struct Failure {
 
 /// Whether the URL names a Palisade server, not another system.
 fn is_palisade(url: &str) -> bool {
-    ["palisade://", "http://", "https://"]
+    ["palisade://", "http://", "https://", "unix:"]
         .iter()
         .any(|scheme| url.starts_with(scheme))
 }
@@ -115,7 +115,10 @@ impl Failure {
 
     fn of_fault(fault: &Fault, url: &str) -> Failure {
         let url = palisade_client::without_secrets(url);
-        let place = url.split_once("://").map_or(&*url, |(_, place)| place);
+        let place = match url.starts_with("unix:") {
+            true => &*url,
+            false => url.split_once("://").map_or(&*url, |(_, place)| place),
+        };
         // A client of several nodes names the one that failed; the URL says it already.
         let fault_text = fault.to_string().replacen(&format!("{place}: "), "", 1);
         let message = format!("{url}: {fault_text}");

@@ -9,6 +9,7 @@ use clap::{Args, ValueHint};
 use palisade_fence::http::{BadPolicy, Policy, Routes, Start, Tokenless};
 use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
+use palisade_server::shell::{BindError, Listen, Listeners};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -37,9 +38,10 @@ pub(crate) struct GatewayArgs {
     /// Refuse to start if the marks are missing: with a new directory, late writes would get through.
     #[arg(long)]
     expect_marks: bool,
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7422", value_parser = value::listen)]
-    listen: SocketAddr,
+    /// Where to listen: an IP address and a port (0 takes a free one), or unix:/PATH for a Unix socket, which the gateway's
+    /// user and group may use. May be repeated, or several with commas between them.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7422", value_delimiter = ',', value_parser = value::listen_on)]
+    listen: Vec<Listen>,
     /// Where to serve health, metrics and fences; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7423", value_parser = value::listen)]
     admin: SocketAddr,
@@ -209,7 +211,7 @@ pub(super) fn check(args: &GatewayArgs) -> Result<Checked, Failure> {
         sequencers: args.sequencers.check()?,
         clients: network.bounds(gateway::client_settings())?,
     };
-    network.admit("--listen", args.listen, Callers::Encrypted, ANYBODY[0])?;
+    network.admit_all(&args.listen, Callers::Encrypted, ANYBODY[0])?;
     network.admit("--admin", args.admin, Callers::Known, ANYBODY[1])?;
     Ok(checked)
 }
@@ -224,8 +226,13 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     } = check(args)?;
     let network = &args.network;
     let ports = Ports {
-        clients: bind("--listen", args.listen).await?,
-        admin: bind("--admin", args.admin).await?,
+        clients: Listeners::bind(&args.listen)
+            .await
+            .map_err(|error| unbound(&error, "--listen"))?,
+        admin: TcpListener::bind(args.admin).await.map_err(|source| {
+            let at = Listen::Tcp(args.admin);
+            unbound(&BindError { at, source }, "--admin")
+        })?,
     };
     if !args.expect_marks {
         exposure::private_directory(&args.data)?;
@@ -238,7 +245,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
     let shutdown = service::stop_signal()?;
     exposure::warn_of_directory(&args.data);
-    exposure::warn_of_address("--listen", args.listen, network.scheme(), ANYBODY[0]);
+    exposure::warn_of_addresses(&args.listen, network.scheme(), ANYBODY[0]);
     exposure::warn_of_address("--admin", args.admin, network.scheme(), ANYBODY[1]);
     announce(args, &ports, directory.start(), out)?;
     let clients_tls = clients.tls.clone();
@@ -264,10 +271,8 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     served.map_err(|why| failed(format!("the gateway stopped: {why}")))
 }
 
-async fn bind(flag: &str, at: SocketAddr) -> Result<TcpListener, Failure> {
-    TcpListener::bind(at).await.map_err(|error| {
-        failed(format!("cannot listen on {at}: {error}")).hint(cannot_listen(&error, flag))
-    })
+fn unbound(error: &BindError, flag: &str) -> Failure {
+    failed(error.to_string()).hint(cannot_listen(error, flag))
 }
 
 fn failed(message: String) -> Failure {
@@ -275,15 +280,15 @@ fn failed(message: String) -> Failure {
 }
 
 fn announce(args: &GatewayArgs, ports: &Ports, start: Start, out: Out) -> Result<(), Failure> {
-    let (at, admin) = (ports.clients.local_addr()?, ports.admin.local_addr()?);
+    let (at, admin) = (ports.clients.addresses()?, ports.admin.local_addr()?);
     let scheme = args.network.scheme();
-    let (url, admin) = (format!("{scheme}://{at}"), format!("{scheme}://{admin}"));
+    let (urls, admin) = (exposure::urls(&at, scheme), format!("{scheme}://{admin}"));
     let mode = args.fence.rule().mode;
     let settling = start == Start::Unclean;
     if out.json {
         return out.value(&json!({
-            "listening": at.to_string(), "url": url, "admin": admin, "upstream": args.upstream.to_string(),
-            "data": args.data, "fence": mode_name(mode), "settling": settling,
+            "listening": at.first().map(Listen::to_string), "url": urls.first(), "urls": urls, "admin": admin,
+            "upstream": args.upstream.to_string(), "data": args.data, "fence": mode_name(mode), "settling": settling,
         }));
     }
     out.text(&format!(
@@ -291,7 +296,7 @@ fn announce(args: &GatewayArgs, ports: &Ports, start: Start, out: Out) -> Result
         env!("CARGO_PKG_VERSION")
     ))?;
     let rows = [
-        ("listening", url),
+        ("listening", urls.join(", ")),
         ("upstream", args.upstream.to_string()),
         ("admin", admin),
         ("data", args.data.display().to_string()),

@@ -243,6 +243,7 @@ Examples:
   palisade serve
   palisade serve --listen 0.0.0.0:7420 --data /var/lib/palisade \\
     --tls-cert palisade-ca/10.0.0.1.pem --tls-key palisade-ca/10.0.0.1.key --tls-client-ca palisade-ca/ca.pem
+  palisade serve --listen 127.0.0.1:7420 --listen unix:/run/palisade.sock
   palisade serve --clock manual --listen 127.0.0.1:0     # for your tests: time moves only on request
 
 Three nodes that lose nothing when one dies: the same --cluster on each of them, harmless to repeat:

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use axum::http::uri::Authority;
 use clap::{Args, ValueHint};
 use palisade_client::TlsFiles;
-use palisade_server::shell::{Hosts, Settings};
+use palisade_server::shell::{Hosts, Listen, Settings};
 use palisade_tls::ServerFiles;
 
 use super::failure::Failure;
@@ -22,15 +22,15 @@ pub(super) struct NetworkArgs {
     /// allows fewer, the server says so when it starts.
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
-    /// How many connections one address may have (IPv6: one /64) [default: half of all].
+    /// How many connections one address may have (IPv6: one /64), or one user of a Unix socket [default: half of all].
     #[arg(long, value_name = "N")]
     connections_per_address: Option<u32>,
     /// A name of this server, besides localhost, its addresses and the machine's name. May be repeated. Requests
     /// with other names are refused, because any web page can point its own name here.
     #[arg(long = "allow-host", value_name = "NAME", value_parser = host)]
     allow_hosts: Vec<String>,
-    /// The certificate of this server, in PEM, with those between it and its CA. With it, the port speaks TLS only. It
-    /// is read again at SIGHUP and when the file changes.
+    /// The certificate of this server, in PEM, with those between it and its CA. With it, ports speak TLS only; a Unix
+    /// socket has no TLS. It is read again at SIGHUP and when the file changes.
     #[arg(long, value_name = "FILE", requires = "tls_key", value_hint = ValueHint::FilePath)]
     tls_cert: Option<PathBuf>,
     /// The key of --tls-cert, in PEM.
@@ -64,6 +64,27 @@ fn host(text: &str) -> Result<String, String> {
 }
 
 impl NetworkArgs {
+    /// Refuses addresses of --listen as [`admit`](NetworkArgs::admit) does. A Unix socket is for this machine only.
+    pub(super) fn admit_all(
+        &self,
+        listen: &[Listen],
+        callers: Callers,
+        anybody: &str,
+    ) -> Result<(), Failure> {
+        let mut ports = listen.iter().filter_map(Listen::tcp);
+        ports.try_for_each(|at| self.admit("--listen", at, callers, anybody))
+    }
+
+    /// Refuses certificates that no port would show.
+    pub(super) fn check_tls(&self, listen: &[Listen]) -> Result<(), Failure> {
+        if self.tls_cert.is_none() || listen.iter().any(|at| at.tcp().is_some()) {
+            return Ok(());
+        }
+        let why =
+            "--tls-cert: a Unix socket has no TLS, because nobody is between its two processes";
+        Err(Failure::usage(why).hint("leave --tls-cert out, or add a port: --listen ADDRESS"))
+    }
+
     /// Refuses an address that other machines can reach, unless the callers prove who they are. `anybody` says what a
     /// client can do there.
     pub(super) fn admit(

@@ -10,6 +10,7 @@ use palisade_fence::store;
 use palisade_replica::peers::Key;
 use palisade_replica::recovery;
 use palisade_server::durable::{self, Restored};
+use palisade_server::shell::Listen;
 use palisade_server::{memory, shell};
 use palisade_wal::OpenError;
 use serde_json::json;
@@ -24,9 +25,10 @@ use crate::serve;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::SERVE_AFTER)]
 pub(crate) struct ServeArgs {
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420", value_parser = value::listen)]
-    listen: SocketAddr,
+    /// Where to listen: an IP address and a port (0 takes a free one), or unix:/PATH for a Unix socket, which the server's
+    /// user and group may use. May be repeated, or several with commas between them.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420", value_delimiter = ',', value_parser = value::listen_on)]
+    listen: Vec<Listen>,
     /// The directory of the authority; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "./palisade-data", value_hint = ValueHint::DirPath)]
     data: PathBuf,
@@ -92,12 +94,16 @@ impl ClusterArgs {
     /// `None` for a single server.
     fn settings(
         &self,
-        listen: SocketAddr,
+        listen: &[Listen],
         network: &NetworkArgs,
     ) -> Result<Option<serve::cluster::Settings>, Failure> {
         if self.cluster.is_empty() && self.join.is_empty() {
             return Ok(None);
         }
+        let Some(listen) = listen.iter().find_map(Listen::tcp) else {
+            let why = "the other nodes of a cluster, and its clients, cannot reach a Unix socket";
+            return Err(Failure::usage(why).hint("add a port: --listen ADDRESS"));
+        };
         let peer = self.peer_listen(listen)?;
         let peer_name = self
             .peer_address
@@ -239,10 +245,10 @@ pub(super) fn settings(args: &ServeArgs, json: bool) -> Result<serve::Settings, 
         // Before anything is opened; the server reads it again.
         palisade_access::file::read(file).map_err(|error| Failure::usage(error.to_string()))?;
     }
-    let cluster = args.cluster.settings(args.listen, &args.network)?;
-    args.network.admit(
-        "--listen",
-        args.listen,
+    let cluster = args.cluster.settings(&args.listen, &args.network)?;
+    args.network.check_tls(&args.listen)?;
+    args.network.admit_all(
+        &args.listen,
         if args.access.is_some() {
             Callers::Encrypted
         } else {
@@ -267,7 +273,7 @@ pub(super) fn settings(args: &ServeArgs, json: bool) -> Result<serve::Settings, 
     }
     Ok(serve::Settings {
         cluster,
-        listen: args.listen,
+        listen: args.listen.clone(),
         data: args.data.clone(),
         limits: Limits {
             min_ttl: args.min_ttl,

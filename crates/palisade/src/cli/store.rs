@@ -1,6 +1,5 @@
 //! The command line of `palisade store`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
@@ -9,9 +8,8 @@ use palisade_core::fence::{DEFAULT_MAX_JUMP, Mode, Rule};
 use palisade_fence::sequencer::Check;
 use palisade_fence::store::{Settings, Store};
 use palisade_proto::Code;
-use palisade_server::shell;
+use palisade_server::shell::{self, Listen, Listeners};
 use serde_json::json;
-use tokio::net::TcpListener;
 
 use super::failure::{FAILED, Failure};
 use super::network::{Callers, NetworkArgs};
@@ -24,9 +22,10 @@ use crate::{serve, service, store};
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::STORE_AFTER)]
 pub(crate) struct StoreArgs {
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421", value_parser = value::listen)]
-    listen: SocketAddr,
+    /// Where to listen: an IP address and a port (0 takes a free one), or unix:/PATH for a Unix socket, which the store's
+    /// user and group may use. May be repeated, or several with commas between them.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421", value_delimiter = ',', value_parser = value::listen_on)]
+    listen: Vec<Listen>,
     /// The directory of the store; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "./palisade-store", value_hint = ValueHint::DirPath)]
     data: PathBuf,
@@ -133,8 +132,9 @@ pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
 
 /// Checks the arguments.
 pub(super) fn check(args: &StoreArgs) -> Result<(Settings, Check, shell::Settings), Failure> {
+    args.network.check_tls(&args.listen)?;
     args.network
-        .admit("--listen", args.listen, Callers::Known, ANYBODY)?;
+        .admit_all(&args.listen, Callers::Known, ANYBODY)?;
     let settings = Settings::default().with_rule(args.rule());
     let network = shell::Settings {
         hosts: args.network.hosts(std::iter::empty()),
@@ -148,12 +148,8 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     serve::survive_file_size_limit()?;
     let (settings, sequencers, network) = check(args)?;
     // Take the port first, so that a second store on the same port never opens the directory.
-    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
-        failed(
-            Code::Internal,
-            format!("cannot listen on {}: {error}", args.listen),
-        )
-        .hint(serve::cannot_listen(&error, "--listen"))
+    let listeners = Listeners::bind(&args.listen).await.map_err(|error| {
+        failed(Code::Internal, error.to_string()).hint(serve::cannot_listen(&error, "--listen"))
     })?;
     exposure::private_directory(&args.data)?;
     let opened = Store::open(&args.data, &settings);
@@ -168,10 +164,10 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     }
     let shutdown = service::stop_signal()?;
     exposure::warn_of_directory(&args.data);
-    exposure::warn_of_address("--listen", args.listen, args.network.scheme(), ANYBODY);
-    announce(args, listener.local_addr()?, out)?;
+    exposure::warn_of_addresses(&args.listen, args.network.scheme(), ANYBODY);
+    announce(args, &listeners.addresses()?, out)?;
     service::ready();
-    let served = store::serve(listener, store, sequencers, network, shutdown).await;
+    let served = store::serve(listeners, store, sequencers, network, shutdown).await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))
 }
 
@@ -179,20 +175,21 @@ fn failed(code: Code, message: String) -> Failure {
     Failure::new(FAILED, code, message)
 }
 
-fn announce(args: &StoreArgs, at: SocketAddr, out: Out) -> Result<(), Failure> {
-    let url = format!("{}://{at}", args.network.scheme());
+fn announce(args: &StoreArgs, at: &[Listen], out: Out) -> Result<(), Failure> {
+    let urls = exposure::urls(at, args.network.scheme());
     let fence = store::mode_name(args.rule().mode);
     if out.json {
-        return out.value(
-            &json!({"listening": at.to_string(), "url": url, "data": args.data, "fence": fence}),
-        );
+        return out.value(&json!({
+            "listening": at.first().map(Listen::to_string), "url": urls.first(), "urls": urls, "data": args.data,
+            "fence": fence,
+        }));
     }
     out.text(&format!(
         "palisade {} · fenced store",
         env!("CARGO_PKG_VERSION")
     ))?;
     let rows = [
-        ("listening", url),
+        ("listening", urls.join(", ")),
         ("data", args.data.display().to_string()),
         ("fence", fence.to_owned()),
     ];

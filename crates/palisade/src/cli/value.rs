@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use palisade_core::{Delays, LockName, Permits, Span, Token, Ttl, limits};
+use palisade_server::shell::Listen;
 
 /// A duration: `10s`, `500ms`, `1m30s`. A zero needs no unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -32,6 +33,17 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
         ),
         _ => "not an IP address and a port, such as 127.0.0.1:7420".to_owned(),
     })
+}
+
+/// What to listen on: an address, or `unix:/PATH`.
+pub(crate) fn listen_on(text: &str) -> Result<Listen, String> {
+    match text.strip_prefix("unix:") {
+        Some(path) => Listen::unix(path),
+        None if text.starts_with(['/', '.']) => Err(format!(
+            "not an IP address and a port; a Unix socket is written unix:{text}"
+        )),
+        None => listen(text).map(Listen::Tcp),
+    }
 }
 
 /// A URL for clients: a scheme, a host and perhaps a port.

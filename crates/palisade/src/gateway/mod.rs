@@ -37,7 +37,7 @@ use palisade_fence::http::{FenceLayer, Policy, Problem, Routes};
 use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
 use palisade_proto::codes::Row;
-use palisade_server::shell::{self, Exchange, Hosts, Service, Shell};
+use palisade_server::shell::{self, Exchange, Hosts, Listeners, Service, Shell};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_layer::Layer as _;
@@ -122,7 +122,7 @@ fn refused(code: Code, message: String) -> Response {
 /// The two ports of a gateway.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    pub(crate) clients: TcpListener,
+    pub(crate) clients: Listeners,
     pub(crate) admin: TcpListener,
 }
 

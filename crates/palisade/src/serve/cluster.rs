@@ -23,7 +23,7 @@ use palisade_replica::peers::{self, Introduction, Key, Peers, Security, Standing
 use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
 use palisade_server::net::{Change, Changing, Cluster, NotChanged};
 use palisade_server::pipeline::{Failure, Handle, Identity, Leading, Writable, codec};
-use palisade_server::shell::keep_reloading;
+use palisade_server::shell::{Listen, keep_reloading};
 use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};
 use tokio::net::TcpListener;
@@ -202,10 +202,14 @@ pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Membe
         super::report_torn(torn);
     }
     let view = member.view.view();
+    let sockets = of.listen.iter().filter(|at| at.tcp().is_none());
+    let sockets = sockets.map(|at| at.url("unix"));
+    let urls: Vec<String> = [settings.url.clone()].into_iter().chain(sockets).collect();
     let text = if of.json {
         serde_json::json!({
-            "listening": of.listen.to_string(),
+            "listening": of.listen.first().map(Listen::to_string),
             "url": settings.url,
+            "urls": urls,
             "peer": settings.peer_name,
             "node": view.node,
             "data": of.data,
@@ -224,7 +228,7 @@ pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Membe
              \x20 look: palisade cluster status --authority {}",
             env!("CARGO_PKG_VERSION"),
             view.node,
-            settings.url,
+            urls.join(", "),
             settings.peer_name,
             if settings.peer_tls.is_some() {
                 "  (TLS)"

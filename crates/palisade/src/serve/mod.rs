@@ -4,17 +4,16 @@ pub(crate) mod cluster;
 mod join;
 
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use palisade_core::Limits;
 use palisade_replica::node;
 use palisade_server::durable::{self, Authority};
+use palisade_server::shell::{BindError, Listen, Listeners};
 use palisade_server::{net, shell};
 use palisade_wal::TornTail;
 use rustix::process::Signal;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exposure;
@@ -24,7 +23,7 @@ use crate::service::{self, stop_signal};
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Where to listen; port 0 takes a free one.
-    pub(crate) listen: SocketAddr,
+    pub(crate) listen: Vec<Listen>,
     /// The directory of the authority.
     pub(crate) data: PathBuf,
     /// The operator's bounds.
@@ -46,13 +45,10 @@ pub(crate) struct Settings {
 /// Why the server could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error(
-        "cannot listen on {at}: {source}; {}",
-        cannot_listen(source, "--listen")
-    )]
+    #[error("{source}; {}", cannot_listen(source, "--listen"))]
     Listen {
-        at: SocketAddr,
-        source: std::io::Error,
+        #[from]
+        source: BindError,
     },
     #[error("cannot open {data}: {source}")]
     Open {
@@ -70,9 +66,22 @@ pub(crate) enum Error {
     System(#[from] std::io::Error),
 }
 
-/// What to do when a port cannot be opened; `flag` chooses another one.
-pub(crate) fn cannot_listen(error: &std::io::Error, flag: &str) -> String {
-    match error.kind() {
+/// What to do when a port or a Unix socket cannot be opened; `flag` chooses another one.
+pub(crate) fn cannot_listen(error: &BindError, flag: &str) -> String {
+    if let Listen::Unix(path) = &error.at {
+        let why = match error.source.kind() {
+            std::io::ErrorKind::AddrInUse => "stop that server",
+            std::io::ErrorKind::AlreadyExists => "remove it if nobody needs it",
+            std::io::ErrorKind::NotFound => "make its directory",
+            std::io::ErrorKind::PermissionDenied => {
+                "let this server's user write to its directory, and to what is there"
+            }
+            _ => "look what is there",
+        };
+        let (path, unix) = (path.display(), "unix:/PATH");
+        return format!("{why} ({path}), or choose another path with {flag} {unix}");
+    }
+    match error.source.kind() {
         std::io::ErrorKind::AddrInUse => {
             format!("another program listens there: choose another port with {flag}")
         }
@@ -96,26 +105,20 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         .build()?;
     runtime.block_on(async {
         survive_file_size_limit()?;
-        let listener =
-            TcpListener::bind(settings.listen)
-                .await
-                .map_err(|source| Error::Listen {
-                    at: settings.listen,
-                    source,
-                })?;
+        let listeners = Listeners::bind(&settings.listen).await?;
         exposure::private_directory(&settings.data)?;
         match &settings.cluster {
-            None => run_single(settings, listener).await,
-            Some(cluster) => run_member(settings, cluster, listener).await,
+            None => run_single(settings, listeners).await,
+            Some(cluster) => run_member(settings, cluster, listeners).await,
         }
     })
 }
 
-async fn run_single(settings: &Settings, listener: TcpListener) -> Result<(), Error> {
+async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Error> {
     let authority = open(settings)?;
     let stopped = stop_signal()?;
     warn_of_exposure(settings);
-    announce(settings, listener.local_addr()?, &authority);
+    announce(settings, &listeners.addresses()?, &authority);
     let handle = authority.pipeline.handle.clone();
     let network = net::Settings {
         sequencer_keys: Some(settings.data.join(net::KEY_FILE)),
@@ -123,7 +126,7 @@ async fn run_single(settings: &Settings, listener: TcpListener) -> Result<(), Er
     };
     service::watch_over(&handle);
     service::ready();
-    let served = net::serve(listener, handle.clone(), network, stopped).await;
+    let served = net::serve(listeners, handle.clone(), network, stopped).await;
     handle.stop();
     let _ = tokio::task::spawn_blocking(move || authority.join()).await;
     Ok(served?)
@@ -132,7 +135,7 @@ async fn run_single(settings: &Settings, listener: TcpListener) -> Result<(), Er
 async fn run_member(
     settings: &Settings,
     cluster: &cluster::Settings,
-    listener: TcpListener,
+    listeners: Listeners,
 ) -> Result<(), Error> {
     let node = node::Settings {
         limits: settings.limits,
@@ -166,7 +169,7 @@ async fn run_member(
     let view = Arc::clone(&member.view);
     service::watch_over(&handle);
     service::ready();
-    let served = net::serve_member(listener, handle.clone(), Some(view), network, shutdown).await;
+    let served = net::serve_member(listeners, handle.clone(), Some(view), network, shutdown).await;
     handle.stop();
     member.stop().await;
     Ok(served?)
@@ -185,12 +188,7 @@ fn network(settings: &Settings) -> net::Settings {
 fn warn_of_exposure(settings: &Settings) {
     exposure::warn_of_directory(&settings.data);
     let scheme = exposure::scheme(&settings.network);
-    exposure::warn_of_address(
-        "--listen",
-        settings.listen,
-        scheme,
-        "take or break any lock",
-    );
+    exposure::warn_of_addresses(&settings.listen, scheme, "take or break any lock");
 }
 
 /// By default, a write beyond `ulimit -f` kills the process without a message. With a handler, the write fails and the
@@ -231,17 +229,18 @@ fn open(settings: &Settings) -> Result<Authority, Error> {
     })
 }
 
-fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
+fn announce(settings: &Settings, at: &[Listen], authority: &Authority) {
     let handle = &authority.pipeline.handle;
     let (identity, stats) = (handle.identity(), handle.stats());
     if let Some(torn) = &authority.report.torn {
         report_torn(torn);
     }
-    let scheme = exposure::scheme(&settings.network);
+    let urls = exposure::urls(at, exposure::scheme(&settings.network));
     let text = if settings.json {
         serde_json::json!({
-            "listening": at.to_string(),
-            "url": format!("{scheme}://{at}"),
+            "listening": at.first().map(Listen::to_string),
+            "url": urls.first(),
+            "urls": urls,
             "data": settings.data,
             "authority": &*identity.authority,
             "incarnation": identity.incarnation,
@@ -252,19 +251,26 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
         })
         .to_string()
     } else {
+        let curl = match at.first() {
+            Some(Listen::Unix(path)) => {
+                format!("--unix-socket {} http://localhost", path.display())
+            }
+            _ => urls.first().cloned().unwrap_or_default(),
+        };
         let manual = format!(
             "\n  !! MANUAL CLOCK: nothing expires until you advance it with\n\
-             \x20 !!   curl -X POST {scheme}://{at}/v1/clock/advance -d '{{\"ms\": 1000}}'\n\
+             \x20 !!   curl -X POST {curl}/v1/clock/advance -d '{{\"ms\": 1000}}'\n\
              \x20 !! Never use this for locks that matter.\n"
         );
         format!(
             "palisade {} · lock server\n\
-             \x20 listening   {scheme}://{at}  (HTTP/JSON and gRPC)\n\
+             \x20 listening   {}  (HTTP/JSON and gRPC)\n\
              \x20 data        {}{}\n\
              \x20 authority   {}\n\
              \x20 next token  {}, {} locks held\n{}\n\
              \x20 try: palisade run hello -- sh -c 'echo I hold it, token $PALISADE_FENCING_TOKEN'",
             env!("CARGO_PKG_VERSION"),
+            urls.join(", "),
             settings.data.display(),
             if authority.created { "  (new)" } else { "" },
             identity.authority,

@@ -46,8 +46,7 @@ use palisade_fence::sequencer::Check;
 use palisade_fence::store::Store;
 use palisade_proto::Code;
 use palisade_proto::codes::Row;
-use palisade_server::shell::{self, Exchange, Shell};
-use tokio::net::TcpListener;
+use palisade_server::shell::{self, Exchange, Listeners, Shell};
 
 pub(crate) use metrics::exposition;
 pub(crate) use middleware::percent_encoded;
@@ -105,7 +104,7 @@ fn refused(code: Code, message: String) -> Problem {
 /// Why it could not serve, or why the store stopped by itself: a failed write or sync. The process should then end;
 /// after a restart, the disk decides what the store contains.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listeners: Listeners,
     store: Store,
     sequencers: Check,
     settings: shell::Settings,
@@ -122,7 +121,7 @@ pub(crate) async fn serve(
     let shell = Shell::new(settings).map_err(|error| error.to_string())?;
     shell
         .serve(
-            listener,
+            listeners,
             Arc::new(Service),
             router(store, sequencers),
             ended,

@@ -41,3 +41,4 @@ mod sequencers;
 mod service;
 mod sets;
 mod tls;
+mod unix_socket;

@@ -4,6 +4,7 @@
 pub(crate) mod grpc;
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,10 +14,10 @@ use palisade_server::net::{self, ServeError, Settings};
 use palisade_server::pipeline::{
     Answer, Handle, Identity, Log, LogError, Request, Start, Status, start,
 };
-use palisade_server::shell::{self, Hosts};
+use palisade_server::shell::{self, Hosts, Listen, Listeners};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -92,6 +93,18 @@ impl Wish {
     }
 }
 
+/// Passes connections on to a Unix socket, as long as the test runs.
+async fn relay_to(listener: TcpListener, path: PathBuf) {
+    while let Ok((mut near, _)) = listener.accept().await {
+        let path = path.clone();
+        tokio::spawn(async move {
+            if let Ok(mut far) = UnixStream::connect(path).await {
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            }
+        });
+    }
+}
+
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     pub(crate) handle: Handle,
@@ -110,7 +123,28 @@ impl Server {
     }
 
     /// A server on an address of this machine.
-    pub(crate) async fn at(address: &str, mut wish: Wish) -> Server {
+    pub(crate) async fn at(address: &str, wish: Wish) -> Server {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        Server::on(listener, addr, wish)
+    }
+
+    /// A server that listens on a Unix socket only; its address is that of a relay to it, so that everything that speaks
+    /// to a server here can speak to this one.
+    pub(crate) async fn on_socket(path: &Path, wish: Wish) -> Server {
+        let socket = Listen::unix(path.to_str().unwrap()).unwrap();
+        let listeners = Listeners::bind(&[socket]).await.unwrap();
+        let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = relay.local_addr().unwrap();
+        tokio::spawn(relay_to(relay, path.to_owned()));
+        Server::on(listeners, addr, wish)
+    }
+
+    pub(crate) fn on(
+        listeners: impl Into<Listeners> + Send + 'static,
+        addr: SocketAddr,
+        mut wish: Wish,
+    ) -> Server {
         // What the requests of these tests call it.
         let hosts = &mut wish.settings.shell.hosts;
         if *hosts == Hosts::Named(Vec::new()) {
@@ -130,12 +164,10 @@ impl Server {
             returning: None,
         })
         .unwrap();
-        let listener = TcpListener::bind(address).await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let handle = pipeline.handle.clone();
         let serving = tokio::spawn(net::serve(
-            listener,
+            listeners,
             pipeline.handle,
             wish.settings,
             async move {

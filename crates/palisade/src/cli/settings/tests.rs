@@ -80,6 +80,39 @@ fn a_list_is_replaced_as_a_whole() {
 }
 
 #[test]
+fn a_server_listens_on_several_addresses_from_everywhere() {
+    let both = vec!["127.0.0.1:1".to_owned(), "unix:/run/p.sock".to_owned()];
+    let in_file = FILE.replace(
+        "listen = \"127.0.0.1:1\"",
+        "listen = [\"127.0.0.1:1\", \"unix:/run/p.sock\"]",
+    );
+    let commas = "127.0.0.1:1,unix:/run/p.sock";
+    for (settings, origin) in [
+        (
+            settled(&["--listen", &both[0], "--listen", &both[1]], &[], FILE),
+            "flag",
+        ),
+        (settled(&["--listen", commas], &[], FILE), "flag"),
+        (
+            settled(&[], &[("PALISADE_LISTEN", commas)], FILE),
+            "PALISADE_LISTEN",
+        ),
+        (settled(&[], &[], &in_file), "line 2"),
+    ] {
+        let (mut values, from) = one(&settings.unwrap(), "listen");
+        if origin == "PALISADE_LISTEN" {
+            // As it was written.
+            values = values
+                .iter()
+                .flat_map(|value| value.split(','))
+                .map(str::to_owned)
+                .collect();
+        }
+        assert_eq!((values, &*from), (both.clone(), origin));
+    }
+}
+
+#[test]
 fn a_switch_is_turned_off_by_a_variable() {
     let settings = settled(&[], &[("PALISADE_INSECURE", "false")], FILE).unwrap();
     let off = (vec!["false".into()], "PALISADE_INSECURE".into());

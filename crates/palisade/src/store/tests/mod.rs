@@ -6,7 +6,7 @@ use palisade_fence::store::Settings;
 use palisade_fence::{Limits, Rule};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -94,7 +94,13 @@ impl Served {
         let address = listener.local_addr().unwrap();
         let (shutdown, ended) = oneshot::channel::<()>();
         let ended = async { ended.await.unwrap_or_default() };
-        let task = tokio::spawn(serve(listener, store, Check::default(), bounds, ended));
+        let task = tokio::spawn(serve(
+            listener.into(),
+            store,
+            Check::default(),
+            bounds,
+            ended,
+        ));
         Served {
             address,
             shutdown: Some(shutdown),
