@@ -173,6 +173,26 @@ fn a_delay_that_was_about_to_begin_is_not_lost_by_a_restart() {
     assert_eq!(told, delayed(2, DELAY_MS));
 }
 
+/// Its end was due before the restart, so it does not begin anew.
+#[test]
+fn a_delay_that_was_over_by_the_last_entry_is_not_run_again() {
+    let mut world = World::new();
+    world.machine.set_expiry(Expiry::AtMost {
+        alone: 1,
+        beside: 1,
+    });
+    world.granted(with_delay("a"));
+    world.pass(ms(TTL_MS));
+    world.expire();
+    world.granted(ask("w", "a").ttl(DELAY_MS));
+    world.pass(ms(DELAY_MS));
+    // One entry ends one thing: the other lock's lease. The closed lock stands in line.
+    world.expire();
+    assert_eq!((world.held_by("w"), world.machine.locks()), (None, 1));
+    restart(&mut world);
+    assert_eq!(world.granted(ask("x", "b")).token, token(3));
+}
+
 #[test]
 fn a_grant_reserves_the_lock_from_its_beginning_whatever_its_lease() {
     let mut world = World::new();
@@ -203,7 +223,11 @@ fn a_grant_reserves_the_lock_from_its_beginning_whatever_its_lease() {
 
 #[test]
 fn the_later_of_delay_and_reservation_counts() {
-    for (at_least, remaining) in [(HOUR_MS, HOUR_MS - TTL_MS), (1_000, DELAY_MS)] {
+    for (at_least, remaining) in [
+        (HOUR_MS, HOUR_MS - TTL_MS),
+        (1_000, DELAY_MS),
+        (DELAY_MS, DELAY_MS),
+    ] {
         let mut world = World::new();
         world.granted(ask("x", "a").delays(DELAY_MS, at_least));
         world.pass(ms(TTL_MS));
@@ -273,6 +297,25 @@ fn readers_and_permits_have_no_delay_and_a_grant_with_one_does_not_become_shared
 }
 
 #[test]
+fn a_grant_without_delays_becomes_shared_whatever_came_before_it() {
+    // Its client took the lock over at the very end of what it had reserved.
+    let mut world = World::new();
+    world.granted(ask("x", "a").delays(0, 1_000));
+    world.pass(ms(1_000));
+    let second = world.granted(ask("x", "a"));
+    world.granted(ask("x", "a").under(second.key).shared());
+
+    // Or it came from a queue in which somebody else still waits.
+    let mut world = World::new();
+    let first = world.granted(with_delay("a"));
+    world.queued(ask("x", "b").wait(60_000).request(1));
+    world.queued(ask("x", "c").wait(60_000).request(2));
+    world.release(&grant("x", &first));
+    let (_, second) = world.handed_over();
+    world.granted(ask("x", "b").under(second.key).shared());
+}
+
+#[test]
 fn a_closed_lock_is_shown_with_the_time_that_is_left() {
     let mut world = World::new();
     world.granted(with_delay("a"));
@@ -283,8 +326,8 @@ fn a_closed_lock_is_shown_with_the_time_that_is_left() {
         assert_eq!((view.holder, view.delayed), (None, Some(ms(DELAY_MS - 1))));
         world.expire();
     }
-    let later = world.now.after(ms(DELAY_MS));
-    assert_eq!(world.machine.view("x", later), None);
+    let opens = world.now.after(ms(DELAY_MS - 1));
+    assert_eq!(world.machine.view("x", opens), None);
     assert_eq!(world.machine.locks(), 1);
     world.pass(ms(DELAY_MS));
     world.expire();

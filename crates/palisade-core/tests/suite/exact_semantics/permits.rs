@@ -1,5 +1,6 @@
 //! Semaphores: permits as slots, all or none, in order of arrival, and how their number changes (P1–P6).
 
+use palisade_core::machine::Expiry;
 use palisade_core::{Away, Command, Ending, Granted, Invalid, Outcome, Permits, Slots, slot_key};
 
 use crate::world::{Ask, TTL_MS, World, ask, grant, lock_name, ms, request, token};
@@ -108,6 +109,21 @@ fn small_requests_go_on_as_soon_as_the_large_one_before_them_is_gone() {
         leave(&mut world);
         assert_eq!(served(&world), [(2, vec![2])]);
     }
+}
+
+#[test]
+fn permits_are_over_with_their_lease_though_no_timer_has_seen_it() {
+    let mut world = World::new();
+    world.machine.set_expiry(Expiry::AtMost {
+        alone: 1,
+        beside: 1,
+    });
+    world.granted(ask("w", "a"));
+    world.granted(permits("a", 2, 2));
+    world.pass(ms(TTL_MS));
+    // What one entry ends beside its command is the other lock's grant.
+    let next = world.granted(permits("b", 2, 2));
+    assert_eq!((next.token, slots(&next)), (token(3), vec![1, 2]));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Several locks at once: all or none, one token, and how a set waits (M1–M3).
 
-use palisade_core::machine::Record;
+use palisade_core::machine::{Expiry, Record};
 use palisade_core::{
     Acquire, Away, Change, Command, Ending, Granted, Invalid, LeaseKey, Limits, Machine, Outcome,
     QueueBound, Timestamp, Under, limits,
@@ -422,6 +422,46 @@ fn a_set_counts_once_for_each_of_its_locks() {
     assert_eq!(world.acquire(ask_all(&["d", "e", "f"], "x")), many);
     assert_eq!(world.machine.locks(), 2);
     world.granted(ask_all(&["d", "e"], "x"));
+}
+
+#[test]
+fn the_bound_of_locks_counts_what_a_set_adds() {
+    let limited = |locks| Limits {
+        locks,
+        ..Limits::DEFAULT
+    };
+    let mut world = World::with(limited(4));
+    world.granted(ask("x", "other"));
+    let four = ["a", "b", "c", "d"];
+    let many = Outcome::TooManyLocks { max: 4 };
+    assert_eq!(world.acquire(ask_all(&four, "one")), many);
+    world.granted(ask_all(&four[1..], "one"));
+    // A set that adds no lock is granted even after the bound was lowered.
+    world.apply(Command::Configure(limited(1)));
+    world.granted(ask_all(&four[1..], "one"));
+}
+
+/// However a set leaves, it counts as one thing that the entry ended.
+#[test]
+fn an_entry_ends_a_bounded_number_of_orphaned_sets() {
+    for (most, left) in [(1, 5), (2, 2), (3, 2), (4, 0)] {
+        let mut world = World::new();
+        let held = world.granted(ask_all(&["a", "b", "c", "d"], "other").ttl(60_000));
+        world.queued(ask_all(&["c", "d"], "one").wait(500).request(1));
+        world.queued(ask("a", "two").wait(600).request(2));
+        world.queued(ab("three").wait(700).request(3));
+        world.queued(ask_all(&["c", "d"], "four").wait(800).request(4));
+        world.apply(Command::Grace(Away::Led));
+        // The lock is kept for a request that is over at the same time as the set behind it.
+        world.release(&grant("a", &held));
+        world.machine.set_expiry(Expiry::AtMost {
+            alone: most,
+            beside: 1,
+        });
+        world.pass(ms(800));
+        world.expire();
+        assert_eq!(world.machine.waiters(), left, "{most}");
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Away, Command, Ending, GrantId, GrantRef, Granted, Invalid, Limits, LockMode, Machine, Outcome,
+    Away, Change, Command, Ending, GrantId, GrantRef, Granted, Invalid, Limits, LockMode, Machine,
+    Outcome,
 };
 
 use crate::world::{
@@ -219,6 +220,32 @@ fn a_readers_lease_ends_to_the_nanosecond() {
     assert_eq!(world.holder("x"), None);
     assert_eq!(world.granted(write("w")).token, crate::world::token(3));
     assert!(matches!(world.renew(&grant(&b)), Outcome::Ended { .. }));
+}
+
+#[test]
+fn an_abandoned_request_gives_back_its_own_readers_grant_and_no_other() {
+    let mut world = World::new();
+    let first = world.granted(read("a").request(1));
+    let second = world.granted(read("b").request(2));
+    world.apply(Command::Abandon(request(1)));
+    let ended: Vec<_> = world
+        .events()
+        .iter()
+        .map(|event| event.change.clone())
+        .collect();
+    let released = Change::Ended {
+        how: Ending::Released,
+        reason: None,
+        delayed: None,
+    };
+    assert_eq!(ended, [released]);
+    assert!(matches!(world.renew(&grant(&first)), Outcome::Ended { .. }));
+    // Its lease reads again, by another request, after the grant of the abandoned one was released.
+    world.granted(ask("y", "b").under(second.key));
+    world.release(&grant(&second));
+    let third = world.granted(read("b").under(second.key).request(3));
+    world.apply(Command::Abandon(request(2)));
+    assert!(matches!(world.renew(&grant(&third)), Outcome::Renewed(_)));
 }
 
 #[test]
