@@ -31,8 +31,10 @@ impl Session {
                 .open(&name)
                 .unwrap()
         };
-        let mut command = Command::new("sh");
+        // As a login would start it: a runner in the background ignores ctrl-C, and its tests would inherit that.
+        let mut command = Command::new("env");
         command
+            .args(["--default-signal", "sh"])
             .args(flags)
             .env("PALISADE", env!("CARGO_BIN_EXE_palisade"))
             .env("PALISADE_AUTHORITY", &server.url);
