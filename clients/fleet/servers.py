@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
+import random
 import re
 import shutil
 import signal
@@ -159,8 +161,11 @@ class Servers:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    """A port below those of outgoing connections, which could take it before the server does."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def until_it_answers(ask: Callable[[], object], not_yet: type[Exception]) -> None:
