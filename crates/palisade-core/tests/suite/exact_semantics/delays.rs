@@ -268,6 +268,23 @@ fn a_take_over_that_was_given_up_leaves_what_was_reserved_before() {
 }
 
 #[test]
+fn an_entry_opens_a_bounded_number_of_locks() {
+    let mut world = World::new();
+    for lock in ["x", "y", "z"] {
+        world.granted(ask(lock, "a").delays(DELAY_MS, 0));
+    }
+    world.pass(ms(TTL_MS));
+    world.expire();
+    world.pass(ms(DELAY_MS));
+    world.machine.set_expiry(Expiry::AtMost {
+        alone: 2,
+        beside: 1,
+    });
+    world.expire();
+    assert_eq!(world.machine.locks(), 1);
+}
+
+#[test]
 fn out_of_range_is_refused() {
     assert_eq!(
         Delays::new(60_001, 0),

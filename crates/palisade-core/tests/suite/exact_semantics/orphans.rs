@@ -2,6 +2,7 @@
 //! R16).
 
 use palisade_core::limits::ORPHAN_WINDOW;
+use palisade_core::machine::Expiry;
 use palisade_core::{Away, Command, Holder, Invalid, Machine, Outcome, Span};
 
 use crate::world::{Ask, TTL_MS, World, ask, client_id, grant, ms, ns, request, token};
@@ -106,6 +107,31 @@ fn an_orphan_is_not_granted_and_nobody_overtakes_it_even_on_a_free_lock() {
         again.token,
         token(2),
         "asked a third time, the first answer"
+    );
+}
+
+#[test]
+fn an_entry_ends_a_bounded_number_of_orphans() {
+    let mut world = World::new();
+    for lock in ["x", "y"] {
+        world.granted(ask(lock, "a").ttl(60_000));
+    }
+    for (number, lock) in [(1, "x"), (2, "x"), (3, "y")] {
+        let wait = 500 + u64::from(number);
+        world.queued(ask(lock, "b").wait(wait).request(number));
+    }
+    world.apply(Command::Grace(Away::Led));
+    free(&mut world, 1);
+    world.machine.set_expiry(Expiry::AtMost {
+        alone: 2,
+        beside: 1,
+    });
+    world.pass(ms(600));
+    world.expire();
+    assert_eq!(
+        world.machine.waiters(),
+        1,
+        "the first in line, and the one behind it"
     );
 }
 

@@ -68,6 +68,26 @@ fn a_right_key_of_another_principal_is_refused_by_name_and_changes_nothing() {
 }
 
 #[test]
+fn a_readers_grant_and_permits_are_not_for_another_principal() {
+    for wish in [
+        ask("orders", "a").shared(),
+        ask("orders", "a").permits(1, 2),
+    ] {
+        let mut world = World::new();
+        world.by = principal(ADA);
+        let granted = world.granted(wish);
+        let grant = tokenless("orders", &granted);
+        for by in [EVE, NOBODY] {
+            world.by = principal(by);
+            assert!(is_refused(&world.renew(&grant)));
+            assert!(is_refused(&world.release(&grant)));
+        }
+        world.by = principal(ADA);
+        assert!(matches!(world.release(&grant), Outcome::Released { .. }));
+    }
+}
+
+#[test]
 fn a_request_id_answers_its_own_principal_only() {
     let (mut world, granted) = held();
     world.by = principal(EVE);

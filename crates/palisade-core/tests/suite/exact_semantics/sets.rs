@@ -7,7 +7,7 @@ use palisade_core::{
 };
 
 use crate::world::{
-    Ask, TTL_MS, World, ask, ask_all, client_id, grant, key, lock_name, ms, request, token, ttl,
+    Ask, TTL_MS, World, ask, ask_all, client_id, grant, key, lock_name, ms, ns, request, token, ttl,
 };
 
 fn ab(client: &str) -> Ask {
@@ -378,6 +378,18 @@ fn an_abandoned_set_gives_all_back_even_if_a_part_is_gone() {
     }
 }
 
+/// Only of a set is the first grant looked for among the newest ones of its lease.
+#[test]
+fn an_abandoned_grant_is_given_back_however_many_its_lease_got_since() {
+    let mut world = World::new();
+    let first = world.granted(ask("x", "one").request(1));
+    for lock in 0..300 {
+        world.granted(ask(&format!("lock/{lock}"), "one").under(first.key));
+    }
+    world.apply(Command::Abandon(request(1)));
+    assert_eq!(world.held_by("x"), None);
+}
+
 #[test]
 fn a_set_whose_lease_is_gone_leaves_all_its_queues() {
     let mut world = World::new();
@@ -462,6 +474,21 @@ fn an_entry_ends_a_bounded_number_of_orphaned_sets() {
         world.expire();
         assert_eq!(world.machine.waiters(), left, "{most}");
     }
+}
+
+/// Under the rule of old the whole lease ends that a request names, and so may a wait that it kept.
+#[test]
+fn a_lock_is_free_for_the_request_that_ended_the_set_it_was_kept_for() {
+    let mut world = World::new();
+    world.machine.set_expiry(Expiry::Whole);
+    world.pass(ns(1));
+    let held = world.granted(ask("b", "other"));
+    world.queued(ab("set").wait(TTL_MS).request(1));
+    // No timer has seen it: they fire with the next millisecond.
+    world.pass(ms(TTL_MS));
+    let next = Command::Acquire(ask("a", "next").with_key(held.key));
+    let outcome = world.apply(next);
+    assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
 }
 
 #[test]

@@ -222,6 +222,24 @@ fn a_readers_lease_ends_to_the_nanosecond() {
     assert!(matches!(world.renew(&grant(&b)), Outcome::Ended { .. }));
 }
 
+/// The entry that asks ends the former writer's grant, and the lock goes to the next one.
+#[test]
+fn a_reader_does_not_join_a_writer_that_was_just_granted() {
+    let mut world = World::new();
+    world.machine.set_expiry(Expiry::AtMost {
+        alone: 1,
+        beside: 1,
+    });
+    world.granted(ask("w", "a"));
+    world.granted(write("a"));
+    world.queued(write("b").wait(60_000).request(1));
+    world.pass(ms(TTL_MS));
+    // What one entry ends beside its command is the other lock's grant.
+    let denied = world.acquire(read("c"));
+    assert!(matches!(denied, Outcome::Held(_)), "{denied:?}");
+    assert_eq!(world.held_by("x"), Some((3, "b".into())));
+}
+
 #[test]
 fn an_abandoned_request_gives_back_its_own_readers_grant_and_no_other() {
     let mut world = World::new();
