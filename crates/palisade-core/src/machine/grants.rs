@@ -191,11 +191,12 @@ impl Machine {
         }
         // The lock first: what is due on it may hand other locks on, and open the lease asked for.
         let mut standing = self.stand(&acquire.lock, effects);
+        let sets_wait = !self.tables.sets.is_empty();
         let lease = match self.lease_for(&acquire.lock, &acquire.client, &acquire.under, effects) {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
-        if self.expiry == Expiry::Whole && !self.tables.sets.is_empty() {
+        if self.expiry == Expiry::Whole && sets_wait {
             // What ended with the lease may have let a set have the lock, or leave it.
             standing = self.stand(&acquire.lock, effects);
         }

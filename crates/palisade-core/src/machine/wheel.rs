@@ -255,6 +255,33 @@ mod tests {
     }
 
     #[test]
+    fn a_tick_that_was_worked_off_is_not_worked_off_again() {
+        let mut wheel = Wheel::new(ms(10));
+        wheel.insert(0, ms(9));
+        assert_eq!(wheel.next(), Some(ms(11)));
+    }
+
+    #[test]
+    fn it_passes_up_to_the_first_occupied_place() {
+        let mut wheel = Wheel::new(ms(10));
+        wheel.insert(0, ms(100));
+        let first = SLOTS as u64;
+        assert_eq!(wheel.next(), Some(ms(first)));
+        assert!(wheel.pass(ms(first - 1)));
+        assert!(!wheel.pass(ms(first)));
+    }
+
+    #[test]
+    fn the_first_place_is_the_next_one_also_where_the_last_level_begins_anew() {
+        let span = 1 << (BITS * (LEVELS as u32 - 1));
+        let last = span * (SLOTS as u64 - 1);
+        let mut wheel = Wheel::new(ms(last - span));
+        wheel.insert(0, ms(last));
+        wheel.insert(1, ms(last + span));
+        assert_eq!(wheel.next(), Some(ms(last)));
+    }
+
+    #[test]
     fn a_deadline_that_moved_later_is_found_out_lazily() {
         let mut wheel = Wheel::new(ms(0));
         let mut fired = Vec::new();

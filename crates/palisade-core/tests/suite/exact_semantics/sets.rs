@@ -476,15 +476,17 @@ fn an_entry_ends_a_bounded_number_of_orphaned_sets() {
     }
 }
 
-/// Under the rule of old the whole lease ends that a request names, and so may a wait that it kept.
+/// Under the rule of old the whole lease ends that a request names. Here the set gets all its locks by that, and has no
+/// lease for them any more.
 #[test]
 fn a_lock_is_free_for_the_request_that_ended_the_set_it_was_kept_for() {
     let mut world = World::new();
     world.machine.set_expiry(Expiry::Whole);
     world.pass(ns(1));
     let held = world.granted(ask("b", "other"));
-    world.queued(ab("set").wait(TTL_MS).request(1));
-    // No timer has seen it: they fire with the next millisecond.
+    let lease = world.granted(ask("x", "set"));
+    world.queued(ab("set").under(lease.key).wait(60_000).request(1));
+    // Both leases are over, and no timer has seen it: they fire with the next millisecond.
     world.pass(ms(TTL_MS));
     let next = Command::Acquire(ask("a", "next").with_key(held.key));
     let outcome = world.apply(next);
