@@ -7,7 +7,7 @@ use palisade_core::{
 };
 
 use crate::world::{
-    Ask, TTL_MS, World, ask, client_id, key, lock_name, ms, ns, request, token, tokenless,
+    Ask, TTL_MS, World, ask, ask_all, client_id, key, lock_name, ms, ns, request, token, tokenless,
 };
 
 fn read(client: &str) -> Ask {
@@ -220,6 +220,26 @@ fn a_readers_lease_ends_to_the_nanosecond() {
     assert_eq!(world.holder("x"), None);
     assert_eq!(world.granted(write("w")).token, crate::world::token(3));
     assert!(matches!(world.renew(&grant(&b)), Outcome::Ended { .. }));
+}
+
+/// Beside its command an entry ends so many that stand in line, and so many of the lock that is asked for.
+#[test]
+fn a_request_ends_a_bounded_number_of_its_locks_readers() {
+    let mut world = World::new();
+    // A set that waits elsewhere makes no difference.
+    world.granted(ask("y", "other").ttl(60_000));
+    world.queued(ask_all(&["y", "z"], "set").wait(60_000).request(1));
+    for client in ["a", "b", "c", "d", "e", "f"] {
+        world.granted(read(client));
+    }
+    world.machine.set_expiry(Expiry::AtMost {
+        alone: 1,
+        beside: 2,
+    });
+    world.pass(ms(TTL_MS));
+    let denied = world.acquire(write("w"));
+    assert!(matches!(denied, Outcome::Held(_)), "{denied:?}");
+    assert_eq!(world.events().len(), 2 + 2);
 }
 
 /// The entry that asks ends the former writer's grant, and the lock goes to the next one.
