@@ -338,3 +338,11 @@ fn slots_are_a_set_of_numbers_from_one() {
     assert_eq!(of(&[2, 64]).iter().collect::<Vec<_>>(), [2, 64]);
     assert_eq!(Permits::new(2, 5).unwrap().to_string(), "2/5");
 }
+
+/// Its signature was checked, so its token is no lie, however far it jumps (Q3).
+#[test]
+fn a_pass_from_a_sequencer_says_so() {
+    let pass = Pass::new(Token::FIRST);
+    assert!(!pass.signed);
+    assert!(pass.signed().signed);
+}
