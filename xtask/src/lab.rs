@@ -22,7 +22,7 @@ enum Does {
     Mutation,
 }
 
-const PARTS: [Part; 19] = [
+const PARTS: [Part; 20] = [
     lab("simulation", 5, "sim --seeds 1000000"),
     lab("mutants", 1, "mutants"),
     lab("clusters in virtual time", 45, "cluster --seeds 100000"),
@@ -92,6 +92,7 @@ const PARTS: [Part; 19] = [
         "-p palisade --test alone crash_sigkill::",
     ),
     lab("attacks from outside", 8, "attack"),
+    lab("attacks on TLS and rules", 8, "attack --secure"),
     Part {
         name: "mutation testing",
         minutes: 120,

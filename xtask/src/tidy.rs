@@ -89,6 +89,12 @@ pub(crate) const RULES: &[Rule] = &[
         find: pages::guarantees,
     },
     Rule {
+        id: "contents",
+        why: "a page that no table of contents names is found by nobody who reads the book",
+        fix: "add the page to docs/SUMMARY.md",
+        find: pages::not_in_contents,
+    },
+    Rule {
         id: "line-ends",
         why: "diffs show what changed only when line ends do not",
         fix: "unix line ends, a final newline, no tabs in Rust source",

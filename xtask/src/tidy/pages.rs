@@ -6,6 +6,7 @@ use super::Finding;
 use crate::source::{File, Tree};
 
 const RULES: &str = "docs/rules.md";
+const CONTENTS: &str = "docs/SUMMARY.md";
 const GUARANTEES: &str = "docs/guarantees.md";
 
 /// Rules of docs/rules.md that no line of docs/guarantees.md answers, tests named there that do not exist, and ids
@@ -81,6 +82,25 @@ fn test_names(tree: &Tree) -> BTreeSet<String> {
         }
     }
     names
+}
+
+/// Pages of `docs/` that its table of contents does not name.
+pub(super) fn not_in_contents(tree: &Tree) -> Vec<Finding> {
+    let Some(contents) = tree.file(CONTENTS) else {
+        return Vec::new();
+    };
+    let named: BTreeSet<String> = links(contents.text())
+        .into_iter()
+        .map(|(_, target)| resolved(CONTENTS, &target))
+        .collect();
+    let pages = tree.files.iter().filter(|file| {
+        let inside = file.path.starts_with("docs/") && file.path != CONTENTS;
+        inside && file.has_ending(&["md"])
+    });
+    pages
+        .filter(|page| !named.contains(&page.path))
+        .map(|page| Finding::new(&page.path, 1, format!("not in {CONTENTS}")))
+        .collect()
 }
 
 pub(super) fn dead_links(tree: &Tree) -> Vec<Finding> {

@@ -187,6 +187,21 @@ fn link() {
 }
 
 #[test]
+fn contents() {
+    let summary = (
+        "docs/SUMMARY.md",
+        "- [One](one.md)\n  - [Two](deep/two.md)\n",
+    );
+    let (one, two) = (("docs/one.md", "\n"), ("docs/deep/two.md", "\n"));
+    finds("contents", &[summary, one, two, ("a.md", "\n")], &[]);
+    finds(
+        "contents",
+        &[summary, one, two, ("docs/three.md", "\n")],
+        &["docs/three.md:1"],
+    );
+}
+
+#[test]
 fn guarantees() {
     let rules = (
         "docs/rules.md",

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::http;
+use super::tunnel::Secure;
 use crate::chaos::process::{Line, Process};
 use crate::chaos::server::{last_words, launch};
 
@@ -22,19 +23,30 @@ pub(super) struct Harness {
     pub(super) binary: PathBuf,
     /// Whether to use the smaller amounts of a test.
     pub(super) short: bool,
+    /// TLS and rules, if the servers have them.
+    secure: Option<Secure>,
     folder: TempDir,
     started: Cell<u32>,
 }
 
 impl Harness {
-    pub(super) fn new(binary: &Path, short: bool) -> Result<Harness, String> {
+    pub(super) fn new(binary: &Path, short: bool, secure: bool) -> Result<Harness, String> {
         let folder = TempDir::with_prefix("palisade-attack-").map_err(text)?;
+        let secure = secure
+            .then(|| Secure::new(binary, folder.path()))
+            .transpose()?;
         Ok(Harness {
             binary: binary.to_owned(),
             short,
+            secure,
             folder,
             started: Cell::new(0),
         })
+    }
+
+    /// Whether the servers have TLS and rules.
+    pub(super) fn is_secure(&self) -> bool {
+        self.secure.is_some()
     }
 
     /// The full amount, or the amount of a test.
@@ -65,12 +77,25 @@ impl Harness {
         words.extend(["--json", "--listen", &listen, "--data"].map(str::to_owned));
         words.push(start.data.display().to_string());
         words.extend(start.arguments.iter().cloned());
+        if let Some(secure) = &self.secure {
+            words.extend(secure.arguments(start.role));
+        }
         let line = Line {
             words,
             environment: Vec::new(),
             prefix: start.prefix.clone(),
         };
-        let (process, said) = launch(&line, &log)?;
+        let (process, mut said) = launch(&line, &log)?;
+        if let Some(secure) = &self.secure {
+            for name in ["listening", "admin"] {
+                let at = said[name]
+                    .as_str()
+                    .map(|at| at.trim_start_matches("https://"));
+                if let Some(to) = at.and_then(|at| at.parse().ok()) {
+                    said[name] = secure.tunnel(to)?.to_string().into();
+                }
+            }
+        }
         let address = said["listening"].as_str().and_then(|at| at.parse().ok());
         let address = address.ok_or_else(|| format!("no address in {said}"))?;
         Ok(Program {

@@ -24,6 +24,7 @@ mod memory;
 mod plain;
 mod streams;
 mod time;
+mod tunnel;
 mod upstream;
 mod watchers;
 
@@ -115,6 +116,9 @@ pub struct AttackArgs {
     /// Use the smaller amounts of a test
     #[arg(long)]
     short: bool,
+    /// Give the servers TLS, and rules by which the attacker may do everything
+    #[arg(long)]
+    secure: bool,
     /// The program under test [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
@@ -165,8 +169,8 @@ impl AttackArgs {
                 println!("{} …", attack.name);
             }
             let begun = now();
-            let outcome =
-                Harness::new(binary, self.short).and_then(|harness| (attack.run)(&harness));
+            let outcome = Harness::new(binary, self.short, self.secure)
+                .and_then(|harness| (attack.run)(&harness));
             let line = Line::of(attack, outcome, elapsed(begun).as_secs_f64());
             if self.json {
                 println!("{}", line.json());

@@ -38,6 +38,23 @@ fn every_attack_is_held_off() {
     assert!(held > 20, "{}", printed(&output));
 }
 
+/// Those that use up what connections share, on servers with TLS and rules.
+#[test]
+fn attacks_on_servers_with_tls_and_rules_are_held_off() {
+    binary();
+    let names = [
+        "listing-bomb",
+        "descriptors-exhausted",
+        "one-peer-takes-all",
+        "uncounted-rejections",
+    ];
+    let output = attack(&["--secure"]).args(names).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    let said = printed(&output);
+    let held = said.lines().filter(|line| line.starts_with("held "));
+    assert_eq!(held.count(), names.len(), "{said}");
+}
+
 /// Control: a store without its fence admits any token.
 #[test]
 fn an_attack_that_succeeds_is_reported_and_fails() {

@@ -54,6 +54,23 @@ impl Key {
             _ => Ok(Key(bytes)),
         }
     }
+
+    /// A secret for one purpose, the same on every node: HMAC-SHA-256 of the purpose. It reveals neither the key nor the
+    /// secret of another purpose.
+    ///
+    /// # Errors
+    /// None is known: HMAC takes a key of any length.
+    pub fn derive(&self, purpose: &str) -> io::Result<[u8; 32]> {
+        let mut mac = self.mac()?;
+        // No proof of a meeting begins like this.
+        mac.update(b"palisade secret for ");
+        mac.update(purpose.as_bytes());
+        Ok(mac.finalize().into_bytes().into())
+    }
+
+    fn mac(&self) -> io::Result<Hmac<Sha256>> {
+        Hmac::new_from_slice(&self.0).map_err(io::Error::other)
+    }
 }
 
 impl std::fmt::Debug for Key {
@@ -255,8 +272,7 @@ struct Exchange<'a> {
 
 impl Exchange<'_> {
     fn mac(&self, side: Side, introduction: &[u8]) -> io::Result<Hmac<Sha256>> {
-        let mac = Hmac::<Sha256>::new_from_slice(&self.key.0);
-        let mut mac = mac.map_err(io::Error::other)?;
+        let mut mac = self.key.mac()?;
         mac.update(match side {
             Side::Dialer => b"palisade peer dialer  ",
             Side::Acceptor => b"palisade peer acceptor",

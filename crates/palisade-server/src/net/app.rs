@@ -11,6 +11,7 @@ use super::budget::{Budget, Share};
 use super::cluster::Cluster;
 use super::forward::Forwarder;
 use super::gate::{Gate, Permitted, Pipeline};
+use super::lease_keys::LeaseKeys;
 use super::ranking::Ranking;
 use super::sequencer::Signer;
 use super::serve::ServeError;
@@ -69,7 +70,13 @@ impl App {
             source,
         })?;
         let keys = settings.sequencer_keys.as_deref();
-        let signer = keys.map(|file| Signer::open(file, handle.identity()));
+        let secret = settings.cluster_secret.as_ref();
+        let lease_keys = LeaseKeys::open(settings.lease_keys.as_deref(), secret);
+        let lease_keys = lease_keys.map_err(|source| ServeError::LeaseKeys {
+            file: settings.lease_keys.clone().unwrap_or_default(),
+            source,
+        })?;
+        let signer = keys.map(|file| Signer::open(file, handle.identity(), secret));
         Ok(App {
             meters: Meters::default(),
             budget: Budget::new(settings.sessions_bytes),
@@ -80,7 +87,12 @@ impl App {
             forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
             signer: signer.transpose()?,
-            gate: Gate::new(settings.access.as_deref(), audit, handle.clone())?,
+            gate: Gate::new(
+                settings.access.as_deref(),
+                audit,
+                lease_keys,
+                handle.clone(),
+            )?,
             handle: Pipeline::new(handle),
             cluster,
             settings,

@@ -33,6 +33,7 @@ use super::app::App;
 use super::audit::{Audit, Event, Recording};
 use super::convert::Refusal;
 use super::forward::FORWARDED;
+use super::lease_keys::LeaseKeys;
 use super::quota::{Demand, Held, Quotas};
 use super::session::OPERATION_BYTES;
 use crate::pipeline::{
@@ -47,6 +48,7 @@ pub(super) struct Gate {
     rules: Option<Rules>,
     audit: Audit,
     quotas: Arc<Quotas>,
+    lease_keys: LeaseKeys,
 }
 
 struct Rules {
@@ -137,6 +139,7 @@ impl Gate {
     pub(super) fn new(
         path: Option<&Path>,
         audit: Audit,
+        lease_keys: LeaseKeys,
         handle: Handle,
     ) -> Result<Gate, file::Error> {
         let rules = path.map(|path| {
@@ -150,6 +153,7 @@ impl Gate {
             rules: rules.transpose()?,
             audit,
             quotas: Quotas::new(handle),
+            lease_keys,
         })
     }
 
@@ -179,9 +183,25 @@ impl Gate {
         decided.inspect_err(|refusal| denied(&self.audit, Some(who.name()), refusal))
     }
 
+    /// The answer as its caller may see it, reported where an operator should know of it.
+    #[inline]
+    pub(super) fn show(
+        &self,
+        principal: Option<&Principal>,
+        view: Option<&View>,
+        mut answer: Answer,
+    ) -> Answer {
+        self.report(principal, &answer);
+        self.lease_keys.encrypt(&mut answer);
+        match view {
+            Some(view) => self.filter(view, answer),
+            None => answer,
+        }
+    }
+
     /// Tells the operator of a caller that had the secret of a lease that is not its own.
     #[inline]
-    pub(super) fn report(&self, principal: Option<&Principal>, answer: &Answer) {
+    fn report(&self, principal: Option<&Principal>, answer: &Answer) {
         if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer
             && let (principal, lock) = (name(principal), lock.as_str())
             && let Some(left_out) = self.audit.refusal(Some(principal))
@@ -254,7 +274,8 @@ impl Gate {
     }
 
     /// Whether a caller may make this request.
-    pub(super) fn permit(&self, who: &Who, request: Request) -> Result<Permitted, Refusal> {
+    pub(super) fn permit(&self, who: &Who, mut request: Request) -> Result<Permitted, Refusal> {
+        self.lease_keys.decrypt(&mut request);
         let (by, known, view) = self.recorded(who, self.decide(who, &request))?;
         let held = self.admit_request(who, &request)?;
         let principal = name(known.as_ref());
@@ -479,7 +500,7 @@ impl Gate {
     }
 
     /// What the caller may see of an answer.
-    pub(super) fn filter(&self, view: &View, mut answer: Answer) -> Answer {
+    fn filter(&self, view: &View, mut answer: Answer) -> Answer {
         match (view, &mut answer) {
             (View::OthersHidden, Answer::Outcome(Outcome::Held(holder))) => {
                 // A constant within the limits.
@@ -677,8 +698,7 @@ impl Pipeline {
         for held in permitted.held {
             held.settle(&answer);
         }
-        gate.report(permitted.principal.as_ref(), &answer);
-        gate.filter(&permitted.view, answer)
+        gate.show(permitted.principal.as_ref(), Some(&permitted.view), answer)
     }
 
     pub(super) fn session(&self) -> (Session, Answers) {

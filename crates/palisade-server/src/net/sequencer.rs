@@ -10,11 +10,14 @@
 //! published; one signs. So a new key is published first, and signs when every fence has it. The file is read again whenever it
 //! has changed. A backup does not contain it, and a file of another incarnation is replaced: a restore makes a new key.
 //!
+//! The first key is random. The nodes of a cluster all make the same one, from the secret that they share: each of them may
+//! lead, and a fence believes whichever does.
+//!
 //! Fences read the form of a sequencer in `palisade_fence::sequencer`.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -27,6 +30,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::secrets::{self, ClusterSecret};
 use crate::pipeline::Identity;
 
 /// The name of the file in a server's data directory.
@@ -99,6 +103,10 @@ impl SequencerKeys {
     /// # Errors
     /// The operating system has no random numbers.
     pub fn new(identity: &Identity) -> io::Result<SequencerKeys> {
+        SequencerKeys::beginning_with(identity, &secrets::random()?)
+    }
+
+    fn beginning_with(identity: &Identity, seed: &[u8; 32]) -> io::Result<SequencerKeys> {
         let mut keys = SequencerKeys {
             format: FORMAT,
             authority: identity.authority.as_str().to_owned(),
@@ -106,7 +114,7 @@ impl SequencerKeys {
             signing: String::new(),
             keys: Vec::new(),
         };
-        keys.signing = keys.add()?;
+        keys.signing = keys.put(seed)?;
         Ok(keys)
     }
 
@@ -115,14 +123,19 @@ impl SequencerKeys {
     /// # Errors
     /// The operating system has no random numbers.
     pub fn add(&mut self) -> io::Result<String> {
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(io::Error::other)?;
-        let pair = pair(&seed).ok_or_else(|| io::Error::other("the key cannot be used"))?;
+        self.put(&secrets::random()?)
+    }
+
+    /// The key of this seed is published from now on. Returns its id.
+    fn put(&mut self, seed: &[u8; 32]) -> io::Result<String> {
+        let pair = pair(seed).ok_or_else(|| io::Error::other("the key cannot be used"))?;
         let kid = id(&pair);
-        self.keys.push(Stored {
-            kid: kid.clone(),
-            seed: URL_SAFE_NO_PAD.encode(seed),
-        });
+        if self.known(&kid).is_err() {
+            self.keys.push(Stored {
+                kid: kid.clone(),
+                seed: URL_SAFE_NO_PAD.encode(seed),
+            });
+        }
         Ok(kid)
     }
 
@@ -190,22 +203,9 @@ impl SequencerKeys {
     /// # Errors
     /// [`KeyFileError::Io`].
     pub fn write(&self, path: &Path) -> Result<(), KeyFileError> {
-        let write = || {
-            let new = path.with_extension("keys.tmp");
-            let _ = fs::remove_file(&new);
-            let mut file = fs::OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&new)?;
-            let text = serde_json::to_vec_pretty(self)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&new, path)?;
-            let parent = path.parent().filter(|parent| *parent != Path::new(""));
-            fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(|source| failed(path, source))
+        let text = serde_json::to_vec_pretty(self).map_err(io::Error::other);
+        text.and_then(|text| secrets::write(path, &text))
+            .map_err(|source| failed(path, source))
     }
 
     /// The keys, ready for use.
@@ -280,7 +280,16 @@ impl Held {
 
 impl Signer {
     /// Reads the keys, and makes some where there are none of this incarnation.
-    pub(super) fn open(path: &Path, identity: &Identity) -> Result<Signer, KeyFileError> {
+    pub(super) fn open(
+        path: &Path,
+        identity: &Identity,
+        cluster: Option<&ClusterSecret>,
+    ) -> Result<Signer, KeyFileError> {
+        let failed = |source| failed(path, source);
+        let first = cluster.map(|cluster| {
+            let incarnation = &identity.incarnation;
+            cluster.derive(&["sequencers", identity.authority.as_str(), incarnation])
+        });
         let keys = match SequencerKeys::read(path)? {
             Some(keys) if keys.authority != identity.authority.as_str() => {
                 return Err(KeyFileError::Foreign {
@@ -291,7 +300,11 @@ impl Signer {
             }
             Some(keys) if keys.incarnation == identity.incarnation => keys,
             _ => {
-                let keys = SequencerKeys::new(identity).map_err(|source| failed(path, source))?;
+                let keys = match &first {
+                    Some(first) => SequencerKeys::beginning_with(identity, first),
+                    None => SequencerKeys::new(identity),
+                };
+                let keys = keys.map_err(failed)?;
                 keys.write(path)?;
                 tracing::info!(file = %path.display(), kid = keys.signing, "made a key for sequencers");
                 keys

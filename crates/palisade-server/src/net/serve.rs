@@ -45,6 +45,14 @@ pub enum ServeError {
     /// The keys for sequencers cannot be used.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
+    /// The file with the key that encrypts each `lock_token` cannot be used.
+    #[error("{}: {source}", file.display())]
+    LeaseKeys {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The certificates for requests to the leader cannot be used.
     #[error(transparent)]
     Tls(#[from] palisade_tls::Error),

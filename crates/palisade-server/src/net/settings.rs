@@ -6,6 +6,7 @@ use palisade_tls::ClientFiles;
 
 use crate::shell;
 
+use super::secrets::ClusterSecret;
 use super::session::OPERATION_BYTES;
 use crate::memory;
 
@@ -44,6 +45,11 @@ pub struct Settings {
     pub audit: Option<PathBuf>,
     /// The file with the keys for sequencers, made if it does not exist; without one, none are signed.
     pub sequencer_keys: Option<PathBuf>,
+    /// The file with the key that encrypts each `lock_token`, made if it does not exist; without one, and without a
+    /// cluster's secret, clients have what the log has.
+    pub lease_keys: Option<PathBuf>,
+    /// What a node makes both keys of, in place of random ones: all nodes have the same.
+    pub cluster_secret: Option<ClusterSecret>,
 }
 
 impl Default for Settings {
@@ -64,6 +70,8 @@ impl Default for Settings {
             access: None,
             audit: None,
             sequencer_keys: None,
+            lease_keys: None,
+            cluster_secret: None,
         }
     }
 }

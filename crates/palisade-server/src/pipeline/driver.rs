@@ -16,8 +16,7 @@ use std::sync::Arc;
 use std::vec::Drain;
 
 use palisade_core::{
-    Change, Command, Ending, Event, GrantRef, LeaseKey, Machine, Outcome, Principal, Span,
-    Timestamp,
+    Change, Command, Ending, Event, GrantRef, Machine, Outcome, Principal, Span, Timestamp,
 };
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -280,7 +279,7 @@ impl Driver {
                 let shows = self.orderer.now().since(Timestamp::ZERO);
                 self.orderer.answer(to, Answer::Clock(shows));
             }
-            None => self.orderer.request(asked, to, lease_key),
+            None => self.orderer.request(asked, to, random::lease_key),
         }
         Ok(())
     }
@@ -394,10 +393,6 @@ pub(super) fn turn_away(message: Message, why: &Failure) {
         Message::Batch { session, requests } => session.refuse(requests.into_iter(), why),
         Message::Gone(..) | Message::Unread(..) | Message::Hangup(_) | Message::Stop => {}
     }
-}
-
-fn lease_key() -> LeaseKey {
-    LeaseKey::from_bytes(random::bytes())
 }
 
 pub(super) fn count_state(stats: &Stats, machine: &Machine) {

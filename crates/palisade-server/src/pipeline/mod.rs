@@ -45,6 +45,7 @@ pub use clock::{Clock, Running};
 pub use election::{Elected, Elections, Leading, take_over};
 pub use handle::{Answers, Handle, Identity, Session, Stopped};
 pub use log::{Forgetful, Log, LogError, Writable};
+pub use random::MARK;
 pub use recent::Since;
 #[cfg(feature = "net")]
 pub(crate) use recent::bytes_of;

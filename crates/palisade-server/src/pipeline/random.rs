@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use palisade_core::LeaseKey;
+
 const PAGE: usize = 1_024;
 
 thread_local! {
@@ -19,6 +21,17 @@ struct Pool {
 /// out guessable secrets and stops.
 pub(super) fn bytes() -> [u8; 16] {
     POOL.with_borrow_mut(Pool::draw)
+}
+
+/// The first bytes of the keys of leases, by which the network side knows that clients have them encrypted. The other twelve
+/// are random.
+pub const MARK: [u8; 4] = [0x50, 0xa1, 0x15, 0xad];
+
+/// The key of a new lease.
+pub(super) fn lease_key() -> LeaseKey {
+    let mut key = bytes();
+    key[..MARK.len()].copy_from_slice(&MARK);
+    LeaseKey::from_bytes(key)
 }
 
 impl Pool {

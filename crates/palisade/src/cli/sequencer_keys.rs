@@ -50,7 +50,7 @@ pub(super) fn carry_out(command: KeyCommand, out: Out) -> Result<(), Failure> {
     let mut keys = read.ok_or_else(|| {
         let file = file.display();
         Failure::usage(format!("{file} does not exist"))
-            .hint("a single server makes it when it starts: name its directory with --data")
+            .hint("a server makes it when it starts, a node of a cluster if it has --cluster-key-file: name its directory with --data")
     })?;
     let done = match (&command, kid) {
         (KeyCommand::Use(_), Some(kid)) => {

@@ -122,6 +122,7 @@ async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Err
     let handle = authority.pipeline.handle.clone();
     let network = net::Settings {
         sequencer_keys: Some(settings.data.join(net::KEY_FILE)),
+        lease_keys: Some(settings.data.join(net::LOCK_TOKEN_FILE)),
         ..network(settings)
     };
     service::watch_over(&handle);
@@ -155,9 +156,15 @@ async fn run_member(
     };
     warn_of_exposure(settings);
     cluster::announce(settings, cluster, &member);
+    let key = cluster.key.as_ref();
+    let secret = key.map(|key| key.derive("clients")).transpose()?;
     let network = net::Settings {
         node: Some(cluster.url.clone()),
         to_leader: cluster.tls.clone(),
+        cluster_secret: secret.map(net::ClusterSecret),
+        sequencer_keys: secret.map(|_| settings.data.join(net::KEY_FILE)),
+        // That of a single server that became a member.
+        lease_keys: secret.map(|_| settings.data.join(net::LOCK_TOKEN_FILE)),
         ..network(settings)
     };
     let view = Arc::clone(&member.view);

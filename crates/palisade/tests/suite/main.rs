@@ -40,5 +40,6 @@ mod run_terminal;
 mod sequencers;
 mod service;
 mod sets;
+mod stolen_log;
 mod tls;
 mod unix_socket;

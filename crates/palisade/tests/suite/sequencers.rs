@@ -5,9 +5,11 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use palisade_server::net::LOCK_TOKEN_FILE;
 use serde_json::{Value, json};
 
-use crate::common::{Server, palisade, status, text};
+use crate::common::cluster::{Cluster, ELECTION};
+use crate::common::{Server, palisade, status, text, until_in};
 
 /// A store or a gateway, killed with its test.
 struct Fence {
@@ -66,19 +68,13 @@ fn code(answer: (u16, String)) -> (u16, String) {
 }
 
 /// A grant of the lock `orders`: its key, its token and its sequencer.
-fn grant(server: &Server, client: &str) -> (String, u64, String) {
+fn grant(address: &str, client: &str) -> (String, u64, String) {
     let body = json!({"client_id": client, "lease_duration_ms": 60_000}).to_string();
-    let granted = value(ask(
-        server.address(),
-        "POST",
-        "/v1/locks/orders/acquire",
-        "",
-        &body,
-    ));
+    let granted = value(ask(address, "POST", "/v1/locks/orders/acquire", "", &body));
     let key = granted["lock_token"].as_str().unwrap().to_owned();
     let body = json!({"lock_token": key}).to_string();
     let signed = value(ask(
-        server.address(),
+        address,
         "POST",
         "/v1/locks/orders/sequencer",
         "",
@@ -88,18 +84,21 @@ fn grant(server: &Server, client: &str) -> (String, u64, String) {
     (key, granted["fencing_token"].as_u64().unwrap(), sequencer)
 }
 
+/// The public keys of a server.
+fn published(address: &str) -> Value {
+    value(ask(address, "GET", "/.well-known/jwks.json", "", ""))
+}
+
 fn keys(server: &Server) -> std::path::PathBuf {
     let file = server.file("keys.json");
-    let (status, keys) = ask(server.address(), "GET", "/.well-known/jwks.json", "", "");
-    assert_eq!(status, 200);
-    std::fs::write(&file, keys).unwrap();
+    std::fs::write(&file, published(server.address()).to_string()).unwrap();
     file
 }
 
 #[test]
 fn a_client_that_makes_up_a_high_token_is_refused_where_sequencers_are_required() {
     let server = Server::start();
-    let (_, token, sequencer) = grant(&server, "a");
+    let (_, token, sequencer) = grant(server.address(), "a");
     let keys = keys(&server);
     let store = fence(&["store"], &server.file("store"), &keys);
     let claim = |body: Value| {
@@ -164,8 +163,8 @@ fn a_client_that_makes_up_a_high_token_is_refused_where_sequencers_are_required(
 #[test]
 fn a_gateway_admits_the_signed_token_and_rejects_it_when_a_newer_holder_came() {
     let server = Server::start();
-    let (_, token, old) = grant(&server, "a");
-    let (_, newer, new) = grant(&server, "a");
+    let (_, token, old) = grant(server.address(), "a");
+    let (_, newer, new) = grant(server.address(), "a");
     assert!(newer > token);
     let keys = keys(&server);
     // The lock server itself is the API behind it: any one answers.
@@ -223,7 +222,7 @@ fn keys_that_cannot_be_used_stop_the_start() {
 #[test]
 fn a_rotation_by_the_command_line_refuses_nobody() {
     let server = Server::start();
-    let (key, token, first) = grant(&server, "a");
+    let (key, token, first) = grant(server.address(), "a");
     let keys = keys(&server);
     let store = fence(&["store"], &server.file("store"), &keys);
     let admitted = |sequencer: &str| {
@@ -279,4 +278,89 @@ fn a_rotation_by_the_command_line_refuses_nobody() {
     );
     let (refused, _, why) = rotate(&["use", "0123456789abcdef"]);
     assert!(refused == 2 && why.contains("there is no key"), "{why}");
+}
+
+/// A fence believes whichever node leads: all of them make the same key of the cluster's. A single server that becomes a
+/// member gets that key, too, and its holders keep their leases.
+#[test]
+fn all_nodes_of_a_cluster_sign_with_one_key() {
+    let mut single = Server::start();
+    let (held, _, before) = grant(single.address(), "a");
+    single.kill();
+
+    let mut cluster = Cluster::planned(3);
+    for node in &cluster.nodes[1..] {
+        std::fs::create_dir(&node.data).unwrap();
+        let file = single.file("data").join(LOCK_TOKEN_FILE);
+        std::fs::copy(file, node.data.join(LOCK_TOKEN_FILE)).unwrap();
+    }
+    std::fs::rename(single.file("data"), &cluster.nodes[0].data).unwrap();
+    let secret = cluster.dir.path().join("cluster.key");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef").unwrap();
+    let (list, secret) = (cluster.list.clone(), secret.to_str().unwrap());
+    let flags = ["--cluster", &list, "--cluster-key-file", secret];
+    cluster.nodes.iter_mut().for_each(|node| node.start(&flags));
+    cluster.until_ready();
+    until_in(ELECTION, "three voters", || {
+        let view = cluster.json(&["cluster", "status"]);
+        let members = view["members"].as_array().unwrap();
+        members
+            .iter()
+            .filter(|member| member["voter"] == true)
+            .count()
+            == 3
+    });
+    let first = cluster.until_ready();
+    let set = published(&cluster.nodes[first].listen);
+    for node in &cluster.nodes {
+        assert_eq!(published(&node.listen), set);
+    }
+
+    let keys = cluster.dir.path().join("keys.json");
+    std::fs::write(&keys, set.to_string()).unwrap();
+    let store = fence(&["store"], &cluster.dir.path().join("store"), &keys);
+    let admitted = |sequencer: &str| {
+        let body = json!({"resource_id": "orders", "sequencer": sequencer}).to_string();
+        ask(&store.address, "POST", "/v1/storage/claim", "", &body)
+    };
+    assert_eq!(
+        code(admitted(&before)).1,
+        "bad_sequencer",
+        "of a key that is gone"
+    );
+    let renewed = |node: &str| {
+        let body = json!({"lock_token": held}).to_string();
+        ask(node, "POST", "/v1/locks/orders/renew", "", &body).0
+    };
+    assert_eq!(renewed(&cluster.nodes[first].listen), 200);
+    for node in &cluster.nodes {
+        let (_, _, sequencer) = grant(&node.listen, "a");
+        value(admitted(&sequencer));
+    }
+
+    cluster.nodes[first].kill();
+    until_in(ELECTION, "another leader", || {
+        cluster.leader().is_some_and(|now| now != first)
+    });
+    cluster.until_ready();
+    let (_, _, sequencer) = grant(&cluster.nodes[(first + 1) % 3].listen, "a");
+    value(admitted(&sequencer));
+    cluster.nodes[first].start(&flags);
+    cluster.until_ready();
+    assert_eq!(published(&cluster.nodes[first].listen), set);
+}
+
+/// Without a key that only the nodes have, there is nothing to make one of.
+#[test]
+fn a_cluster_without_a_key_signs_nothing_and_says_how() {
+    let cluster = Cluster::of(1);
+    let refused = ask(
+        &cluster.nodes[0].listen,
+        "GET",
+        "/.well-known/jwks.json",
+        "",
+        "",
+    );
+    assert_eq!(code(refused.clone()), (409, "refused".into()));
+    assert!(refused.1.contains("--cluster-key-file"), "{}", refused.1);
 }

@@ -94,7 +94,7 @@ pub(super) async fn keys(State(app): State<Arc<App>>) -> Reply<Value> {
 
 fn signer(app: &App) -> Result<&Signer, Refusal> {
     app.signer.as_ref().ok_or_else(|| {
-        let why = "this server signs no sequencers: a node of a cluster has no keys for them yet; a single server has";
+        let why = "this server signs no sequencers, because it has no keys: a node of a cluster makes them of the cluster's key; start all nodes with --cluster-key-file";
         Refusal::new(Code::Refused, why)
     })
 }

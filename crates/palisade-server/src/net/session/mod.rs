@@ -287,13 +287,8 @@ impl Flow {
             }
             while let Some((id, answer)) = self.rest.next() {
                 let view = self.settle(id, Some(&answer));
-                if let Some(who) = &self.who {
-                    self.app.gate.report(who.principal(), &answer);
-                }
-                let answer = match view {
-                    Some(view) => self.app.gate.filter(&view, answer),
-                    None => answer,
-                };
+                let principal = self.who.as_ref().and_then(Who::principal);
+                let answer = self.app.gate.show(principal, view.as_ref(), answer);
                 self.leaving += 1;
                 // A listing that failed, because this node no longer leads, makes room for the next one too.
                 let failed =

@@ -1,0 +1,243 @@
+//! What a client has as `lock_token` and `request_id`, and what the log has instead (rule I9).
+//!
+//! ```text
+//!   log, snapshots, backups: a lease's key, a request's id ◄─ AES-128 under DATA/lock_token.key ─► what clients have
+//! ```
+//!
+//! A repeated acquire is answered with the same `lock_token`, after a restart and by any node, so the log cannot have a
+//! mere hash of it. It has a key, and the client has that key encrypted: one block of AES, the same each time. Whoever reads a
+//! log or a backup, but not the file, has nothing that the server would take. The gate encrypts and decrypts for all
+//! interfaces; nothing behind it knows of this.
+//!
+//! Keys from before this was so are random, and clients have them as they are. New ones begin with [`MARK`], which tells
+//! the two apart without a table: a marked key is never taken unencrypted, and an unmarked one never encrypted.
+//!
+//! A backup does not contain the file. Where it is lost, a new one is made: those who hold locks then lose their leases, which
+//! end after their time, and a repeated request is a new one.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use aes::Aes128;
+use aes::cipher::{BlockCipherDecrypt as _, BlockCipherEncrypt as _, KeyInit as _};
+use palisade_core::{LeaseKey, Outcome, RequestId, Under};
+
+use super::secrets::{self, ClusterSecret};
+use crate::pipeline::{Answer, MARK, Request};
+
+/// The name of the file in a server's data directory: 32 random bytes.
+pub const LOCK_TOKEN_FILE: &str = "lock_token.key";
+
+/// The keys: each `lock_token` is encrypted with the first one, and others are from before. Without any, clients have what the
+/// log has.
+pub(super) struct LeaseKeys(Vec<Ciphers>);
+
+struct Ciphers {
+    leases: Aes128,
+    requests: Aes128,
+}
+
+impl Ciphers {
+    fn new(secret: &[u8; 32]) -> Ciphers {
+        let (mut leases, mut requests) = ([0; 16], [0; 16]);
+        leases.copy_from_slice(&secret[..16]);
+        requests.copy_from_slice(&secret[16..]);
+        Ciphers {
+            leases: Aes128::new(&leases.into()),
+            requests: Aes128::new(&requests.into()),
+        }
+    }
+}
+
+impl LeaseKeys {
+    /// Reads the file, and makes it where there is none. A node of a cluster has the key of all nodes, and makes none; with
+    /// the file of a single server it knows what that one granted.
+    pub(super) fn open(
+        path: Option<&Path>,
+        cluster: Option<&ClusterSecret>,
+    ) -> io::Result<LeaseKeys> {
+        let of_cluster = cluster.map(|cluster| cluster.derive(&["lock tokens"]));
+        let of_file = path.map(|path| match fs::read(path) {
+            Ok(secret) => secret.try_into().map(Some).map_err(|_| {
+                let why = "it does not have 32 bytes; put a copy of it back, or remove it: then a new one is made, and whoever \
+                           holds a lock loses its lease";
+                io::Error::new(io::ErrorKind::InvalidData, why)
+            }),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Err(_) if of_cluster.is_some() => Ok(None),
+            Err(_) => {
+                let secret = secrets::random()?;
+                secrets::write(path, &secret).map(|()| Some(secret))
+            }
+        });
+        let all = of_cluster.into_iter().chain(of_file.transpose()?.flatten());
+        Ok(LeaseKeys(all.map(|secret| Ciphers::new(&secret)).collect()))
+    }
+
+    /// Turns what the caller has into what the log has.
+    #[inline]
+    pub(super) fn decrypt(&self, request: &mut Request) {
+        let Some(Ciphers { requests, .. }) = self.0.first() else {
+            return;
+        };
+        match request {
+            Request::Acquire(wish) => {
+                if let Some(id) = &mut wish.request {
+                    *id = RequestId::from_bytes(encrypted(requests, *id.as_bytes()));
+                }
+                if let Under::Existing { key, .. } = &mut wish.under {
+                    *key = self.known(key);
+                }
+            }
+            Request::Renew { grant, .. }
+            | Request::Proclaim { grant, .. }
+            | Request::Release(grant) => grant.key = self.known(&grant.key),
+            Request::Abandon(id) => {
+                *id = RequestId::from_bytes(encrypted(requests, *id.as_bytes()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Turns what the log has into what the caller gets.
+    #[inline]
+    pub(super) fn encrypt(&self, answer: &mut Answer) {
+        if let Some(Ciphers { leases, .. }) = self.0.first()
+            && let Answer::Outcome(Outcome::Granted(granted)) = answer
+            && is_marked(&granted.key)
+        {
+            granted.key = LeaseKey::from_bytes(encrypted(leases, *granted.key.as_bytes()));
+        }
+    }
+
+    /// The key of which a client has the encrypted form; what it shows, if that is from before keys were marked.
+    fn known(&self, shown: &LeaseKey) -> LeaseKey {
+        let decrypted = self.0.iter().map(|Ciphers { leases, .. }| {
+            let mut block = (*shown.as_bytes()).into();
+            leases.decrypt_block(&mut block);
+            LeaseKey::from_bytes(block.into())
+        });
+        let mut marked = decrypted.filter(is_marked);
+        match marked.next() {
+            Some(key) => key,
+            // Read in a log: no lease has this key.
+            None if is_marked(shown) => LeaseKey::from_bytes([0; 16]),
+            None => *shown,
+        }
+    }
+}
+
+fn encrypted(cipher: &Aes128, bytes: [u8; 16]) -> [u8; 16] {
+    let mut block = bytes.into();
+    cipher.encrypt_block(&mut block);
+    block.into()
+}
+
+fn is_marked(key: &LeaseKey) -> bool {
+    key.as_bytes().starts_with(&MARK)
+}
+
+#[cfg(test)]
+mod tests {
+    use palisade_core::{GrantRef, LockName};
+
+    use super::*;
+
+    fn marked(rest: u8) -> LeaseKey {
+        let mut bytes = [rest; 16];
+        bytes[..MARK.len()].copy_from_slice(&MARK);
+        LeaseKey::from_bytes(bytes)
+    }
+
+    /// What a client has that was granted this key.
+    fn shown(tokens: &LeaseKeys, key: LeaseKey) -> LeaseKey {
+        LeaseKey::from_bytes(encrypted(&tokens.0[0].leases, *key.as_bytes()))
+    }
+
+    /// What the log is asked for when a client shows this.
+    fn asked(tokens: &LeaseKeys, shown: LeaseKey) -> LeaseKey {
+        let mut request = Request::Release(GrantRef {
+            lock: LockName::new("l").unwrap(),
+            key: shown,
+            token: None,
+        });
+        tokens.decrypt(&mut request);
+        match request {
+            Request::Release(grant) => grant.key,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_key_of_the_log_is_of_no_use_and_its_encrypted_form_is() {
+        let [tokens, others] =
+            [[7; 32], [8; 32]].map(|secret| LeaseKeys(vec![Ciphers::new(&secret)]));
+        let plain = LeaseKeys(Vec::new());
+        for rest in 0..=255 {
+            let key = marked(rest);
+            let token = shown(&tokens, key);
+            assert_eq!(asked(&tokens, token), key);
+            assert_ne!(asked(&tokens, key), key, "read in a log");
+            assert_ne!(asked(&others, token), key, "another server's file");
+            // The control: without the file, what the log has is enough.
+            assert_eq!(asked(&plain, key), key);
+            let old = LeaseKey::from_bytes([rest; 16]);
+            assert_eq!(asked(&tokens, old), old, "from before keys were marked");
+            assert_ne!(asked(&tokens, shown(&tokens, old)), old);
+        }
+    }
+
+    #[test]
+    fn an_id_of_a_request_is_the_same_each_time_and_not_what_the_log_has() {
+        let tokens = LeaseKeys(vec![Ciphers::new(&[7; 32])]);
+        let id = RequestId::from_bytes([3; 16]);
+        let (mut first, mut again) = (Request::Abandon(id), Request::Abandon(id));
+        tokens.decrypt(&mut first);
+        tokens.decrypt(&mut again);
+        let ids = [&first, &again].map(|request| match request {
+            Request::Abandon(id) => *id,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(ids[0], ids[1]);
+        assert_ne!(ids[0], id);
+        // Nor is it what a lease's key would become.
+        assert_ne!(
+            ids[0].as_bytes(),
+            shown(&tokens, LeaseKey::from_bytes([3; 16])).as_bytes()
+        );
+    }
+
+    #[test]
+    fn a_file_is_made_once_and_a_damaged_one_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOCK_TOKEN_FILE);
+        let open = |cluster: Option<&ClusterSecret>| LeaseKeys::open(Some(&path), cluster);
+        let cluster = ClusterSecret([1; 32]);
+        open(Some(&cluster)).unwrap();
+        assert!(!path.exists(), "a node has the cluster's key");
+        let token = shown(&open(None).unwrap(), marked(1));
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(asked(&open(None).unwrap(), token), marked(1));
+        // A single server became a member: what it granted goes on, and what the cluster grants is every node's.
+        let member = open(Some(&cluster)).unwrap();
+        assert_eq!(asked(&member, token), marked(1));
+        let granted = shown(&member, marked(2));
+        let joiner = LeaseKeys::open(None, Some(&cluster)).unwrap();
+        assert_eq!(asked(&joiner, granted), marked(2));
+        assert_ne!(
+            asked(&joiner, token),
+            marked(1),
+            "it needs a copy of the file"
+        );
+        fs::write(&path, "short").unwrap();
+        let Err(refused) = open(None) else {
+            panic!("a short file was taken");
+        };
+        assert!(refused.to_string().contains("32 bytes"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"short");
+    }
+}
