@@ -1,6 +1,6 @@
 //! Principals, what shows who they are, and the rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -66,6 +66,10 @@ pub struct Access {
     pub(crate) uids: BTreeMap<u32, Principal>,
     pub(crate) rules: BTreeMap<Principal, Vec<Rule>>,
     pub(crate) quotas: Quotas,
+    /// The prefixes whose grants are to be recorded.
+    pub(crate) audited: BTreeSet<Box<str>>,
+    /// Every principal of the file, by what stands for it where it is stored.
+    pub(crate) by_id: BTreeMap<[u8; 16], Principal>,
 }
 
 #[derive(Clone, Debug)]
@@ -213,6 +217,23 @@ impl Access {
         all.into_iter()
             .find(|principal| principal.name() == name)
             .cloned()
+    }
+
+    /// The principal that is stored as this [`Principal::id`], if the file names it.
+    #[must_use]
+    pub fn stored(&self, id: [u8; 16]) -> Option<&Principal> {
+        self.by_id.get(&id)
+    }
+
+    /// The prefixes whose grants are to be recorded.
+    pub fn audited(&self) -> impl Iterator<Item = &str> {
+        self.audited.iter().map(|prefix| &**prefix)
+    }
+
+    /// Whether the grants of this lock are to be recorded.
+    #[must_use]
+    pub fn audits(&self, lock: &str) -> bool {
+        self.audited().any(|prefix| lock.starts_with(prefix))
     }
 
     /// The ids of the tokens that are valid, and whose they are.

@@ -25,6 +25,9 @@
 //! prefix = "backup/"                # or principal = "backup", or address = "10.0.0.7"; "*" is each of them
 //! locks = 1000
 //! requests_per_second = 200
+//!
+//! [[auth.audit]]
+//! prefix = "backup/"                # the audit file has each grant of these locks, and its end
 //! ```
 //!
 //! Making and revoking a token only appends to it, so comments and order stay.

@@ -32,6 +32,8 @@ struct Section {
     rules: Vec<RuleEntry>,
     #[serde(default)]
     quotas: Vec<QuotaEntry>,
+    #[serde(default)]
+    audit: Vec<AuditEntry>,
 }
 
 #[derive(Deserialize)]
@@ -75,8 +77,13 @@ struct QuotaEntry {
     requests_per_second: Option<i64>,
 }
 
+#[derive(Deserialize)]
+struct AuditEntry {
+    prefix: String,
+}
+
 /// The keys of each table.
-const KEYS: [(&str, &[&str]); 5] = [
+const KEYS: [(&str, &[&str]); 6] = [
     ("principals", &["name", "certificates", "uids"]),
     ("tokens", &["id", "principal", "sha256"]),
     ("revoked", &["id"]),
@@ -95,6 +102,7 @@ const KEYS: [(&str, &[&str]); 5] = [
             Bound::Requests.name(),
         ],
     ),
+    ("audit", &["prefix"]),
 ];
 
 impl Access {
@@ -240,6 +248,15 @@ fn build(section: Section) -> Result<Access, Error> {
     for entry in section.quotas {
         add_quota(&mut access.quotas, entry, find)?;
     }
+    for AuditEntry { prefix } in section.audit {
+        let place = format!("[[auth.audit]] for the prefix {prefix:?}");
+        check_prefix(&prefix, &place)?;
+        if !access.audited.insert(prefix.into()) {
+            return Err(Error(format!("{place}: it is there twice")));
+        }
+    }
+    let ids = principals.into_iter();
+    access.by_id = ids.filter_map(|of| Some((of.id()?, of))).collect();
     Ok(access)
 }
 

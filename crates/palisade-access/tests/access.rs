@@ -343,6 +343,19 @@ fn a_file_with_a_mistake_is_refused_and_the_mistake_is_named() {
             "[auth]\n[[auth.principals]]\nname = \"a\"\n[[auth.tokens]]\nid = \"1\"\nprincipal = \"a\"\nsha256 = \"12\"\n",
             "64 hexadecimal digits",
         ),
+        (
+            "[auth]\n[[auth.audit]]\nprefixes = [\"a\"]\n",
+            "[[auth.audit]]: unknown key \"prefixes\"; is \"prefix\" meant?",
+        ),
+        ("[auth]\n[[auth.audit]]\n", "prefix"),
+        (
+            "[auth]\n[[auth.audit]]\nprefix = \"ö\"\n",
+            "printable ASCII",
+        ),
+        (
+            "[auth]\n[[auth.audit]]\nprefix = \"a/\"\n[[auth.audit]]\nprefix = \"a/\"\n",
+            "[[auth.audit]] for the prefix \"a/\": it is there twice",
+        ),
     ] {
         let said = Access::parse(text).unwrap_err().to_string();
         assert!(said.contains(expected), "{text:?}: {said}");

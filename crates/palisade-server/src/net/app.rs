@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
 
-use super::audit::Audit;
+use super::audit::{Audit, Event};
 use super::budget::{Budget, Share};
 use super::cluster::Cluster;
 use super::forward::Forwarder;
@@ -69,7 +69,19 @@ impl App {
             source,
         })?;
         let keys = settings.sequencer_keys.as_deref();
-        let signer = keys.map(|file| Signer::open(file, handle.identity()));
+        let identity = handle.identity();
+        let signer = keys.map(|file| {
+            Signer::open(file, identity, |previous| {
+                // A backup has no keys: a directory that has none, and is not new, was restored.
+                if previous.is_some() || handle.revision() > 0 {
+                    audit.note(&Event::Restored {
+                        authority: identity.authority.as_str(),
+                        incarnation: &identity.incarnation,
+                        previous,
+                    });
+                }
+            })
+        });
         Ok(App {
             meters: Meters::default(),
             budget: Budget::new(settings.sessions_bytes),

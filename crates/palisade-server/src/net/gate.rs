@@ -34,6 +34,7 @@ use super::audit::{Audit, Event, Recording};
 use super::convert::Refusal;
 use super::forward::FORWARDED;
 use super::quota::{Demand, Held, Quotas};
+use super::serve::ServeError;
 use super::session::OPERATION_BYTES;
 use crate::pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
@@ -138,10 +139,10 @@ impl Gate {
         path: Option<&Path>,
         audit: Audit,
         handle: Handle,
-    ) -> Result<Gate, file::Error> {
+    ) -> Result<Gate, ServeError> {
         let rules = path.map(|path| {
-            let access = Arc::new(file::read(path)?);
-            Ok(Rules {
+            let access = Arc::new(read(path, &audit)?);
+            Ok::<_, ServeError>(Rules {
                 path: path.to_owned(),
                 access: RwLock::new(access),
             })
@@ -168,6 +169,11 @@ impl Gate {
     /// Whether there are rules at all.
     pub(super) fn is_closed(&self) -> bool {
         self.rules.is_some()
+    }
+
+    /// The rules in force; `None` without a file.
+    pub(super) fn rules(&self) -> Option<Arc<Access>> {
+        self.rules.as_ref().map(Rules::current)
     }
 
     pub(super) fn audit(&self) -> &Audit {
@@ -529,7 +535,7 @@ impl Rules {
     }
 
     fn reload(&self, audit: &Audit) {
-        let read = file::read(&self.path);
+        let read = read(&self.path, audit);
         audit.note(&Event::Rules {
             file: self.path.display().to_string(),
             taken: read.is_ok(),
@@ -545,6 +551,20 @@ impl Rules {
             }
         }
     }
+}
+
+/// Reads an access file; this server must be able to do what it asks for.
+fn read(path: &Path, audit: &Audit) -> Result<Access, ServeError> {
+    let access = file::read(path)?;
+    if let Some(prefix) = access.audited().next()
+        && !audit.is_on()
+    {
+        return Err(ServeError::NoAudit {
+            file: path.to_owned(),
+            prefix: prefix.to_owned(),
+        });
+    }
+    Ok(access)
 }
 
 fn unauthenticated(why: &impl ToString) -> Refusal {

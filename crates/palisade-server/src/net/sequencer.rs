@@ -279,8 +279,13 @@ impl Held {
 }
 
 impl Signer {
-    /// Reads the keys, and makes some where there are none of this incarnation.
-    pub(super) fn open(path: &Path, identity: &Identity) -> Result<Signer, KeyFileError> {
+    /// Reads the keys, and makes some where there are none of this incarnation; `begins` is told first, with the
+    /// incarnation of the keys that were there.
+    pub(super) fn open(
+        path: &Path,
+        identity: &Identity,
+        begins: impl FnOnce(Option<&str>),
+    ) -> Result<Signer, KeyFileError> {
         let keys = match SequencerKeys::read(path)? {
             Some(keys) if keys.authority != identity.authority.as_str() => {
                 return Err(KeyFileError::Foreign {
@@ -290,7 +295,8 @@ impl Signer {
                 });
             }
             Some(keys) if keys.incarnation == identity.incarnation => keys,
-            _ => {
+            old => {
+                begins(old.as_ref().map(|old| &*old.incarnation));
                 let keys = SequencerKeys::new(identity).map_err(|source| failed(path, source))?;
                 keys.write(path)?;
                 tracing::info!(file = %path.display(), kid = keys.signing, "made a key for sequencers");

@@ -15,6 +15,8 @@ mod net_access;
 #[cfg(feature = "net")]
 mod net_audit;
 #[cfg(feature = "net")]
+mod net_audit_grants;
+#[cfg(feature = "net")]
 mod net_bad_input;
 #[cfg(feature = "net")]
 mod net_bounds;

@@ -138,11 +138,18 @@ fn wrong(error: impl ToString) -> Failure {
 fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
     let access = file::read(&args.access).map_err(wrong)?;
     let tokens = access.tokens().count();
+    let audited: Vec<&str> = access.audited().collect();
     if out.json {
-        return out.value(&json!({"access": args.access, "valid": true, "tokens": tokens}));
+        return out.value(&json!({
+            "access": args.access, "valid": true, "tokens": tokens, "audited": audited,
+        }));
     }
     let path = args.access.display();
-    out.text(&format!("{path} has no mistake; {tokens} tokens are valid"))
+    let needs = match audited.is_empty() {
+        true => "",
+        false => "; its servers need --audit FILE",
+    };
+    out.text(&format!("{path} has no mistake; {tokens} tokens are valid{needs}"))
 }
 
 fn can(args: &CanArgs, out: Out) -> Result<(), Failure> {
