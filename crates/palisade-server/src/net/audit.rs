@@ -95,6 +95,12 @@ pub(super) enum Event<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         new_fencing_token: Option<u64>,
     },
+    /// Key sets of issuers have changed.
+    Keys {
+        file: String,
+        taken: bool,
+        message: Option<String>,
+    },
     /// So many lines before this one were not written.
     Lost { lines: u64 },
 }

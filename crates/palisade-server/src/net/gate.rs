@@ -13,21 +13,27 @@
 //! Without an access file everybody who reaches the port may do everything. Identity is settled once for each session and
 //! each HTTP request; while the file stays the same, a decision compares prefixes and nothing else.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use axum::extract::{Request as HttpRequest, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use palisade_access::{Access, Credential, Denied, Principal, Token, Unknown, Verb, file};
+use palisade_access::{
+    Access, Bearer, Credential, Denied, Jwt, MAX_BYTES, Principal, Unknown, Verb, file,
+};
 use palisade_core::{ClientId, LockMode, LockName, Outcome, Renewed};
 use palisade_proto::Code;
+use ring::digest::{SHA256, digest};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::interval;
 
 use super::app::App;
 use super::audit::{Audit, Event, Recording};
@@ -36,6 +42,7 @@ use super::forward::FORWARDED;
 use super::quota::{Demand, Held, Quotas};
 use super::serve::ServeError;
 use super::session::OPERATION_BYTES;
+use crate::pipeline::clock::wall;
 use crate::pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
     Stopped,
@@ -53,6 +60,8 @@ pub(super) struct Gate {
 struct Rules {
     path: PathBuf,
     access: RwLock<Arc<Access>>,
+    /// JWTs that were verified, by the SHA-256 of their text.
+    verified: Mutex<HashMap<[u8; 32], Arc<Jwt>>>,
 }
 
 impl Who {
@@ -84,6 +93,19 @@ struct Known {
     by: palisade_core::Principal,
     /// The rules under which the principal was found.
     access: Arc<Access>,
+}
+
+impl Known {
+    /// Whether what it has shown is still valid: only a JWT ends by itself.
+    fn check_time(&self) -> Result<(), Refusal> {
+        match &self.credential.token {
+            Some(Bearer::Jwt(jwt)) => {
+                let valid = jwt.check_time(wall_seconds());
+                valid.map_err(|bad| unauthenticated(&bad))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A request that its caller may make.
@@ -145,6 +167,7 @@ impl Gate {
             Ok::<_, ServeError>(Rules {
                 path: path.to_owned(),
                 access: RwLock::new(access),
+                verified: Mutex::default(),
             })
         });
         Ok(Gate {
@@ -222,7 +245,8 @@ impl Gate {
         let Some(rules) = &self.rules else {
             return Ok(Who(None));
         };
-        let token = token.map(Token::parse).transpose();
+        let access = rules.current();
+        let token = token.map(|text| rules.bearer(&access, text)).transpose();
         let token = token.map_err(|bad| unauthenticated(&bad))?;
         let (names, uid) = match caller {
             Caller::Anonymous => (Arc::default(), None),
@@ -230,8 +254,7 @@ impl Gate {
             Caller::Uid(uid) => (Arc::default(), Some(*uid)),
         };
         let credential = Credential { token, names, uid };
-        let access = rules.current();
-        let principal = access.identify(&credential);
+        let principal = access.identify(&credential, wall_seconds());
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
         Ok(Who(Some(Known {
             credential,
@@ -242,7 +265,7 @@ impl Gate {
         })))
     }
 
-    /// Who it is under the rules now in force: a token may have been revoked since.
+    /// Who it is under the rules now in force: a token may have been revoked or have expired since.
     fn now(&self, who: &Who) -> Result<Option<(Arc<Access>, Principal)>, Refusal> {
         let (Some(rules), Some(known)) = (&self.rules, &who.0) else {
             return match self.is_closed() {
@@ -252,9 +275,10 @@ impl Gate {
         };
         let access = rules.current();
         if Arc::ptr_eq(&access, &known.access) {
+            known.check_time()?;
             return Ok(Some((access, known.principal.clone())));
         }
-        let principal = access.identify(&known.credential);
+        let principal = access.identify(&known.credential, wall_seconds());
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
         Ok(Some((access, principal)))
     }
@@ -432,13 +456,15 @@ impl Gate {
         self.quotas.admit(&access, caller, within, demand())
     }
 
-    /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison.
+    /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison,
+    /// and with a JWT a look at the clock.
     pub(super) fn still_observes(&self, observed: &Observed) -> bool {
         match (&self.rules, &observed.who.0) {
             (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
                 let now = self.observable(&observed.who, &observed.prefix);
                 now.is_ok_and(|prefixes| prefixes == observed.prefixes)
             }
+            (Some(_), Some(known)) => known.check_time().is_ok(),
             _ => true,
         }
     }
@@ -519,10 +545,12 @@ impl Gate {
             }
         };
         let mut stopping = pin!(stopping);
+        let (mut look, mut seen) = (interval(LOOK), Vec::new());
         loop {
             tokio::select! {
                 () = &mut stopping => return,
                 _ = hangup.recv() => rules.reload(&self.audit),
+                _ = look.tick() => rules.reload_keys(&mut seen, &self.audit),
             }
         }
     }
@@ -532,6 +560,62 @@ impl Rules {
     fn current(&self) -> Arc<Access> {
         let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&access)
+    }
+
+    /// Reads a bearer token. A JWT that was verified lately is not verified again: signatures take time, and many calls
+    /// show the same one. Whether it still counts is asked each time.
+    fn bearer(&self, access: &Access, text: &str) -> Result<Bearer, Unknown> {
+        // Nothing that long is verified, nor worth a hash.
+        let worth = text.len() <= MAX_BYTES && access.issuers().next().is_some();
+        let mut hash = [0; 32];
+        if worth {
+            hash.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
+            let verified = self.verified.lock();
+            let verified = verified.unwrap_or_else(PoisonError::into_inner);
+            if let Some(jwt) = verified.get(&hash) {
+                return Ok(Bearer::Jwt(Arc::clone(jwt)));
+            }
+        }
+        let bearer = access.bearer(text)?;
+        if let Bearer::Jwt(jwt) = &bearer {
+            let verified = self.verified.lock();
+            let mut verified = verified.unwrap_or_else(PoisonError::into_inner);
+            if verified.len() >= VERIFIED {
+                let now = wall_seconds();
+                verified.retain(|_, jwt| jwt.check_time(now).is_ok());
+            }
+            if verified.len() >= VERIFIED {
+                verified.clear();
+            }
+            verified.insert(hash, Arc::clone(jwt));
+        }
+        Ok(bearer)
+    }
+
+    /// Reads the key sets again if one of their files is another one than those of `seen`.
+    fn reload_keys(&self, seen: &mut Vec<file::Stamp>, audit: &Audit) {
+        let access = self.current();
+        let stamps = file::key_stamps(&self.path, &access);
+        if *seen == stamps {
+            return;
+        }
+        *seen = stamps;
+        let read = file::with_new_keys(&self.path, &access).transpose();
+        let Some(read) = read else { return };
+        audit.note(&Event::Keys {
+            file: self.path.display().to_string(),
+            taken: read.is_ok(),
+            message: read.as_ref().err().map(ToString::to_string),
+        });
+        match read {
+            Ok(access) => {
+                *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+                tracing::info!(file = %self.path.display(), "new keys of issuers are in force");
+            }
+            Err(error) => tracing::error!(
+                "new keys of issuers were refused, and the old ones stay in force: {error}"
+            ),
+        }
     }
 
     fn reload(&self, audit: &Audit) {
@@ -566,6 +650,17 @@ fn read(path: &Path, audit: &Audit) -> Result<Access, ServeError> {
     }
     Ok(access)
 }
+
+/// Seconds since 1970.
+fn wall_seconds() -> u64 {
+    wall().0 / 1_000
+}
+
+/// How many verified JWTs are kept.
+const VERIFIED: usize = 4_096;
+
+/// How often the files with key sets are compared.
+const LOOK: Duration = Duration::from_secs(2);
 
 fn unauthenticated(why: &impl ToString) -> Refusal {
     Refusal::new(Code::Unauthenticated, why.to_string())

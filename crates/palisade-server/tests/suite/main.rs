@@ -34,6 +34,8 @@ mod net_http;
 #[cfg(feature = "net")]
 mod net_json;
 #[cfg(feature = "net")]
+mod net_jwt;
+#[cfg(feature = "net")]
 mod net_metrics;
 #[cfg(feature = "net")]
 mod net_openapi;

@@ -90,7 +90,13 @@ async fn each_grant_of_a_prefix_and_its_end_have_a_line_and_so_has_every_superse
     acquire(&closed, "x/4", "b", none(), "hold").await;
     let body = json!({"fencing_token": 7, "reason": "stuck"});
     post(&closed, "/v1/locks/x%2F4/break", &body, "break").await;
-    post(&closed, "/v1/clock/advance", &json!({"ms": 20_000}), "admin").await;
+    post(
+        &closed,
+        "/v1/clock/advance",
+        &json!({"ms": 20_000}),
+        "admin",
+    )
+    .await;
 
     let ended = |n, lock, by, client, mode, how: &str| {
         with(

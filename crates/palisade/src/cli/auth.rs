@@ -149,7 +149,9 @@ fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
         true => "",
         false => "; its servers need --audit FILE",
     };
-    out.text(&format!("{path} has no mistake; {tokens} tokens are valid{needs}"))
+    out.text(&format!(
+        "{path} has no mistake; {tokens} tokens are valid{needs}"
+    ))
 }
 
 fn can(args: &CanArgs, out: Out) -> Result<(), Failure> {

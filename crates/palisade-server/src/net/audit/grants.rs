@@ -25,7 +25,7 @@ use crate::pipeline::Handle;
 
 /// What a line says of a grant.
 #[derive(Serialize)]
-pub(super) struct Grant<'a> {
+pub(in crate::net) struct Grant<'a> {
     /// The number of the authority's event: lines with one number are about one event.
     revision: u64,
     principal: Cow<'a, str>,
