@@ -13,24 +13,19 @@
 //! Without an access file everybody who reaches the port may do everything. Identity is settled once for each session and
 //! each HTTP request; while the file stays the same, a decision compares prefixes and nothing else.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::extract::{Request as HttpRequest, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use palisade_access::{
-    Access, Bearer, Credential, Denied, Jwt, MAX_BYTES, Principal, Unknown, Verb, file,
-};
+use palisade_access::{Access, Bearer, Credential, Denied, Principal, Unknown, Verb};
 use palisade_core::{ClientId, LockMode, LockName, Outcome, Renewed};
 use palisade_proto::Code;
-use ring::digest::{SHA256, digest};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::interval;
@@ -40,9 +35,9 @@ use super::audit::{Audit, Event, Recording};
 use super::convert::Refusal;
 use super::forward::FORWARDED;
 use super::quota::{Demand, Held, Quotas};
+use super::rules::{LOOK, Rules, wall_seconds};
 use super::serve::ServeError;
 use super::session::OPERATION_BYTES;
-use crate::pipeline::clock::wall;
 use crate::pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
     Stopped,
@@ -55,13 +50,6 @@ pub(super) struct Gate {
     rules: Option<Rules>,
     audit: Audit,
     quotas: Arc<Quotas>,
-}
-
-struct Rules {
-    path: PathBuf,
-    access: RwLock<Arc<Access>>,
-    /// JWTs that were verified, by the SHA-256 of their text.
-    verified: Mutex<HashMap<[u8; 32], Arc<Jwt>>>,
 }
 
 impl Who {
@@ -162,14 +150,7 @@ impl Gate {
         audit: Audit,
         handle: Handle,
     ) -> Result<Gate, ServeError> {
-        let rules = path.map(|path| {
-            let access = Arc::new(read(path, &audit)?);
-            Ok::<_, ServeError>(Rules {
-                path: path.to_owned(),
-                access: RwLock::new(access),
-                verified: Mutex::default(),
-            })
-        });
+        let rules = path.map(|path| Rules::open(path, &audit));
         Ok(Gate {
             rules: rules.transpose()?,
             audit,
@@ -555,112 +536,6 @@ impl Gate {
         }
     }
 }
-
-impl Rules {
-    fn current(&self) -> Arc<Access> {
-        let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&access)
-    }
-
-    /// Reads a bearer token. A JWT that was verified lately is not verified again: signatures take time, and many calls
-    /// show the same one. Whether it still counts is asked each time.
-    fn bearer(&self, access: &Access, text: &str) -> Result<Bearer, Unknown> {
-        // Nothing that long is verified, nor worth a hash.
-        let worth = text.len() <= MAX_BYTES && access.issuers().next().is_some();
-        let mut hash = [0; 32];
-        if worth {
-            hash.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
-            let verified = self.verified.lock();
-            let verified = verified.unwrap_or_else(PoisonError::into_inner);
-            if let Some(jwt) = verified.get(&hash) {
-                return Ok(Bearer::Jwt(Arc::clone(jwt)));
-            }
-        }
-        let bearer = access.bearer(text)?;
-        if let Bearer::Jwt(jwt) = &bearer {
-            let verified = self.verified.lock();
-            let mut verified = verified.unwrap_or_else(PoisonError::into_inner);
-            if verified.len() >= VERIFIED {
-                let now = wall_seconds();
-                verified.retain(|_, jwt| jwt.check_time(now).is_ok());
-            }
-            if verified.len() >= VERIFIED {
-                verified.clear();
-            }
-            verified.insert(hash, Arc::clone(jwt));
-        }
-        Ok(bearer)
-    }
-
-    /// Reads the key sets again if one of their files is another one than those of `seen`.
-    fn reload_keys(&self, seen: &mut Vec<file::Stamp>, audit: &Audit) {
-        let access = self.current();
-        let stamps = file::key_stamps(&self.path, &access);
-        if *seen == stamps {
-            return;
-        }
-        *seen = stamps;
-        let read = file::with_new_keys(&self.path, &access).transpose();
-        let Some(read) = read else { return };
-        audit.note(&Event::Keys {
-            file: self.path.display().to_string(),
-            taken: read.is_ok(),
-            message: read.as_ref().err().map(ToString::to_string),
-        });
-        match read {
-            Ok(access) => {
-                *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
-                tracing::info!(file = %self.path.display(), "new keys of issuers are in force");
-            }
-            Err(error) => tracing::error!(
-                "new keys of issuers were refused, and the old ones stay in force: {error}"
-            ),
-        }
-    }
-
-    fn reload(&self, audit: &Audit) {
-        let read = read(&self.path, audit);
-        audit.note(&Event::Rules {
-            file: self.path.display().to_string(),
-            taken: read.is_ok(),
-            message: read.as_ref().err().map(ToString::to_string),
-        });
-        match read {
-            Ok(access) => {
-                *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
-                tracing::info!(file = %self.path.display(), "new rules are in force");
-            }
-            Err(error) => {
-                tracing::error!("new rules were refused, and the old ones stay in force: {error}");
-            }
-        }
-    }
-}
-
-/// Reads an access file; this server must be able to do what it asks for.
-fn read(path: &Path, audit: &Audit) -> Result<Access, ServeError> {
-    let access = file::read(path)?;
-    if let Some(prefix) = access.audited().next()
-        && !audit.is_on()
-    {
-        return Err(ServeError::NoAudit {
-            file: path.to_owned(),
-            prefix: prefix.to_owned(),
-        });
-    }
-    Ok(access)
-}
-
-/// Seconds since 1970.
-fn wall_seconds() -> u64 {
-    wall().0 / 1_000
-}
-
-/// How many verified JWTs are kept.
-const VERIFIED: usize = 4_096;
-
-/// How often the files with key sets are compared.
-const LOOK: Duration = Duration::from_secs(2);
 
 fn unauthenticated(why: &impl ToString) -> Refusal {
     Refusal::new(Code::Unauthenticated, why.to_string())

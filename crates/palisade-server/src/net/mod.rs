@@ -25,6 +25,7 @@ mod listings;
 mod metrics;
 mod quota;
 mod ranking;
+mod rules;
 mod sequencer;
 mod serve;
 mod session;

@@ -1,7 +1,5 @@
 //! Decisions, identities, and files with a mistake.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 
 use palisade_access::{Access, Bearer, Bound, Credential, Principal, Token, Unknown, Verb, file};

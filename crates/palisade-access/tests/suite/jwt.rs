@@ -1,7 +1,5 @@
 //! JWTs: which are believed, and what is said of the others.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 use std::path::PathBuf;
 
