@@ -95,6 +95,12 @@ pub(crate) const RULES: &[Rule] = &[
         find: pages::not_in_contents,
     },
     Rule {
+        id: "attacks",
+        why: "an attack whose test is gone may work again",
+        fix: "name the test by the name it has",
+        find: pages::attacks,
+    },
+    Rule {
         id: "line-ends",
         why: "diffs show what changed only when line ends do not",
         fix: "unix line ends, a final newline, no tabs in Rust source",

@@ -1,13 +1,14 @@
 //! Principals, what shows who they are, and the rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::jwt::Issuer;
 use crate::quota::Quotas;
-use crate::{Secret, Token, Verb};
+use crate::{BadJwt, BadToken, Jwt, Secret, Token, Verb, token};
 
 /// The principal without a credential. It exists only where a rule names it.
 pub const ANONYMOUS: &str = "anonymous";
@@ -47,11 +48,20 @@ impl fmt::Display for Principal {
 #[derive(Clone, Debug, Default)]
 pub struct Credential {
     /// A bearer token.
-    pub token: Option<Token>,
+    pub token: Option<Bearer>,
     /// The names in a client certificate that TLS has checked.
     pub names: Arc<[Box<str>]>,
     /// The uid of its process, by the word of the kernel: for a Unix socket.
     pub uid: Option<u32>,
+}
+
+/// A bearer token of either kind.
+#[derive(Clone, Debug)]
+pub enum Bearer {
+    /// One of this access file.
+    Token(Token),
+    /// One of an issuer; it was verified.
+    Jwt(Arc<Jwt>),
 }
 
 /// Whom a server knows, and what they may do.
@@ -64,8 +74,16 @@ pub struct Access {
     /// By the uid of a process of this machine. They are no names beside those of certificates: a CA could issue one for
     /// "uid:0".
     pub(crate) uids: BTreeMap<u32, Principal>,
+    /// By the name that is in their JWTs.
+    pub(crate) issuers: BTreeMap<Box<str>, Issuer>,
+    /// By issuer and subject of a JWT.
+    pub(crate) subjects: BTreeMap<(Box<str>, Box<str>), Principal>,
     pub(crate) rules: BTreeMap<Principal, Vec<Rule>>,
     pub(crate) quotas: Quotas,
+    /// The prefixes whose grants are to be recorded.
+    pub(crate) audited: BTreeSet<Box<str>>,
+    /// Every principal of the file, by what stands for it where it is stored.
+    pub(crate) by_id: BTreeMap<[u8; 16], Principal>,
 }
 
 #[derive(Clone, Debug)]
@@ -85,6 +103,12 @@ pub enum Unknown {
     /// The token is not known, or no longer.
     #[error("the token {0} is unknown or was revoked")]
     Token(Box<str>),
+    /// It is no token of this file, and no JWT that counts here.
+    #[error(transparent)]
+    Jwt(#[from] BadJwt),
+    /// It is no token at all.
+    #[error(transparent)]
+    Malformed(#[from] BadToken),
     /// No name of the certificate is known.
     #[error("no principal has a certificate with the name {0}")]
     Certificate(Box<str>),
@@ -106,12 +130,31 @@ pub struct Denied {
 }
 
 impl Access {
-    /// Who shows this.
+    /// Reads the text of a bearer token. A JWT is verified, except for its times.
+    ///
+    /// # Errors
+    /// [`Unknown`] says why it counts for nothing.
+    pub fn bearer(&self, text: &str) -> Result<Bearer, Unknown> {
+        if self.issuers.is_empty() || text.starts_with(token::START) {
+            return Ok(Bearer::Token(Token::parse(text)?));
+        }
+        let jwt = Jwt::verify(text, |issuer| self.issuers.get(issuer))?;
+        Ok(Bearer::Jwt(Arc::new(jwt)))
+    }
+
+    /// Who shows this. `now` is in seconds since 1970 by the server's wall clock, to which the times of JWTs refer.
     ///
     /// # Errors
     /// [`Unknown`] says why nobody is known by it.
-    pub fn identify(&self, credential: &Credential) -> Result<Principal, Unknown> {
-        if let Some(token) = &credential.token {
+    pub fn identify(&self, credential: &Credential, now: u64) -> Result<Principal, Unknown> {
+        if let Some(Bearer::Jwt(jwt)) = &credential.token {
+            jwt.check_time(now)?;
+            jwt.check_issuer(self.issuers.get(&jwt.issuer))?;
+            let subject = (jwt.issuer.clone(), jwt.subject.clone());
+            let principal = self.subjects.get(&subject).cloned();
+            return Ok(principal.ok_or_else(|| jwt.unknown())?);
+        }
+        if let Some(Bearer::Token(token)) = &credential.token {
             let found = self.tokens.get(token.id());
             // A lookup by an id tells nothing of the secret; the comparison of secrets takes equally long.
             return match found.filter(|(secret, _)| secret.is(token.secret())) {
@@ -209,10 +252,34 @@ impl Access {
         let all = with_rules
             .chain(with_tokens)
             .chain(self.certificates.values())
-            .chain(self.uids.values());
+            .chain(self.uids.values())
+            .chain(self.subjects.values());
         all.into_iter()
             .find(|principal| principal.name() == name)
             .cloned()
+    }
+
+    /// The issuers of JWTs, with their audience and how many keys they have.
+    pub fn issuers(&self) -> impl Iterator<Item = (&str, &str, usize)> {
+        let issuers = self.issuers.iter();
+        issuers.map(|(name, issuer)| (&**name, &*issuer.audience, issuer.keys.count()))
+    }
+
+    /// The principal that is stored as this [`Principal::id`], if the file names it.
+    #[must_use]
+    pub fn stored(&self, id: [u8; 16]) -> Option<&Principal> {
+        self.by_id.get(&id)
+    }
+
+    /// The prefixes whose grants are to be recorded.
+    pub fn audited(&self) -> impl Iterator<Item = &str> {
+        self.audited.iter().map(|prefix| &**prefix)
+    }
+
+    /// Whether the grants of this lock are to be recorded.
+    #[must_use]
+    pub fn audits(&self, lock: &str) -> bool {
+        self.audited().any(|prefix| lock.starts_with(prefix))
     }
 
     /// The ids of the tokens that are valid, and whose they are.

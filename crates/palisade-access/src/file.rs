@@ -7,6 +7,12 @@
 //! name = "backup"
 //! certificates = ["spiffe://home/backup"]
 //! uids = [998]                      # of processes that connect to the Unix socket
+//! subjects = ["system:serviceaccount:home:backup"]      # of JWTs
+//!
+//! [[auth.issuers]]
+//! issuer = "https://kubernetes.default.svc.cluster.local"
+//! audience = "palisade"
+//! keys = "jwks.json"                # a JWK set; from this file's folder, unless it begins with /
 //!
 //! [[auth.rules]]
 //! principal = "backup"
@@ -25,14 +31,20 @@
 //! prefix = "backup/"                # or principal = "backup", or address = "10.0.0.7"; "*" is each of them
 //! locks = 1000
 //! requests_per_second = 200
+//!
+//! [[auth.audit]]
+//! prefix = "backup/"                # the audit file has each grant of these locks, and its end
 //! ```
 //!
 //! Making and revoking a token only appends to it, so comments and order stay.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use crate::jwt::{Issuer, Keys};
 use crate::{Access, Token};
 
 /// Why an access file is not taken, or not changed.
@@ -61,8 +73,47 @@ pub enum Error {
 /// # Errors
 /// [`Error`] names the file and the first mistake.
 pub fn read(path: &Path) -> Result<Access, Error> {
-    parsed(path, &text(path)?)
+    let access = parsed(path, &text(path)?)?;
+    Ok(with_new_keys(path, &access)?.unwrap_or(access))
 }
+
+/// The same rules with the key sets as they are in their files now; `None` if they have not changed.
+///
+/// # Errors
+/// [`Error`] names the file of the first key set that cannot be used.
+pub fn with_new_keys(path: &Path, access: &Access) -> Result<Option<Access>, Error> {
+    let (mut new, mut changed) = (access.issuers.clone(), false);
+    for issuer in new.values_mut() {
+        let file = issuer.path(path);
+        let mut text = Vec::new();
+        let read = fs::File::open(&file);
+        read.and_then(|read| read.take(MOST_OF_A_KEY_SET).read_to_end(&mut text))
+            .map_err(|source| io_error(&file, source))?;
+        let keys = Keys::parse(&text).map_err(|why| content(&file, crate::Error(why)))?;
+        changed |= keys != issuer.keys;
+        issuer.keys = keys;
+    }
+    Ok(changed.then(|| Access {
+        issuers: new,
+        ..access.clone()
+    }))
+}
+
+/// What tells a file from the one that was there before: inode, length and the time of the last change.
+pub type Stamp = Option<(u64, u64, SystemTime)>;
+
+/// The stamps of the files with key sets.
+#[must_use]
+pub fn key_stamps(path: &Path, access: &Access) -> Vec<Stamp> {
+    let stamp = |issuer: &Issuer| {
+        let metadata = fs::metadata(issuer.path(path)).ok()?;
+        Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
+    };
+    access.issuers.values().map(stamp).collect()
+}
+
+/// A set of some hundred keys.
+const MOST_OF_A_KEY_SET: u64 = 1 << 20;
 
 /// Adds a token of a principal that the file names.
 ///

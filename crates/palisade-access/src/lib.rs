@@ -1,7 +1,7 @@
 //! Who may do what at a lock server.
 //!
 //! ```text
-//!   file ─► Access ── identify(token │ certificate's names │ uid) ─► Principal ── decide(verb, lock) ─► yes │ no, and why
+//!   file ─► Access ── identify(token │ JWT │ certificate's names │ uid) ─► Principal ── decide(verb, lock) ─► yes │ no, and why
 //! ```
 //!
 //! Rules only grant: what none grants is denied. A decision reads memory and nothing else; [`file`](mod@file) is the only
@@ -10,12 +10,14 @@
 pub mod file;
 
 mod access;
+mod jwt;
 mod parse;
 mod quota;
 mod token;
 mod verb;
 
-pub use access::{ANONYMOUS, Access, Credential, Denied, Principal, Unknown};
+pub use access::{ANONYMOUS, Access, Bearer, Credential, Denied, Principal, Unknown};
+pub use jwt::{BadJwt, Jwt, LEEWAY, MAX_BYTES, Quoted};
 pub use parse::Error;
 pub use quota::{Bound, Bounds, Subject, network};
 pub use token::{BadToken, Secret, Token};

@@ -1,11 +1,13 @@
 //! The text of an access file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::access::Rule;
+use crate::jwt::{Issuer, Keys};
 use crate::quota::Quotas;
 use crate::token::is_id;
 use crate::{ANONYMOUS, Access, Bound, Bounds, Principal, Secret, Verb, network};
@@ -32,6 +34,10 @@ struct Section {
     rules: Vec<RuleEntry>,
     #[serde(default)]
     quotas: Vec<QuotaEntry>,
+    #[serde(default)]
+    audit: Vec<AuditEntry>,
+    #[serde(default)]
+    issuers: Vec<IssuerEntry>,
 }
 
 #[derive(Deserialize)]
@@ -41,6 +47,10 @@ struct PrincipalEntry {
     certificates: Vec<String>,
     #[serde(default)]
     uids: Vec<i64>,
+    #[serde(default)]
+    subjects: Vec<String>,
+    /// Whose subjects they are, where there are several issuers.
+    issuer: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -75,9 +85,25 @@ struct QuotaEntry {
     requests_per_second: Option<i64>,
 }
 
+#[derive(Deserialize)]
+struct AuditEntry {
+    prefix: String,
+}
+
+#[derive(Deserialize)]
+struct IssuerEntry {
+    issuer: String,
+    audience: String,
+    keys: PathBuf,
+}
+
 /// The keys of each table.
-const KEYS: [(&str, &[&str]); 5] = [
-    ("principals", &["name", "certificates", "uids"]),
+const KEYS: [(&str, &[&str]); 7] = [
+    (
+        "principals",
+        &["name", "certificates", "uids", "subjects", "issuer"],
+    ),
+    ("issuers", &["issuer", "audience", "keys"]),
     ("tokens", &["id", "principal", "sha256"]),
     ("revoked", &["id"]),
     ("rules", &["principal", "prefix", "verbs"]),
@@ -95,6 +121,7 @@ const KEYS: [(&str, &[&str]); 5] = [
             Bound::Requests.name(),
         ],
     ),
+    ("audit", &["prefix"]),
 ];
 
 impl Access {
@@ -151,7 +178,10 @@ fn known(table: &Table, place: &str, keys: &[&str]) -> Result<(), Error> {
 }
 
 fn build(section: Section) -> Result<Access, Error> {
-    let mut access = Access::default();
+    let mut access = Access {
+        issuers: issuers(section.issuers)?,
+        ..Access::default()
+    };
     let mut principals = BTreeSet::from([Principal(ANONYMOUS.into())]);
     for entry in section.principals {
         let principal = named(&entry.name)?;
@@ -160,7 +190,7 @@ fn build(section: Section) -> Result<Access, Error> {
                 "[[auth.principals]]: {principal} is there twice, or reserved"
             )));
         }
-        for name in entry.certificates {
+        for name in &entry.certificates {
             let old = access
                 .certificates
                 .insert(name.as_str().into(), principal.clone());
@@ -169,6 +199,17 @@ fn build(section: Section) -> Result<Access, Error> {
                     "[[auth.principals]]: the certificate {name:?} is that of {old} and of {principal}"
                 );
                 return Err(Error(why));
+            }
+        }
+        if entry.issuer.is_some() || !entry.subjects.is_empty() {
+            let issuer = issuer_of(&access, &entry)?;
+            for subject in &entry.subjects {
+                let key = (issuer.clone(), subject.as_str().into());
+                if let Some(old) = access.subjects.insert(key, principal.clone()) {
+                    return Err(Error(format!(
+                        "[[auth.principals]]: the subject {subject:?} of {issuer:?} is that of {old} and of {principal}"
+                    )));
+                }
             }
         }
         for uid in entry.uids {
@@ -240,7 +281,60 @@ fn build(section: Section) -> Result<Access, Error> {
     for entry in section.quotas {
         add_quota(&mut access.quotas, entry, find)?;
     }
+    for AuditEntry { prefix } in section.audit {
+        let place = format!("[[auth.audit]] for the prefix {prefix:?}");
+        check_prefix(&prefix, &place)?;
+        if !access.audited.insert(prefix.into()) {
+            return Err(Error(format!("{place}: it is there twice")));
+        }
+    }
+    let ids = principals.into_iter();
+    access.by_id = ids.filter_map(|of| Some((of.id()?, of))).collect();
     Ok(access)
+}
+
+fn issuers(entries: Vec<IssuerEntry>) -> Result<BTreeMap<Box<str>, Issuer>, Error> {
+    let mut issuers = BTreeMap::new();
+    for entry in entries {
+        let place = format!("[[auth.issuers]] {:?}", entry.issuer);
+        if entry.issuer.is_empty() || entry.audience.is_empty() {
+            return Err(Error(format!(
+                "{place}: issuer and audience must not be empty"
+            )));
+        }
+        let issuer = Issuer {
+            audience: entry.audience.into(),
+            file: entry.keys,
+            keys: Keys::default(),
+        };
+        if issuers.insert(entry.issuer.into(), issuer).is_some() {
+            return Err(Error(format!("{place}: it is there twice")));
+        }
+    }
+    Ok(issuers)
+}
+
+/// Whose subjects a principal has.
+fn issuer_of(access: &Access, entry: &PrincipalEntry) -> Result<Box<str>, Error> {
+    let place = format!("[[auth.principals]] {:?}", entry.name);
+    let names: Vec<&str> = access.issuers().map(|(name, ..)| name).collect();
+    let known = names.join(", ");
+    match (entry.issuer.as_deref(), &*names) {
+        _ if entry.subjects.is_empty() => Err(Error(format!(
+            "{place}: issuer says whose subjects it has, and there are no subjects"
+        ))),
+        (_, []) => Err(Error(format!(
+            "{place}: subjects are those of JWTs, and there are no [[auth.issuers]]"
+        ))),
+        (None, [only]) => Ok((*only).into()),
+        (None, _) => Err(Error(format!(
+            "{place}: whose subjects are these? Give the key issuer: one of {known}"
+        ))),
+        (Some(named), _) if names.contains(&named) => Ok(named.into()),
+        (Some(named), _) => Err(Error(format!(
+            "{place}: there is no [[auth.issuers]] with the issuer {named:?}; there is {known}"
+        ))),
+    }
 }
 
 fn check_prefix(prefix: &str, place: &str) -> Result<(), Error> {

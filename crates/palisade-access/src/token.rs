@@ -127,4 +127,4 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-const START: &str = "pal_";
+pub(crate) const START: &str = "pal_";

@@ -1,6 +1,7 @@
 //! The client, which makes requests for locks.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,9 +53,13 @@ pub struct Options {
     pub token: Option<BearerToken>,
 }
 
-/// A bearer token, `pal_…`. Its text is secret, and never printed.
+/// A bearer token: `pal_…`, or a JWT. Its text is secret, and never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct BearerToken(Box<str>);
+pub struct BearerToken {
+    text: Box<str>,
+    /// Where to read it again.
+    file: Option<Arc<Path>>,
+}
 
 impl BearerToken {
     /// Takes a token's text.
@@ -63,17 +68,49 @@ impl BearerToken {
     /// [`Fault::Invalid`] if it does not have the form of one; the message does not repeat it.
     pub fn new(text: &str) -> Result<BearerToken, Fault> {
         let text = text.trim();
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        if text.starts_with("pal_") && text.len() <= 256 && text.bytes().all(plain) {
-            return Ok(BearerToken(text.into()));
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        let fits = text.len() <= 8_192 && text.bytes().all(plain);
+        if fits && (text.starts_with("pal_") || text.split('.').count() == 3) {
+            let (text, file) = (text.into(), None);
+            return Ok(BearerToken { text, file });
         }
-        Err(Fault::invalid("not a token; a token begins with pal_"))
+        Err(Fault::invalid(
+            "not a token; a token begins with pal_, or is a JWT of three parts with dots between them",
+        ))
     }
 
-    /// The text.
+    /// Takes the token in a file, which is read again for each new connection: Kubernetes replaces the file of a
+    /// service account before its token expires.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] if the file cannot be read, or as [`BearerToken::new`].
+    pub fn from_file(path: &Path) -> Result<BearerToken, Fault> {
+        let at = |why: &dyn fmt::Display| Fault::invalid(format!("{}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| at(&error))?;
+        let token = BearerToken::new(&text).map_err(|fault| at(&fault.reason()))?;
+        Ok(BearerToken {
+            file: Some(path.into()),
+            ..token
+        })
+    }
+
+    /// The token as it is in its file now; the same one if the file cannot be used at the moment.
+    #[must_use]
+    pub fn current(&self) -> BearerToken {
+        let read = self.file.as_deref().map(BearerToken::from_file);
+        read.and_then(Result::ok).unwrap_or_else(|| self.clone())
+    }
+
+    /// Whether a new connection may have another token than this one.
+    #[cfg(feature = "palisade")]
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The text, as it was read.
     #[must_use]
     pub fn expose(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 

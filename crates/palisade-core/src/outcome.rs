@@ -206,6 +206,12 @@ pub struct Event {
     pub token: Token,
     /// The number that names the grant, if it is shared.
     pub shared: Option<GrantId>,
+    /// The slots that it holds of a semaphore.
+    pub slots: Slots,
+    /// Whose the client is. For records, not for watchers.
+    pub by: Principal,
+    /// The lease that the grant is under.
+    pub lease: LeaseId,
     /// The kind of change.
     pub change: Change,
 }

@@ -28,7 +28,7 @@ pub const PREFACE: [u8; 8] = *b"\0PLSDE1\n";
 pub const PREFACE_WITH_TOKEN: [u8; 8] = *b"\0PLSDE2\n";
 
 /// No token has more bytes.
-pub const TOKEN_BYTES: usize = 256;
+pub const TOKEN_BYTES: usize = 8_192;
 
 /// A client is never silent for longer.
 pub const SILENCE: Duration = Duration::from_secs(20);

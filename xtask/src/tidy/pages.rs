@@ -8,6 +8,7 @@ use crate::source::{File, Tree};
 const RULES: &str = "docs/rules.md";
 const CONTENTS: &str = "docs/SUMMARY.md";
 const GUARANTEES: &str = "docs/guarantees.md";
+const ACCESS: &str = "docs/access.md";
 
 /// Rules of docs/rules.md that no line of docs/guarantees.md answers, tests named there that do not exist, and ids
 /// that appear twice.
@@ -32,11 +33,7 @@ pub(super) fn guarantees(tree: &Tree) -> Vec<Finding> {
         let tests = promised_tests(line).into_iter();
         tests.map(move |test| (number, test))
     });
-    let missing = named
-        .filter(|(_, test)| !tests.contains(test.rsplit("::").next().unwrap_or(test)))
-        .map(|(number, test)| {
-            Finding::new(GUARANTEES, number, format!("no test is called `{test}`"))
-        });
+    let missing = missing(GUARANTEES, named, &tests);
     let mut seen = BTreeSet::new();
     let twice = page
         .lines()
@@ -44,6 +41,37 @@ pub(super) fn guarantees(tree: &Tree) -> Vec<Finding> {
         .filter(|(_, id)| !seen.insert(*id))
         .map(|(number, id)| Finding::new(GUARANTEES, number, format!("{id} appears twice")));
     unanswered.chain(missing).chain(twice).collect()
+}
+
+/// Tests that a table of docs/access.md names in its column `test` and that do not exist.
+pub(super) fn attacks(tree: &Tree) -> Vec<Finding> {
+    let Some(page) = tree.file(ACCESS) else {
+        return Vec::new();
+    };
+    let mut within = false;
+    let rows = page.lines().filter(|(_, line)| {
+        within = line.starts_with('|') && (within || line.ends_with("| test |"));
+        within
+    });
+    let named = rows.flat_map(|(number, line)| {
+        let tests = spans_of_last_cell(line).into_iter();
+        tests.map(move |test| (number, test))
+    });
+    missing(ACCESS, named, &test_names(tree)).collect()
+}
+
+/// The tests of a page that do not exist; each name comes with its line.
+fn missing<'a>(
+    page: &'static str,
+    named: impl Iterator<Item = (usize, &'a str)>,
+    tests: &BTreeSet<String>,
+) -> impl Iterator<Item = Finding> {
+    let last = |test: &'a str| test.rsplit("::").next().unwrap_or(test);
+    let missing =
+        named.filter(move |(_, test)| !tests.contains(last(test).trim_end_matches(".rs")));
+    missing.map(move |(number, test)| {
+        Finding::new(page, number, format!("no test is called `{test}`"))
+    })
 }
 
 /// The id in the first cell of a promise's row: G or N, and a number.
@@ -62,10 +90,16 @@ fn rule_id(line: &str) -> Option<&str> {
 
 /// The tests that a promise's row names: the code spans of its last cell.
 fn promised_tests(line: &str) -> Vec<&str> {
-    let row = promise_id(line).is_some_and(|id| id.starts_with('G'));
-    let cells = line.trim_end_matches([' ', '|']).rsplit(" | ").next();
-    let last = cells.filter(|_| row).unwrap_or_default();
-    last.split('`').skip(1).step_by(2).collect()
+    match promise_id(line).is_some_and(|id| id.starts_with('G')) {
+        true => spans_of_last_cell(line),
+        false => Vec::new(),
+    }
+}
+
+fn spans_of_last_cell(line: &str) -> Vec<&str> {
+    let last = line.trim_end_matches([' ', '|']).rsplit(" | ").next();
+    let spans = last.unwrap_or_default().split('`');
+    spans.skip(1).step_by(2).collect()
 }
 
 /// Functions in test code, and the files and folders below a `tests` folder.

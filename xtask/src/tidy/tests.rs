@@ -235,6 +235,19 @@ fn guarantees() {
 }
 
 #[test]
+fn attacks() {
+    let test = ("crates/a/tests/held.rs", "#[test]\nfn one_holder() {}\n");
+    let page = |text: &'static str| ("docs/access.md", text);
+    let kept = page(
+        "| attack | rule | test |\n|---|---|---|\n| a `x` | b | `one_holder`, `held.rs` |\n| c | d | – |\n\n\
+         | verb | `not_a_test` |\n",
+    );
+    finds("attacks", &[test, kept], &[]);
+    let renamed = page("| attack | test |\n|---|---|\n| a | `one_holder` and `two_holders` |\n");
+    finds("attacks", &[test, renamed], &["docs/access.md:3"]);
+}
+
+#[test]
 fn line_ends() {
     finds(
         "line-ends",

@@ -75,6 +75,10 @@ pub(super) struct Connection {
     /// Whether the queue was left alone for one turn, so that a burst becomes one frame.
     rested: bool,
     liveness: Liveness,
+    /// Whether the next connection may show another token.
+    renewed: bool,
+    /// Why the token of this connection counts no longer.
+    expired: Option<Fault>,
     /// Whether the server answered that it does not lead (any more), and whom it named.
     elsewhere: Option<Option<Box<str>>>,
 }
@@ -118,6 +122,8 @@ impl Connection {
             taken: Vec::new(),
             rested: false,
             liveness: Liveness::new(ping),
+            renewed: token.is_some_and(BearerToken::is_renewed),
+            expired: None,
             elsewhere: None,
         }
     }
@@ -163,6 +169,9 @@ impl Connection {
         }
         loop {
             if let Poll::Ready(Err(why)) = self.poll_inbound(cx) {
+                return Poll::Ready(why.into());
+            }
+            if let Some(why) = self.expired.take() {
                 return Poll::Ready(why.into());
             }
             if let Some(leader) = self.elsewhere.take() {
@@ -227,7 +236,10 @@ impl Connection {
                     (0, Some(pb::reply::Outcome::Error(error))) => {
                         return Err(wire::refusal(error));
                     }
-                    (id, Some(outcome)) => {
+                    (id, Some(mut outcome)) => {
+                        if self.renewed {
+                            self.expired = wire::expired(&mut outcome).or(self.expired.take());
+                        }
                         let elsewhere = wire::leads_elsewhere(&outcome);
                         self.elsewhere = elsewhere.or(self.elsewhere.take());
                         self.table.settle(id, outcome);

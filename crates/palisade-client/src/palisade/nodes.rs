@@ -266,7 +266,7 @@ impl Nodes {
                 }
                 (_, stream) => stream,
             };
-            let mut connection = Connection::new(stream, ping, self.token.as_ref());
+            let mut connection = Connection::new(stream, ping, self.token().as_ref());
             let status = pb::request::Operation::Status(pb::StatusRequest {});
             let outcome = connection.ask(status).await.map_err(at)?;
             if let Some(leader) = wire::leads_elsewhere(&outcome) {
@@ -281,8 +281,9 @@ impl Nodes {
         Ok((connection, authority))
     }
 
-    pub(super) fn token(&self) -> Option<&BearerToken> {
-        self.token.as_ref()
+    /// The token to show now.
+    pub(super) fn token(&self) -> Option<BearerToken> {
+        self.token.as_ref().map(BearerToken::current)
     }
 
     /// Opens connections to a node for gRPC.

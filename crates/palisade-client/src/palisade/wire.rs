@@ -451,6 +451,18 @@ pub(super) fn refusal(error: pb::Error) -> Fault {
     }
 }
 
+/// Whether the token of a session counts no longer. Nothing happened, so the caller may repeat the operation: it goes to
+/// a new session, with the token that is in the file then.
+pub(super) fn expired(outcome: &mut Outcome) -> Option<Fault> {
+    match outcome {
+        Outcome::Error(error) if error.code == Code::Unauthenticated.name() => {
+            error.code = Code::Unavailable.name().to_owned();
+            Some(Fault::unavailable(&error.message))
+        }
+        _ => None,
+    }
+}
+
 /// Whether a node refused because it does not lead; then the URL of the leader, if the node knows it.
 pub(super) fn leads_elsewhere(outcome: &Outcome) -> Option<Option<Box<str>>> {
     match outcome {

@@ -59,6 +59,7 @@ use crate::id::{Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::LockName;
 use crate::outcome::{Change, Effect, Ending, Event, Outcome};
+use crate::permits::Slots;
 use crate::time::{Span, Timestamp, WallTime};
 use crate::token::Token;
 
@@ -298,13 +299,17 @@ impl Machine {
         }
         let lock = &self.tables.locks[grant];
         let (grant, lease) = self.tables.held_by_writer(grant);
+        let client = &self.tables.clients[lease.client.slot()];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
             token: grant.token(),
             shared: None,
+            slots: Slots::NONE,
             lock: lock.name.clone(),
-            client: self.tables.clients[lease.client.slot()].id.clone(),
+            client: client.id.clone(),
+            by: client.by,
+            lease: lease.id,
             change,
         }));
     }

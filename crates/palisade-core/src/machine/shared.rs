@@ -127,13 +127,17 @@ impl Machine {
     #[inline(never)]
     pub(super) fn event_of_share(&self, share: Slot, change: Change, effects: &mut Vec<Effect>) {
         let lease = self.tables.lease_of(share);
+        let client = &self.tables.clients[lease.client.slot()];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
             token: self.tables.fencing_of_share(share),
             shared: self.tables.reader_id(share),
+            slots: self.tables.slots_of(share),
             lock: self.tables.locks[self.tables.lock_of(share)].name.clone(),
-            client: self.tables.clients[lease.client.slot()].id.clone(),
+            client: client.id.clone(),
+            by: client.by,
+            lease: lease.id,
             change,
         }));
     }

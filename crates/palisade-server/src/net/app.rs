@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
 
-use super::audit::Audit;
+use super::audit::{Audit, Event};
 use super::budget::{Budget, Share};
 use super::cluster::Cluster;
 use super::forward::Forwarder;
@@ -76,7 +76,21 @@ impl App {
             file: settings.lease_keys.clone().unwrap_or_default(),
             source,
         })?;
-        let signer = keys.map(|file| Signer::open(file, handle.identity(), secret));
+        let identity = handle.identity();
+        let signer = keys.map(|file| {
+            Signer::open(file, identity, secret, |previous| {
+                // A backup has no keys: a directory that has none, and is not new, was restored. A node of a cluster
+                // may have just joined.
+                let restored = previous.is_some() || handle.revision() > 0;
+                if restored && secret.is_none() {
+                    audit.note(&Event::Restored {
+                        authority: identity.authority.as_str(),
+                        incarnation: &identity.incarnation,
+                        previous,
+                    });
+                }
+            })
+        });
         Ok(App {
             meters: Meters::default(),
             budget: Budget::new(settings.sessions_bytes),

@@ -11,7 +11,11 @@
 //! One caller gets so many lines a second for what it is refused, so it cannot fill the disk; the next line says how many
 //! were left out.
 //!
+//! Grants come from the authority's events, not from requests: see [`grants`].
+//!
 //! No line contains a lease key, a request id or a token.
+
+mod grants;
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -29,6 +33,8 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use self::grants::Grant;
+pub(super) use self::grants::Recorder;
 use super::convert::Refusal;
 use super::quota::Rate;
 use crate::pipeline::clock::boottime;
@@ -64,6 +70,33 @@ pub(super) enum Event<'a> {
     Admin { principal: &'a str, change: String },
     /// The access file was read again.
     Rules {
+        file: String,
+        taken: bool,
+        message: Option<String>,
+    },
+    /// This is the first start after a restore.
+    Restored {
+        authority: &'a str,
+        incarnation: &'a str,
+        /// The one before, if this directory had it.
+        previous: Option<&'a str>,
+    },
+    /// A lock was granted.
+    Granted(Grant<'a>),
+    /// A grant ended.
+    Ended {
+        #[serde(flatten)]
+        grant: Grant<'a>,
+        how: &'static str,
+        /// What was said at a break.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+        /// Of the grant that superseded this one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        new_fencing_token: Option<u64>,
+    },
+    /// Key sets of issuers have changed.
+    Keys {
         file: String,
         taken: bool,
         message: Option<String>,
@@ -116,7 +149,8 @@ struct Queue {
 }
 
 enum Job {
-    Note(Vec<u8>),
+    /// So many lines; whoever waits for their turn is told that it has come.
+    Note(Vec<u8>, u64, Option<oneshot::Sender<()>>),
     BeSure(Vec<u8>, oneshot::Sender<io::Result<()>>),
     Reopen,
 }
@@ -186,9 +220,30 @@ impl Audit {
     /// Records something that happened. Never waits.
     pub(super) fn note(&self, event: &Event<'_>) {
         if let Some(queue) = &self.queue
-            && queue.jobs.try_send(Job::Note(line(event))).is_err()
+            && queue
+                .jobs
+                .try_send(Job::Note(line(event), 1, None))
+                .is_err()
         {
             queue.lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Records lines, and waits until they are written, or counted as lost.
+    async fn note_lines(&self, lines: Vec<u8>, count: u64) {
+        if let Some(queue) = &self.queue {
+            let (done, had_its_turn) = oneshot::channel();
+            match queue.jobs.try_send(Job::Note(lines, count, Some(done))) {
+                // An error means that the thread has ended.
+                Ok(()) => drop(had_its_turn.await),
+                Err(_) => self.lose(count),
+            }
+        }
+    }
+
+    fn lose(&self, lines: u64) {
+        if let Some(queue) = &self.queue {
+            queue.lost.fetch_add(lines, Relaxed);
         }
     }
 
@@ -269,12 +324,13 @@ impl Writer {
     fn write_all_of(&mut self, jobs: &Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
             match job {
-                Job::Note(line) => {
+                Job::Note(lines, count, done) => {
                     // Counted as lost.
-                    let _ = self.write(&line);
+                    let _ = self.write(&lines, count);
+                    drop(done);
                 }
                 Job::BeSure(line, answer) => {
-                    let written = self.write(&line).and_then(|()| self.file.sync_data());
+                    let written = self.write(&line, 1).and_then(|()| self.file.sync_data());
                     // The caller may be gone.
                     let _ = answer.send(written);
                 }
@@ -289,7 +345,7 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+    fn write(&mut self, new: &[u8], count: u64) -> io::Result<()> {
         let lost = self.lost.load(Relaxed);
         let mut bytes = Vec::new();
         if self.torn {
@@ -298,7 +354,7 @@ impl Writer {
         if let Some(lines @ 1..) = lost.checked_sub(self.reported) {
             bytes.extend(self::line(&Event::Lost { lines }));
         }
-        bytes.extend_from_slice(line);
+        bytes.extend_from_slice(new);
         let written = self.file.write_all(&bytes);
         match &written {
             Ok(()) => (self.torn, self.reported) = (false, lost),
@@ -307,7 +363,7 @@ impl Writer {
                     tracing::error!(file = %self.path.display(), %error, "the audit file cannot be written");
                 }
                 self.torn = true;
-                self.lost.fetch_add(1, Relaxed);
+                self.lost.fetch_add(count, Relaxed);
             }
         }
         written

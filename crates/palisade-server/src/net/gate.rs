@@ -14,20 +14,21 @@
 //! each HTTP request; while the file stays the same, a decision compares prefixes and nothing else.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use axum::extract::{Request as HttpRequest, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use palisade_access::{Access, Credential, Denied, Principal, Token, Unknown, Verb, file};
+use palisade_access::{Access, Bearer, Credential, Denied, Principal, Unknown, Verb};
 use palisade_core::{ClientId, LockMode, LockName, Outcome, Renewed};
 use palisade_proto::Code;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::interval;
 
 use super::app::App;
 use super::audit::{Audit, Event, Recording};
@@ -35,6 +36,8 @@ use super::convert::Refusal;
 use super::forward::FORWARDED;
 use super::lease_keys::LeaseKeys;
 use super::quota::{Demand, Held, Quotas};
+use super::rules::{LOOK, Rules, wall_seconds};
+use super::serve::ServeError;
 use super::session::OPERATION_BYTES;
 use crate::pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
@@ -49,11 +52,6 @@ pub(super) struct Gate {
     audit: Audit,
     quotas: Arc<Quotas>,
     lease_keys: LeaseKeys,
-}
-
-struct Rules {
-    path: PathBuf,
-    access: RwLock<Arc<Access>>,
 }
 
 impl Who {
@@ -85,6 +83,19 @@ struct Known {
     by: palisade_core::Principal,
     /// The rules under which the principal was found.
     access: Arc<Access>,
+}
+
+impl Known {
+    /// Whether what it has shown is still valid: only a JWT ends by itself.
+    fn check_time(&self) -> Result<(), Refusal> {
+        match &self.credential.token {
+            Some(Bearer::Jwt(jwt)) => {
+                let valid = jwt.check_time(wall_seconds());
+                valid.map_err(|bad| unauthenticated(&bad))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A request that its caller may make.
@@ -141,14 +152,8 @@ impl Gate {
         audit: Audit,
         lease_keys: LeaseKeys,
         handle: Handle,
-    ) -> Result<Gate, file::Error> {
-        let rules = path.map(|path| {
-            let access = Arc::new(file::read(path)?);
-            Ok(Rules {
-                path: path.to_owned(),
-                access: RwLock::new(access),
-            })
-        });
+    ) -> Result<Gate, ServeError> {
+        let rules = path.map(|path| Rules::open(path, &audit));
         Ok(Gate {
             rules: rules.transpose()?,
             audit,
@@ -172,6 +177,11 @@ impl Gate {
     /// Whether there are rules at all.
     pub(super) fn is_closed(&self) -> bool {
         self.rules.is_some()
+    }
+
+    /// The rules in force; `None` without a file.
+    pub(super) fn rules(&self) -> Option<Arc<Access>> {
+        self.rules.as_ref().map(Rules::current)
     }
 
     pub(super) fn audit(&self) -> &Audit {
@@ -236,7 +246,8 @@ impl Gate {
         let Some(rules) = &self.rules else {
             return Ok(Who(None));
         };
-        let token = token.map(Token::parse).transpose();
+        let access = rules.current();
+        let token = token.map(|text| rules.bearer(&access, text)).transpose();
         let token = token.map_err(|bad| unauthenticated(&bad))?;
         let (names, uid) = match caller {
             Caller::Anonymous => (Arc::default(), None),
@@ -244,8 +255,7 @@ impl Gate {
             Caller::Uid(uid) => (Arc::default(), Some(*uid)),
         };
         let credential = Credential { token, names, uid };
-        let access = rules.current();
-        let principal = access.identify(&credential);
+        let principal = access.identify(&credential, wall_seconds());
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
         Ok(Who(Some(Known {
             credential,
@@ -256,7 +266,7 @@ impl Gate {
         })))
     }
 
-    /// Who it is under the rules now in force: a token may have been revoked since.
+    /// Who it is under the rules now in force: a token may have been revoked or have expired since.
     fn now(&self, who: &Who) -> Result<Option<(Arc<Access>, Principal)>, Refusal> {
         let (Some(rules), Some(known)) = (&self.rules, &who.0) else {
             return match self.is_closed() {
@@ -266,9 +276,10 @@ impl Gate {
         };
         let access = rules.current();
         if Arc::ptr_eq(&access, &known.access) {
+            known.check_time()?;
             return Ok(Some((access, known.principal.clone())));
         }
-        let principal = access.identify(&known.credential);
+        let principal = access.identify(&known.credential, wall_seconds());
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
         Ok(Some((access, principal)))
     }
@@ -447,13 +458,15 @@ impl Gate {
         self.quotas.admit(&access, caller, within, demand())
     }
 
-    /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison.
+    /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison,
+    /// and with a JWT a look at the clock.
     pub(super) fn still_observes(&self, observed: &Observed) -> bool {
         match (&self.rules, &observed.who.0) {
             (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
                 let now = self.observable(&observed.who, &observed.prefix);
                 now.is_ok_and(|prefixes| prefixes == observed.prefixes)
             }
+            (Some(_), Some(known)) => known.check_time().is_ok(),
             _ => true,
         }
     }
@@ -534,35 +547,12 @@ impl Gate {
             }
         };
         let mut stopping = pin!(stopping);
+        let (mut look, mut seen) = (interval(LOOK), Vec::new());
         loop {
             tokio::select! {
                 () = &mut stopping => return,
                 _ = hangup.recv() => rules.reload(&self.audit),
-            }
-        }
-    }
-}
-
-impl Rules {
-    fn current(&self) -> Arc<Access> {
-        let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&access)
-    }
-
-    fn reload(&self, audit: &Audit) {
-        let read = file::read(&self.path);
-        audit.note(&Event::Rules {
-            file: self.path.display().to_string(),
-            taken: read.is_ok(),
-            message: read.as_ref().err().map(ToString::to_string),
-        });
-        match read {
-            Ok(access) => {
-                *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
-                tracing::info!(file = %self.path.display(), "new rules are in force");
-            }
-            Err(error) => {
-                tracing::error!("new rules were refused, and the old ones stay in force: {error}");
+                _ = look.tick() => rules.reload_keys(&mut seen, &self.audit),
             }
         }
     }

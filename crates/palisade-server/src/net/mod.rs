@@ -26,6 +26,7 @@ mod listings;
 mod metrics;
 mod quota;
 mod ranking;
+mod rules;
 mod secrets;
 mod sequencer;
 mod serve;

@@ -279,11 +279,13 @@ impl Held {
 }
 
 impl Signer {
-    /// Reads the keys, and makes some where there are none of this incarnation.
+    /// Reads the keys, and makes some where there are none of this incarnation; `begins` is told first, with the
+    /// incarnation of the keys that were there.
     pub(super) fn open(
         path: &Path,
         identity: &Identity,
         cluster: Option<&ClusterSecret>,
+        begins: impl FnOnce(Option<&str>),
     ) -> Result<Signer, KeyFileError> {
         let failed = |source| failed(path, source);
         let first = cluster.map(|cluster| {
@@ -299,7 +301,8 @@ impl Signer {
                 });
             }
             Some(keys) if keys.incarnation == identity.incarnation => keys,
-            _ => {
+            old => {
+                begins(old.as_ref().map(|old| &*old.incarnation));
                 let keys = match &first {
                     Some(first) => SequencerKeys::beginning_with(identity, first),
                     None => SequencerKeys::new(identity),

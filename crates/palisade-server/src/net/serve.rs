@@ -10,6 +10,7 @@ use http::request::Parts;
 use palisade_proto::{Code, frames};
 
 use super::app::App;
+use super::audit::Recorder;
 use super::cluster::Cluster;
 use super::convert::Refusal;
 use super::gate::Pipeline;
@@ -41,6 +42,14 @@ pub enum ServeError {
         file: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// The access file asks for a record of grants, and there is no audit file.
+    #[error("{}: [[auth.audit]] for the prefix {prefix:?}: this server has no audit file; name one with --audit FILE", file.display())]
+    NoAudit {
+        /// The access file.
+        file: PathBuf,
+        /// One of the prefixes.
+        prefix: String,
     },
     /// The keys for sequencers cannot be used.
     #[error(transparent)]
@@ -91,7 +100,8 @@ pub async fn serve_member(
 ) -> Result<(), ServeError> {
     settings.check()?;
     let shell = Shell::new(settings.shell.clone())?;
-    let app = Arc::new(App::new(handle, cluster, settings, &shell)?);
+    let app = Arc::new(App::new(handle.clone(), cluster, settings, &shell)?);
+    let mut recorder = Recorder::new(&app.gate, handle);
     let (grpc, health) = grpc::routes(&app)?;
     let router = grpc.merge(json::routes(&app));
     let router = router.layer(from_fn_with_state(Arc::clone(&app), gate::identify));
@@ -110,7 +120,9 @@ pub async fn serve_member(
         () = reloading => {}
         () = app.gate.audit().keep_reopening() => {}
         () = app.gate.keep_counting() => {}
+        () = recorder.follow() => {}
     }
+    recorder.finish().await;
     match &*app.handle.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
         Some(Stopped::Asked | Stopped::Deposed) | None => Ok(()),

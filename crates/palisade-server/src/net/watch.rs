@@ -338,7 +338,9 @@ const PAUSE_PER_WATCHER: Duration = Duration::from_micros(20);
 mod tests {
     use std::cell::RefCell;
 
-    use palisade_core::{Change, ClientId, LockName, Timestamp, Token, Ttl};
+    use palisade_core::{
+        Change, ClientId, LeaseId, LockName, Principal, Slots, Timestamp, Token, Ttl,
+    };
 
     use super::*;
 
@@ -350,6 +352,9 @@ mod tests {
             client: ClientId::new("a").unwrap(),
             token: Token::FIRST,
             shared: None,
+            slots: Slots::NONE,
+            by: Principal::ANONYMOUS,
+            lease: LeaseId(Token::FIRST),
             change: Change::Granted { ttl: Ttl::MIN },
         }
     }

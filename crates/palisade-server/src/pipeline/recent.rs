@@ -106,7 +106,7 @@ const AT_ONCE: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use palisade_core::{ClientId, Ending, LockName, Timestamp, Token};
+    use palisade_core::{ClientId, Ending, LeaseId, LockName, Principal, Slots, Timestamp, Token};
 
     use super::*;
 
@@ -118,6 +118,9 @@ mod tests {
             client: ClientId::new("c").unwrap(),
             token: Token::FIRST,
             shared: None,
+            slots: Slots::NONE,
+            by: Principal::ANONYMOUS,
+            lease: LeaseId(Token::FIRST),
             change: Change::Ended {
                 how: Ending::Revoked,
                 reason: Some("x".repeat(reason).into()),

@@ -15,6 +15,8 @@ mod net_access;
 #[cfg(feature = "net")]
 mod net_audit;
 #[cfg(feature = "net")]
+mod net_audit_grants;
+#[cfg(feature = "net")]
 mod net_bad_input;
 #[cfg(feature = "net")]
 mod net_bounds;
@@ -31,6 +33,8 @@ mod net_grpc;
 mod net_http;
 #[cfg(feature = "net")]
 mod net_json;
+#[cfg(feature = "net")]
+mod net_jwt;
 #[cfg(feature = "net")]
 mod net_metrics;
 #[cfg(feature = "net")]

@@ -15,11 +15,16 @@ use crate::net_access::{
 use crate::net_support::{Server, grpc, soon};
 
 async fn audited(file: &Path) -> Closed {
+    audited_with(file, "").await
+}
+
+/// A server whose access file has `more` besides the rules.
+pub(crate) async fn audited_with(file: &Path, more: &str) -> Closed {
     let settings = Settings {
         audit: Some(file.to_owned()),
         ..Settings::default()
     };
-    closed_with(&rules(), settings).await
+    closed_with(&format!("{}{more}", rules()), settings).await
 }
 
 /// The codes of a break of `x/1`, held with this token, at each interface.
@@ -52,7 +57,7 @@ async fn acquire(closed: &Closed) {
 }
 
 /// The lines that are there, without their times. Waits until `enough`.
-async fn lines(file: &Path, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+pub(crate) async fn lines(file: &Path, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     soon(async {
         loop {
             let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -74,7 +79,7 @@ async fn lines(file: &Path, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
 }
 
 /// Other tests of this process send SIGHUP too.
-fn without_rules(lines: &[Value]) -> Vec<Value> {
+pub(crate) fn without_rules(lines: &[Value]) -> Vec<Value> {
     let others = lines.iter().filter(|line| line["event"] != "rules");
     others.cloned().collect()
 }

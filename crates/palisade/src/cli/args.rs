@@ -43,7 +43,8 @@ struct Certificates {
     /// The key of --client-cert, in PEM.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLIENT_KEY", requires = "client_cert", value_hint = ValueHint::FilePath)]
     client_key: Option<PathBuf>,
-    /// Read the token that shows who you are from this file, instead of from PALISADE_TOKEN.
+    /// Read the token that shows who you are from this file, instead of from PALISADE_TOKEN. It is read again for each
+    /// new connection.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }

@@ -138,11 +138,28 @@ fn wrong(error: impl ToString) -> Failure {
 fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
     let access = file::read(&args.access).map_err(wrong)?;
     let tokens = access.tokens().count();
+    let audited: Vec<&str> = access.audited().collect();
     if out.json {
-        return out.value(&json!({"access": args.access, "valid": true, "tokens": tokens}));
+        let issuer = |(issuer, audience, keys)| json!({"issuer": issuer, "audience": audience, "keys": keys});
+        let issuers: Vec<_> = access.issuers().map(issuer).collect();
+        return out.value(&json!({
+            "access": args.access, "valid": true, "tokens": tokens, "issuers": issuers, "audited": audited,
+        }));
     }
     let path = args.access.display();
-    out.text(&format!("{path} has no mistake; {tokens} tokens are valid"))
+    let needs = match audited.is_empty() {
+        true => "",
+        false => "; its servers need --audit FILE",
+    };
+    let issuers: String = access
+        .issuers()
+        .map(|(issuer, audience, keys)| {
+            format!("; JWTs of {issuer} for {audience} are believed, {keys} keys")
+        })
+        .collect();
+    out.text(&format!(
+        "{path} has no mistake; {tokens} tokens are valid{issuers}{needs}"
+    ))
 }
 
 fn can(args: &CanArgs, out: Out) -> Result<(), Failure> {
@@ -150,7 +167,9 @@ fn can(args: &CanArgs, out: Out) -> Result<(), Failure> {
     let name = &args.principal;
     let principal = access.principal(name).ok_or_else(|| {
         let path = args.file.access.display();
-        wrong(format!("{path}: no rule, token or certificate is {name}'s"))
+        wrong(format!(
+            "{path}: no rule, token, subject or certificate is {name}'s"
+        ))
     })?;
     let (verb, lock) = (args.verb, &args.lock);
     match access.decide(&principal, verb, lock.as_str()) {

@@ -227,7 +227,7 @@ A server reads the file at SIGHUP, and keeps its old rules if the file has a mis
   [auth]
   [[auth.principals]]
   name = \"backup\"
-  certificates = [\"spiffe://home/backup\"]     # names in client certificates
+  certificates = [\"spiffe://home/backup\"]     # names in client certificates; also uids, subjects of JWTs
   [[auth.rules]]
   principal = \"backup\"                        # or \"anonymous\"
   prefix = \"backup/\"

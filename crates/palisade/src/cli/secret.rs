@@ -44,22 +44,18 @@ fn variable() -> Result<String, Failure> {
 
 /// The caller's bearer token, from a file or the environment; `None` without either.
 pub(super) fn token(file: Option<&Path>) -> Result<Option<BearerToken>, Fault> {
-    let (text, from) = match file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Fault::invalid(format!("{}: {error}", path.display())))?;
-            (text, path.display().to_string())
-        }
-        None => match std::env::var(TOKEN) {
-            Ok(text) => (text, TOKEN.to_owned()),
-            Err(std::env::VarError::NotPresent) => return Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => (String::new(), TOKEN.to_owned()),
-        },
+    if let Some(path) = file {
+        return BearerToken::from_file(path).map(Some);
+    }
+    let text = match std::env::var(TOKEN) {
+        Ok(text) => text,
+        Err(std::env::VarError::NotPresent) => return Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => String::new(),
     };
     let token = BearerToken::new(&text);
     token
         .map(Some)
-        .map_err(|fault| Fault::invalid(format!("{from}: {}", fault.reason())))
+        .map_err(|fault| Fault::invalid(format!("{TOKEN}: {}", fault.reason())))
 }
 
 /// The environment variable of the token.

@@ -163,6 +163,48 @@ fn a_token_gives_what_the_rules_grant_and_nothing_after_it_was_revoked() {
     }
 }
 
+/// Kubernetes replaces the file before the token in it ends.
+#[test]
+fn a_job_goes_on_with_the_new_token_of_its_file_when_the_old_one_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = rules(dir.path());
+    let (first, id) = token(&file, "backup");
+    let (second, _) = token(&file, "backup");
+    let flags = ["--access".to_owned(), file.to_str().unwrap().to_owned()];
+    let server = Server::start(&["serve"], &flags, &dir.path().join("data"));
+    let token_file = dir.path().join("token");
+    fs::write(&token_file, &first).unwrap();
+    let ends = dir.path().join("ends");
+    let until_ends = format!("while [ ! -e {} ]; do sleep 0.01; done", ends.display());
+    let run = |lock: &str, flags: &[&str]| {
+        let job = ["--ttl", "2s", lock, "--", "sh", "-c", &until_ends];
+        server.palisade(None, &[&["run"], flags, &job].concat())
+    };
+    let mut renewed = run("backup/db", &["--token-file", token_file.to_str().unwrap()])
+        .spawn()
+        .unwrap();
+    let mut fixed = run("backup/fixed", &[]);
+    let mut fixed = fixed.env("PALISADE_TOKEN", &first).spawn().unwrap();
+    let held = |lock: &str| {
+        let mut show = server.palisade(None, &["show", lock, "--json"]);
+        let shown = show.env("PALISADE_TOKEN", &second).output().unwrap();
+        text(&shown.stdout).contains("fencing_token")
+    };
+    until("both jobs", || held("backup/db") && held("backup/fixed"));
+    fs::write(&token_file, &second).unwrap();
+    assert_eq!(status(&auth(&file, &["token", "revoke", &id])), 0);
+    server.hang_up();
+    // The control: a token that is not read again costs its job the lock.
+    until("the end of the job with the old token", || {
+        fixed.try_wait().unwrap().is_some()
+    });
+    assert!(!fixed.wait().unwrap().success());
+    // By now the other lease had to be renewed, too.
+    assert!(renewed.try_wait().unwrap().is_none() && held("backup/db"));
+    fs::write(&ends, "").unwrap();
+    assert!(renewed.wait().unwrap().success());
+}
+
 #[test]
 fn a_client_certificate_is_an_identity() {
     let dir = tempfile::tempdir().unwrap();
@@ -286,7 +328,7 @@ fn rules_are_checked_and_explained_before_a_server_takes_them() {
         ),
         (
             &["can", "nobody", "hold", "orders"],
-            "no rule, token or certificate is nobody's",
+            "no rule, token, subject or certificate is nobody's",
         ),
         (
             &["can", "backup", "own", "orders"],

@@ -1492,6 +1492,9 @@ impl Reference {
             client: grant.client.clone(),
             token: grant.fencing(),
             shared: grant.id(),
+            slots: grant.slots,
+            by: grant.by,
+            lease: self.lease(&grant.key).unwrap().id,
             change,
         }));
     }

@@ -285,7 +285,7 @@ pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
     (name, body)
 }
 
-fn ending(how: Ending) -> &'static str {
+pub(in crate::net) fn ending(how: Ending) -> &'static str {
     match how {
         Ending::Released => "released",
         Ending::Expired => "expired",

@@ -1,10 +1,8 @@
 //! Decisions, identities, and files with a mistake.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 
-use palisade_access::{Access, Bound, Credential, Principal, Token, Unknown, Verb, file};
+use palisade_access::{Access, Bearer, Bound, Credential, Principal, Token, Unknown, Verb, file};
 
 const FILE: &str = r#"
 # A comment that stays.
@@ -170,11 +168,12 @@ fn a_caller_is_known_by_a_token_or_by_a_name_in_a_certificate() {
     );
     let access = access(&tokens);
     let shows = |token: Option<&str>, names: &[&str]| {
-        access.identify(&Credential {
-            token: token.map(|text| Token::parse(text).unwrap()),
+        let shown = Credential {
+            token: token.map(|text| Bearer::Token(Token::parse(text).unwrap())),
             names: names.iter().map(|name| Box::from(*name)).collect(),
             uid: None,
-        })
+        };
+        access.identify(&shown, 0)
     };
     let known = |who: Result<Principal, Unknown>| who.unwrap().name().to_owned();
     assert_eq!(known(shows(Some(&text), &[])), "operator");
@@ -215,11 +214,12 @@ fn a_uid_is_an_identity_and_a_token_counts_before_it() {
         token.secret().stored()
     ));
     let shows = |token: Option<&str>, names: &[&str], uid| {
-        access.identify(&Credential {
-            token: token.map(|text| Token::parse(text).unwrap()),
+        let shown = Credential {
+            token: token.map(|text| Bearer::Token(Token::parse(text).unwrap())),
             names: names.iter().map(|name| Box::from(*name)).collect(),
             uid,
-        })
+        };
+        access.identify(&shown, 0)
     };
     for uid in [0, 998] {
         assert_eq!(shows(None, &[], Some(uid)).unwrap().name(), "backup");
@@ -248,12 +248,12 @@ fn a_uid_is_an_identity_and_a_token_counts_before_it() {
 #[test]
 fn nobody_is_anonymous_unless_a_rule_says_so() {
     let nothing = Credential::default();
-    assert!(access(FILE).identify(&nothing).is_err());
+    assert!(access(FILE).identify(&nothing, 0).is_err());
     let open = format!(
         "{FILE}\n[[auth.rules]]\nprincipal = \"anonymous\"\nprefix = \"public/\"\nverbs = [\"observe\"]\n"
     );
     let access = access(&open);
-    let anonymous = access.identify(&nothing).unwrap();
+    let anonymous = access.identify(&nothing, 0).unwrap();
     assert!(access.decide(&anonymous, Verb::Observe, "public/x").is_ok());
     assert!(
         access
@@ -343,6 +343,59 @@ fn a_file_with_a_mistake_is_refused_and_the_mistake_is_named() {
             "[auth]\n[[auth.principals]]\nname = \"a\"\n[[auth.tokens]]\nid = \"1\"\nprincipal = \"a\"\nsha256 = \"12\"\n",
             "64 hexadecimal digits",
         ),
+        (
+            "[auth]\n[[auth.audit]]\nprefixes = [\"a\"]\n",
+            "[[auth.audit]]: unknown key \"prefixes\"; is \"prefix\" meant?",
+        ),
+        (
+            "[auth]\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"p\"\nkey = \"f\"\n",
+            "[[auth.issuers]]: unknown key \"key\"; is \"keys\" meant?",
+        ),
+        (
+            "[auth]\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"\"\nkeys = \"f\"\n",
+            "must not be empty",
+        ),
+        (
+            "[auth]\n[[auth.issuers]]\nissuer = \"i\"\nkeys = \"f\"\n",
+            "audience",
+        ),
+        (
+            "[auth]\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"p\"\nkeys = \"f\"\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"q\"\nkeys = \"f\"\n",
+            "it is there twice",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\nsubject = [\"s\"]\n",
+            "is \"subjects\" meant?",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\nsubjects = [\"s\"]\n",
+            "there are no [[auth.issuers]]",
+        ),
+        (
+            "[auth]\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"p\"\nkeys = \"f\"\n[[auth.principals]]\nname = \"a\"\nsubjects = [\"s\"]\nissuer = \"j\"\n",
+            "no [[auth.issuers]] with the issuer \"j\"; there is i",
+        ),
+        (
+            "[auth]\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"p\"\nkeys = \"f\"\n[[auth.issuers]]\nissuer = \"j\"\naudience = \"p\"\nkeys = \"f\"\n[[auth.principals]]\nname = \"a\"\nsubjects = [\"s\"]\n",
+            "Give the key issuer: one of i, j",
+        ),
+        (
+            "[auth]\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"p\"\nkeys = \"f\"\n[[auth.principals]]\nname = \"a\"\nissuer = \"i\"\n",
+            "there are no subjects",
+        ),
+        (
+            "[auth]\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"p\"\nkeys = \"f\"\n[[auth.principals]]\nname = \"a\"\nsubjects = [\"s\"]\n[[auth.principals]]\nname = \"b\"\nsubjects = [\"s\"]\n",
+            "the subject \"s\" of \"i\" is that of a and of b",
+        ),
+        ("[auth]\n[[auth.audit]]\n", "prefix"),
+        (
+            "[auth]\n[[auth.audit]]\nprefix = \"ö\"\n",
+            "printable ASCII",
+        ),
+        (
+            "[auth]\n[[auth.audit]]\nprefix = \"a/\"\n[[auth.audit]]\nprefix = \"a/\"\n",
+            "[[auth.audit]] for the prefix \"a/\": it is there twice",
+        ),
     ] {
         let said = Access::parse(text).unwrap_err().to_string();
         assert!(said.contains(expected), "{text:?}: {said}");
@@ -356,7 +409,7 @@ fn tokens_are_added_and_revoked_and_the_rest_of_the_file_stays() {
     fs::write(&path, FILE).unwrap();
     let (text, token) = Token::make([9; 36]);
     let shown = Credential {
-        token: Some(Token::parse(&text).unwrap()),
+        token: Some(Bearer::Token(Token::parse(&text).unwrap())),
         ..Credential::default()
     };
     assert!(
@@ -372,14 +425,18 @@ fn tokens_are_added_and_revoked_and_the_rest_of_the_file_stays() {
     );
     file::add_token(&path, &token, "backup").unwrap();
     assert_eq!(
-        file::read(&path).unwrap().identify(&shown).unwrap().name(),
+        file::read(&path)
+            .unwrap()
+            .identify(&shown, 0)
+            .unwrap()
+            .name(),
         "backup"
     );
     assert!(fs::read_to_string(&path).unwrap().starts_with(FILE));
     assert!(!fs::read_to_string(&path).unwrap().contains(&text[13..]));
     file::revoke_token(&path, token.id()).unwrap();
     assert!(matches!(
-        file::read(&path).unwrap().identify(&shown),
+        file::read(&path).unwrap().identify(&shown, 0),
         Err(Unknown::Token(_))
     ));
     assert!(

@@ -1,0 +1,137 @@
+//! The rules in force: the access file, read again at SIGHUP, the key sets of issuers, read again when they change, and the
+//! JWTs that were verified.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use palisade_access::{Access, Bearer, Jwt, MAX_BYTES, Unknown, file};
+use ring::digest::{SHA256, digest};
+
+use super::audit::{Audit, Event};
+use super::serve::ServeError;
+use crate::pipeline::clock::wall;
+
+pub(super) struct Rules {
+    path: PathBuf,
+    access: RwLock<Arc<Access>>,
+    /// JWTs that were verified, by the SHA-256 of their text.
+    verified: Mutex<HashMap<[u8; 32], Arc<Jwt>>>,
+}
+
+impl Rules {
+    /// # Errors
+    /// The file has a mistake, or asks for what this server does not have.
+    pub(super) fn open(path: &Path, audit: &Audit) -> Result<Rules, ServeError> {
+        Ok(Rules {
+            access: RwLock::new(Arc::new(read(path, audit)?)),
+            path: path.to_owned(),
+            verified: Mutex::default(),
+        })
+    }
+
+    pub(super) fn current(&self) -> Arc<Access> {
+        let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&access)
+    }
+
+    /// Reads a bearer token. A JWT that was verified lately is not verified again: signatures take time, and many calls
+    /// show the same one. Whether it still counts is asked each time.
+    pub(super) fn bearer(&self, access: &Access, text: &str) -> Result<Bearer, Unknown> {
+        // Nothing that long is verified, nor worth a hash.
+        let worth = text.len() <= MAX_BYTES && access.issuers().next().is_some();
+        let mut hash = [0; 32];
+        if worth {
+            hash.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
+            let verified = self.verified.lock();
+            let verified = verified.unwrap_or_else(PoisonError::into_inner);
+            if let Some(jwt) = verified.get(&hash) {
+                return Ok(Bearer::Jwt(Arc::clone(jwt)));
+            }
+        }
+        let bearer = access.bearer(text)?;
+        if let Bearer::Jwt(jwt) = &bearer {
+            let verified = self.verified.lock();
+            let mut verified = verified.unwrap_or_else(PoisonError::into_inner);
+            if verified.len() >= VERIFIED {
+                let now = wall_seconds();
+                verified.retain(|_, jwt| jwt.check_time(now).is_ok());
+            }
+            if verified.len() >= VERIFIED {
+                verified.clear();
+            }
+            verified.insert(hash, Arc::clone(jwt));
+        }
+        Ok(bearer)
+    }
+
+    /// Reads the key sets again if one of their files is another one than those of `seen`.
+    pub(super) fn reload_keys(&self, seen: &mut Vec<file::Stamp>, audit: &Audit) {
+        let access = self.current();
+        let stamps = file::key_stamps(&self.path, &access);
+        if *seen == stamps {
+            return;
+        }
+        *seen = stamps;
+        let read = file::with_new_keys(&self.path, &access).transpose();
+        let Some(read) = read else { return };
+        audit.note(&Event::Keys {
+            file: self.path.display().to_string(),
+            taken: read.is_ok(),
+            message: read.as_ref().err().map(ToString::to_string),
+        });
+        match read {
+            Ok(access) => {
+                *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+                tracing::info!(file = %self.path.display(), "new keys of issuers are in force");
+            }
+            Err(error) => tracing::error!(
+                "new keys of issuers were refused, and the old ones stay in force: {error}"
+            ),
+        }
+    }
+
+    pub(super) fn reload(&self, audit: &Audit) {
+        let read = read(&self.path, audit);
+        audit.note(&Event::Rules {
+            file: self.path.display().to_string(),
+            taken: read.is_ok(),
+            message: read.as_ref().err().map(ToString::to_string),
+        });
+        match read {
+            Ok(access) => {
+                *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+                tracing::info!(file = %self.path.display(), "new rules are in force");
+            }
+            Err(error) => {
+                tracing::error!("new rules were refused, and the old ones stay in force: {error}");
+            }
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn wall_seconds() -> u64 {
+    wall().0 / 1_000
+}
+
+/// How many verified JWTs are kept.
+const VERIFIED: usize = 4_096;
+
+/// How often the files with key sets are compared.
+pub(super) const LOOK: Duration = Duration::from_secs(2);
+
+/// Reads an access file; this server must be able to do what it asks for.
+fn read(path: &Path, audit: &Audit) -> Result<Access, ServeError> {
+    let access = file::read(path)?;
+    if let Some(prefix) = access.audited().next()
+        && !audit.is_on()
+    {
+        return Err(ServeError::NoAudit {
+            file: path.to_owned(),
+            prefix: prefix.to_owned(),
+        });
+    }
+    Ok(access)
+}
