@@ -175,7 +175,7 @@ async fn a_session_ends_with_its_token_and_a_new_token_of_the_principal_goes_on(
     let refused = soon(async {
         loop {
             let answer = ask_session(&mut session, renew()).await;
-            if code_of(answer.clone()) != "" {
+            if !code_of(answer.clone()).is_empty() {
                 return grpc::error(answer);
             }
         }
