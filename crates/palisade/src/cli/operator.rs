@@ -48,8 +48,9 @@ pub(crate) struct ServeArgs {
     /// who reaches the port may do everything.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     access: Option<PathBuf>,
-    /// Append denials, breaks, changes of the cluster and new rules to this file, as lines of JSON. It is opened again at
-    /// SIGHUP. While it cannot be written, breaks and changes of the cluster are refused.
+    /// Append denials, breaks, supersedes, restores, changes of the cluster, new rules and the grants for which the access
+    /// file asks to this file, as lines of JSON. It is opened again at SIGHUP. While it cannot be written, breaks and
+    /// changes of the cluster are refused.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     audit: Option<PathBuf>,
     #[command(flatten)]
