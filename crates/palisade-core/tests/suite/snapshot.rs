@@ -256,7 +256,7 @@ fn stage_sets() -> World {
 
 #[test]
 fn each_contradiction_of_a_set_is_named() {
-    let contradictions: [Contradiction; 9] = [
+    let contradictions: [Contradiction; 11] = [
         ("its records are out of order", |mut records| {
             let first = nth(&records, is_grant, 0);
             records.swap(first, first + 1);
@@ -285,6 +285,20 @@ fn each_contradiction_of_a_set_is_named() {
         }),
         ("the parts of a set do not agree", |mut records| {
             spoil!(records, Waiter, 0, |part| part.mode = LockMode::Shared);
+            records
+        }),
+        // They agree, on what no set asks for.
+        ("the parts of a set do not agree", |mut records| {
+            for part in 0..3 {
+                spoil!(records, Waiter, part, |part| part.mode = LockMode::Shared);
+            }
+            records
+        }),
+        ("the parts of a set do not agree", |mut records| {
+            let delays = Delays::new(1_000, 0).unwrap();
+            for part in 0..3 {
+                spoil!(records, Waiter, part, |part| part.delays = delays);
+            }
             records
         }),
         ("a request waits for a lock that is free", |mut records| {
