@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn each_predicate_fails_at_its_bound() {
         type Spoil = fn(&mut Machine);
-        let spoils: [(&str, Spoil); 7] = [
+        let spoils: [(&str, Spoil); 8] = [
             ("below the counter", |machine| {
                 machine.next_token = machine
                     .tables
@@ -459,6 +459,14 @@ mod tests {
                 machine
                     .tables
                     .spoil_grant(0, Token::new(2).unwrap(), lease + 1);
+            }),
+            ("distinct but within a set", |machine| {
+                // `a` and `d`: one token under one lease, but a reader's grant is no part of a set.
+                let lease = machine.tables.writer(0).lease();
+                let reader = machine.tables.shares().map(|(slot, _)| slot).next();
+                machine
+                    .tables
+                    .spoil_grant(reader.unwrap(), Token::FIRST, lease);
             }),
             ("parts of a set", |machine| {
                 // Nobody has `x` any more, and the set is first.
