@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn each_predicate_fails_at_its_bound() {
         type Spoil = fn(&mut Machine);
-        let spoils: [(&str, Spoil); 8] = [
+        let spoils: [(&str, Spoil); 9] = [
             ("below the counter", |machine| {
                 machine.next_token = machine
                     .tables
@@ -476,6 +476,10 @@ mod tests {
             }),
             ("parts of a set", |machine| {
                 machine.tables.waiters[4].metadata = Some("of the first alone".into());
+            }),
+            ("parts of a set", |machine| {
+                // Both parts wait for the same lock.
+                machine.tables.waiters[4].lock = machine.tables.waiters[3].lock;
             }),
             ("permits that are free", |machine| {
                 // One is free and one is wanted: the readers have no slots.
