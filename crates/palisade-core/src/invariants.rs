@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn each_predicate_fails_at_its_bound() {
         type Spoil = fn(&mut Machine);
-        let spoils: [(&str, Spoil); 7] = [
+        let spoils: [(&str, Spoil); 9] = [
             ("below the counter", |machine| {
                 machine.next_token = machine
                     .tables
@@ -460,6 +460,14 @@ mod tests {
                     .tables
                     .spoil_grant(0, Token::new(2).unwrap(), lease + 1);
             }),
+            ("distinct but within a set", |machine| {
+                // `a` and `d`: one token under one lease, but a reader's grant is no part of a set.
+                let lease = machine.tables.writer(0).lease();
+                let reader = machine.tables.shares().map(|(slot, _)| slot).next();
+                machine
+                    .tables
+                    .spoil_grant(reader.unwrap(), Token::FIRST, lease);
+            }),
             ("parts of a set", |machine| {
                 // Nobody has `x` any more, and the set is first.
                 let b_and_c = [0, 1].map(|slot| machine.tables.dequeue(slot));
@@ -468,6 +476,10 @@ mod tests {
             }),
             ("parts of a set", |machine| {
                 machine.tables.waiters[4].metadata = Some("of the first alone".into());
+            }),
+            ("parts of a set", |machine| {
+                // Both parts wait for the same lock.
+                machine.tables.waiters[4].lock = machine.tables.waiters[3].lock;
             }),
             ("permits that are free", |machine| {
                 // One is free and one is wanted: the readers have no slots.

@@ -6,8 +6,8 @@
 
 use palisade_core::machine::{Corrupt, Record};
 use palisade_core::{
-    Away, Command, Entry, LeaseId, LockMode, Machine, Outcome, RequestId, Timestamp, invariants,
-    limits,
+    Away, Command, Delays, Entry, LeaseId, LockMode, Machine, Outcome, RequestId, Slots, Timestamp,
+    invariants, limits,
 };
 use proptest::prelude::*;
 
@@ -72,7 +72,7 @@ fn records(machine: &Machine) -> Vec<Record> {
 #[test]
 fn a_restored_machine_writes_the_same_records() {
     for busy in [0, 1, 2, 7, 20] {
-        for stage in [stage, stage_led, |_| stage_sets()] {
+        for stage in [stage, stage_led, |_| stage_sets(), |_| stage_shared()] {
             let written = records(&stage(busy).machine);
             for seed in [0, 1, u64::MAX] {
                 let restored = Machine::restore(seed, written.clone()).unwrap();
@@ -177,6 +177,10 @@ fn is_grant(record: &Record) -> bool {
     matches!(record, Record::Grant(_))
 }
 
+fn is_share(record: &Record) -> bool {
+    matches!(record, Record::Share(_))
+}
+
 fn is_waiter(record: &Record) -> bool {
     matches!(record, Record::Waiter(_))
 }
@@ -252,7 +256,7 @@ fn stage_sets() -> World {
 
 #[test]
 fn each_contradiction_of_a_set_is_named() {
-    let contradictions: [Contradiction; 9] = [
+    let contradictions: [Contradiction; 11] = [
         ("its records are out of order", |mut records| {
             let first = nth(&records, is_grant, 0);
             records.swap(first, first + 1);
@@ -283,6 +287,20 @@ fn each_contradiction_of_a_set_is_named() {
             spoil!(records, Waiter, 0, |part| part.mode = LockMode::Shared);
             records
         }),
+        // They agree, on what no set asks for.
+        ("the parts of a set do not agree", |mut records| {
+            for part in 0..3 {
+                spoil!(records, Waiter, part, |part| part.mode = LockMode::Shared);
+            }
+            records
+        }),
+        ("the parts of a set do not agree", |mut records| {
+            let delays = Delays::new(1_000, 0).unwrap();
+            for part in 0..3 {
+                spoil!(records, Waiter, part, |part| part.delays = delays);
+            }
+            records
+        }),
         ("a request waits for a lock that is free", |mut records| {
             spoil!(records, Waiter, 2, |part| part.lock = lock_name("e"));
             records
@@ -294,6 +312,141 @@ fn each_contradiction_of_a_set_is_named() {
         }),
     ];
     are_named(&records(&stage_sets().machine), &contradictions);
+}
+
+/// A writer, two readers and the holders of all permits of a semaphore; somebody waits for what the last four have.
+fn stage_shared() -> World {
+    let mut world = World::new();
+    world.granted(ask("w", "a"));
+    for reader in ["b", "c"] {
+        world.granted(ask("r", reader).shared());
+    }
+    for (holder, wanted) in [("d", 1), ("e", 2)] {
+        world.granted(ask("s", holder).permits(wanted, 3));
+    }
+    world.queued(ask("r", "f").wait(30_000).request(1));
+    world.queued(ask("s", "g").permits(1, 3).wait(30_000).request(2));
+    world
+}
+
+#[test]
+fn each_contradiction_of_readers_and_permits_is_named() {
+    let contradictions: [Contradiction; 13] = [
+        ("a lock has two grants", |mut records| {
+            spoil!(records, Share, 0, |share| share.grant.lock = lock_name("w"));
+            records
+        }),
+        ("readers of one lock are in two phases", |mut records| {
+            spoil!(records, Share, 1, |share| share.phase = token(3));
+            records
+        }),
+        ("a shared grant is older than its phase", |mut records| {
+            spoil!(records, Share, 0, |share| share.phase = token(3));
+            records
+        }),
+        (
+            "the holders of a lock do not agree on its permits",
+            |mut records| {
+                spoil!(records, Share, 3, |share| share.permits = None);
+                records
+            },
+        ),
+        (
+            "the holders of a lock do not agree on its permits",
+            |mut records| {
+                let slots = Slots::from_bits(0b110);
+                spoil!(records, Share, 3, |share| share.permits = Some((4, slots)));
+                records
+            },
+        ),
+        (
+            "the holders of a lock do not agree on its permits",
+            |mut records| {
+                spoil!(records, Share, 3, |share| share.permits =
+                    Some((3, Slots::NONE)));
+                records
+            },
+        ),
+        (
+            "the holders of a lock do not agree on its permits",
+            |mut records| {
+                spoil!(records, Share, 0, |share| share.permits =
+                    Some((3, Slots::NONE)));
+                records
+            },
+        ),
+        ("a slot has two holders", |mut records| {
+            let slots = Slots::from_bits(0b011);
+            spoil!(records, Share, 3, |share| share.permits = Some((3, slots)));
+            records
+        }),
+        ("a lease has a lock twice", |mut records| {
+            let Record::Share(first) = records[nth(&records, is_share, 0)].clone() else {
+                unreachable!()
+            };
+            spoil!(records, Share, 1, |share| share.grant.key = first.grant.key);
+            records
+        }),
+        ("two leases have one token", |mut records| {
+            spoil!(records, Grant, 0, |grant| grant.token = token(2));
+            records
+        }),
+        (
+            "a request waits for a lock of another kind",
+            |mut records| {
+                spoil!(records, Waiter, 0, |waiter| waiter.lock = lock_name("s"));
+                records
+            },
+        ),
+        (
+            "a request waits for a lock of another kind",
+            |mut records| {
+                spoil!(records, Waiter, 1, |waiter| waiter.lock = lock_name("r"));
+                records
+            },
+        ),
+        (
+            "a request for a shared grant says what is after it",
+            |mut records| {
+                spoil!(records, Waiter, 1, |waiter| waiter.delays =
+                    Delays::new(1_000, 0).unwrap());
+                records
+            },
+        ),
+    ];
+    are_named(&records(&stage_shared().machine), &contradictions);
+}
+
+#[test]
+fn each_contradiction_of_a_closed_lock_is_named() {
+    let mut world = World::new();
+    for lock in ["x", "y"] {
+        world.granted(ask(lock, "a").delays(5_000, 0));
+    }
+    world.pass(ms(TTL_MS));
+    world.expire();
+    let contradictions: [Contradiction; 4] = [
+        ("a semaphore is closed for a time", |mut records| {
+            spoil!(records, Kept, 0, |kept| kept.permits = Some(3));
+            records
+        }),
+        ("two closed locks have one last token", |mut records| {
+            spoil!(records, Kept, 0, |kept| kept.last = token(2));
+            records
+        }),
+        ("a lock is kept for nobody", |mut records| {
+            spoil!(records, Kept, 0, |kept| kept.closed = None);
+            records
+        }),
+        (
+            "a lock's last token is not below the counter",
+            |mut records| {
+                spoil!(records, Head, 0, |head| head.next_token = Some(token(2)));
+                records
+            },
+        ),
+    ];
+    are_named(&records(&world.machine), &contradictions);
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use palisade_core::fence::{FenceState, FloorTooLow, Op, Pass, Reject, Rule, Sequence, Verdict};
 use palisade_core::{
-    Acquire, AuthorityId, ClientId, Command, Entry, LeaseId, LeaseKey, Limits, LockName, Machine,
-    Permits, Principal, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
+    Acquire, AuthorityId, ClientId, Command, Delays, Entry, LeaseId, LeaseKey, Limits, LockMode,
+    LockName, Machine, Permits, Principal, RequestId, Slots, Span, Timestamp, Token, Ttl, Under,
+    WallTime, limits,
 };
 
 fn token(number: u64) -> Token {
@@ -345,4 +346,30 @@ fn a_pass_from_a_sequencer_says_so() {
     let pass = Pass::new(Token::FIRST);
     assert!(!pass.signed);
     assert!(pass.signed().signed);
+}
+
+/// A log is written in its oldest version as long as all requests are plain.
+#[test]
+fn a_request_is_plain_for_one_exclusive_grant_without_delays() {
+    let under = Under::New {
+        key: LeaseKey::from_bytes([1; 16]),
+        ttl: Ttl::MIN,
+    };
+    let named = |name: &str| LockName::new(name).unwrap();
+    let client = ClientId::new("a").unwrap();
+    let plain =
+        Acquire::<LeaseKey, Option<RequestId>>::new(named("x"), client.clone(), under, None);
+    assert!(plain.is_plain());
+    let shared = Acquire {
+        mode: LockMode::Shared,
+        ..plain.clone()
+    };
+    let delayed = Acquire {
+        delays: Delays::new(1_000, 0).unwrap(),
+        ..plain.clone()
+    };
+    let set = Acquire::of_all(vec![named("x"), named("y")], client, under, plain.request).unwrap();
+    for other in [shared, delayed, set] {
+        assert!(!other.is_plain(), "{other:?}");
+    }
 }

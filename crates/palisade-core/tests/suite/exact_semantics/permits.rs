@@ -137,6 +137,7 @@ fn a_crashed_client_leaks_no_permit() {
     // Nobody's timer has seen it: a request that comes does.
     let next = world.granted(permits("d", 2, 3));
     assert_eq!(slots(&next), [1, 2]);
+    assert_eq!((world.machine.locks(), world.machine.readers()), (1, 2));
     assert!(matches!(
         world.renew(&grant("x", &kept)),
         Outcome::Renewed(_)
@@ -331,6 +332,8 @@ fn a_new_leader_keeps_the_number_and_the_places() {
     world.apply(Command::Grace(Away::Led));
     world.release(&grant("x", &holder));
     // Both slots are free, and kept for the request whose caller is not back yet.
+    let view = world.machine.view("x", world.now).unwrap();
+    assert_eq!((view.holder, view.permits), (None, Some(2)));
     assert!(matches!(
         world.acquire(permits("c", 1, 2)),
         Outcome::Held(_)

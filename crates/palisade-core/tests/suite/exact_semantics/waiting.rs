@@ -3,7 +3,7 @@
 use palisade_core::{Away, Command, Ending, Holder, Invalid, Limits, Outcome, QueueBound, Span};
 
 use crate::world::{
-    TTL_MS, World, ask, client_id, grant, key, ms, ns, request, token, tokenless, ttl,
+    TTL_MS, World, ask, client_id, grant, key, ms, ns, principal, request, token, tokenless, ttl,
 };
 
 #[test]
@@ -24,6 +24,22 @@ fn waiters_are_granted_first_come_first_served_one_for_each_release() {
         current = granted;
     }
     assert_eq!(world.machine.waiters(), 0);
+}
+
+/// Requests that leave together leave in this order, the last one first.
+#[test]
+fn arrivals_are_numbered_over_all_locks_while_they_wait() {
+    let mut world = World::new();
+    world.granted(ask("x", "a"));
+    world.granted(ask("y", "a"));
+    for (n, lock) in [(1, "x"), (2, "y"), (3, "x")] {
+        world.queued(ask(lock, "b").wait(60_000).request(n));
+    }
+    let arrivals = |world: &World, by| [1, 2, 3].map(|n| world.machine.arrival(by, &request(n)));
+    assert_eq!(arrivals(&world, world.by), [Some(1), Some(2), Some(3)]);
+    assert_eq!(arrivals(&world, principal(1)), [None; 3]);
+    world.apply(Command::Withdraw(request(1)));
+    assert_eq!(arrivals(&world, world.by), [None, Some(2), Some(3)]);
 }
 
 #[test]
