@@ -18,9 +18,10 @@ from suite.servers import Palisade
 
 import palisade
 from palisade import AsyncClient, Client, Invalid, LeaseLost, LockHeld, Unavailable
+from palisade._clock import now_ns
 from palisade._endpoints import Endpoints
 from palisade._model import milliseconds
-from palisade._protocol import Reply
+from palisade._protocol import Reply, release
 from palisade._sse import Position
 
 
@@ -89,6 +90,29 @@ def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
         thread.join()
         while server.show("orders")["waiters"]:
             time.sleep(0.01)
+
+
+def test_a_client_may_be_closed_while_a_release_begins(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
+    beginning, closed = threading.Event(), threading.Event()
+
+    class Slow(threading.Thread):
+        def start(self) -> None:
+            beginning.set()
+            closed.wait(0.2)  # real time: `close` waits for the start, so it is not over in between
+            super().start()
+
+    client = Client(server.url)
+    grant = client.lock("orders").acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr("palisade._client.threading.Thread", Slow)
+        until = now_ns() + 5_000_000_000
+        other = threading.Timer(0, client._in_background, [release(grant._ref, until), "the test"])
+        other.start()
+        assert beginning.wait(30)
+        client.close()
+        closed.set()
+        other.join()
+    assert server.show("orders")["holder"] is None
 
 
 @pytest.mark.parametrize(

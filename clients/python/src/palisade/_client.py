@@ -52,6 +52,7 @@ class Client:
         self._requests = Requests(url, patience, margin, token, verify, cert)
         self._transport = SyncTransport(self._requests.settings)
         self._cleanups: set[threading.Thread] = set()
+        self._guard = threading.Lock()
 
     def lock(
         self,
@@ -149,7 +150,9 @@ class Client:
         """Ends the connections, after what is being given up in the background has been given up, at most for the
         client's patience. Leases that are still held expire."""
         until = now_ns() + self._requests.patience_ns
-        for thread in list(self._cleanups):
+        with self._guard:
+            cleanups = list(self._cleanups)
+        for thread in cleanups:
             thread.join(max(0.0, (until - now_ns()) / SECOND))
         self._transport.close()
 
@@ -192,11 +195,14 @@ class Client:
             except PalisadeError as error:
                 log.info("%s is left to expire: %s", what, error)
             finally:
-                self._cleanups.discard(thread)
+                with self._guard:
+                    self._cleanups.discard(thread)
 
         thread = threading.Thread(target=run, name=f"palisade: {what}", daemon=True)
-        self._cleanups.add(thread)
-        thread.start()
+        # In one step: a thread that has not started cannot be joined.
+        with self._guard:
+            thread.start()
+            self._cleanups.add(thread)
 
 
 class Lock:
