@@ -109,7 +109,11 @@ def test_each_fence_is_bound_to_its_own_lock(client: Client, database: psycopg.C
     both = client.locks(a, b).acquire()
     for name in (a, b):
         claim(database, name, both.part(name))
+    part = both.part(b)
     both.release()
+    for lost in (part, both):
+        with pytest.raises(LeaseLost):
+            claim(database, b, lost)
     with client.lock(b) as next_holder:
         claim(database, b, next_holder)
         with pytest.raises(Stale):
