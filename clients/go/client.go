@@ -36,13 +36,17 @@ func New(options ...Option) (*Client, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	endpoints, err := newEndpoints(s.urls)
+	token, err := s.token()
+	if err != nil {
+		return nil, err
+	}
+	endpoints, err := newEndpoints(s.urls, token != "")
 	if err != nil {
 		return nil, err
 	}
 	base, end := context.WithCancel(context.Background())
 	return &Client{
-		transport: newTransport(endpoints, s.bearer, s.tls),
+		transport: newTransport(endpoints, token, s.tls),
 		patience:  s.patience,
 		margin:    s.margin,
 		host:      hostName(),

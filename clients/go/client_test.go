@@ -397,8 +397,25 @@ func TestAddresses(t *testing.T) {
 func TestNobodyThereIsUnavailable(t *testing.T) {
 	client := newClient(t, palisade.Endpoints("http://127.0.0.1:1"), palisade.Patience(100*time.Millisecond))
 	_, err := client.Lock(context.Background(), "orders", palisade.Wait(0))
-	if !errors.Is(err, palisade.ErrUnavailable) {
+	says := "http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused. Is a server running there? If not, start one"
+	if !errors.Is(err, palisade.ErrUnavailable) || !strings.Contains(err.Error(), says) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestABearerTokenIsForTLSAndThisMachineOnly(t *testing.T) {
+	t.Setenv("PALISADE_TOKEN", "pal_environment\n")
+	for _, kept := range []string{"http://localhost:1", "http://127.9.9.9:1", "http://[::1]:1", "https://a"} {
+		newClient(t, palisade.Endpoints(kept))
+	}
+	_, err := palisade.New(palisade.Endpoints("https://a", "http://10.0.0.1:1"))
+	if err == nil || !strings.Contains(err.Error(), "not sent to http://10.0.0.1:1") || strings.Contains(err.Error(), "pal_") {
+		t.Errorf("%v", err)
+	}
+	for _, bad := range []string{"a b", "a\nb", "ä", ""} {
+		if _, err := palisade.New(palisade.BearerToken(bad)); !errors.Is(err, palisade.ErrInvalid) {
+			t.Errorf("%q: %v", bad, err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package palisade
 
 import (
+	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -17,6 +18,8 @@ const (
 // failure.
 type endpoints struct {
 	urls []string
+	// A bearer token is sent, so every address must keep it from others.
+	secret bool
 
 	mu     sync.Mutex
 	at     int
@@ -24,7 +27,7 @@ type endpoints struct {
 	hops   int
 }
 
-func newEndpoints(urls []string) (*endpoints, error) {
+func newEndpoints(urls []string, secret bool) (*endpoints, error) {
 	if urls == nil {
 		from := os.Getenv("PALISADE_URL")
 		if from == "" {
@@ -41,9 +44,12 @@ func newEndpoints(urls []string) (*endpoints, error) {
 		if err != nil {
 			return nil, err
 		}
+		if secret && !keepsSecrets(one) {
+			return nil, invalid("a token is not sent to %s without TLS, because others could read it: write https://", one)
+		}
 		checked = append(checked, one)
 	}
-	return &endpoints{urls: checked}, nil
+	return &endpoints{urls: checked, secret: secret}, nil
 }
 
 func (e *endpoints) current() string {
@@ -100,8 +106,21 @@ func (e *endpoints) answered(address string, r reply) bool {
 	if err != nil || (strings.HasPrefix(address, "https:") && !strings.HasPrefix(leader, "https:")) {
 		return false
 	}
+	if e.secret && !keepsSecrets(leader) {
+		return false
+	}
 	e.leader = leader
 	return true
+}
+
+// keepsSecrets tells whether nobody on the way can read what is sent there: TLS, or this machine.
+func keepsSecrets(address string) bool {
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	host := parsed.Hostname()
+	return parsed.Scheme == "https" || host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
 // checkedURL never puts the password of an address into an error.

@@ -86,14 +86,14 @@ func (l *Lease) Name() string {
 func (l *Lease) Locks() []string { return copied(l.wish.names) }
 
 // Part is what the fence of one of several locks takes: the token, with that lock's name. The error is ErrInvalid if the
-// lease has no such lock, and ErrLost if it was released early.
+// lease has no such lock, and ErrLost if it is not held any more; a fence that is given the part later has the same error.
 func (l *Lease) Part(name string) (fence.Holder, error) {
 	if err := l.checkPart(name); err != nil {
 		return nil, err
 	}
 	p := part{l, name}
-	if !l.parts.holds(name) {
-		return nil, p.Check()
+	if err := p.Check(); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
@@ -106,10 +106,13 @@ type part struct {
 func (p part) Name() string { return p.name }
 
 func (p part) Check() error {
+	if err := p.Lease.Check(); err != nil {
+		return err
+	}
 	if !p.parts.holds(p.name) {
 		return lost("not_held", p.name, p.Token())
 	}
-	return p.Lease.Check()
+	return nil
 }
 
 func (l *Lease) checkPart(name string) error {

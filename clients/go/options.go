@@ -2,6 +2,8 @@ package palisade
 
 import (
 	"crypto/tls"
+	"os"
+	"strings"
 	"time"
 )
 
@@ -25,7 +27,7 @@ type Option func(*settings)
 
 type settings struct {
 	urls     []string
-	bearer   string
+	bearer   *string
 	tls      *tls.Config
 	patience time.Duration
 	margin   time.Duration
@@ -35,8 +37,9 @@ type settings struct {
 // option they are those of PALISADE_URL, separated by commas, or else http://127.0.0.1:7420.
 func Endpoints(urls ...string) Option { return func(s *settings) { s.urls = urls } }
 
-// BearerToken is sent as Authorization with every request.
-func BearerToken(token string) Option { return func(s *settings) { s.bearer = token } }
+// BearerToken is sent as Authorization with every request, with TLS or within this machine only. Without this option it is
+// that of PALISADE_TOKEN.
+func BearerToken(token string) Option { return func(s *settings) { s.bearer = &token } }
 
 // TLSConfig is for https addresses: authorities, a client certificate. The client keeps a copy.
 func TLSConfig(config *tls.Config) Option { return func(s *settings) { s.tls = config } }
@@ -47,6 +50,21 @@ func Patience(d time.Duration) Option { return func(s *settings) { s.patience = 
 
 // Margin is taken off each deadline: time between a check and the effect of what follows, 0 – 24 h. The default is 0.
 func Margin(d time.Duration) Option { return func(s *settings) { s.margin = d } }
+
+// token is the bearer token, or "". An error does not repeat it: it is a secret.
+func (s *settings) token() (string, error) {
+	name, token, given := "PALISADE_TOKEN", "", false
+	if s.bearer != nil {
+		name, token, given = "BearerToken", *s.bearer, true
+	} else {
+		token, given = os.LookupEnv("PALISADE_TOKEN")
+	}
+	token = strings.TrimSpace(token)
+	if given && (token == "" || strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0) {
+		return "", invalid("%s: a bearer token is printable ASCII without spaces", name)
+	}
+	return token, nil
+}
 
 func (s *settings) check() error {
 	if err := within("the patience", s.patience, millisecond, day); err != nil {

@@ -157,8 +157,11 @@ func TestEachFenceIsBoundToItsOwnLock(t *testing.T) {
 	if _, err := both.Part("b"); !errors.Is(err, palisade.ErrLost) {
 		t.Errorf("a part that was released: %v", err)
 	}
-	if err := part.(interface{ Check() error }).Check(); !errors.Is(err, palisade.ErrLost) {
+	if err := fence.CheckHolder(part); !errors.Is(err, palisade.ErrLost) {
 		t.Errorf("a part that was released: %v", err)
+	}
+	if err := fence.CheckHolder(other); err != nil {
+		t.Errorf("a part that is held: %v", err)
 	}
 	if _, err := both.Part("c"); !errors.Is(err, palisade.ErrInvalid) {
 		t.Errorf("%v", err)
@@ -171,5 +174,34 @@ func TestEachFenceIsBoundToItsOwnLock(t *testing.T) {
 	}
 	if err := both.Release(within(t)); err != nil {
 		t.Error(err)
+	}
+	for _, lost := range []fence.Holder{other, both} {
+		if err := fence.CheckHolder(lost); !errors.Is(err, palisade.ErrLost) {
+			t.Errorf("after the release: %v", err)
+		}
+	}
+	if _, err := both.Part("a"); !errors.Is(err, palisade.ErrLost) {
+		t.Errorf("after the release: %v", err)
+	}
+}
+
+func TestAReleaseOfAPartGoesOnWithoutItsContext(t *testing.T) {
+	client, _ := served(t)
+	lease, err := client.Locks(within(t), []string{"a", "b"}, palisade.TTL(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := lease.ReleasePart(ended, "b"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	for ctx := within(t); holders(t, client, "b")[0] != 0; {
+		if ctx.Err() != nil {
+			t.Fatal("never released")
+		}
+	}
+	if err := lease.Check(); err != nil || holders(t, client, "a")[0] != lease.Token() {
+		t.Errorf("the other lock went with it: %v", err)
 	}
 }

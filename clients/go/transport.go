@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -131,9 +133,21 @@ func (t *transport) failed(caller context.Context, address string, err error, co
 	t.endpoints.failed(address)
 	// The attempt's own connection is closed already. Others that are idle may be as silent, and look alive.
 	t.pool.CloseIdleConnections()
-	message := err.Error()
+	why := err
+	var request *url.Error
+	if errors.As(err, &request) {
+		why = request.Err // Without the path of the request.
+	}
+	message := address + ": " + why.Error()
 	if errors.Is(err, context.DeadlineExceeded) {
 		message = address + " did not answer in time"
+	}
+	if !connected {
+		server := "a server"
+		if strings.HasPrefix(address, "https:") {
+			server = "a server with TLS"
+		}
+		message += ". Is " + server + " running there? If not, start one with `palisade serve`, or name another address (PALISADE_URL)"
 	}
 	return &fault{message, connected}
 }

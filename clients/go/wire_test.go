@@ -143,7 +143,7 @@ func TestALeaderIsFollowedOnlyWhereItIsSafe(t *testing.T) {
 	not := func(leader string) reply {
 		return reply{503, []byte(`{"error": {"code": "not_leader", "leader": "` + leader + `"}}`)}
 	}
-	e, err := newEndpoints([]string{"https://a:1", "https://b:1"})
+	e, err := newEndpoints([]string{"https://a:1", "https://b:1"}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,9 +159,22 @@ func TestALeaderIsFollowedOnlyWhereItIsSafe(t *testing.T) {
 	}
 }
 
+func TestALeaderWithoutTLSDoesNotGetTheToken(t *testing.T) {
+	named := reply{503, []byte(`{"error": {"code": "not_leader", "leader": "http://a:1"}}`)}
+	for _, secret := range []bool{false, true} {
+		e, err := newEndpoints([]string{"http://127.0.0.1:1"}, secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.answered("http://127.0.0.1:1", named) == secret || (e.current() == "http://a:1") == secret {
+			t.Errorf("with a token %v: now at %s", secret, e.current())
+		}
+	}
+}
+
 // Two servers that name each other.
 func TestALeaderIsFollowedFiveTimesInARow(t *testing.T) {
-	e, err := newEndpoints([]string{"http://a:1"})
+	e, err := newEndpoints([]string{"http://a:1"}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ const pool = new pg.Pool({ connectionString: process.env.SHOP_URL, allowExitOnId
 const redis = new Redis(process.env.REDIS_URL);
 """,
     "s3": "",
+    "dynamodb": "",
     "http": "const url = `http://${process.env.GATEWAY}/total`;\n",
 }
 #: Behind it.
@@ -79,7 +80,7 @@ def _js(page: str, block: str, folder: pathlib.Path) -> list[str]:
 
 
 def _packages() -> list[str]:
-    return ["pg", "ioredis", "@aws-sdk/client-s3"]
+    return ["pg", "ioredis", "@aws-sdk/client-s3", "@aws-sdk/client-dynamodb"]
 
 
 def _go(page: str, block: str, folder: pathlib.Path) -> list[str]:

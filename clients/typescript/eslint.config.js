@@ -1,4 +1,5 @@
 import eslint from "@eslint/js";
+import node from "eslint-plugin-n";
 import tseslint from "typescript-eslint";
 
 export default tseslint.config(
@@ -11,6 +12,15 @@ export default tseslint.config(
     rules: {
       // Numbers are what these messages are about.
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
+    },
+  },
+  {
+    // What the oldest Node that package.json names has. It is the first 20 with zlib.crc32, which is still experimental there.
+    files: ["src/**/*.ts"],
+    plugins: { n: node },
+    rules: {
+      "n/no-unsupported-features/node-builtins": ["error", { ignores: ["zlib.crc32"] }],
+      "n/no-unsupported-features/es-builtins": "error",
     },
   },
   {

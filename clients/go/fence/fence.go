@@ -15,7 +15,8 @@ import (
 const MaxToken = 1<<53 - 1
 
 // A Holder presents its token with the authority that granted it and the name of the lock. A *palisade.Lease is one.
-// An authority or a name may be empty: then it is not known.
+// An authority or a name may be empty: then it is not known. If it has a method Check() error, as a lease has, every fence
+// calls that first: a holder that lost its lease, or released it, sends nothing.
 type Holder interface {
 	Token() uint64
 	Authority() string
@@ -129,6 +130,16 @@ func CheckToken(token uint64) error {
 		return fmt.Errorf("palisade: %d is not a fencing token: 1 ..= %d are allowed", token, uint64(MaxToken))
 	}
 	return nil
+}
+
+// CheckHolder refuses what is no fencing token, and a holder that says itself that it no longer holds.
+func CheckHolder(holder Holder) error {
+	if checked, ok := holder.(interface{ Check() error }); ok {
+		if err := checked.Check(); err != nil {
+			return err
+		}
+	}
+	return CheckToken(holder.Token())
 }
 
 // CheckSequence refuses what is no sequence number.

@@ -271,7 +271,9 @@ def unanswered_release_is_repeated(trial: Trial) -> None:
     trial.held(driver, 60_000, also=[HIGHER])
     scripted.decide = lambda request: error(503, "unavailable") if request.verb == "release" else None
     answer = driver.call("release", grant="g", lock=HIGHER)
-    expect(not answer["ok"] and answer["code"] == "unavailable", f"a release that nobody received: {answer}")
+    # The last attempt has little time: on a busy machine it may end before its answer is read.
+    known = ("unavailable", "unknown_outcome")
+    expect(not answer["ok"] and answer["code"] in known, f"a release that nobody received: {answer}")
     expect(driver.call("check", grant="g")["ok"], "the rest was lost with it")
     scripted.decide = lambda request: None
     driver.call("release", grant="g")

@@ -10,6 +10,7 @@ import pathlib
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
 from conftest import ROOT
@@ -17,8 +18,10 @@ from suite.servers import Palisade
 
 import palisade
 from palisade import AsyncClient, Client, Invalid, LeaseLost, LockHeld, Unavailable
+from palisade._clock import now_ns
 from palisade._endpoints import Endpoints
 from palisade._model import milliseconds
+from palisade._protocol import Reply, release
 from palisade._sse import Position
 
 
@@ -89,6 +92,29 @@ def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
             time.sleep(0.01)
 
 
+def test_a_client_may_be_closed_while_a_release_begins(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
+    beginning, closed = threading.Event(), threading.Event()
+
+    class Slow(threading.Thread):
+        def start(self) -> None:
+            beginning.set()
+            closed.wait(0.2)  # real time: `close` waits for the start, so it is not over in between
+            super().start()
+
+    client = Client(server.url)
+    grant = client.lock("orders").acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr("palisade._client.threading.Thread", Slow)
+        until = now_ns() + 5_000_000_000
+        other = threading.Timer(0, client._in_background, [release(grant._ref, until), "the test"])
+        other.start()
+        assert beginning.wait(30)
+        client.close()
+        closed.set()
+        other.join()
+    assert server.show("orders")["holder"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -97,6 +123,8 @@ def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
         ({"wait": "soon"}, "500ms"),
         ({"wait": -1}, "0 ms"),
         ({"metadata": "x" * 257}, "256"),
+        ({"metadata": 5}, "metadata is 5"),
+        ({"permits": 3}, "two numbers"),
     ],
 )
 def test_bad_arguments_are_named_and_nothing_is_sent(arguments: dict[str, object], says: str) -> None:
@@ -104,15 +132,39 @@ def test_bad_arguments_are_named_and_nothing_is_sent(arguments: dict[str, object
         Client("http://127.0.0.1:1").lock("orders", **arguments).acquire()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "ä", "a\n", "x" * 256])
-def test_bad_names_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["", ".", "..", "ä", "a\n", "x" * 256, 5, ["a", "b"]])
+def test_bad_names_are_refused(name: Any) -> None:
     with pytest.raises(Invalid, match="name of a lock"):
         Client("http://127.0.0.1:1").show(name)
 
 
-def test_nobody_there_is_unavailable() -> None:
-    with pytest.raises(Unavailable):
+def test_nobody_there_is_unavailable_and_says_what_to_do() -> None:
+    says = "http://127.0.0.1:1: .*refused.*palisade serve.*PALISADE_URL"
+    with pytest.raises(Unavailable, match=says):
         Client("http://127.0.0.1:1", patience="100ms").lock("orders", wait=0).acquire()
+
+
+def test_a_bearer_token_is_for_tls_and_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALISADE_TOKEN", "pal_environment\n")
+    for token, sent in ((None, "pal_environment"), ("pal_given", "pal_given")):
+        requests = Client("https://a", token=token)._requests
+        assert requests.settings.headers == {"Authorization": f"Bearer {sent}"}
+    for kept in ("http://localhost:1", "http://127.9.9.9:1", "http://[::1]:1", "https://a"):
+        Client(kept)
+    with pytest.raises(Invalid, match=r"http://10\.0\.0\.1:1.*https") as refused:
+        Client(["https://a", "http://10.0.0.1:1"])
+    assert "pal_" not in str(refused.value)
+    for bad in ("a b", "a\nb", "ä", "", 5):
+        with pytest.raises(Invalid, match="printable ASCII"):
+            Client(token=bad)  # type: ignore[arg-type]
+
+
+def test_a_leader_without_tls_does_not_get_the_token() -> None:
+    named = Reply(503, {"error": {"code": "not_leader", "leader": "http://a:1"}})
+    for secret in (False, True):
+        endpoints = Endpoints("http://127.0.0.1:1", secret)
+        assert endpoints.answered("http://127.0.0.1:1", named) is not secret
+        assert endpoints.current() == ("http://127.0.0.1:1" if secret else "http://a:1")
 
 
 def test_durations() -> None:
@@ -125,10 +177,23 @@ def test_durations() -> None:
 def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALISADE_URL", "http://a:1, http://b:2/")
     assert Endpoints(None).urls == ["http://a:1", "http://b:2"]
-    for bad in ("a:1", "ftp://a", "http://a/x", "http://u:secret@a", ""):
-        with pytest.raises(ValueError, match=r"HOST:PORT|token") as refused:
+    for bad in (
+        "localhost:1",
+        "ftp://a",
+        "http://a/x",
+        "http://u:secret@a",
+        "",
+        "http://a:99999",
+        "http://a:b",
+        "http://[a",
+    ):
+        with pytest.raises(Invalid, match=r"HOST:PORT|token") as refused:
             Endpoints([bad])
         assert "secret" not in str(refused.value)
+    with pytest.raises(Invalid, match="'http://a/x'"):
+        Endpoints("http://a/x")
+    with pytest.raises(Invalid, match="127"):
+        Endpoints([])
 
 
 def test_events_are_read_line_by_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from typing import Any, Iterator
 
@@ -59,9 +60,52 @@ def test_a_job_that_fails_gives_the_lock_back(client: Client) -> None:
     def nightly() -> None:
         raise RuntimeError("no disk")
 
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            nightly()
+    assert client.show("nightly").holder is None
+
+
+def test_a_job_that_failed_has_had_its_period(client: Client) -> None:
+    @once("nightly", client=client, at_least_for="1h")
+    def nightly() -> None:
+        raise RuntimeError("no disk")
+
     with pytest.raises(RuntimeError):
         nightly()
-    assert client.show("nightly").holder is None
+    assert str(nightly()) == "skipped: 'nightly' ran lately"
+
+
+def test_a_lock_may_be_named_by_the_arguments(client: Client) -> None:
+    @once(lambda customer, **_: f"import/{customer}", client=client)
+    def importing(customer: str, again: str, grant: Grant) -> list[str]:
+        nested = importing(again, again=again) if again != customer else "-"  # type: ignore[call-arg]
+        return [grant.lock, str(nested)]
+
+    assert importing("a", again="a") == ["import/a", "-"]  # type: ignore[call-arg]
+    with client.lock("import/a"):
+        assert str(importing("a", again="a")) == "skipped: another client holds 'import/a'"  # type: ignore[call-arg]
+        assert importing("b", again="a") == ["import/b", "skipped: another client holds 'import/a'"]  # type: ignore[call-arg]
+
+
+def test_so_many_may_run_at_a_time(client: Client) -> None:
+    @once("convert", client=client, permits=(1, 2))
+    def convert(more: int, grant: Grant) -> list[int]:
+        return [*grant.slots, *(convert(more - 1) or [0])] if more else []  # type: ignore[call-arg]
+
+    assert convert(1) == [1, 0]  # type: ignore[call-arg]
+    assert convert(2) == [1, 2, 0]  # type: ignore[call-arg]
+    with client.lock("convert", permits=(1, 2)):
+        assert convert(2) == [2, 0]  # type: ignore[call-arg]
+
+
+def test_a_job_that_crashed_keeps_the_lock_closed(client: Client) -> None:
+    @once("printer", client=client, lock_delay="60s")
+    def prints(grant: Grant) -> None:
+        client.break_lock("printer", grant.token, "it hangs")
+
+    prints()  # type: ignore[call-arg]
+    assert str(prints()) == "skipped: 'printer' ran lately"  # type: ignore[call-arg]
 
 
 def test_each_process_has_a_client_of_its_own(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +135,10 @@ def test_two_celery_workers_run_a_task_once(client: Client) -> None:
     app = celery.Celery("jobs", broker="memory://", backend="cache+memory://")
     runs = Runs()
 
-    @app.task(name="nightly")  # type: ignore[untyped-decorator]
-    @once("nightly", client=client)
-    def nightly(factor: int, grant: Grant) -> str:
+    @app.task(name="nightly", bind=True)  # type: ignore[untyped-decorator]
+    @once("nightly", client=client, at_least_for="1h")
+    def nightly(self: Any, factor: int, grant: Grant) -> str:
+        assert self.request.id
         return f"{runs.job()} {factor} with token {grant.token}"
 
     with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False):
@@ -104,36 +149,41 @@ def test_two_celery_workers_run_a_task_once(client: Client) -> None:
         assert second.get(timeout=30) == "skipped: another client holds 'nightly'"
         runs.over.set()
         assert first.get(timeout=30) == "ran 3 with token 1"
+        # The clock of another beat is late: the job is over, and its period is not.
+        assert nightly.delay(3).get(timeout=30) == "skipped: 'nightly' ran lately"
     assert runs.ran == 1
 
 
 def test_two_schedulers_run_a_job_once(client: Client) -> None:
-    runs, results = Runs(), []
-    schedulers = [BackgroundScheduler(), BackgroundScheduler()]
+    runs = Runs()
+    results: queue.Queue[str] = queue.Queue()
 
     def note() -> None:
-        result = once("nightly", client=client)(runs.job)()
-        results.append(result)
-        if isinstance(result, Skipped):
-            runs.over.set()
+        results.put(once("nightly", client=client, at_least_for="1h")(runs.job)())
 
+    schedulers = [BackgroundScheduler(), BackgroundScheduler()]
     for scheduler in schedulers:
         scheduler.add_job(note)
         scheduler.start()
-    assert runs.over.wait(30)
+    assert results.get(timeout=30) == "skipped: another client holds 'nightly'"
+    runs.over.set()
+    assert results.get(timeout=30) == "ran"
+    # Its clock is late: the job is over, and its period is not.
+    schedulers[0].add_job(note)
+    assert results.get(timeout=30) == "skipped: 'nightly' ran lately"
     for scheduler in schedulers:
         scheduler.shutdown()
-    assert sorted(map(str, results)) == ["ran", "skipped: another client holds 'nightly'"]
 
 
 def test_a_command_of_django(client: Client, postgres_url: str) -> None:
     _django(postgres_url)
 
     class Command(BaseCommand):  # type: ignore[misc]
-        @once("nightly", client=client)
+        @once("nightly", client=client, at_least_for="1h")
         def handle(self, *arguments: Any, grant: Grant, **options: Any) -> str:
+            assert not call_command(Command())
             return f"token {grant.token}"
 
     assert call_command(Command()) == "token 1"
-    with client.lock("nightly"):
-        assert not call_command(Command())
+    skipped = call_command(Command())
+    assert (bool(skipped), str(skipped)) == (False, "skipped: 'nightly' ran lately")

@@ -8,6 +8,7 @@ from typing import Iterator, Union
 
 import psycopg
 import pytest
+from suite.relay import Relay
 from suite.servers import Palisade
 
 from palisade import AsyncClient, Client, Grant, Invalid, LeaseLost
@@ -83,10 +84,19 @@ def test_only_its_own_locks_are_parts(client: Client) -> None:
         for wrong in (grant.part, grant.release_part):
             with pytest.raises(Invalid, match="'a', 'b'"):
                 wrong("c")
+        a, b = grant.part("a"), grant.part("b")
         grant.release_part("b")
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost, match="'b'"):
             grant.part("b")
+        with pytest.raises(LeaseLost, match="'b'"):
+            pass_of(b)
+        assert pass_of(a) == Pass(grant.token, grant.authority, "a")
         grant.check()
+    with pytest.raises(LeaseLost):
+        grant.part("a")
+    for lost in (a, grant):
+        with pytest.raises(LeaseLost):
+            pass_of(lost)
 
 
 def claim(database: psycopg.Connection[tuple[object, ...]], resource: str, holder: Union[Grant, Pass]) -> None:
@@ -99,7 +109,11 @@ def test_each_fence_is_bound_to_its_own_lock(client: Client, database: psycopg.C
     both = client.locks(a, b).acquire()
     for name in (a, b):
         claim(database, name, both.part(name))
+    part = both.part(b)
     both.release()
+    for lost in (part, both):
+        with pytest.raises(LeaseLost):
+            claim(database, b, lost)
     with client.lock(b) as next_holder:
         claim(database, b, next_holder)
         with pytest.raises(Stale):
@@ -121,6 +135,29 @@ def test_one_name_for_all_fences_would_lock_the_next_holder_out(
     assert rejected.value.code == "wrong_lock"
     with client.lock(c) as next_holder:
         claim(database, c, next_holder)
+
+
+def test_a_cancelled_release_of_a_part_goes_on(server: Palisade) -> None:
+    async def run() -> None:
+        relay = Relay((server.host, server.port))
+        async with AsyncClient(relay.url) as client:
+            grant = await client.locks("a", "b", ttl="60s").acquire()
+            relay.cut(refuse=True)
+            release = asyncio.ensure_future(grant.release_part("b"))
+            await asyncio.sleep(0)  # it begins
+            release.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await release
+            grant.check()
+            with pytest.raises(LeaseLost):
+                grant.part("b")
+            relay.accept_again()
+        # To close the client is to wait for what goes on.
+        assert server.show("b")["holder"] is None
+        assert server.show("a")["holder"]["fencing_token"] == grant.token
+        relay.close()
+
+    asyncio.run(run())
 
 
 def test_asyncio(server: Palisade) -> None:

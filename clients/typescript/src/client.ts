@@ -20,7 +20,10 @@ export interface ClientOptions {
    * separated by commas. Without them they are those of PALISADE_URL, or else http://127.0.0.1:7420.
    */
   readonly urls?: string | readonly string[];
-  /** A bearer token, sent with every request. Without it and `tokenFile` it is that of PALISADE_TOKEN. */
+  /**
+   * A bearer token, sent with every request, with TLS or within this machine only. Without it and `tokenFile` it is that of
+   * PALISADE_TOKEN.
+   */
   readonly token?: string;
   /** A file with the bearer token, read once. */
   readonly tokenFile?: string;
@@ -73,7 +76,8 @@ export class Client implements AsyncDisposable {
   constructor(options: ClientOptions = {}) {
     this.#patienceMs = within("patienceMs", options.patienceMs ?? DEFAULT_PATIENCE, 1, DAY);
     this.#marginMs = within("marginMs", options.marginMs ?? 0, 0, DAY);
-    this.#transport = new Transport(new Endpoints(options.urls), bearerToken(options), options.tls);
+    const token = bearerToken(options);
+    this.#transport = new Transport(new Endpoints(options.urls, token !== undefined), token, options.tls);
     setMaxListeners(0, this.#closing.signal);
   }
 

@@ -12,13 +12,21 @@ export class Endpoints {
   #leader: string | undefined;
   #hops = 0;
 
-  constructor(urls: string | readonly string[] | undefined) {
+  /** With `secret` a bearer token is sent, so every address must keep it from others. */
+  constructor(
+    urls: string | readonly string[] | undefined,
+    private readonly secret = false,
+  ) {
     const given = urls ?? (process.env["PALISADE_URL"] || DEFAULT_URL);
     const list = typeof given === "string" ? given.split(",") : given;
     if (list.length === 0) {
       throw new Invalid(`the address of a server is needed, such as ${DEFAULT_URL}`);
     }
     this.#urls = list.map(checkedUrl);
+    const open = this.#urls.find((url) => !keepsSecrets(url));
+    if (secret && open !== undefined) {
+      throw new Invalid(`a token is not sent to ${open} without TLS, because others could read it: write https://`);
+    }
   }
 
   current(): string {
@@ -54,6 +62,9 @@ export class Endpoints {
     if (leader === undefined || (address.startsWith("https:") && !leader.startsWith("https:"))) {
       return false;
     }
+    if (this.secret && !keepsSecrets(leader)) {
+      return false;
+    }
     this.#leader = leader;
     return true;
   }
@@ -65,6 +76,12 @@ function urlOrUndefined(address: string): string | undefined {
   } catch {
     return undefined;
   }
+}
+
+/** Whether nobody on the way can read what is sent there: TLS, or this machine. */
+function keepsSecrets(address: string): boolean {
+  const { protocol, hostname } = new URL(address);
+  return protocol === "https:" || hostname === "localhost" || hostname === "[::1]" || /^127(\.\d+){3}$/.test(hostname);
 }
 
 /** Never puts the password of an address into an error. */

@@ -94,7 +94,7 @@ export class OperatorNeeded extends PalisadeError {
 
 const REASONS: Readonly<Record<string, string>> = {
   expired: "no renewal was acknowledged in time",
-  not_held: "it is not held",
+  not_held: "it was released",
   revoked: "an operator revoked it",
   superseded: "the same client id acquired the lock again",
   stale: "the lock is held with another token",

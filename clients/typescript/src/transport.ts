@@ -101,7 +101,7 @@ export class Transport {
     const slow = new Alarm(
       () => until,
       () => {
-        request.destroy(new Error(`${address} did not accept a connection in time`));
+        request.destroy(new Error("no connection in time"));
       },
     );
     const connected = (): void => {
@@ -156,7 +156,7 @@ export class Transport {
     const alarm = new Alarm(
       () => until,
       () => {
-        exchange.destroy(new Error(`${address} did not answer in time`));
+        exchange.destroy(new Error("no answer in time"));
       },
     );
     try {
@@ -167,12 +167,18 @@ export class Transport {
       if (!isAborted(signal)) {
         this.failed(address);
       }
-      return new Fault(error instanceof Error ? error.message : String(error), exchange.sent());
+      const why = `${address}: ${error instanceof Error ? error.message.trim() : String(error)}`;
+      return exchange.sent() ? new Fault(why, true) : new Fault(why + advice(address), false);
     } finally {
       alarm.stop();
       signal?.removeEventListener("abort", leave);
     }
   }
+}
+
+function advice(address: string): string {
+  const server = address.startsWith("https:") ? "a server with TLS" : "a server";
+  return `. Is ${server} running there? If not, start one with \`palisade serve\`, or name another address (PALISADE_URL)`;
 }
 
 function isAborted(signal: AbortSignal | undefined): boolean {

@@ -79,10 +79,9 @@ export class Wish {
     }
     this.shared = options.shared === true;
     this.permits = options.permits;
-    const { lockDelayMs, atLeastForMs } = options;
     this.#delays = {
-      ...(lockDelayMs ? { lock_delay_ms: within("lockDelayMs", lockDelayMs, 0, MAX_LOCK_DELAY) } : {}),
-      ...(atLeastForMs ? { at_least_for_ms: within("atLeastForMs", atLeastForMs, 0, DAY) } : {}),
+      ...delay("lock_delay_ms", within("lockDelayMs", options.lockDelayMs ?? 0, 0, MAX_LOCK_DELAY)),
+      ...delay("at_least_for_ms", within("atLeastForMs", options.atLeastForMs ?? 0, 0, DAY)),
     };
     if (this.shared && this.permits !== undefined) {
       throw new Invalid("a lock is shared by readers, or has permits: not both");
@@ -183,6 +182,11 @@ export class Wish {
   }
 }
 
+/** A field that is left out if it is 0. */
+function delay(field: string, ms: number): Record<string, number> {
+  return ms === 0 ? {} : { [field]: ms };
+}
+
 /** A whole number of milliseconds in its range. */
 export function within(field: string, value: number, low: number, high: number): number {
   if (!Number.isInteger(value) || value < low || value > high) {
@@ -192,6 +196,9 @@ export function within(field: string, value: number, low: number, high: number):
 }
 
 function sorted(locks: readonly string[]): readonly string[] {
+  if (!isListOfNames(locks)) {
+    throw new Invalid("the name of a lock is needed, or a list of names");
+  }
   if (locks.length < 1 || locks.length > MAX_LOCKS) {
     throw new Invalid(`${locks.length} locks are named; 1 ..= ${MAX_LOCKS} are allowed`);
   }
@@ -203,6 +210,11 @@ function sorted(locks: readonly string[]): readonly string[] {
     }
   }
   return names;
+}
+
+/** Programs in JavaScript pass anything. */
+function isListOfNames(given: unknown): boolean {
+  return Array.isArray(given) && given.every((name) => typeof name === "string");
 }
 
 /** Also refuses "." and "..": proxies tidy them away, however they are written. */

@@ -255,7 +255,10 @@ test("a watch of another authority says that something was missed", async (t) =>
 
 test("nobody there is unavailable", async (t) => {
   const client = connect(t, { urls: "http://127.0.0.1:1", patienceMs: 100 });
-  await assert.rejects(client.acquire("orders", { waitMs: 0 }), Unavailable);
+  await assert.rejects(client.acquire("orders", { waitMs: 0 }), {
+    name: "Unavailable",
+    message: /http:\/\/127\.0\.0\.1:1: .*ECONNREFUSED.*\. Is a server running there\? .*`palisade serve`/,
+  });
   await assert.rejects(client.status(), Unavailable);
 });
 
@@ -266,6 +269,8 @@ test("bad arguments are named", async (t) => {
     [{ ttlMs: 1_000.5 }, /ttlMs is 1000\.5/],
     [{ ttlMs: NaN }, /ttlMs is NaN/],
     [{ waitMs: -1 }, /waitMs is -1/],
+    [{ lockDelayMs: NaN }, /lockDelayMs is NaN/],
+    [{ atLeastForMs: -1 }, /atLeastForMs is -1/],
     [{ metadata: "x".repeat(257) }, /has 257 bytes; 0 /],
   ] as const) {
     await assert.rejects(client.acquire("orders", options), (error) => {
@@ -273,6 +278,9 @@ test("bad arguments are named", async (t) => {
       assert.match(error.message, says);
       return true;
     });
+  }
+  for (const name of [undefined, 5, ["a", 5]] as unknown as string[]) {
+    await assert.rejects(client.acquire(name), { name: "Invalid", message: /name of a lock is needed/ });
   }
   for (const name of ["", ".", "..", "ä", "a\n", "x".repeat(256)]) {
     await assert.rejects(client.show(name), Invalid);

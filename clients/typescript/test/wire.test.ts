@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { Client } from "../src/client.js";
 import { earliest, latest, sleepUntil } from "../src/clock.js";
 import { Endpoints } from "../src/endpoints.js";
 import { Invalid, LeaseLost, LockHeld, NotAcquired, OperatorNeeded, PalisadeError } from "../src/errors.js";
@@ -131,6 +132,29 @@ test("a leader is followed only where it is safe", () => {
   assert.equal(endpoints.current(), "https://c:1");
   endpoints.failed("https://c:1");
   assert.equal(endpoints.current(), "https://a:1");
+});
+
+test("a leader without TLS does not get the token", () => {
+  const named = new Reply(503, { error: { code: "not_leader", leader: "http://a:1" } });
+  for (const secret of [false, true]) {
+    const endpoints = new Endpoints("http://127.0.0.1:1", secret);
+    assert.equal(endpoints.answered("http://127.0.0.1:1", named), !secret);
+    assert.equal(endpoints.current(), secret ? "http://127.0.0.1:1" : "http://a:1");
+  }
+});
+
+test("a bearer token is for TLS and this machine only", () => {
+  for (const kept of ["http://localhost:1", "http://127.9.9.9:1", "http://[::1]:1", "https://a"]) {
+    assert.ok(new Endpoints(kept, true));
+  }
+  assert.throws(
+    () => new Client({ urls: ["https://a", "http://10.0.0.1:1"], token: "pal_given" }),
+    (error) => {
+      assert.ok(error instanceof Invalid);
+      assert.match(error.message, /not sent to http:\/\/10\.0\.0\.1:1 without TLS/);
+      return !error.message.includes("pal_");
+    },
+  );
 });
 
 test("two servers that name each other are followed five times", () => {

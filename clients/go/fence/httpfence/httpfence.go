@@ -24,9 +24,7 @@ import (
 const maxProblemBytes = 64 << 10
 
 // Transport adds the holder's headers to every request, and sends it through next; nil is http.DefaultTransport.
-//
-// If the holder has a method Check() error, as a *palisade.Lease has, a request of a holder that no longer holds is not
-// sent: its error is that of Check.
+// A request of a holder that no longer holds is not sent: its error is that of the holder's Check.
 func Transport(holder fence.Holder, next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport
@@ -41,11 +39,7 @@ type transport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	err := fence.CheckToken(t.holder.Token())
-	if checked, ok := t.holder.(interface{ Check() error }); ok && err == nil {
-		err = checked.Check()
-	}
-	if err != nil {
+	if err := fence.CheckHolder(t.holder); err != nil {
 		// The contract of a RoundTripper: the body is closed, also when nothing is sent.
 		if request.Body != nil {
 			request.Body.Close()

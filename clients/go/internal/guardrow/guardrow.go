@@ -37,7 +37,7 @@ func InNameOrder(holders map[string]fence.Holder, operation fence.Operation) ([]
 		if holder == nil {
 			return nil, fmt.Errorf("palisade: the claim of %s has no holder", resource)
 		}
-		if err := fence.CheckToken(holder.Token()); err != nil {
+		if err := fence.CheckHolder(holder); err != nil {
 			return nil, err
 		}
 		claims = append(claims, Claim{resource, holder})

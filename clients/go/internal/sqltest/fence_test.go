@@ -228,13 +228,21 @@ func TestADatabaseWithoutTheFenceSaysWhatToRun(t *testing.T) {
 	})
 }
 
+// over is a holder that lost its lease.
+type over struct{ fence.Pass }
+
+func (over) Check() error { return errors.New("the lease is over") }
+
 func TestBadArgumentsChangeNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, e *engine) {
 		err := transact(t, e.db, func(tx *sql.Tx) error {
-			for _, holder := range []fence.Holder{nil, fence.Token(0), fence.Token(fence.MaxToken + 1)} {
+			for _, holder := range []fence.Holder{nil, fence.Token(0), fence.Token(fence.MaxToken + 1), over{fence.NewPass(1, "", "")}} {
 				if e.claim(ctx, tx, "orders", holder) == nil {
 					t.Errorf("claimed by %v", holder)
 				}
+			}
+			if _, err := e.write(ctx, tx, "orders", over{fence.NewPass(1, "", "")}, fence.Number{Sequence: 1}); err == nil {
+				t.Error("a holder that is over has written")
 			}
 			if e.claim(ctx, tx, "ä", fence.Token(1)) == nil || e.claimAll(ctx, tx, nil) == nil {
 				t.Error("claimed nothing")

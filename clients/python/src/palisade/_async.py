@@ -10,14 +10,13 @@ from typing import Any, AsyncIterator, Callable, Optional, Sequence, TypeVar, Un
 import httpx
 
 from . import _protocol as protocol
-from ._clock import MILLISECOND, SECOND, now_ns
-from ._hold import Hold
-from ._model import Duration, Event, LockInfo, Status, lock_info, slot_key, status
+from ._clock import SECOND, now_ns
+from ._grant import BaseGrant
+from ._model import Duration, Event, LockInfo, Status, lock_info, status
 from ._requests import Requests
 from ._sse import Position
 from ._transport import WATCH_SILENCE_S, AsyncTransport
-from .errors import Invalid, LeaseLost, LockHeld, PalisadeError
-from .fences.rule import Pass
+from .errors import LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -69,7 +68,7 @@ class AsyncClient:
         metadata: Optional[str] = None,
     ) -> AsyncLock:
         """A request for several locks at once; see `palisade.Client.locks`."""
-        return AsyncLock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata, False, None, 0, 0))
+        return AsyncLock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata))
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -209,125 +208,40 @@ class AsyncLock:
         await self._entered.pop().__aexit__(kind, error, trace)
 
 
-class AsyncGrant:
+class AsyncGrant(BaseGrant):
     """A lock that is held, and renewed by a task, until it is released or lost. See `palisade.Grant`.
 
     A task that blocks the event loop also blocks the renewal; `check()` is right even then."""
 
     def __init__(self, client: AsyncClient, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
-        self._ref = protocol.GrantRef(wish, granted)
-        self._wish = wish
-        self._authority, self._client_id = granted.authority, wish.client_id
-        self._waited_ms = granted.waited_ms
-        self._slots = granted.slots
         #: Set when the lease is lost. Not set by a release.
         self.lost = asyncio.Event()
-        self._hold = Hold(client._requests.deadline(granted.t0_ns, granted.valid_for_ms), self._announce)
         self._tasks: list[asyncio.Task[None]] = []
-        if not self._hold.holds():
-            until = now_ns() + 2 * wish.ttl_ms * MILLISECOND
-            client._in_background(protocol.release(self._ref, until), f"the late grant of {wish.lock}")
-            raise LeaseLost("expired", wish.lock, granted.token)
+        super().__init__(client, wish, granted)
+        self._check_in_time()
         loop = asyncio.get_running_loop()
-        keep = client._run(protocol.keep(self._ref, self._hold, client._requests.deadline))
-        self._tasks += [loop.create_task(keep), loop.create_task(self._alarm())]
-
-    @property
-    def token(self) -> int:
-        """The fencing token. It never changes, and stays readable after a loss."""
-        return self._ref.token
-
-    @property
-    def grant_id(self) -> int:
-        """The number that names the grant, as in `break_lock`: the token, or a reader's own number. Not for fences."""
-        return self._ref.number
-
-    @property
-    def shared(self) -> bool:
-        """Whether it is a reader's."""
-        return self._wish.shared
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """The slots of a semaphore that it has, rising; none for another kind of lock."""
-        return self._slots
-
-    @property
-    def slot_keys(self) -> tuple[str, ...]:
-        """The resource ids of its slots: claim each at its fence, with the token. A slot's next holder fences this one
-        there, and no other holder of the semaphore."""
-        return tuple(slot_key(self._ref.lock, slot) for slot in self._slots)
-
-    @property
-    def lock(self) -> str:
-        """The name of the lock; of several locks there is none: "" (see `locks`)."""
-        return self.locks[0] if len(self.locks) == 1 else ""
-
-    @property
-    def locks(self) -> tuple[str, ...]:
-        """The names of all locks that were granted, sorted."""
-        return self._ref.locks
-
-    def part(self, name: str) -> Pass:
-        """What the fence of one of several locks takes: the token, with that lock's name. Raises `LeaseLost` for a lock
-        that was released early."""
-        if self._ref.checked(name) not in self._ref.held:
-            raise LeaseLost("not_held", name, self.token)
-        return Pass(self.token, self.authority, name)
-
-    @property
-    def authority(self) -> str:
-        """The server that granted it: tokens of two authorities are never compared."""
-        return self._authority
-
-    @property
-    def client_id(self) -> str:
-        return self._client_id
-
-    @property
-    def waited(self) -> float:
-        """How long the request stood in the queue, in seconds."""
-        return self._waited_ms / 1_000
-
-    @property
-    def held(self) -> bool:
-        """Whether the holder may still act, by its own clock, at this moment."""
-        return self._hold.holds()
-
-    @property
-    def remaining(self) -> float:
-        """How long the holder may still act if no further renewal is acknowledged, in seconds."""
-        return self._hold.remaining_ns() / SECOND
-
-    def check(self) -> None:
-        """Raises `LeaseLost` unless the holder may still act. No round trip, and no waiting."""
-        if not self._hold.holds():
-            raise protocol.lost(self._hold, self._ref)
+        self._tasks += [loop.create_task(client._run(self._renewal())), loop.create_task(self._alarm())]
 
     async def downgrade(self) -> AsyncGrant:
         """Makes a writer a reader, in one step: no other writer gets in between. See `palisade.Grant.downgrade`."""
-        if self._wish.shared:
+        if self.shared:
             return self
-        self.check()
-        if self.slots or len(self.locks) > 1:
-            raise Invalid("invalid", "permits of a semaphore, and several locks, have no shared mode")
-        self._hold.end("released")
-        self._stop()
+        reader = self._leave_for_reader()
         try:
-            return await self._client._acquire(self._wish.as_reader(self._ref.lease_key))
+            return await self._client._acquire(reader)
         except BaseException:
-            until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
-            self._client._in_background(protocol.release(self._ref, until), f"the lock {self._ref.lock}")
+            self._give_back(f"the lock {self._ref.lock}")
             raise
 
     async def release(self) -> str:
-        """Gives the lock up; see `palisade.Grant.release`."""
+        """Gives the lock up; see `palisade.Grant.release`. When the task is cancelled, it goes on in the background."""
         self._hold.end("released")
         return await self._release(None)
 
     async def release_part(self, name: str) -> str:
-        """Gives one of several locks up; see `palisade.Grant.release_part`."""
+        """Gives one of several locks up; see `palisade.Grant.release_part`. When the task is cancelled, it goes on in
+        the background."""
         return await self._release(protocol.give_up_part(self._ref, self._hold, name))
 
     async def _release(self, part: Optional[str]) -> str:
@@ -348,27 +262,18 @@ class AsyncGrant:
         try:
             await self.release()
         except PalisadeError as failed:
-            log.warning("%s: the release was not acknowledged, the lease will expire: %s", self._ref.lock, failed)
+            self._warn_unreleased(failed)
 
     async def _alarm(self) -> None:
         while self._hold.holds():
             await _sleep(self._hold.deadline)
 
-    def _announce(self) -> None:
+    def _set_lost(self) -> None:
         self.lost.set()
-        self._stop()
-        if self._ref.over and len(self.locks) > 1:
-            until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
-            self._client._in_background(protocol.release(self._ref, until), f"what is left beside {self._ref.over}")
-        log.info("%s", protocol.lost(self._hold, self._ref))
 
     def _stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-
-    def __repr__(self) -> str:
-        state = self._hold.over or f"{self.remaining:.3f} s"
-        return f"<AsyncGrant {', '.join(map(repr, self.locks))} token={self.token} {state}>"
 
 
 async def _sleep(until_ns: int) -> None:

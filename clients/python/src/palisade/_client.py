@@ -12,14 +12,13 @@ import httpx
 
 from . import _protocol as protocol
 from ._alarms import ALARMS
-from ._clock import MILLISECOND, SECOND, now_ns
-from ._hold import Hold
-from ._model import Duration, Event, LockInfo, Status, lock_info, slot_key, status
+from ._clock import SECOND, now_ns
+from ._grant import BaseGrant
+from ._model import Duration, Event, LockInfo, Status, lock_info, status
 from ._requests import Requests
 from ._sse import Position
 from ._transport import WATCH_SILENCE_S, SyncTransport
-from .errors import Invalid, LeaseLost, LockHeld, PalisadeError
-from .fences.rule import Pass
+from .errors import LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -37,7 +36,8 @@ class Client:
 
     `url`: one address, or several (a list, or a text with commas); by default `PALISADE_URL`, else
     http://127.0.0.1:7420. `patience`: how long an operation is repeated without an answer. `margin`: time wanted
-    between a check and the effect of what follows. `token`: a bearer token. `verify`, `cert`: as in httpx."""
+    between a check and the effect of what follows. `token`: a bearer token, by default `PALISADE_TOKEN`; it is sent
+    with TLS or within this machine only. `verify`, `cert`: as in httpx."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Client:
         self._requests = Requests(url, patience, margin, token, verify, cert)
         self._transport = SyncTransport(self._requests.settings)
         self._cleanups: set[threading.Thread] = set()
+        self._guard = threading.Lock()
 
     def lock(
         self,
@@ -90,7 +91,7 @@ class Client:
         """A request for 1 – 64 locks at once, all or none, with one token: `client.locks("account:7", "account:8")`.
         Each name once, in any order. Nothing is held while it waits. Claim every resource before the first read of any,
         each with `grant.part(name)`. The arguments are those of `lock`."""
-        return Lock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata, False, None, 0, 0))
+        return Lock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata))
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -149,7 +150,9 @@ class Client:
         """Ends the connections, after what is being given up in the background has been given up, at most for the
         client's patience. Leases that are still held expire."""
         until = now_ns() + self._requests.patience_ns
-        for thread in list(self._cleanups):
+        with self._guard:
+            cleanups = list(self._cleanups)
+        for thread in cleanups:
             thread.join(max(0.0, (until - now_ns()) / SECOND))
         self._transport.close()
 
@@ -192,11 +195,14 @@ class Client:
             except PalisadeError as error:
                 log.info("%s is left to expire: %s", what, error)
             finally:
-                self._cleanups.discard(thread)
+                with self._guard:
+                    self._cleanups.discard(thread)
 
         thread = threading.Thread(target=run, name=f"palisade: {what}", daemon=True)
-        self._cleanups.add(thread)
-        thread.start()
+        # In one step: a thread that has not started cannot be joined.
+        with self._guard:
+            thread.start()
+            self._cleanups.add(thread)
 
 
 class Lock:
@@ -233,7 +239,7 @@ class Lock:
         self._entered.pop().__exit__(kind, error, trace)
 
 
-class Grant:
+class Grant(BaseGrant):
     """A lock that is held, and renewed in the background, until it is released or lost.
 
     A pause fits between `check()` and whatever follows, so a check alone protects nothing: give `token` to the fence at
@@ -241,111 +247,25 @@ class Grant:
 
     def __init__(self, client: Client, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
-        self._ref = protocol.GrantRef(wish, granted)
-        self._wish = wish
-        self._authority, self._client_id = granted.authority, wish.client_id
-        self._waited_ms = granted.waited_ms
-        self._slots = granted.slots
         #: Set when the lease is lost. Not set by a release.
         self.lost = threading.Event()
         self._stopped = threading.Event()
-        self._hold = Hold(client._requests.deadline(granted.t0_ns, granted.valid_for_ms), self._announce)
-        if not self._hold.holds():
-            until = now_ns() + 2 * wish.ttl_ms * MILLISECOND
-            client._in_background(protocol.release(self._ref, until), f"the late grant of {wish.lock}")
-            raise LeaseLost("expired", wish.lock, granted.token)
+        super().__init__(client, wish, granted)
+        self._check_in_time()
         ALARMS.watch(self._hold)
-        keep = protocol.keep(self._ref, self._hold, client._requests.deadline)
-        threading.Thread(target=self._renew, args=(keep,), name=f"palisade: {wish.lock}", daemon=True).start()
-
-    @property
-    def token(self) -> int:
-        """The fencing token. It never changes, and stays readable after a loss."""
-        return self._ref.token
-
-    @property
-    def grant_id(self) -> int:
-        """The number that names the grant, as in `break_lock`: the token, or a reader's own number. Not for fences."""
-        return self._ref.number
-
-    @property
-    def shared(self) -> bool:
-        """Whether it is a reader's."""
-        return self._wish.shared
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """The slots of a semaphore that it has, rising; none for another kind of lock."""
-        return self._slots
-
-    @property
-    def slot_keys(self) -> tuple[str, ...]:
-        """The resource ids of its slots: claim each at its fence, with the token. A slot's next holder fences this one
-        there, and no other holder of the semaphore."""
-        return tuple(slot_key(self._ref.lock, slot) for slot in self._slots)
-
-    @property
-    def lock(self) -> str:
-        """The name of the lock; of several locks there is none: "" (see `locks`)."""
-        return self.locks[0] if len(self.locks) == 1 else ""
-
-    @property
-    def locks(self) -> tuple[str, ...]:
-        """The names of all locks that were granted, sorted."""
-        return self._ref.locks
-
-    def part(self, name: str) -> Pass:
-        """What the fence of one of several locks takes: the token, with that lock's name. Raises `LeaseLost` for a lock
-        that was released early."""
-        if self._ref.checked(name) not in self._ref.held:
-            raise LeaseLost("not_held", name, self.token)
-        return Pass(self.token, self.authority, name)
-
-    @property
-    def authority(self) -> str:
-        """The server that granted it: tokens of two authorities are never compared."""
-        return self._authority
-
-    @property
-    def client_id(self) -> str:
-        return self._client_id
-
-    @property
-    def waited(self) -> float:
-        """How long the request stood in the queue, in seconds."""
-        return self._waited_ms / 1_000
-
-    @property
-    def held(self) -> bool:
-        """Whether the holder may still act, by its own clock, at this moment."""
-        return self._hold.holds()
-
-    @property
-    def remaining(self) -> float:
-        """How long the holder may still act if no further renewal is acknowledged, in seconds."""
-        return self._hold.remaining_ns() / SECOND
-
-    def check(self) -> None:
-        """Raises `LeaseLost` unless the holder may still act. No round trip."""
-        if not self._hold.holds():
-            raise protocol.lost(self._hold, self._ref)
+        threading.Thread(target=self._renew, name=f"palisade: {wish.lock}", daemon=True).start()
 
     def downgrade(self) -> Grant:
         """Makes a writer a reader, in one step: no other writer gets in between. From the call on this grant is not
         held; the one returned has a new token, with which it claims before it reads, and is released by itself or as a
         `with` block. If this fails, the lock is released in the background. A reader's grant is returned as it is."""
-        if self._wish.shared:
+        if self.shared:
             return self
-        self.check()
-        if self.slots or len(self.locks) > 1:
-            raise Invalid("invalid", "permits of a semaphore, and several locks, have no shared mode")
-        self._hold.end("released")
-        self._stopped.set()
+        reader = self._leave_for_reader()
         try:
-            return self._client._acquire(self._wish.as_reader(self._ref.lease_key))
+            return self._client._acquire(reader)
         except BaseException:
-            until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
-            self._client._in_background(protocol.release(self._ref, until), f"the lock {self._ref.lock}")
+            self._give_back(f"the lock {self._ref.lock}")
             raise
 
     def release(self) -> str:
@@ -362,7 +282,7 @@ class Grant:
 
     def _release(self, part: Optional[str]) -> str:
         if self._hold.over:
-            self._stopped.set()
+            self._stop()
         until = now_ns() + self._client._requests.patience_ns
         return self._client._run(protocol.release(self._ref, until, part))
 
@@ -373,26 +293,19 @@ class Grant:
         try:
             self.release()
         except PalisadeError as failed:
-            # It is not held locally, and the server will find out by itself.
-            log.warning("%s: the release was not acknowledged, the lease will expire: %s", self._ref.lock, failed)
+            self._warn_unreleased(failed)
 
-    def _renew(self, keep: protocol.Steps[None]) -> None:
+    def _renew(self) -> None:
         try:
-            self._client._run(keep, self._pause)
+            self._client._run(self._renewal(), self._pause)
         except Exception:
             log.exception("%s is no longer renewed", self._ref.lock)
 
     def _pause(self, until: int) -> None:
         _sleep(until, self._stopped.wait)
 
-    def _announce(self) -> None:
+    def _set_lost(self) -> None:
         self.lost.set()
-        self._stopped.set()
-        if self._ref.over and len(self.locks) > 1:
-            until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
-            self._client._in_background(protocol.release(self._ref, until), f"what is left beside {self._ref.over}")
-        log.info("%s", protocol.lost(self._hold, self._ref))
 
-    def __repr__(self) -> str:
-        state = self._hold.over or f"{self.remaining:.3f} s"
-        return f"<Grant {', '.join(map(repr, self.locks))} token={self.token} {state}>"
+    def _stop(self) -> None:
+        self._stopped.set()

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import threading
 import urllib.parse
 from typing import Optional, Sequence, Union
 
 from ._protocol import Reply, code_of, problem
+from .errors import Invalid
 
 DEFAULT_URL = "http://127.0.0.1:7420"
 _HOPS = 5
 
 
 class Endpoints:
-    """Stays at the address that last answered, follows the leader, and goes on to the next address after a failure."""
+    """Stays at the address that last answered, follows the leader, and goes on to the next address after a failure.
+    `secret`: a bearer token is sent, so every address must keep it from others."""
 
-    def __init__(self, urls: Union[str, Sequence[str], None]) -> None:
+    def __init__(self, urls: Union[str, Sequence[str], None], secret: bool = False) -> None:
         if urls is None:
             urls = os.environ.get("PALISADE_URL") or DEFAULT_URL
         if isinstance(urls, str):
             urls = urls.split(",")
         self.urls = [_checked(url) for url in urls]
         if not self.urls:
-            raise ValueError("the address of a Palisade server is needed")
+            raise Invalid("invalid", f"the address of a server is needed, such as {DEFAULT_URL}")
+        self._secret = secret
+        for url in self.urls:
+            if secret and not _keeps_secrets(url):
+                raise Invalid(
+                    "invalid", f"a token is not sent to {url} without TLS, because others could read it: write https://"
+                )
         self._at = 0
         self._leader: Optional[str] = None
         self._hops = 0
@@ -53,29 +62,44 @@ class Endpoints:
         self.failed(url)
         with self._guard:
             self._hops += 1
-            follow = isinstance(leader, str) and self._hops <= _HOPS and _may_follow(url, leader)
+            follow = isinstance(leader, str) and self._hops <= _HOPS and self._may_follow(url, leader)
             if follow:
                 self._leader = str(leader).rstrip("/")
             elif self._hops > _HOPS:
                 self._hops = 0
             return follow
 
+    def _may_follow(self, url: str, leader: str) -> bool:
+        try:
+            leader = _checked(leader)
+        except Invalid:
+            return False
+        if self._secret and not _keeps_secrets(leader):
+            return False
+        return leader.startswith("https:") or url.startswith("http:")
 
-def _checked(url: str) -> str:
-    url = url.strip().rstrip("/")
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
-        raise ValueError(
-            f"{parts.scheme}://{parts.hostname or '…'} is not the address of a server: http://HOST:PORT is needed"
-        )
+
+def _checked(given: str) -> str:
+    """Never puts the password of an address into an error."""
+    url = given.strip().rstrip("/")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_plain = not (parts.path or parts.query or parts.fragment) and parts.port != 0
+    except ValueError:
+        raise Invalid("invalid", "an address cannot be read: http://HOST:PORT is needed") from None
     if parts.username or parts.password:
-        raise ValueError("an address with a password is not supported: give the bearer token as `token`")
+        raise Invalid("invalid", "an address with a password is not supported: give the bearer token as `token`")
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
+        raise Invalid("invalid", f"{url!r} is not the address of a server: http://HOST:PORT is needed")
     return url
 
 
-def _may_follow(url: str, leader: str) -> bool:
+def _keeps_secrets(url: str) -> bool:
+    """Whether nobody on the way can read what is sent there: TLS, or this machine."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "https" or parts.hostname == "localhost":
+        return True
     try:
-        leader_url = _checked(leader.rstrip("/"))
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
     except ValueError:
         return False
-    return leader_url.startswith("https:") or url.startswith("http:")

@@ -76,7 +76,12 @@ _SHORTEST_PAUSE, _FIRST_PAUSE, _LONGEST_PAUSE = 20 * MILLISECOND, 10 * MILLISECO
 
 def lock_path(name: str, verb: str = "") -> str:
     """The path of a lock. Libraries tidy "." and ".." away however they are written, so these are refused."""
-    if not 1 <= len(name) <= 255 or not all(" " <= letter <= "~" for letter in name) or name in (".", ".."):
+    if (
+        not isinstance(name, str)
+        or not 1 <= len(name) <= 255
+        or not all(" " <= letter <= "~" for letter in name)
+        or name in (".", "..")
+    ):
         raise Invalid(
             "invalid", f"{name!r} is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or .."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import urllib.parse
 import uuid
@@ -33,10 +34,11 @@ class Requests:
         verify: Any,
         cert: Any,
     ) -> None:
-        self.endpoints = Endpoints(url)
-        self.settings = Settings(self.endpoints, token, verify, cert)
-        self.patience_ns = milliseconds(patience, "patience", 1, _DAY_MS) * MILLISECOND
-        self.margin_ns = milliseconds(margin, "margin", 0, _DAY_MS) * MILLISECOND
+        bearer = _bearer(token)
+        self.endpoints = Endpoints(url, secret=bearer is not None)
+        self.settings = Settings(self.endpoints, bearer, verify, cert)
+        self.patience_ns = _milliseconds(patience, "patience", 1, _DAY_MS) * MILLISECOND
+        self.margin_ns = _milliseconds(margin, "margin", 0, _DAY_MS) * MILLISECOND
         # For people: where a client runs. What makes it unique is drawn for each request.
         self._name = f"{socket.gethostname()[:64]}-{os.getpid()}"
 
@@ -47,10 +49,10 @@ class Requests:
         wait: Duration,
         client_id: Optional[str],
         metadata: Optional[str],
-        shared: bool,
-        permits: Optional[tuple[int, int]],
-        lock_delay: Duration,
-        at_least_for: Duration,
+        shared: bool = False,
+        permits: Optional[tuple[int, int]] = None,
+        lock_delay: Duration = 0,
+        at_least_for: Duration = 0,
     ) -> Wish:
         for name in names:
             lock_path(name)
@@ -60,15 +62,17 @@ class Requests:
         for one, following in zip(locks, locks[1:]):
             if one == following:
                 raise Invalid("invalid", f"the lock {one!r} is named twice")
-        try:
-            ttl_ms = milliseconds(ttl, "ttl", 100, _DAY_MS)
-            wait_ms = milliseconds(wait, "wait", 0, _DAY_MS)
-            delays = (
-                milliseconds(lock_delay, "lock_delay", 0, _MAX_LOCK_DELAY_MS),
-                milliseconds(at_least_for, "at_least_for", 0, _DAY_MS),
-            )
-        except ValueError as error:
-            raise Invalid("invalid", str(error)) from None
+        ttl_ms = _milliseconds(ttl, "ttl", 100, _DAY_MS)
+        wait_ms = _milliseconds(wait, "wait", 0, _DAY_MS)
+        delays = (
+            _milliseconds(lock_delay, "lock_delay", 0, _MAX_LOCK_DELAY_MS),
+            _milliseconds(at_least_for, "at_least_for", 0, _DAY_MS),
+        )
+        for what, text in (("client_id", client_id), ("metadata", metadata)):
+            if text is not None and not isinstance(text, str):
+                raise Invalid("invalid", f"{what} is {text!r}: a text is needed")
+        if permits is not None and not (isinstance(permits, (tuple, list)) and len(permits) == 2):
+            raise Invalid("invalid", f"permits is {permits!r}: two numbers are needed, such as (2, 5) for two of five")
         if metadata is not None and len(metadata.encode()) > _MAX_METADATA:
             raise Invalid("invalid", f"metadata has {len(metadata.encode())} bytes; 0 ..= {_MAX_METADATA} are allowed")
         if shared and permits is not None:
@@ -100,3 +104,21 @@ class Requests:
         if position.after is None:
             raise error_of(reply)
         position.lost()
+
+
+def _milliseconds(duration: Duration, what: str, low: int, high: int) -> int:
+    try:
+        return milliseconds(duration, what, low, high)
+    except ValueError as error:
+        raise Invalid("invalid", str(error)) from None
+
+
+def _bearer(token: Optional[str]) -> Optional[str]:
+    """The token that was given, or that of the environment. An error does not repeat it: it is a secret."""
+    name = "PALISADE_TOKEN" if token is None else "token"
+    found = os.environ.get("PALISADE_TOKEN") if token is None else token
+    if found is None:
+        return None
+    if not isinstance(found, str) or not re.fullmatch("[!-~]+", found.strip()):
+        raise Invalid("invalid", f"{name}: a bearer token is printable ASCII without spaces")
+    return found.strip()

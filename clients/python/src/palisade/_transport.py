@@ -67,9 +67,13 @@ class _AsyncPool(_Pool):
         self.client = httpx.AsyncClient(headers=settings.headers, **settings.options)
 
 
-def _fault(error: Exception) -> Fault:
-    nothing = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
-    return Fault(f"{type(error).__name__}: {error}".rstrip(": "), unknown=not nothing)
+def _fault(url: str, error: Exception) -> Fault:
+    why = f"{url}: {type(error).__name__}: {error}".rstrip(": ")
+    if not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
+        return Fault(why, unknown=True)
+    server = "a server with TLS" if url.startswith("https:") else "a server"
+    advice = "start one with `palisade serve`, or name another address (PALISADE_URL)"
+    return Fault(f"{why}. Is {server} running there? If not, {advice}", unknown=False)
 
 
 def _timeout(until_ns: int) -> float:
@@ -108,7 +112,7 @@ class SyncTransport:
         except (httpx.HTTPError, OSError) as error:
             self.settings.endpoints.failed(url)
             self._replace(pool)
-            return _fault(error)
+            return _fault(url, error)
         finally:
             if pool.leave():
                 pool.client.close()
@@ -150,7 +154,7 @@ class AsyncTransport:
         except (httpx.HTTPError, OSError) as error:
             self.settings.endpoints.failed(url)
             self._replace(pool)
-            return _fault(error)
+            return _fault(url, error)
         finally:
             if pool.leave():
                 await pool.client.aclose()

@@ -11,9 +11,12 @@
         def handle(self, *args, grant, **options): …
 
 The lock keeps a job from running twice at the same time. Clocks that differ would start it again as soon as a short run
-is over: `at_least_for` keeps the lock closed for a period that the server counts. And a job that is paused past its
-lease goes on beside the next one: what it writes needs a fence, so the function gets the `grant` if it has a parameter
-of that name."""
+is over: `at_least_for` keeps the lock closed for a period that the server counts. It does so also when the run fails:
+leave it out where a failed run is to be tried again soon, as by Celery's `autoretry_for`.
+
+A job that is paused past its lease goes on beside the next one: what it writes needs a fence, so the function gets the
+`grant` if it has a parameter of that name. For what no fence can protect, `lock_delay` gives the late writes of a run
+that crashed time to arrive."""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ import functools
 import inspect
 import logging
 import os
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar, Union
 
 from ._client import Client
 from ._model import Duration
@@ -40,17 +43,22 @@ class Skipped(str):
 
 
 def once(
-    name: str,
+    name: Union[str, Callable[..., str]],
     *,
     client: Optional[Client] = None,
     ttl: Duration = "15s",
     wait: Duration = 0,
+    permits: Optional[tuple[int, int]] = None,
+    lock_delay: Duration = 0,
     at_least_for: Duration = 0,
 ) -> Callable[[Job], Job]:
     """A decorator: the function runs while it holds the lock `name`, and is skipped if another client does.
 
-    `client`: by default one for `PALISADE_URL`, made at the first run of each process. `wait`: how long to wait for the
-    lock before the run is skipped. `at_least_for`: nobody runs it again before so long after its beginning, 0 – 24 h.
+    `name`: or a function that makes it of the job's arguments, `lambda customer: f"import/{customer}"`. `client`: by
+    default one for `PALISADE_URL`, made at the first run of each process. `wait`: how long to wait for the lock before
+    the run is skipped. `permits`: `(1, 3)` lets three run at a time. `lock_delay`: nobody runs it so long after a run
+    that crashed, 0 – 60 s. `at_least_for`: nobody runs it again before so long after its beginning, 0 – 24 h.
+
     Without an answer from the server the job does not run: the exceptions are those of `Lock.acquire`. After a loss the
     function goes on until it asks `grant.check()` or a fence."""
 
@@ -58,14 +66,15 @@ def once(
         if inspect.iscoroutinefunction(job):
             raise TypeError(f"{job.__name__} is a coroutine function: use `async with AsyncClient().lock(…)` in it")
         takes_grant = "grant" in inspect.signature(job).parameters
+        kind: dict[str, Any] = {"permits": permits, "lock_delay": lock_delay, "at_least_for": at_least_for}
 
         @functools.wraps(job)
         def run(*arguments: Any, **named: Any) -> Any:
-            lock = (client or _default()).lock(name, ttl=ttl, wait=wait, at_least_for=at_least_for)
+            lock = name if isinstance(name, str) else name(*arguments, **named)
             try:
-                grant = lock.acquire()
+                grant = (client or _default()).lock(lock, ttl=ttl, wait=wait, **kind).acquire()
             except LockHeld as held:
-                why = f"{name!r} ran lately" if held.code == "delayed" else f"another client holds {name!r}"
+                why = f"{lock!r} ran lately" if held.code == "delayed" else f"another client holds {lock!r}"
                 log.info("skipped: %s", why)
                 return Skipped(f"skipped: {why}")
             with grant:

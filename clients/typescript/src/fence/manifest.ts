@@ -1,24 +1,32 @@
-/** The manifest of a fenced resource in an object store: docs/fence-formats.md. No I/O here. */
+/** The fence as object stores and DynamoDB store it, and the manifest around it: docs/fence-formats.md. No I/O here. */
 import { UnknownOutcome } from "../errors.js";
 import { asNumber, asObject, asToken, parsed, type Json } from "../reply.js";
 import { EMPTY, type FenceRecord } from "./rule.js";
 
-/** How many puts a manifest remembers. */
+/** How many puts a fence remembers. */
 export const MAX_IDS = 64;
 
-export interface Manifest {
+export interface StoredFence {
   readonly record: FenceRecord;
-  /** Of the last puts of this manifest, newest last: a writer that finds its own knows that its put took effect. */
+  /** Of the last puts, newest last: a writer that finds its own knows that its put took effect. */
   readonly ids: readonly string[];
+}
+
+export interface Manifest extends StoredFence {
   /** For each key the names of its parts. */
   readonly keys: ReadonlyMap<string, readonly string[]>;
 }
 
 export const NO_MANIFEST: Manifest = { record: EMPTY, ids: [], keys: new Map() };
 
-export function encode({ record, ids, keys }: Manifest): string {
-  const { authority, lock, token, written, sequence, digest, result } = record;
+export function encode({ keys, ...fence }: Manifest): string {
   const sorted = [...keys].sort(([one], [other]) => Buffer.compare(Buffer.from(one), Buffer.from(other)));
+  const named = sorted.map(([key, parts]) => `${JSON.stringify(key)}:${JSON.stringify(parts)}`).join();
+  return `{"fence":${encodeFence(fence)},"keys":{${named}}}`;
+}
+
+export function encodeFence({ record, ids }: StoredFence): string {
+  const { authority, lock, token, written, sequence, digest, result } = record;
   const recorded = `{"digest":${digest === undefined ? "null" : String(BigInt.asIntN(64, digest))},"result":${
     result === undefined ? "null" : JSON.stringify([...result])
   }}`;
@@ -31,14 +39,29 @@ export function encode({ record, ids, keys }: Manifest): string {
     `"recorded":${recorded}`,
   ].join();
   // Not as one object: a number of JavaScript does not hold a digest, and an object has an order of its own.
-  const named = sorted.map(([key, parts]) => `${JSON.stringify(key)}:${JSON.stringify(parts)}`).join();
-  return `{"fence":{"format":1,"guard":{${guard}},"ids":${JSON.stringify(ids)}},"keys":{${named}}}`;
+  return `{"format":1,"guard":{${guard}},"ids":${JSON.stringify(ids)}}`;
 }
 
 /** Throws for anything that no fence writes. */
 export function decode(text: string): Manifest {
   const whole = object(parsed(exact(text)), ["fence", "keys"]);
-  const fence = object(whole["fence"], ["format", "guard", "ids"]);
+  const keys = asObject(whole["keys"]);
+  if (keys === undefined) {
+    throw new Error("keys is not an object");
+  }
+  return {
+    ...readFence(whole["fence"]),
+    keys: new Map(Object.entries(keys).map(([key, parts]) => [key, texts(parts)])),
+  };
+}
+
+/** Throws for anything that no fence writes. */
+export function decodeFence(text: string): StoredFence {
+  return readFence(parsed(exact(text)));
+}
+
+function readFence(value: unknown): StoredFence {
+  const fence = object(value, ["format", "guard", "ids"]);
   if (fence["format"] !== 1) {
     throw new Error(`format ${JSON.stringify(fence["format"])}; only 1 is known`);
   }
@@ -56,19 +79,11 @@ export function decode(text: string): Manifest {
     digest: optional(recorded["digest"], asDigest),
     result: optional(recorded["result"], asBytes),
   };
-  const keys = asObject(whole["keys"]);
-  if (keys === undefined) {
-    throw new Error("keys is not an object");
-  }
-  return {
-    record,
-    ids: texts(fence["ids"]),
-    keys: new Map(Object.entries(keys).map(([key, parts]) => [key, texts(parts)])),
-  };
+  return { record, ids: texts(fence["ids"]) };
 }
 
 /** Whether the put `id` on top of `base` is in this later state's history; throws if that is too short. */
-export function tookEffect(later: Manifest, id: string, base: Manifest | undefined): boolean {
+export function tookEffect(later: StoredFence, id: string, base: StoredFence | undefined): boolean {
   if (later.ids.includes(id)) {
     return true;
   }

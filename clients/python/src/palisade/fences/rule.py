@@ -135,10 +135,12 @@ def _then(record: Record, operation: Operation) -> Record:
 
 
 def pass_of(holder: Union[int, Pass, Any]) -> Pass:
-    """What a fence takes: a grant, which has token, authority and lock, a `Pass`, or a bare token."""
-    if isinstance(holder, Pass):
-        return holder
+    """What a fence takes: a grant, which has token, authority and lock, a `Pass`, or a bare token. If it has a method
+    `check`, as a grant has, that is called first: a holder that lost its lease, or released it, sends nothing."""
     if isinstance(holder, int):
         return Pass(holder)
+    check = getattr(holder, "check", None)
+    if check is not None:
+        check()
     # A grant of several locks has no one name.
     return Pass(holder.token, holder.authority, holder.lock or None)

@@ -38,7 +38,8 @@ public final class Client implements AutoCloseable {
     private Client(Builder builder) {
         threads = Executors.newCachedThreadPool(Client::thread);
         alarms = Executors.newSingleThreadScheduledExecutor(Client::thread);
-        transport = new Transport(new Endpoints(builder.endpoints), builder.bearer, builder.tls, threads);
+        String token = bearer(builder.bearer);
+        transport = new Transport(new Endpoints(builder.endpoints, token != null), token, builder.tls, threads);
         patience = builder.patience.toNanos();
         margin = builder.margin.toNanos();
     }
@@ -67,7 +68,10 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** Is sent as Authorization with every request. */
+        /**
+         * Is sent as Authorization with every request, with TLS or within this machine only. By default it is that of
+         * PALISADE_TOKEN.
+         */
         public Builder bearerToken(String token) {
             bearer = token;
             return this;
@@ -95,6 +99,19 @@ public final class Client implements AutoCloseable {
         public Client build() {
             return new Client(this);
         }
+    }
+
+    /** The token that was given, or that of the environment, or null. An error does not repeat it: it is a secret. */
+    private static String bearer(String given) {
+        String token = given == null ? System.getenv("PALISADE_TOKEN") : given;
+        if (token == null) {
+            return null;
+        }
+        if (!token.strip().matches("[!-~]+")) {
+            throw PalisadeException.invalid((given == null ? "PALISADE_TOKEN" : "bearerToken")
+                    + ": a bearer token is printable ASCII without spaces");
+        }
+        return token.strip();
     }
 
     /** A request for a lock, which {@link LockRequest#acquire} sends. */

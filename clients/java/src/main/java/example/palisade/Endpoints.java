@@ -10,11 +10,14 @@ final class Endpoints {
     private static final int MAX_HOPS = 5;
 
     private final List<String> addresses = new ArrayList<>();
+    /** A bearer token is sent, so every address must keep it from others. */
+    private final boolean secret;
     private int at;
     private String leader;
     private int hops;
 
-    Endpoints(List<String> given) {
+    Endpoints(List<String> given, boolean secret) {
+        this.secret = secret;
         List<String> all = given;
         if (all == null) {
             String variable = System.getenv("PALISADE_URL");
@@ -23,6 +26,12 @@ final class Endpoints {
         all.forEach(address -> addresses.add(checked(address)));
         if (addresses.isEmpty()) {
             throw PalisadeException.invalid("the address of a server is needed, such as " + DEFAULT);
+        }
+        for (String address : addresses) {
+            if (secret && !keepsSecrets(address)) {
+                throw PalisadeException.invalid("a token is not sent to " + address
+                        + " without TLS, because others could read it: write https://");
+            }
         }
     }
 
@@ -57,7 +66,7 @@ final class Endpoints {
         }
         try {
             String next = checked(reply.leader());
-            if (address.startsWith("https:") && !next.startsWith("https:")) {
+            if (address.startsWith("https:") && !next.startsWith("https:") || secret && !keepsSecrets(next)) {
                 return false;
             }
             leader = next;
@@ -65,6 +74,12 @@ final class Endpoints {
         } catch (PalisadeException notAnAddress) {
             return false;
         }
+    }
+
+    /** Whether nobody on the way can read what is sent there: TLS, or this machine. */
+    private static boolean keepsSecrets(String address) {
+        URI parsed = URI.create(address);
+        return "https".equals(parsed.getScheme()) || parsed.getHost().matches("localhost|127(\\.\\d{1,3}){3}|\\[::1\\]");
     }
 
     /** Never puts the password of an address into an error. */

@@ -120,13 +120,43 @@ public final class Lease implements Presenter, AutoCloseable {
     /**
      * What the fence of one of several locks takes: the token, with that lock's name.
      *
-     * @throws LeaseLostException if the lock was released early
+     * @throws LeaseLostException if the lock is not held any more; so does a fence that is given the part later
      */
     public Presenter part(String name) {
-        if (!held.contains(checkedPart(name))) {
-            throw new LeaseLostException("not_held", name, token());
+        Presenter part = new Part(checkedPart(name));
+        part.check();
+        return part;
+    }
+
+    private final class Part implements Presenter {
+        private final String name;
+
+        Part(String name) {
+            this.name = name;
         }
-        return Presenter.of(token(), authority(), name);
+
+        @Override
+        public long token() {
+            return Lease.this.token();
+        }
+
+        @Override
+        public String authority() {
+            return Lease.this.authority();
+        }
+
+        @Override
+        public String name() {
+            return name;
+        }
+
+        @Override
+        public void check() {
+            Lease.this.check();
+            if (!held.contains(name)) {
+                throw new LeaseLostException("not_held", name, token());
+            }
+        }
     }
 
     /** The id under which others see the holder. */
@@ -149,6 +179,7 @@ public final class Lease implements Presenter, AutoCloseable {
      *
      * @throws LeaseLostException from the loss or the release on
      */
+    @Override
     public void check() {
         if (!hold.holds()) {
             throw loss();

@@ -129,7 +129,9 @@ public final class LockRequest {
 
     static Duration within(String what, Duration given, Duration low, Duration high) {
         if (given.compareTo(low) < 0 || given.compareTo(high) > 0) {
-            throw PalisadeException.invalid(what + " is " + given.toMillis() + " ms: " + low.toMillis() + " ms ..= "
+            // A duration may have more milliseconds than a number holds.
+            String found = given.getSeconds() > DAY.getSeconds() ? given.toString() : given.toMillis() + " ms";
+            throw PalisadeException.invalid(what + " is " + found + ": " + low.toMillis() + " ms ..= "
                     + high.toMillis() + " ms are allowed");
         }
         return given;

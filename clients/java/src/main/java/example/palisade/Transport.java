@@ -118,8 +118,14 @@ final class Transport {
             boolean nothing = cause instanceof ConnectException || cause instanceof HttpConnectTimeoutException
                     || cause instanceof UnresolvedAddressException || cause instanceof SSLHandshakeException;
             String why = cause instanceof IOException && cause.getMessage() != null ? cause.getMessage() : cause.toString();
-            throw new Reply.Fault(address + ": " + why, !nothing);
+            throw new Reply.Fault(address + ": " + why + (nothing ? advice(address) : ""), !nothing);
         }
+    }
+
+    private static String advice(String address) {
+        String server = address.startsWith("https:") ? "a server with TLS" : "a server";
+        return ". Is " + server + " running there? If not, start one with `palisade serve`, or name another address"
+                + " (PALISADE_URL)";
     }
 
     private HttpRequest built(String address, Request request) {

@@ -9,6 +9,7 @@ import static org.junit.Assert.assertTrue;
 import com.sun.net.httpserver.HttpServer;
 import com.sun.net.httpserver.HttpsConfigurator;
 import com.sun.net.httpserver.HttpsServer;
+import example.palisade.fence.HttpFence;
 import example.palisade.fence.Presenter;
 import java.io.InputStream;
 import java.net.InetSocketAddress;
@@ -63,8 +64,8 @@ public final class ClientTest {
         }
     }
 
-    private void awaitFree() throws InterruptedException {
-        for (long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30); client.show("orders").holder() != null; ) {
+    private void awaitFree(String lock) throws InterruptedException {
+        for (long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30); client.show(lock).holder() != null; ) {
             assertTrue("never free", System.nanoTime() < end);
         }
     }
@@ -187,12 +188,20 @@ public final class ClientTest {
             Presenter part = both.part("b");
             assertEquals(both.token(), part.token());
             assertEquals("b " + both.authority(), part.name() + " " + part.authority());
+            Presenter other = both.part("a");
             both.releasePart("b");
             assertThrows(LeaseLostException.class, () -> both.part("b"));
+            assertThrows(LeaseLostException.class, () -> HttpFence.headers(part));
+            assertEquals("a", HttpFence.headers(other).get("X-Fencing-Lock"));
             for (ThrowingRunnable wrong : List.<ThrowingRunnable>of(() -> both.part("c"), () -> both.releasePart("c"))) {
                 assertEquals(PalisadeException.Kind.INVALID, assertThrows(PalisadeException.class, wrong).kind());
             }
             both.check();
+            both.release();
+            assertThrows(LeaseLostException.class, () -> both.part("a"));
+            for (Presenter lost : List.of(other, both)) {
+                assertThrows(LeaseLostException.class, () -> HttpFence.headers(lost));
+            }
         }
     }
 
@@ -245,7 +254,18 @@ public final class ClientTest {
         lease.close();
         assertTrue(Thread.interrupted());
         assertFalse(lease.isHeld());
-        awaitFree();
+        awaitFree("orders");
+    }
+
+    @Test
+    public void aReleaseOfAPartGoesOnInAnInterruptedThread() throws Exception {
+        try (Lease lease = client.locks("a", "b").ttl(Duration.ofHours(1)).acquire()) {
+            Thread.currentThread().interrupt();
+            assertThrows(InterruptedException.class, () -> lease.releasePart("b"));
+            awaitFree("b");
+            lease.check();
+            assertEquals(lease.token(), client.show("a").holder().token());
+        }
     }
 
     /** It would carry the lease key elsewhere. */
@@ -343,6 +363,7 @@ public final class ClientTest {
         String says = assertThrows(PalisadeException.class, () -> request.ttl(Duration.ofMillis(50))).getMessage();
         assertTrue(says, says.contains("the TTL is 50 ms: 100 ms ..= 86400000 ms are allowed"));
         assertThrows(PalisadeException.class, () -> request.waitUpTo(Duration.ofMillis(-1)));
+        assertThrows(PalisadeException.class, () -> request.ttl(Duration.ofSeconds(Long.MAX_VALUE)));
         assertThrows(PalisadeException.class, () -> request.metadata("x".repeat(257)));
         for (String bad : List.of("a:1", "ftp://a", "http://a/x", "http://u:s3cret@a", "")) {
             PalisadeException refused = assertThrows(
@@ -352,8 +373,23 @@ public final class ClientTest {
         PalisadeException unavailable =
                 assertThrows(PalisadeException.class, () -> request.waitUpTo(Duration.ZERO).acquire());
         assertEquals(PalisadeException.Kind.UNAVAILABLE, unavailable.kind());
+        says = unavailable.getMessage();
+        assertTrue(says, says.contains("http://127.0.0.1:1: ") && says.contains("palisade serve"));
         nobody.close();
         assertThrows(PalisadeException.class, () -> nobody.lock("orders"));
+    }
+
+    @Test
+    public void aBearerTokenIsForTlsAndThisMachineOnly() {
+        for (String kept : List.of("http://localhost:1", "http://127.9.9.9:1", "http://[::1]:1", "https://a")) {
+            Client.builder().endpoints(kept).bearerToken("pal_given\n").build().close();
+        }
+        String says = assertThrows(PalisadeException.class,
+                () -> Client.builder().endpoints("https://a", "http://10.0.0.1:1").bearerToken("pal_given").build()).getMessage();
+        assertTrue(says, says.contains("not sent to http://10.0.0.1:1") && !says.contains("pal_"));
+        for (String bad : List.of("a b", "a\nb", "ä", "")) {
+            assertThrows(bad, PalisadeException.class, () -> Client.builder().bearerToken(bad).build());
+        }
     }
 
     /** A server behind TLS: a real one behind a proxy, which asks for the token. */

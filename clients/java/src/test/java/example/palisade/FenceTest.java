@@ -117,6 +117,29 @@ public final class FenceTest {
         assertEquals("wrong_authority authority", other.code() + " " + other.detail());
     }
 
+    /** A holder that lost its lease. */
+    static final Presenter OVER = new Presenter() {
+        @Override
+        public long token() {
+            return 7;
+        }
+
+        @Override
+        public void check() {
+            throw new LeaseLostException("expired", "orders", 7);
+        }
+    };
+
+    @Test
+    public void aHolderThatIsOverSendsNothing() throws Exception {
+        try (Connection connection = begin()) {
+            assertThrows(LeaseLostException.class, () -> PostgresFence.claim(connection, resource, OVER));
+            assertThrows(LeaseLostException.class, () -> PostgresFence.check(connection, resource, OVER));
+            assertThrows(LeaseLostException.class, () -> PostgresFence.write(connection, resource, OVER, 1, 0));
+        }
+        claim(6);
+    }
+
     @Test
     public void withoutATransactionOrAFenceItSaysWhatToDo() throws Exception {
         try (Connection connection = Servers.postgres()) {

@@ -86,6 +86,16 @@ public final class MySqlFenceTest {
     }
 
     @Test
+    public void aHolderThatIsOverSendsNothing() throws Exception {
+        try (Connection connection = begin()) {
+            assertThrows(LeaseLostException.class, () -> MySqlFence.claim(connection, resource, FenceTest.OVER));
+            assertThrows(LeaseLostException.class, () -> MySqlFence.check(connection, resource, FenceTest.OVER));
+            assertThrows(LeaseLostException.class, () -> MySqlFence.write(connection, resource, FenceTest.OVER, 1, 0));
+        }
+        claim(6);
+    }
+
+    @Test
     public void withoutATransactionOrAFenceItSaysWhatToDo() throws Exception {
         try (Connection connection = Servers.mariadb(); Statement statement = connection.createStatement()) {
             assertThrows(IllegalStateException.class, () -> MySqlFence.claim(connection, resource, Presenter.of(7)));

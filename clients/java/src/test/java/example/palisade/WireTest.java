@@ -118,7 +118,7 @@ public final class WireTest {
 
     @Test
     public void aLeaderIsFollowedOnlyWhereItIsSafe() {
-        Endpoints endpoints = new Endpoints(List.of("https://a:1", "https://b:1"));
+        Endpoints endpoints = new Endpoints(List.of("https://a:1", "https://b:1"), false);
         assertFalse(endpoints.answered("https://a:1", notLeader("http://c:1")));
         assertEquals("https://b:1", endpoints.current());
         assertTrue(endpoints.answered("https://b:1", notLeader("https://c:1")));
@@ -129,7 +129,7 @@ public final class WireTest {
 
     @Test
     public void aLeaderIsFollowedFiveTimesInARow() {
-        Endpoints endpoints = new Endpoints(List.of("http://a:1"));
+        Endpoints endpoints = new Endpoints(List.of("http://a:1"), false);
         int follows = 0;
         while (endpoints.answered(endpoints.current(),
                 notLeader(endpoints.current().equals("http://a:1") ? "http://b:1" : "http://a:1"))) {
@@ -137,6 +137,15 @@ public final class WireTest {
             assertTrue("without end", follows <= 5);
         }
         assertEquals(5, follows);
+    }
+
+    @Test
+    public void aLeaderWithoutTlsDoesNotGetTheToken() {
+        for (boolean secret : new boolean[] {false, true}) {
+            Endpoints endpoints = new Endpoints(List.of("http://127.0.0.1:1"), secret);
+            assertEquals(!secret, endpoints.answered("http://127.0.0.1:1", notLeader("http://a:1")));
+            assertEquals(secret ? "http://127.0.0.1:1" : "http://a:1", endpoints.current());
+        }
     }
 
     private static Reply notLeader(String leader) {

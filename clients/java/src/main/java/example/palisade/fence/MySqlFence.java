@@ -38,12 +38,14 @@ public final class MySqlFence {
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
+        holder.check();
         call(connection, "CALL palisade_claim(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */
     public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
+        holder.check();
         call(connection, "CALL palisade_check(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
@@ -54,6 +56,7 @@ public final class MySqlFence {
      */
     public static Written write(Connection connection, String resource, Presenter holder, long sequence, long digest)
             throws SQLException {
+        holder.check();
         return call(connection, "CALL palisade_write(?, ?, ?, ?, ?, ?)",
                 resource, holder.token(), sequence, digest, holder.authority(), holder.name());
     }

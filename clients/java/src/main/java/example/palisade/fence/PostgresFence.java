@@ -29,12 +29,14 @@ public final class PostgresFence {
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
+        holder.check();
         call(connection, "SELECT palisade_claim(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */
     public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
+        holder.check();
         call(connection, "SELECT palisade_check(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
@@ -45,6 +47,7 @@ public final class PostgresFence {
      */
     public static Written write(Connection connection, String resource, Presenter holder, long sequence, long digest)
             throws SQLException {
+        holder.check();
         return call(connection, "SELECT repeated, result FROM palisade_write(?, ?, ?, ?, ?, ?)",
                 resource, holder.token(), sequence, digest, holder.authority(), holder.name());
     }

@@ -18,6 +18,12 @@ public interface Presenter {
         return null;
     }
 
+    /**
+     * Throws if the holder knows that it no longer holds. Every fence calls it first: a lease that is lost, or released,
+     * sends nothing.
+     */
+    default void check() {}
+
     /** Presents a bare token. */
     static Presenter of(long token) {
         return of(token, null, null);

@@ -1,0 +1,166 @@
+"""What a grant is for threads and for asyncio alike: all but the waiting."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Callable, Protocol
+
+from . import _protocol as protocol
+from ._clock import MILLISECOND, SECOND, now_ns
+from ._hold import Hold
+from ._model import slot_key
+from ._requests import Requests
+from .errors import Invalid, LeaseLost
+from .fences.rule import Pass
+
+log = logging.getLogger("palisade")
+
+
+class Keeper(Protocol):
+    """What a grant needs of its client, of either kind."""
+
+    _requests: Requests
+
+    def _in_background(self, steps: protocol.Steps[Any], what: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Part(Pass):
+    """What the fence of one of several locks takes. Like a grant, it is refused once it is not held any more."""
+
+    check: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
+
+
+class BaseGrant:
+    """The state of a grant, and what it says about itself."""
+
+    def __init__(self, keeper: Keeper, wish: protocol.Wish, granted: protocol.Granted) -> None:
+        self._keeper, self._wish, self._granted = keeper, wish, granted
+        self._ref = protocol.GrantRef(wish, granted)
+        self._hold = Hold(keeper._requests.deadline(granted.t0_ns, granted.valid_for_ms), self._announce)
+
+    @property
+    def token(self) -> int:
+        """The fencing token. It never changes, and stays readable after a loss."""
+        return self._ref.token
+
+    @property
+    def grant_id(self) -> int:
+        """The number that names the grant, as in `break_lock`: the token, or a reader's own number. Not for fences."""
+        return self._ref.number
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is a reader's."""
+        return self._wish.shared
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots of a semaphore that it has, rising; none for another kind of lock."""
+        return self._granted.slots
+
+    @property
+    def slot_keys(self) -> tuple[str, ...]:
+        """The resource ids of its slots: claim each at its fence, with the token. A slot's next holder fences this one
+        there, and no other holder of the semaphore."""
+        return tuple(slot_key(self._ref.lock, slot) for slot in self.slots)
+
+    @property
+    def lock(self) -> str:
+        """The name of the lock; of several locks there is none: "" (see `locks`)."""
+        return self.locks[0] if len(self.locks) == 1 else ""
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """The names of all locks that were granted, sorted."""
+        return self._ref.locks
+
+    def part(self, name: str) -> Pass:
+        """What the fence of one of several locks takes: the token, with that lock's name. Raises `LeaseLost` for a lock
+        that is not held any more; so does a fence that is given the part later."""
+        self._ref.checked(name)
+
+        def check() -> None:
+            self.check()
+            if name not in self._ref.held:
+                raise LeaseLost("not_held", name, self.token)
+
+        check()
+        return Part(self.token, self.authority, name, check)
+
+    @property
+    def authority(self) -> str:
+        """The server that granted it: tokens of two authorities are never compared."""
+        return self._granted.authority
+
+    @property
+    def client_id(self) -> str:
+        """The id under which others see the holder."""
+        return self._wish.client_id
+
+    @property
+    def waited(self) -> float:
+        """How long the request stood in the queue, in seconds."""
+        return self._granted.waited_ms / 1_000
+
+    @property
+    def held(self) -> bool:
+        """Whether the holder may still act, by its own clock, at this moment."""
+        return self._hold.holds()
+
+    @property
+    def remaining(self) -> float:
+        """How long the holder may still act if no further renewal is acknowledged, in seconds."""
+        return self._hold.remaining_ns() / SECOND
+
+    def check(self) -> None:
+        """Raises `LeaseLost` unless the holder may still act. No round trip, and no waiting."""
+        if not self._hold.holds():
+            raise protocol.lost(self._hold, self._ref)
+
+    def __repr__(self) -> str:
+        state = self._hold.over or f"{self.remaining:.3f} s"
+        return f"<{type(self).__name__} {', '.join(map(repr, self.locks))} token={self.token} {state}>"
+
+    def _check_in_time(self) -> None:
+        """A grant that arrived after its deadline, because the process was stopped meanwhile, is given back."""
+        if not self._hold.holds():
+            self._give_back(f"the late grant of {self._wish.lock}")
+            raise LeaseLost("expired", self._wish.lock, self.token)
+
+    def _renewal(self) -> protocol.Steps[None]:
+        return protocol.keep(self._ref, self._hold, self._keeper._requests.deadline)
+
+    def _leave_for_reader(self) -> protocol.Wish:
+        """The request that makes this writer a reader. From now on it is not held."""
+        self.check()
+        if self.slots or len(self.locks) > 1:
+            raise Invalid("invalid", "permits of a semaphore, and several locks, have no shared mode")
+        self._hold.end("released")
+        self._stop()
+        return self._wish.as_reader(self._ref.lease_key)
+
+    def _give_back(self, what: str) -> None:
+        """Releases in the background what is not held any more."""
+        until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
+        self._keeper._in_background(protocol.release(self._ref, until), what)
+
+    def _announce(self) -> None:
+        """The lease is lost."""
+        self._set_lost()
+        self._stop()
+        if self._ref.over and len(self.locks) > 1:
+            self._give_back(f"what is left beside {self._ref.over}")
+        log.info("%s", protocol.lost(self._hold, self._ref))
+
+    def _warn_unreleased(self, failed: Exception) -> None:
+        # It is not held here, and the server will find out by itself.
+        log.warning("%s: the release was not acknowledged, the lease will expire: %s", self._ref.lock, failed)
+
+    def _set_lost(self) -> None:
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        """Ends the renewal."""
+        raise NotImplementedError
