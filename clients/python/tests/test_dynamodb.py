@@ -9,6 +9,7 @@ from typing import Any, Iterator
 import boto3
 import pytest
 from conftest import ROOT
+from moto.dynamodb.models import DynamoDBBackend
 from moto.server import ThreadedMotoServer
 from test_rule import operation, record
 
@@ -22,10 +23,19 @@ KEY = {"seat": {"S": "12A"}}
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
+    # DynamoDB checks a condition and puts in one step, moto in two.
+    guard, in_two_steps = threading.Lock(), DynamoDBBackend.put_item
+
+    def put_item(*arguments: Any, **named: Any) -> Any:
+        with guard:
+            return in_two_steps(*arguments, **named)
+
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DynamoDBBackend, "put_item", put_item)
+        yield f"http://{host}:{port}"
     server.stop()
 
 

@@ -16,6 +16,7 @@ import { vectors } from "./vectors.js";
 
 let endpoint = "";
 let client: DynamoDBClient;
+let lastPut: Promise<unknown> = Promise.resolve();
 
 const scope = wholeFile();
 
@@ -33,7 +34,20 @@ before(async () => {
 
 function made(maxAttempts: number): DynamoDBClient {
   const credentials = { accessKeyId: "test", secretAccessKey: "test" };
-  return new DynamoDBClient({ endpoint, region: "us-east-1", credentials, maxAttempts });
+  const made = new DynamoDBClient({ endpoint, region: "us-east-1", credentials, maxAttempts });
+  // DynamoDB checks a condition and puts in one step, moto in two.
+  made.middlewareStack.add(
+    (next, context) => (args) => {
+      if (!("commandName" in context) || context["commandName"] !== "PutItemCommand") {
+        return next(args);
+      }
+      const turn = lastPut.then(() => next(args));
+      lastPut = turn.catch(() => undefined);
+      return turn;
+    },
+    { step: "initialize" },
+  );
+  return made;
 }
 
 const key = (): Attributes => ({ seat: { S: unique("seat") } });
