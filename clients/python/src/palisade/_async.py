@@ -234,6 +234,10 @@ class AsyncGrant(BaseGrant):
             self._give_back(f"the lock {self._ref.lock}")
             raise
 
+    async def sequencer(self, name: Optional[str] = None) -> str:
+        """The token as the authority signs it; see `palisade.Grant.sequencer`."""
+        return await self._client._run(self._signing(name))
+
     async def release(self) -> str:
         """Gives the lock up; see `palisade.Grant.release`. When the task is cancelled, it goes on in the background."""
         self._hold.end("released")

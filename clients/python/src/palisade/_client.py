@@ -268,6 +268,13 @@ class Grant(BaseGrant):
             self._give_back(f"the lock {self._ref.lock}")
             raise
 
+    def sequencer(self, name: Optional[str] = None) -> str:
+        """The token as the authority signs it, for resources that check it with `palisade.fences.sequencer` or with
+        `--keys`. `name`: which of several locks. It asks the server, and raises what `acquire` raises if nobody
+        answers, and `LeaseLost` if the lease is over. It is a secret until the next grant: send it with TLS only, and
+        keep it out of logs."""
+        return self._client._run(self._signing(name))
+
     def release(self) -> str:
         """Gives the lock up: from the call on it is not held here, whatever the answer. Returns "released",
         "already_released", or "over" if the grant had ended otherwise."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Callable, Protocol
+from typing import Any, Callable, Optional, Protocol
 
 from . import _protocol as protocol
 from ._clock import MILLISECOND, SECOND, now_ns
@@ -118,6 +118,14 @@ class BaseGrant:
         """Raises `LeaseLost` unless the holder may still act. No round trip, and no waiting."""
         if not self._hold.holds():
             raise protocol.lost(self._hold, self._ref)
+
+    def _signing(self, name: Optional[str]) -> protocol.Steps[str]:
+        if name is None and len(self.locks) > 1:
+            raise Invalid("invalid", f"the lock is to be named: one of {', '.join(map(repr, self.locks))}")
+        lock = self.locks[0] if name is None else name
+        self.part(lock)
+        until = now_ns() + self._keeper._requests.patience_ns
+        return protocol.sequencer(self._ref, self._hold, lock, until)
 
     def __repr__(self) -> str:
         state = self._hold.over or f"{self.remaining:.3f} s"

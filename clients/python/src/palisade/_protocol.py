@@ -415,6 +415,22 @@ def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], deadline_of: 
     return True
 
 
+def sequencer(grant: GrantRef, hold: Hold, lock: str, until_ns: int) -> Steps[str]:
+    """The signed form of the token. The server renews the lease for it, but its answer has no new deadline, so the old
+    one stays."""
+    reply = yield from repeated("POST", lock_path(lock, "sequencer"), grant.body(), until_ns)
+    if code_of(reply) in GONE and lock in grant.held:  # else it was released here meanwhile
+        grant.over = lock
+        hold.end(code_of(reply))
+        raise lost(hold, grant)
+    if reply.status != 200:
+        raise error_of(reply)
+    try:
+        return text(reply.value, "sequencer")
+    except Malformed as malformed:
+        raise UnknownOutcome("unknown_outcome", f"a broken answer: {malformed}") from None
+
+
 def lost(hold: Hold, grant: GrantRef) -> LeaseLost:
     """Why a holder may not act."""
     code = hold.over or "expired"
