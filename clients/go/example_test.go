@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"testing"
 	"time"
 
 	"palisade.example/palisade"
+	"palisade.example/palisade/fence/sequencer"
 	"palisade.example/palisade/internal/testserver"
 )
 
@@ -112,4 +115,45 @@ func ExampleClient_List() {
 		fmt.Println(err)
 	}
 	// Output: shop/orders true
+}
+
+func pay(jwks []byte, presented string) error {
+	keys, err := sequencer.ParseKeys(jwks) // again when they have changed
+	if err != nil {
+		return err
+	}
+	signed, err := keys.Check(presented, "invoices", true) // *sequencer.BadSequencer says why it is not believed
+	if err != nil {
+		return err
+	}
+	fmt.Println(signed.Name(), signed.Mode(), signed.Token() > 0) // a fence.Holder: the fence compares the token, as always
+	return nil
+}
+
+func ExampleLease_Sequencer() {
+	client, err := palisade.New()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	err = client.With(context.Background(), "invoices", func(ctx context.Context, lease *palisade.Lease) error {
+		presented, err := lease.Sequencer(ctx, "invoices") // it goes to the resource, over TLS, and into no log
+		if err != nil {
+			return err
+		}
+		answer, err := http.Get(os.Getenv("PALISADE_URL") + "/.well-known/jwks.json")
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		jwks, err := io.ReadAll(answer.Body)
+		if err != nil {
+			return err
+		}
+		return pay(jwks, presented)
+	})
+	fmt.Println(err)
+	// Output: invoices exclusive true
+	// <nil>
 }

@@ -2,6 +2,7 @@ package palisade
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sort"
@@ -222,6 +223,37 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 		return nil, err
 	}
 	return reader, nil
+}
+
+// Sequencer is the token as the authority signs it, for resources that check it with package fence/sequencer or with --keys.
+// Of several locks it signs the part that is named; else the name is that of the lock.
+//
+// It asks the server, and is repeated for the client's patience. The errors are those of Lock if nobody answers, and ErrLost
+// if the lease is over. It is a secret until the next grant: send it with TLS only, and keep it out of logs.
+func (l *Lease) Sequencer(ctx context.Context, name string) (string, error) {
+	if _, err := l.Part(name); err != nil {
+		return "", err
+	}
+	// The answer has no new deadline, so the old one stays.
+	answer, err := l.client.transport.repeat(ctx, l.request(name, "/sequencer"), now().add(l.client.patience))
+	switch {
+	case err != nil:
+		return "", about(name, err)
+	case answer.over():
+		if l.parts.holds(name) {
+			l.lose(name, answer.code())
+		}
+		return "", lost(answer.code(), name, l.grant.token)
+	case answer.status != 200:
+		return "", answer.err()
+	}
+	var signed struct {
+		Sequencer string `json:"sequencer"`
+	}
+	if json.Unmarshal(answer.body, &signed) != nil || signed.Sequencer == "" {
+		return "", &Error{"unknown_outcome", "a broken answer: sequencer is missing", ErrUnknownOutcome}
+	}
+	return signed.Sequencer, nil
 }
 
 func (l *Lease) release(ctx context.Context, names []string, until instant) error {
