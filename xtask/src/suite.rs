@@ -73,6 +73,9 @@ impl Plan {
         if let Err(complaint) = &verdict {
             println!("test: {complaint}");
         }
+        for name in &tally.names {
+            println!("test: failed: {name}");
+        }
         println!(
             "test: {} passed, {} failed ({:.0} s)",
             tally.passed,
@@ -267,6 +270,8 @@ fn drain(lines: &Receiver<String>, tally: &mut Tally, patience: Duration) -> boo
 struct Tally {
     passed: u64,
     failed: u64,
+    /// Of the tests that failed.
+    names: Vec<String>,
 }
 
 impl Tally {
@@ -277,8 +282,12 @@ impl Tally {
         self.count(line);
     }
 
-    /// Adds a line such as `test result: ok. 3 passed; 0 failed; …`; other lines say nothing.
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; …` or `test a::b ... FAILED`; other lines say nothing.
     fn count(&mut self, line: &str) {
+        let failed = line.trim().strip_suffix(" ... FAILED");
+        if let Some(name) = failed.and_then(|test| test.strip_prefix("test ")) {
+            self.names.push(name.to_owned());
+        }
         let Some(result) = line.trim().strip_prefix("test result: ") else {
             return;
         };
@@ -302,6 +311,7 @@ mod tests {
         for line in [
             "running 3 tests\n",
             "test a ... ok\n",
+            "test b::c ... FAILED\n",
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.42s\n",
             "test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured; 1 filtered out; finished in 1.00s\n",
             "a line that says 7 passed; 7 failed\n",
@@ -312,7 +322,8 @@ mod tests {
             tally,
             Tally {
                 passed: 43,
-                failed: 2
+                failed: 2,
+                names: vec!["b::c".to_owned()],
             }
         );
     }
@@ -362,7 +373,7 @@ mod tests {
             tally,
             Tally {
                 passed: 1,
-                failed: 0
+                ..Tally::default()
             }
         );
     }
@@ -379,8 +390,8 @@ mod tests {
         assert_eq!(
             tally,
             Tally {
-                passed: 0,
-                failed: 1
+                failed: 1,
+                ..Tally::default()
             }
         );
         drop(held);

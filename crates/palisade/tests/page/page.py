@@ -427,6 +427,45 @@ def shows_what_the_rules_grant(palisade, folder):
         server.end()
 
 
+def keeps_what_was_asked_for(palisade, folder):
+    """A further page is asked for while the first one is read again, and while a button is down nothing moves."""
+    server = Server(palisade)
+    for at in range(150):
+        server.acquire(f"lock-{at:03}")
+    with browser() as chromium:
+        # The control takes the answers in the order in which they come.
+        for plant, rows in ((None, 150), (("|| question !== asked", ""), 100)):
+            page = Page(chromium, server, plant).open()
+            until("the first page", lambda: len(page.rows("All locks")) == 100)
+            held = []
+            page.tab.route(re.compile(r"/v1/locks\?(?!.*cursor=)"), held.append)
+            until("it is read again", lambda: page.tab.wait_for_timeout(50) or held)
+            page.tab.get_by_role("button", name="Show more").click()
+            until("both pages", lambda: len(page.rows("All locks")) == 150)
+            with page.tab.expect_request("**/v1/status"):
+                with page.tab.expect_response(re.compile(r"/v1/locks\?(?!.*cursor=)")):
+                    held.pop().continue_()
+            assert len(page.rows("All locks")) == rows
+            page.tab.unroute_all(behavior="ignoreErrors")
+            page.close()
+
+        # The control draws whatever is down.
+        for plant, stays in ((None, True), (("|| (pressed && place.contains(pressed))", ""), False)):
+            page = Page(chromium, server, plant).open()
+            until("the first page", lambda: len(page.rows("All locks")) == 100)
+            button = page.tab.get_by_role("button", name="Show more").element_handle()
+            button.hover()
+            page.tab.mouse.down()
+            for _ in range(2):
+                with page.tab.expect_request("**/v1/ranking"):
+                    pass
+            assert button.is_visible() == stays
+            page.tab.mouse.up()
+            until("what a press asked for", lambda: len(page.rows("All locks")) == (150 if stays else 100))
+            page.close()
+    server.end()
+
+
 def shows_many_locks(palisade, folder):
     """PALISADE_PAGE_LOCKS of them; 20,000 unless it says more."""
     count = int(os.environ.get("PALISADE_PAGE_LOCKS", "20000"))

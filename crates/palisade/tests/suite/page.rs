@@ -50,6 +50,11 @@ fn the_page_shows_what_the_rules_grant() {
 }
 
 #[test]
+fn the_page_keeps_what_was_asked_for() {
+    plays("keeps_what_was_asked_for");
+}
+
+#[test]
 fn the_page_shows_many_locks() {
     plays("shows_many_locks");
 }

@@ -109,15 +109,26 @@ const section = (title, note, ...content) =>
   el("section", {}, el("h2", {}, title, note ? el("small", {}, note) : null), ...content);
 const empty = (text) => el("p", { class: "empty" }, text);
 
-/** Draws into `place` again, unless somebody is selecting text or the keyboard is in there. */
+/** Where a button of the mouse is down: what is replaced before it is up again is never clicked. */
+let pressed = null;
+addEventListener("pointerdown", (event) => {
+  pressed = event.target;
+}, true);
+// The click comes right after.
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => {
+  pressed = null;
+}), true);
+
+/** Draws into `place` again, unless somebody is selecting text or pressing something in there; whether it did. */
 function draw(place, ...content) {
   const selection = document.getSelection();
   const selecting = selection && !selection.isCollapsed && place.contains(selection.anchorNode);
-  if (selecting) return;
+  if (selecting || (pressed && place.contains(pressed))) return false;
   const focused = place.contains(document.activeElement) ? document.activeElement : null;
   const again = focused && focused !== place ? mark(focused) : null;
   place.replaceChildren(...content);
   if (again) [...place.querySelectorAll("a, button, input, [tabindex]")].find((one) => mark(one) === again)?.focus();
+  return true;
 }
 const mark = (one) => `${one.tagName} ${one.getAttribute("href") ?? one.getAttribute("aria-label") ?? one.textContent}`;
 
@@ -387,6 +398,7 @@ function listing(prefix, place, signal) {
     if (cursor) parameters.set("cursor", cursor);
     return get(`v1/locks?${parameters}`);
   };
+  let drawn = true;
   const render = () => {
     const rows = pages.flatMap((answer) => answer.locks.map((lock) => [lock, answer]));
     const next = pages.at(-1).next_cursor;
@@ -395,23 +407,26 @@ function listing(prefix, place, signal) {
     columns.splice(3, 0, ["held for", "number", of(heldFor)], ["ends in", "number", of(endsIn)]);
     const title = prefix ? `Locks that begin with ${prefix}` : "All locks";
     const none = prefix ? "No lock that begins so is held." : "No lock is held.";
-    draw(place, section(title, pages.length > 1 ? `as of ${clock(pages[0].at)}` : "",
+    drawn = draw(place, section(title, pages.length > 1 ? `as of ${clock(pages[0].at)}` : "",
       rows.length === 0 ? empty(none) : table(title, columns, rows),
       el("p", { class: "more" },
         next ? el("button", { type: "button", onclick: more }, "Show more") : null,
         pages.length > 1 ? el("button", { type: "button", onclick: again }, "Read again") : null,
         rows.length > 0 ? `${number(rows.length)} shown` : null)));
   };
+  let asked = 0;
   const load = async (cursor, kept) => {
+    // A question that was asked while a page was on its way makes its answer one of the past.
+    const question = ++asked;
     const answer = Object.assign(await page(cursor), { at: new Date() });
-    if (signal.aborted) return;
+    if (signal.aborted || question !== asked) return;
     pages = [...kept, answer];
     render();
   };
   const more = () => load(pages.at(-1).next_cursor, pages).catch((error) => failed(place, error));
   const again = () => load(null, []).catch((error) => failed(place, error));
   // Pages that were asked for stay as they are: a list that moves while it is read is of no use.
-  return { refresh: async () => pages.length > 1 ? undefined : load(null, []) };
+  return { refresh: async () => pages.length > 1 ? drawn || render() : load(null, []) };
 }
 
 function found(prefix) {
