@@ -65,7 +65,8 @@ impl Plan {
 
     /// Runs everything; true when all tests passed.
     pub(crate) fn run(&self) -> bool {
-        let (outcome, time) = timed(|| self.work());
+        let mut stages = Stages::default();
+        let (outcome, time) = timed(|| self.work(&mut stages));
         let (tally, verdict) = match outcome {
             Ok((tally, verdict)) => (tally, verdict),
             Err(complaint) => (Tally::default(), Err(complaint)),
@@ -76,6 +77,7 @@ impl Plan {
         for name in &tally.names {
             println!("test: failed: {name}");
         }
+        println!("test: {}", stages.0.join(", "));
         println!(
             "test: {} passed, {} failed ({:.0} s)",
             tally.passed,
@@ -85,19 +87,23 @@ impl Plan {
         verdict.is_ok()
     }
 
-    fn work(&self) -> Result<(Tally, Result<(), String>), String> {
-        ensure(PREREQUISITES)?;
-        ensure_environments(&target())?;
+    fn work(&self, stages: &mut Stages) -> Result<(Tally, Result<(), String>), String> {
+        stages.add("prerequisites", || {
+            ensure(PREREQUISITES)?;
+            ensure_environments(&target())
+        })?;
         let parts = self.parts()?;
         let kinds: &[&str] = if self.quick { &UNIT_TESTS } else { &[] };
-        run(cargo(&TESTS).args(kinds).arg("--no-run"))?;
-        let mut complaints = Vec::from_iter(self.instructions().err());
+        stages.add("build", || run(cargo(&TESTS).args(kinds).arg("--no-run")))?;
+        let instructions = stages.add("instructions", || self.instructions());
+        let mut complaints = Vec::from_iter(instructions.err());
         let mut tally = Tally::default();
         for part in parts {
-            complaints.extend(part.run(&self.filter, &mut tally).err());
+            let ran = stages.add(part.name, || part.run(&self.filter, &mut tally));
+            complaints.extend(ran.err());
         }
-        complaints.extend(self.clients().err());
-        complaints.extend(self.package().err());
+        complaints.extend(stages.add("clients", || self.clients()).err());
+        complaints.extend(stages.add("package", || self.package()).err());
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
@@ -111,20 +117,21 @@ impl Plan {
     /// Most tests wait for a process, a server or a disk, so there are more of them at a time than cores. Those that
     /// need the machine come last, one after the other.
     fn parts(&self) -> Result<Vec<Part>, String> {
-        let part = |targets: &[&str], threads| Part {
+        let part = |name, targets: &[&str], threads| Part {
+            name,
             targets: targets.iter().map(ToString::to_string).collect(),
             threads,
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut together = part(&UNIT_TESTS, 2 * cores);
+        let mut together = part("tests", &UNIT_TESTS, 2 * cores);
         if self.quick {
             return Ok(vec![together]);
         }
         for program in test_programs()? {
             together.targets.extend(["--test".to_owned(), program]);
         }
-        let alone = part(&["--test", ALONE], 1);
-        Ok(vec![together, part(&["--doc"], cores), alone])
+        let alone = part(ALONE, &["--test", ALONE], 1);
+        Ok(vec![together, part("examples", &["--doc"], cores), alone])
     }
 
     /// The clients in other languages, with their own tests and linters, when all tests run.
@@ -161,6 +168,7 @@ impl Plan {
 
 /// Targets that are tested by one call of cargo.
 struct Part {
+    name: &'static str,
     targets: Vec<String>,
     /// Tests of a program that run at a time.
     threads: usize,
@@ -262,6 +270,18 @@ fn drain(lines: &Receiver<String>, tally: &mut Tally, patience: Duration) -> boo
             Ok(line) => tally.show(&line),
             Err(error) => return error == RecvTimeoutError::Timeout,
         }
+    }
+}
+
+/// How long each stage took.
+#[derive(Debug, Default)]
+struct Stages(Vec<String>);
+
+impl Stages {
+    fn add<T>(&mut self, name: &str, stage: impl FnOnce() -> T) -> T {
+        let (result, time) = timed(stage);
+        self.0.push(format!("{name} {:.0} s", time.as_secs_f32()));
+        result
     }
 }
 

@@ -17,7 +17,9 @@ use crate::keeper::{Core, Keeper};
 use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::retry::repeat_until;
-use crate::service::{LockService, Operation, Released, Renewal, Resized, Revocation, Status};
+use crate::service::{
+    LockService, Operation, Released, Renewal, Resized, Revocation, Sequencer, Status,
+};
 use crate::watch::Watch;
 
 /// Requests locks from one authority. Cloning is cheap, and all clones are the same client.
@@ -296,6 +298,15 @@ impl Client {
     /// Faults only.
     pub async fn renew(&self, grant: &GrantRef, ttl: Option<Ttl>) -> Result<Renewal, Error> {
         self.repeat(|| self.service().renew(grant.clone(), ttl))
+            .await
+    }
+
+    /// Signs what a holder without a guard in this process holds; see [`Lease::sequencer`](crate::Lease::sequencer).
+    ///
+    /// # Errors
+    /// Faults only.
+    pub async fn sequencer(&self, grant: &GrantRef) -> Result<Sequencer, Error> {
+        self.repeat(|| self.service().sequencer(grant.clone()))
             .await
     }
 

@@ -15,7 +15,7 @@ use crate::hold::Hold;
 use crate::keeper::{Core, Keeper};
 use crate::retry::{Cleanup, Task, repeat_until};
 use crate::schedule::{Kept, KeptLease};
-use crate::service::Released;
+use crate::service::{Released, Sequencer};
 
 /// A lock that is held, and renewed in the background, until this guard is released or dropped, or
 /// the lease is lost.
@@ -217,6 +217,19 @@ impl Lease {
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.kept.hold.signal().child_token()
+    }
+
+    /// Asks the authority to sign what this guard holds: a sequencer, for a fence that believes no bare number. It is for
+    /// this lock alone; a set has one for each of its locks. Send it only to the resource: who has it can present it until a
+    /// higher token comes.
+    ///
+    /// # Errors
+    /// Faults only; [`Fault::Unsupported`](crate::Fault::Unsupported) from an authority that signs nothing.
+    pub async fn sequencer(&self) -> Result<Sequencer, Error> {
+        let core = self.core();
+        let until = core.clock.now().after(core.patience);
+        let asked = repeat_until(core, until, || core.service.sequencer(self.grant().clone()));
+        asked.await.map_err(Error::from)
     }
 
     /// Gives the lock up and reports what the authority said. From the call on, whatever the answer,

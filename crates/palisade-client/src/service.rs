@@ -56,6 +56,12 @@ pub trait LockService: Send + Sync + 'static {
         unsupported("change what a holder says about itself")
     }
 
+    /// Signs what the holder of a grant holds: a sequencer, for fences that believe no bare number.
+    fn sequencer(&self, grant: GrantRef) -> Operation<'_, Sequencer> {
+        let _ = grant;
+        unsupported("sign fencing tokens")
+    }
+
     /// Releases a grant.
     fn release(&self, grant: GrantRef) -> Operation<'_, Released>;
 
@@ -180,6 +186,23 @@ pub enum Proclamation {
         /// The number of this event: of two announcements the one with the higher (token, revision) is the later one.
         revision: u64,
     },
+    /// The grant has ended.
+    Ended(Ending),
+    /// The authority knows no such grant.
+    NotHeld,
+    /// The lock is held with another token.
+    Stale {
+        /// That token.
+        highest: Token,
+    },
+}
+
+/// The outcomes of a request for a sequencer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sequencer {
+    /// A compact JWS with authority, lock, mode, token, slots and principal. Who has it can present it until a higher token
+    /// comes.
+    Signed(Box<str>),
     /// The grant has ended.
     Ended(Ending),
     /// The authority knows no such grant.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! There is no timer and no task for each operation: a frame leaves as soon as the connection can take it,
-//! and carries everything queued by then. Watching uses gRPC.
+//! and carries everything queued by then. Watching and the rare request for a sequencer use gRPC.
 //!
 //! `unix:///run/palisade.sock` is a server on this machine, at its Unix socket. The server knows the uid of the client; a
 //! token counts before it. Such an address has no TLS.
@@ -30,6 +30,7 @@ mod connection;
 mod link;
 mod nodes;
 mod table;
+mod unary;
 mod watch;
 mod wire;
 
@@ -45,7 +46,7 @@ use crate::client::BearerToken;
 use crate::fault::Fault;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Proclamation, Released,
-    Renewal, Resized, Revocation, Status,
+    Renewal, Resized, Revocation, Sequencer, Status,
 };
 use address::Address;
 use link::Link;
@@ -144,6 +145,15 @@ impl LockService for Palisade {
             value: value.to_owned(),
         });
         Box::pin(async move { wire::proclaimed(self.call(wish).await?) })
+    }
+
+    fn sequencer(&self, grant: GrantRef) -> Operation<'_, Sequencer> {
+        let request = pb::SequencerRequest {
+            lock: grant.lock.to_string(),
+            lock_token: wire::bytes(grant.key.as_bytes()),
+            fencing_token: grant.token.map_or(0, Token::get),
+        };
+        Box::pin(unary::sequencer(&self.nodes, &self.authority, request))
     }
 
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {

@@ -41,8 +41,8 @@ pub(super) struct Nodes {
     known: Mutex<Known>,
     /// Whether a node ever named another one: there is a cluster behind a single address.
     cluster: AtomicBool,
-    /// How often a watch moved to the next node.
-    watch_moves: AtomicUsize,
+    /// How often watches and single calls moved to the next node.
+    call_moves: AtomicUsize,
 }
 
 /// What the searches have learned.
@@ -129,7 +129,7 @@ impl Nodes {
             token: token.cloned(),
             known: Mutex::default(),
             cluster: AtomicBool::new(false),
-            watch_moves: AtomicUsize::new(0),
+            call_moves: AtomicUsize::new(0),
         })
     }
 
@@ -297,14 +297,14 @@ impl Nodes {
         Connector::new(http, self.tls.as_ref().map(palisade_tls::Client::http2))
     }
 
-    /// The node for the next watch: every node serves one. It stays the same until it fails.
-    pub(super) fn for_a_watch(&self) -> &Address {
-        &self.given[self.watch_moves.load(Ordering::Relaxed) % self.given.len()]
+    /// The node for watches and single calls: every node serves them. It stays the same until it fails.
+    pub(super) fn for_calls(&self) -> &Address {
+        &self.given[self.call_moves.load(Ordering::Relaxed) % self.given.len()]
     }
 
-    /// The node of the last watch was of no use.
-    pub(super) fn move_watches(&self) {
-        self.watch_moves.fetch_add(1, Ordering::Relaxed);
+    /// That node was of no use.
+    pub(super) fn move_calls(&self) {
+        self.call_moves.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How long a node may take to accept a connection.

@@ -14,7 +14,7 @@ use pb::reply::Outcome;
 use crate::fault::Fault;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Notice, Page, Proclamation, Released, Renewal, Resized,
-    Revocation, Status, Under, WatchEvent,
+    Revocation, Sequencer, Status, Under, WatchEvent,
 };
 
 pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
@@ -163,6 +163,17 @@ pub(super) fn proclaimed(outcome: Outcome) -> Result<Proclamation, Fault> {
             NotLive::Ended(how) => Proclamation::Ended(how),
             NotLive::NotHeld => Proclamation::NotHeld,
             NotLive::Stale(highest) => Proclamation::Stale { highest },
+        },
+    })
+}
+
+pub(super) fn sequencer(outcome: Outcome) -> Result<Sequencer, Fault> {
+    Ok(match outcome {
+        Outcome::Sequencer(signed) => Sequencer::Signed(signed.sequencer.into()),
+        other => match not_live(other)? {
+            NotLive::Ended(how) => Sequencer::Ended(how),
+            NotLive::NotHeld => Sequencer::NotHeld,
+            NotLive::Stale(highest) => Sequencer::Stale { highest },
         },
     })
 }

@@ -25,6 +25,7 @@ use super::forward;
 use super::gate;
 use super::grpc_stream;
 use super::listings;
+use super::sequencer;
 use super::serve::ServeError;
 use super::session::{CountingCodec, ReplyStream};
 use super::watch::{self, Batch, Batches, Notice};
@@ -120,11 +121,15 @@ impl Service {
         });
         let permitted = permitted.map_err(|refusal| status(&refusal))?;
         let answer = self.app.ask(permitted).await;
-        let reply = messages::reply(0, answer, self.app.handle.identity());
-        match failed(&reply) {
-            Some(refusal) => Err(status(&refusal)),
-            None => Ok(Response::new(reply)),
-        }
+        said(messages::reply(0, answer, self.app.handle.identity()))
+    }
+}
+
+/// A reply, or the failure of the call.
+fn said(reply: v1::Reply) -> Replied {
+    match failed(&reply) {
+        Some(refusal) => Err(status(&refusal)),
+        None => Ok(Response::new(reply)),
     }
 }
 
@@ -214,6 +219,21 @@ impl Locks for Service {
 
     async fn proclaim(&self, call: tonic::Request<v1::ProclaimRequest>) -> Replied {
         self.ask(&call, messages::proclaim(call.get_ref())).await
+    }
+
+    async fn sequencer(&self, call: tonic::Request<v1::SequencerRequest>) -> Replied {
+        let asked = || {
+            let lock = convert::lock_name("lock", &call.get_ref().lock)?;
+            let renew = messages::sequencer(call.get_ref())?;
+            Ok((gate::who(call.extensions())?, lock, renew))
+        };
+        let (who, lock, renew) = asked().map_err(|refusal| status(&refusal))?;
+        said(
+            match sequencer::issue(&self.app, &who, &lock, renew).await {
+                Ok((token, signed)) => messages::sequenced(token, signed),
+                Err(refusal) => messages::refused(0, &refusal),
+            },
+        )
     }
 
     async fn resize(&self, call: tonic::Request<v1::ResizeRequest>) -> Replied {

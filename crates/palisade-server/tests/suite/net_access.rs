@@ -288,7 +288,7 @@ pub(crate) fn code_of(outcome: Option<Outcome>) -> String {
     }
 }
 
-fn code_of_status(status: &Status) -> String {
+pub(crate) fn code_of_status(status: &Status) -> String {
     let code = status.metadata().get("palisade-code");
     code.map_or(format!("{status:?}"), |code| {
         code.to_str().unwrap().to_owned()

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use palisade_core::AuthorityId;
 use palisade_fence::sequencer::{BadSequencer, Keys, Mode, Sequencer};
+use palisade_proto::v1::{SequencerRequest, reply::Outcome};
 use palisade_server::net::{KeyFileError, SequencerKeys, ServeError, Settings};
 use palisade_server::pipeline::Identity;
 use serde_json::json;
 
-use crate::net_access::{closed_with, rules, token};
-use crate::net_support::{Response, Server, Wish};
+use crate::net_access::{call, closed_with, code_of, code_of_status, rules, token};
+use crate::net_support::{Response, Server, Wish, grpc};
 
 fn settings(keys: &Path) -> Settings {
     Settings {
@@ -136,6 +137,51 @@ async fn the_principal_is_signed_and_another_one_gets_nothing_for_its_key() {
     }
     let nobody = server.post(path, &body).await;
     assert_eq!(nobody.code(), "unauthenticated");
+}
+
+#[tokio::test]
+async fn grpc_signs_the_same_for_the_same_callers() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = closed_with(&rules(), settings(&dir.path().join("sequencer.keys"))).await;
+    let server = &closed.server;
+    let keys = keys(server).await;
+    let wish = json!({"client_id": "a", "lease_duration_ms": 10_000}).to_string();
+    let headers = format!("Authorization: Bearer {}\r\n", token("hold"));
+    let granted = server.send("POST", "/v1/locks/x%2Fa/acquire", &headers, &wish);
+    let granted = granted.await.json();
+    let key = u128::from_str_radix(granted["lock_token"].as_str().unwrap(), 16).unwrap();
+    let message = |lock: &str, key: u128| SequencerRequest {
+        lock: lock.to_owned(),
+        lock_token: key.to_be_bytes().to_vec(),
+        fencing_token: 0,
+    };
+    let mut client = grpc::client(server).await;
+    let signed = client.sequencer(call(message("x/a", key), Some(&token("hold"))));
+    match signed.await.unwrap().into_inner().outcome {
+        Some(Outcome::Sequencer(signed)) => {
+            let sequencer = keys.verify(&signed.sequencer).unwrap();
+            assert_eq!(sequencer.lock().as_str(), "x/a");
+            assert_eq!(sequencer.principal(), Some("hold"));
+            assert_eq!(sequencer.token().get(), signed.fencing_token);
+            assert_eq!(granted["fencing_token"], signed.fencing_token);
+        }
+        other => panic!("{other:?}"),
+    }
+    for (by, lock, key, code) in [
+        (Some("both"), "x/a", key, "forbidden"),
+        (Some("elsewhere"), "x/a", key, "forbidden"),
+        (None, "x/a", key, "unauthenticated"),
+        (Some("hold"), "x/a", key + 1, "not_held"),
+        (Some("hold"), "", key, "invalid"),
+    ] {
+        let by = by.map(token);
+        let refused = client.sequencer(call(message(lock, key), by.as_deref()));
+        let refused = match refused.await {
+            Ok(reply) => code_of(reply.into_inner().outcome),
+            Err(status) => code_of_status(&status),
+        };
+        assert_eq!(refused, code, "{by:?} {lock:?}");
+    }
 }
 
 #[tokio::test]

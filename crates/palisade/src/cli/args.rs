@@ -140,6 +140,9 @@ pub(crate) struct RunArgs {
     /// The exit status when the lock was not acquired in time: 0 – 255.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = super::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
+    /// Pass the token as the authority signs it, too, as PALISADE_SEQUENCER: for fences that believe no bare number.
+    #[arg(long)]
+    pub(crate) sequencer: bool,
     /// Print nothing while waiting, when renewals fail, or when the lock was not acquired in time.
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -231,6 +234,14 @@ pub(crate) struct RenewArgs {
     /// A new time to live for the lease [default: unchanged].
     #[arg(long, value_name = "DURATION", value_parser = value::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Ttl>,
+}
+
+/// `palisade sequencer`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::SEQUENCER_AFTER)]
+pub(crate) struct SignArgs {
+    #[command(flatten)]
+    pub(crate) grant: Grant,
 }
 
 /// `palisade release`.

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::{
-    Client, Ending, Error, Lease, LockMode, LockRequest, Options, Released, Renewal, Slots,
-    without_secrets,
+    Client, Ending, Error, Lease, LockMode, LockRequest, Options, Released, Renewal, Sequencer,
+    Slots, without_secrets,
 };
 use palisade_core::{GrantRef, LockName};
 use palisade_proto::Code;
 use serde_json::json;
 
-use super::args::{AcquireArgs, Grant, LockArgs, ReleaseArgs, RenewArgs};
+use super::args::{AcquireArgs, Grant, LockArgs, ReleaseArgs, RenewArgs, SignArgs};
 use super::failure::{Failure, LOST};
 use super::output::{Out, facts, millis, shell_word, wall};
 use super::secret;
@@ -238,6 +238,31 @@ impl Grant {
             key,
             token: self.token,
         })
+    }
+}
+
+pub(super) async fn sequencer(args: &SignArgs, out: Out) -> Result<(), Failure> {
+    let grant = args.grant.named()?;
+    let url = &args.grant.connection.authority;
+    let client = args.grant.connection.open(Options::default()).await?;
+    let answer = client.sequencer(&grant).await;
+    let text = signed(
+        &grant.lock,
+        answer.map_err(|error| Failure::of(&error, url))?,
+    )?;
+    if out.json {
+        return out.value(&json!({"resource_id": grant.lock.as_str(), "sequencer": text}));
+    }
+    out.text(&text)
+}
+
+/// The sequencer in the authority's answer.
+pub(crate) fn signed(lock: &LockName, answer: Sequencer) -> Result<Box<str>, Failure> {
+    match answer {
+        Sequencer::Signed(text) => Ok(text),
+        Sequencer::Ended(how) => Err(over(lock.as_str(), how)),
+        Sequencer::NotHeld => Err(not_held(lock.as_str())),
+        Sequencer::Stale { highest } => Err(stale(lock.as_str(), highest)),
     }
 }
 

@@ -54,6 +54,8 @@ The command's environment:
   PALISADE_FENCING_TOKEN  the number for the resource
   PALISADE_LOCKS          with several locks: their names, one on each line
   PALISADE_SLOTS          with --permits: the slots, such as 1,4; the fence of each is LOCK~SLOT
+  PALISADE_SEQUENCER      with --sequencer: the number as the authority signs it; with several locks one
+                          on each line, in the order of PALISADE_LOCKS
   PALISADE_AUTHORITY      the lock server's URL, without a password
   PALISADE_AUTHORITY_ID   which authority that is; fences are bound to it
   PALISADE_DEADLINE_MS    the local deadline when the command started, in milliseconds on
@@ -105,6 +107,21 @@ Examples:
   palisade renew                            # lock and secret from `acquire --export`
   palisade renew orders --lock-token-file secret
   pass show orders | palisade renew orders --lock-token-file -";
+
+pub(super) const SEQUENCER: &str = "\
+Prints the fencing token of a grant as the authority signs it: a sequencer, for a store or gateway that runs with \
+--require-signed and believes no bare number. It renews the lease, as every proof of holding it does.
+
+Send it only to the resource: who has it can present it there until a higher token comes.";
+
+pub(super) const SEQUENCER_AFTER: &str = "\
+The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from the command line.
+
+Exit status: 0 signed, 123 the lock was lost, 125 palisade failed, 2 wrong command line
+
+Examples:
+  curl -H \"X-Fencing-Sequencer: $(palisade sequencer)\" …   # lock and secret from `acquire --export`
+  palisade run orders --sequencer -- sh -c 'curl -H \"X-Fencing-Sequencer: $PALISADE_SEQUENCER\" …'";
 
 pub(super) const ELECT: &str = "\
 Campaigns in the election NAME and runs CMD while it leads.

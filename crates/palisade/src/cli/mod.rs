@@ -42,7 +42,7 @@ use settings::Refused;
 
 pub(crate) use args::{LockArgs, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
-pub(crate) use grant::{lock_list, slot_list};
+pub(crate) use grant::{lock_list, signed, slot_list};
 pub(crate) use output::{Out, millis, wall};
 pub(crate) use settings::compare_settings;
 
@@ -89,6 +89,9 @@ enum Command {
     Acquire(Box<args::AcquireArgs>),
     /// Renew a lease for its full time
     Renew(args::RenewArgs),
+    /// Print the fencing token as the authority signs it
+    #[command(long_about = help::SEQUENCER)]
+    Sequencer(args::SignArgs),
     /// Release a lock
     Release(args::ReleaseArgs),
     /// List the locks that are held
@@ -170,6 +173,7 @@ impl Command {
             Command::Serve(args) => operator::serve(&args, out),
             Command::Acquire(args) => wait_for(grant::acquire(&args, out)),
             Command::Renew(args) => wait_for(grant::renew(&args, out)),
+            Command::Sequencer(args) => wait_for(grant::sequencer(&args, out)),
             Command::Release(args) => wait_for(grant::release(&args, out)),
             Command::Ls(args) => wait_for(inspect::ls(&args, out)),
             Command::Show(args) => wait_for(inspect::show(&args, out)),

@@ -16,7 +16,7 @@ use palisade_proto::Code;
 use super::SHUTDOWN_WAIT;
 use super::deadline::Hold;
 use super::patience;
-use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs, lock_list, slot_list};
+use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs, lock_list, signed, slot_list};
 
 /// A lock that is held and renewed in the background until it is lost.
 pub(super) enum Guard {
@@ -70,6 +70,19 @@ impl Guard {
             variables.extend(slot_list(lease.slots()).map(|slots| ("PALISADE_SLOTS", slots)));
         }
         variables
+    }
+
+    /// The tokens of all locks as the authority signs them, one on each line.
+    pub(super) async fn sequencers(&self, url: &str) -> Result<String, Failure> {
+        let mut lines = Vec::new();
+        if let Guard::Fenced(lease, others) = self {
+            for lease in all(lease, others) {
+                let answer = lease.sequencer().await;
+                let answer = answer.map_err(|error| Failure::of(&error, url))?;
+                lines.push(signed(lease.lock(), answer)?);
+            }
+        }
+        Ok(lines.join("\n"))
     }
 
     /// Until when the job may run; an error if the lock is lost.
@@ -246,6 +259,10 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
     if lock_args.permits.is_some() {
         let why = "redlock:// cannot grant permits of a semaphore";
         return Err(Failure::usage(why).hint("omit --permits, or use a Palisade server"));
+    }
+    if args.sequencer {
+        let why = "redlock:// has no fencing tokens that could be signed";
+        return Err(Failure::usage(why).hint("omit --sequencer, or use a Palisade server"));
     }
     if lock_args.lock_delay.is_some() || lock_args.at_least_for.is_some() {
         let why = "redlock:// cannot keep a lock closed after a grant";

@@ -104,7 +104,23 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     let authority = palisade_client::without_password(&args.lock_args.connection.authority);
-    let environment = guard.environment(&authority);
+    let mut environment = guard.environment(&authority);
+    if args.sequencer {
+        let signed = tokio::select! {
+            signed = guard.sequencers(&authority) => signed,
+            signal = signals.next() => {
+                guard.free().await;
+                return Ok(ended_by(signal));
+            }
+        };
+        match signed {
+            Ok(signed) => environment.push(("PALISADE_SEQUENCER", signed)),
+            Err(failure) => {
+                guard.free().await;
+                return Err(failure);
+            }
+        }
+    }
     let end = match job(args, grace, &guard, &environment, &mut signals, out).await {
         Ok(end) => end,
         Err(failure) => {

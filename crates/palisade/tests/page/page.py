@@ -438,7 +438,7 @@ def keeps_what_was_asked_for(palisade, folder):
             page = Page(chromium, server, plant).open()
             until("the first page", lambda: len(page.rows("All locks")) == 100)
             held = []
-            page.tab.route(re.compile(r"/v1/locks\?(?!.*cursor=)"), held.append)
+            page.tab.route(re.compile(r"/v1/locks\?(?!.*cursor=)"), lambda route: held.append(route))
             until("it is read again", lambda: page.tab.wait_for_timeout(50) or held)
             page.tab.get_by_role("button", name="Show more").click()
             until("both pages", lambda: len(page.rows("All locks")) == 150)
@@ -453,9 +453,10 @@ def keeps_what_was_asked_for(palisade, folder):
         for plant, stays in ((None, True), (("|| (pressed && place.contains(pressed))", ""), False)):
             page = Page(chromium, server, plant).open()
             until("the first page", lambda: len(page.rows("All locks")) == 100)
-            button = page.tab.get_by_role("button", name="Show more").element_handle()
+            button = page.tab.get_by_role("button", name="Show more")
             button.hover()
             page.tab.mouse.down()
+            button = button.element_handle()
             for _ in range(2):
                 with page.tab.expect_request("**/v1/ranking"):
                     pass

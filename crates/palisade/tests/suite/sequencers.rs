@@ -195,6 +195,60 @@ fn a_gateway_admits_the_signed_token_and_rejects_it_when_a_newer_holder_came() {
 }
 
 #[test]
+fn a_job_and_a_shell_get_their_tokens_signed() {
+    let server = Server::start();
+    let keys = keys(&server);
+    let store = fence(&["store"], &server.file("store"), &keys);
+    let claim = |resource: &str, sequencer: &str| {
+        let body = json!({"resource_id": resource, "sequencer": sequencer}).to_string();
+        ask(&store.address, "POST", "/v1/storage/claim", "", &body)
+    };
+    let script = r#"printf %s "$PALISADE_SEQUENCER""#;
+    let job = [
+        "run",
+        "stock",
+        "orders",
+        "--sequencer",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let output = server.output(&job);
+    assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    let lines: Vec<&str> = printed.lines().collect();
+    let [stock, orders] = lines[..] else {
+        panic!("{printed:?}");
+    };
+    assert_eq!(code(claim("orders", stock)), (409, "wrong_lock".into()));
+    value(claim("orders", orders));
+    value(claim("stock", stock));
+    // Nobody who did not ask gets one.
+    let bare = server.output(&["run", "orders", "--", "sh", "-c", script]);
+    assert_eq!((status(&bare), &*text(&bare.stdout)), (0, ""));
+
+    let held = server.output(&["acquire", "orders", "--json"]);
+    let held: Value = serde_json::from_slice(&held.stdout).unwrap();
+    let secret = held["lock_token"].as_str().unwrap().to_owned();
+    let sign = |secret: &str| {
+        let mut command = server.palisade(&["sequencer", "orders"]);
+        command.env("PALISADE_LOCK_TOKEN", secret).output().unwrap()
+    };
+    let signed = sign(&secret);
+    assert_eq!(status(&signed), 0, "{}", text(&signed.stderr));
+    let claimed = value(claim("orders", text(&signed.stdout).trim_end()));
+    assert_eq!(claimed["highest"], held["fencing_token"]);
+    let refused = sign(&"00".repeat(16));
+    assert_eq!((status(&refused), &*text(&refused.stdout)), (123, ""));
+    assert!(
+        text(&refused.stderr).contains("palisade show orders"),
+        "{}",
+        text(&refused.stderr)
+    );
+}
+
+#[test]
 fn keys_that_cannot_be_used_stop_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let bad = dir.path().join("bad.json");
@@ -363,4 +417,11 @@ fn a_cluster_without_a_key_signs_nothing_and_says_how() {
     );
     assert_eq!(code(refused.clone()), (409, "refused".into()));
     assert!(refused.1.contains("--cluster-key-file"), "{}", refused.1);
+    let job = ["run", "orders", "--sequencer", "--", "true"];
+    let refused = cluster.output(&job);
+    assert_eq!(status(&refused), 125);
+    let said = text(&refused.stderr);
+    assert!(said.contains("--cluster-key-file"), "{said}");
+    let shown = cluster.json(&["show", "orders"]);
+    assert_eq!(shown["holder"], Value::Null, "the lock is released");
 }

@@ -55,6 +55,14 @@ pub(in crate::net) fn renew(message: &v1::RenewRequest) -> Result<Request, Refus
     })
 }
 
+/// Who asks for a sequencer shows the lease's key, as with a renewal.
+pub(in crate::net) fn sequencer(message: &v1::SequencerRequest) -> Result<Request, Refusal> {
+    Ok(Request::Renew {
+        grant: grant(&message.lock, &message.lock_token, message.fencing_token)?,
+        ttl: None,
+    })
+}
+
 pub(in crate::net) fn proclaim(message: &v1::ProclaimRequest) -> Result<Request, Refusal> {
     Ok(Request::Proclaim {
         grant: grant(&message.lock, &message.lock_token, message.fencing_token)?,
@@ -216,6 +224,17 @@ pub(in crate::net) fn reply(id: u64, answer: Answer, identity: &Identity) -> v1:
     v1::Reply {
         id,
         outcome: Some(outcome),
+    }
+}
+
+/// The reply with a sequencer.
+pub(in crate::net) fn sequenced(token: Token, sequencer: String) -> v1::Reply {
+    v1::Reply {
+        id: 0,
+        outcome: Some(Say::Sequencer(v1::Sequencer {
+            fencing_token: token.get(),
+            sequencer,
+        })),
     }
 }
 

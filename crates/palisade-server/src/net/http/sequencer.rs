@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use palisade_core::Outcome;
-use palisade_proto::Code;
 use palisade_proto::json::{ErrorReply, RenewBody, SequencerBody, SequencerReply};
 use serde_json::Value;
 
@@ -12,10 +10,9 @@ use super::input::{Input, Lock};
 use super::openapi::Refusals;
 use super::reply::{Json, Reply};
 use crate::net::app::App;
-use crate::net::convert::{Refusal, json, refusal};
+use crate::net::convert::json;
 use crate::net::gate::Who;
-use crate::net::sequencer::{Held, Signer};
-use crate::pipeline::Answer;
+use crate::net::sequencer;
 
 /// Get a sequencer
 ///
@@ -54,24 +51,12 @@ pub(super) async fn sign(
         fencing_token: body.fencing_token,
         lease_duration_ms: None,
     };
-    let renew = app.gate.permit(&who, json::renew(lock.clone(), &renew)?)?;
-    let signer = signer(&app)?;
-    let principal = renew.principal().map(str::to_owned);
-    let renewed = match app.ask(renew).await {
-        Answer::Outcome(Outcome::Renewed(renewed)) => renewed,
-        other => return Err(refusal(other).into()),
-    };
-    let look = app.gate.look_as_holder(&who, lock.clone(), &renewed);
-    let held = match app.ask(look).await {
-        Answer::Lock(view) => Held::find(&view, renewed.token),
-        other => return Err(refusal(other).into()),
-    };
-    let ended = || Refusal::new(Code::NotHeld, "the grant ended in this moment");
-    let held = held.ok_or_else(ended)?;
+    let renew = json::renew(lock.clone(), &renew)?;
+    let (token, sequencer) = sequencer::issue(&app, &who, &lock, renew).await?;
     Ok(Json(SequencerReply {
         resource_id: lock.as_str().to_owned(),
-        fencing_token: renewed.token.get(),
-        sequencer: signer.sign(&lock, renewed.token, &held, principal.as_deref()),
+        fencing_token: token.get(),
+        sequencer,
     }))
 }
 
@@ -89,12 +74,5 @@ pub(super) async fn sign(
     )
 )]
 pub(super) async fn keys(State(app): State<Arc<App>>) -> Reply<Value> {
-    Ok(Json(signer(&app)?.published()))
-}
-
-fn signer(app: &App) -> Result<&Signer, Refusal> {
-    app.signer.as_ref().ok_or_else(|| {
-        let why = "this server signs no sequencers, because it has no keys: a node of a cluster makes them of the cluster's key; start all nodes with --cluster-key-file";
-        Refusal::new(Code::Refused, why)
-    })
+    Ok(Json(sequencer::signer(&app)?.published()))
 }

@@ -1,0 +1,81 @@
+//! gRPC calls, on a connection of their own: what is asked too seldom to be part of the sessions.
+
+use std::time::Duration;
+
+use palisade_core::AuthorityId;
+use palisade_proto::v1 as pb;
+use palisade_proto::v1::locks_client::LocksClient;
+use tokio::time::timeout;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
+
+use super::address::Address;
+use super::nodes::{Nodes, same_authority};
+use super::wire;
+use crate::fault::Fault;
+use crate::service::Sequencer;
+
+/// Asks for a sequencer. Every node passes the question on to the leader; one that fails makes room for the next.
+pub(super) async fn sequencer(
+    nodes: &Nodes,
+    authority: &AuthorityId,
+    request: pb::SequencerRequest,
+) -> Result<Sequencer, Fault> {
+    let address = nodes.for_calls();
+    let asked = async {
+        let mut locks = open(address, nodes, authority).await?;
+        let reply = answered(locks.sequencer(with_token(nodes, request)?)).await?;
+        wire::sequencer(reply.outcome.ok_or_else(wire::empty)?)
+    };
+    let asked = asked.await;
+    asked.map_err(|fault| {
+        nodes.move_calls();
+        fault.at(address)
+    })
+}
+
+/// Connects to a node of the expected authority.
+pub(super) async fn open(
+    address: &Address,
+    nodes: &Nodes,
+    authority: &AuthorityId,
+) -> Result<LocksClient<Channel>, Fault> {
+    let endpoint = address.endpoint().clone();
+    let endpoint = endpoint.connect_timeout(nodes.connect_timeout());
+    let channel = endpoint
+        .connect_with_connector(nodes.connector(address))
+        .await;
+    let channel = channel.map_err(|error| Fault::unreachable(wire::causes(&error)))?;
+    let mut locks = LocksClient::new(channel);
+    // What two authorities say must not be mixed. A node that follows asks the leader, so one that is cut off from its
+    // cluster is found out here.
+    let status = answered(locks.status(with_token(nodes, pb::StatusRequest {})?)).await?;
+    let found = wire::status(status.outcome.ok_or_else(wire::empty)?)?.authority;
+    same_authority(address, &found, Some(authority))?;
+    Ok(locks)
+}
+
+/// A call that shows who this client is.
+pub(super) fn with_token<T>(nodes: &Nodes, message: T) -> Result<tonic::Request<T>, Fault> {
+    let mut call = tonic::Request::new(message);
+    if let Some(token) = nodes.token() {
+        let mut value: MetadataValue<_> = format!("Bearer {}", token.expose())
+            .parse()
+            .map_err(|_| Fault::invalid("the token does not fit a header"))?;
+        value.set_sensitive(true);
+        call.metadata_mut().insert("authorization", value);
+    }
+    Ok(call)
+}
+
+/// The reply to a call of which nothing changes if it is repeated.
+async fn answered(
+    call: impl Future<Output = Result<tonic::Response<pb::Reply>, tonic::Status>>,
+) -> Result<pb::Reply, Fault> {
+    let reply = timeout(PATIENCE, call).await;
+    let reply = reply.map_err(|_| Fault::unavailable(format!("no answer in {PATIENCE:?}")))?;
+    Ok(reply.map_err(|status| wire::fault(&status))?.into_inner())
+}
+
+/// How long a node may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
