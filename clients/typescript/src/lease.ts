@@ -5,7 +5,7 @@ import { earliest, latest, sleepUntil } from "./clock.js";
 import { Invalid, LeaseLost, PalisadeError } from "./errors.js";
 import type { Pass } from "./fence/holder.js";
 import { Hold, RELEASED } from "./hold.js";
-import { readRenewal, Reply, type Granted } from "./reply.js";
+import { asText, readRenewal, Reply, unreadable, type Granted } from "./reply.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
 import type { Send, Transport } from "./transport.js";
 import { DAY, lockPath, type Wish } from "./wish.js";
@@ -221,6 +221,37 @@ export class Lease implements AsyncDisposable {
       this.#giveBack();
       throw error;
     }
+  }
+
+  /**
+   * The token as the authority signs it, for resources that check it with `palisade/fence/sequencer` or with `--keys`.
+   * `name`: which of several locks. It is a secret until the next grant: send it with TLS only, and keep it out of logs.
+   *
+   * It asks the server for the client's patience. Throws `LeaseLost` if the lease is over, and `Unavailable` or
+   * `UnknownOutcome` if nobody answers.
+   */
+  async sequencer(name: string = this.lock): Promise<string> {
+    if (name === "") {
+      throw new Invalid(`the lock is to be named: one of ${this.#quoted()}`);
+    }
+    this.part(name);
+    const until = latest() + this.#keeper.patienceMs;
+    const answer = await repeat(this.#keeper.transport, this.#send(name, "/sequencer"), until);
+    if (answer.over) {
+      if (this.#held.has(name)) {
+        this.#lose(name, answer.code);
+      }
+      throw new LeaseLost(answer.code, name, this.token);
+    }
+    if (answer.status !== 200) {
+      throw answer.error();
+    }
+    // The answer has no new deadline, so the old one stays.
+    const sequencer = asText(answer.body["sequencer"]);
+    if (sequencer === undefined) {
+      throw unreadable("sequencer is missing");
+    }
+    return sequencer;
   }
 
   /** The end of `await using`. A release that is not acknowledged is no error: the lease expires. */

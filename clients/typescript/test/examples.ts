@@ -5,6 +5,7 @@ import type { Redis } from "ioredis";
 import { CLAIM, fencedFetch, numbered, throwIfRejected } from "../src/fence/http.js";
 import { Resource } from "../src/fence/ioredis.js";
 import { Store } from "../src/fence/s3.js";
+import { Keys } from "../src/fence/sequencer.js";
 import { Client, LockHeld, type Lease } from "../src/index.js";
 
 export async function report(work: (part: number, signal: AbortSignal) => Promise<void>): Promise<void> {
@@ -50,5 +51,17 @@ export async function pay(url: string, lease: Lease): Promise<void> {
 const api = fencedFetch(lease);
 await throwIfRejected(await api(url, { method: "POST", headers: CLAIM }));
 await throwIfRejected(await api(url, { method: "PUT", body: '{"paid": true}', headers: numbered(1) }));
+}
+}
+
+export async function presentSigned(server: string, lease: Lease): Promise<void> {
+  // prettier-ignore
+  {
+const text = await lease.sequencer(); // it goes to the resource, over TLS, and into no log
+
+// At the resource: get the keys over TLS, and again when they have changed.
+const jwks = await fetch(`${server}/.well-known/jwks.json`);
+const sequencer = new Keys(await jwks.text()).check(text, "invoices", { writes: true });
+console.log(sequencer.token, sequencer.principal); // the fence compares the token, as always
 }
 }

@@ -12,7 +12,7 @@ import { CreateBucketCommand, S3Client } from "@aws-sdk/client-s3";
 import { Redis } from "ioredis";
 import pg from "pg";
 
-import { addOrder, pay, report, takeApples } from "./examples.js";
+import { addOrder, pay, presentSigned, report, takeApples } from "./examples.js";
 import { binary, folder, palisade, postgres, redis, ROOT, s3, serve, served } from "./servers.js";
 
 const PACKAGE = join(ROOT, "clients/typescript");
@@ -64,7 +64,7 @@ test("from npm install to a fenced write, in a folder of its own", async (t) => 
   assert.deepEqual(rows, [{ token: "1", lock: "orders" }]);
 
   // It is typed: the compiler finds every entry point of the package, and the wrong argument.
-  const entries = ["", "/fence", "/fence/http", "/fence/ioredis", "/fence/pg", "/fence/s3"];
+  const entries = ["", "/fence", "/fence/http", "/fence/ioredis", "/fence/pg", "/fence/s3", "/fence/sequencer"];
   const check = entries
     .map((entry, number) => `import * as n${number} from "palisade${entry}"; void n${number};`)
     .join("\n");
@@ -96,7 +96,7 @@ test("from npm install to a fenced write, in a folder of its own", async (t) => 
 
 test("the other examples are those that run here", () => {
   const text = readFileSync(join(PACKAGE, "test/examples.ts"), "utf8");
-  assert.ok(examples.length >= 5);
+  assert.ok(examples.length >= 6);
   for (const example of examples.slice(1)) {
     assert.ok(text.includes(example), example);
   }
@@ -112,6 +112,7 @@ test("the other examples run", async (t) => {
     return Promise.resolve();
   });
   assert.deepEqual(parts, [1, 2, 3]);
+  await client.withLock("invoices", {}, (lease) => presentSigned(server.url, lease));
 
   const cache = new Redis(await redis(t));
   await client.withLock("stock", {}, (lease) => takeApples(cache, lease));

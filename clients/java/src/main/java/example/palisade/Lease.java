@@ -224,6 +224,44 @@ public final class Lease implements Presenter, AutoCloseable {
         }
     }
 
+    /** As {@link #sequencer(String)}, for a lease of one lock. */
+    public String sequencer() throws InterruptedException {
+        if (name() == null) {
+            throw PalisadeException.invalid("the lock is to be named: one of " + quoted());
+        }
+        return sequencer(name());
+    }
+
+    /**
+     * The token as the authority signs it, for resources that check it with {@link
+     * example.palisade.fence.SequencerKeys} or with {@code --keys}; of several locks the part that is named. It is a
+     * secret until the next grant: send it with TLS only, and keep it out of logs. It asks the server for the client's
+     * patience.
+     *
+     * @throws LeaseLostException if the lease is over
+     * @throws PalisadeException if nobody answers
+     */
+    public String sequencer(String name) throws InterruptedException {
+        part(name);
+        long until = Clock.earliest() + client.patience();
+        Reply reply = client.transport().repeat(request(name, "/sequencer"), until, Client::sleepUntil);
+        if (reply.over()) {
+            if (held.contains(name)) {
+                lose(name, reply.code());
+            }
+            throw new LeaseLostException(reply.code(), name, token());
+        }
+        if (reply.status() != 200) {
+            throw reply.error();
+        }
+        // The answer has no new deadline, so the old one stays.
+        if (reply.value().get("sequencer") instanceof String sequencer) {
+            return sequencer;
+        }
+        throw new PalisadeException(
+                PalisadeException.Kind.UNKNOWN_OUTCOME, "unknown_outcome", "a broken answer: no sequencer");
+    }
+
     /**
      * Gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
      * patience. If the thread is interrupted, the release goes on in the background.

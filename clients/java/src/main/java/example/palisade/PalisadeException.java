@@ -18,7 +18,7 @@ public class PalisadeException extends RuntimeException {
         UNKNOWN_OUTCOME,
         /** The call is wrong, and repeating it does not help. The message names the field and its range. */
         INVALID,
-        /** The fence refuses the operation, and nothing changed: a {@code RejectedException}. */
+        /** The fence refuses the operation, and nothing changed: a {@code RejectedException} or a {@code BadSequencerException}. */
         REJECTED,
         /** Only an operator can help. */
         OPERATOR,

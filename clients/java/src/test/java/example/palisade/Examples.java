@@ -1,6 +1,8 @@
 package example.palisade;
 
 import example.palisade.fence.PostgresFence;
+import example.palisade.fence.Sequencer;
+import example.palisade.fence.SequencerKeys;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.sql.Statement;
@@ -29,5 +31,14 @@ final class Examples {
         } catch (LockHeldException held) {
             return "busy: " + held.holder() + ", try again in " + held.retryAfter();
         }
+    }
+
+    static long signed(Lease lease, String jwks) throws InterruptedException {
+        String presented = lease.sequencer(); // it goes to the resource, over TLS, and into no log
+
+        // At the resource: get the text of /.well-known/jwks.json over TLS, and again when it has changed.
+        SequencerKeys keys = new SequencerKeys(jwks);
+        Sequencer sequencer = keys.check(presented, "invoices", true); // true: the request writes
+        return sequencer.token(); // the fence compares it, as always
     }
 }

@@ -26,6 +26,6 @@ public final class ReadmeTest {
             assertTrue("no example is:\n" + blocks.group(1), examples.contains(squeezed(blocks.group(1))));
             assertTrue("from the jar to a fenced write", found > 1 || blocks.group(1).lines().count() + 2 < 10);
         }
-        assertEquals(2, found);
+        assertEquals(3, found);
     }
 }

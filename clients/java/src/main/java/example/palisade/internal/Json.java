@@ -2,27 +2,44 @@ package example.palisade.internal;
 
 import java.math.BigDecimal;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Pattern;
 
 /** Internal. JSON as the protocol needs it: maps, lists, texts, {@code Long} or {@code BigDecimal}, booleans and null. */
 public final class Json {
     private static final int MAX_DEPTH = 64;
 
+    private static final Pattern WHOLE = Pattern.compile("0|[1-9][0-9]*");
+
     private final String text;
+    private final boolean strict;
     private int at;
 
-    private Json(String text) {
+    private Json(String text, boolean strict) {
         this.text = text;
+        this.strict = strict;
     }
 
     /** Throws {@code IllegalArgumentException} if it is not an object. */
     public static Map<String, Object> object(String text) {
-        Json json = new Json(text);
+        return object(new Json(text, false));
+    }
+
+    /**
+     * As {@link #object}, but no member may stand twice, because two readers could take different ones, and a {@code Long} is
+     * written in digits alone.
+     */
+    public static Map<String, Object> strictObject(String text) {
+        return object(new Json(text, true));
+    }
+
+    private static Map<String, Object> object(Json json) {
         Object value = json.value(0);
         json.blanks();
-        if (json.at != text.length()) {
+        if (json.at != json.text.length()) {
             throw json.unexpected();
         }
         Map<String, Object> found = asObject(value);
@@ -119,6 +136,9 @@ public final class Json {
             String name = string();
             blanks();
             take(':');
+            if (strict && found.containsKey(name)) {
+                throw new IllegalArgumentException("a member stands twice");
+            }
             found.put(name, value(depth + 1));
         }
         at++;
@@ -175,7 +195,7 @@ public final class Json {
                     throw unexpected();
                 }
                 at += 4;
-                return (char) Integer.parseInt(text.substring(at - 4, at), 16);
+                return (char) HexFormat.fromHexDigits(text, at - 4, at);
             default:
                 throw unexpected();
         }
@@ -186,7 +206,11 @@ public final class Json {
         while (at < text.length() && "+-.eE0123456789".indexOf(text.charAt(at)) >= 0) {
             at++;
         }
-        BigDecimal exact = new BigDecimal(text.substring(from, at));
+        String digits = text.substring(from, at);
+        BigDecimal exact = new BigDecimal(digits);
+        if (strict && !WHOLE.matcher(digits).matches()) {
+            return exact;
+        }
         try {
             // A whole number, however it is written.
             return exact.longValueExact();
