@@ -242,7 +242,7 @@ fn a_job_and_a_shell_get_their_tokens_signed() {
     let refused = sign(&"00".repeat(16));
     assert_eq!((status(&refused), &*text(&refused.stdout)), (123, ""));
     assert!(
-        text(&refused.stderr).contains("palisade show orders"),
+        text(&refused.stderr).contains("palisade show"),
         "{}",
         text(&refused.stderr)
     );
