@@ -130,12 +130,26 @@ impl LockRequest {
 
     /// Asks for the lock as a reader: readers hold it together, and only writers are kept out. A reader waits behind a
     /// writer that asked before it. A lease that holds the lock as a writer becomes a reader by this
-    /// ([`Client::downgrade`](crate::Client::downgrade)); a reader cannot become a writer.
+    /// ([`Client::downgrade`](crate::Client::downgrade)); a reader cannot become a writer, but for the one that asked
+    /// [`for_update`](LockRequest::for_update).
     ///
     /// The readers of one phase have one fencing token, so a fence refuses none of them because of another, and
     /// admits what is older or newer as always. A resource must not take writes from readers.
     pub fn shared(mut self) -> LockRequest {
         self.mode = Mode::Plain(LockMode::Shared);
+        self
+    }
+
+    /// Asks for the lock in mode update: as a reader that may become the writer ([`Client::upgrade`](crate::Client::upgrade)).
+    /// It reads together with other readers, and at most one at a time has this mode.
+    pub fn for_update(mut self) -> LockRequest {
+        self.mode = Mode::Plain(LockMode::Update);
+        self
+    }
+
+    /// Asks for the upgrade of a grant in mode update.
+    pub(crate) fn upgrade(mut self) -> LockRequest {
+        self.mode = Mode::Plain(LockMode::Upgrade);
         self
     }
 
@@ -295,11 +309,15 @@ impl LockRequest {
                 let keeper = Arc::clone(&self.inner.keeper);
                 let parent = self.under.filter(|parent| parent.key == granted.key);
                 let mut kept = parent.and_then(|parent| parent.kept);
+                let mode = match request.mode {
+                    LockMode::Upgrade => LockMode::Exclusive,
+                    mode => mode,
+                };
                 let mut leases = Vec::with_capacity(1 + request.also.len());
                 for lock in std::iter::once(&request.lock).chain(&*request.also) {
                     let lease = Lease::new(
                         Arc::clone(&keeper),
-                        (lock.clone(), request.mode),
+                        (lock.clone(), mode),
                         request.client.clone(),
                         t0,
                         &granted,

@@ -224,12 +224,30 @@ impl Client {
     /// # Errors
     /// As [`LockRequest::acquire`]; [`Fault::Unsupported`](crate::Fault) from an authority without shared locks.
     pub async fn downgrade(&self, writer: Lease) -> Result<Lease, Error> {
-        if writer.mode() == LockMode::Shared {
+        if writer.mode().is_shared() {
             return Ok(writer);
         }
         let request = self.lock(writer.lock()).under(&writer).shared();
         writer.no_longer_holds();
         request.wait(Duration::ZERO).acquire().await
+    }
+
+    /// Makes the reader in mode update ([`LockRequest::for_update`]) the writer, in one step and with a new number. The
+    /// request goes ahead of the queue and waits for the other readers alone, up to `wait`; new readers wait behind it. The
+    /// lease stays the same. The reader's guard ends with the upgrade, and the writer's takes its place.
+    ///
+    /// Dropping the future gives the upgrade up: the reader keeps its grant. If the upgrade was granted by then, the lock is
+    /// released, and the reader's guard is lost.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]: after [`Error::Held`], which names a reader that was in the way, the reader's guard holds
+    /// as before. [`Fault::Invalid`](crate::Fault) for a lease in another mode. After a fault whose outcome is unknown the
+    /// upgrade is abandoned in the background, as if the future had been dropped.
+    pub async fn upgrade(&self, reader: &Lease, wait: Duration) -> Result<Lease, Error> {
+        let request = self.lock(reader.lock()).under(reader).upgrade();
+        let writer = request.wait(wait).acquire().await?;
+        reader.no_longer_holds();
+        Ok(writer)
     }
 
     /// Returns the holder of a lock and the number of waiters.

@@ -124,6 +124,9 @@ pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
     match request.mode {
         palisade_core::LockMode::Exclusive => Ok(()),
         palisade_core::LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
+        palisade_core::LockMode::Update | palisade_core::LockMode::Upgrade => {
+            Err(Fault::unsupported("grant shared locks in mode update"))
+        }
         palisade_core::LockMode::Permits(_) => {
             Err(Fault::unsupported("grant permits of a semaphore"))
         }

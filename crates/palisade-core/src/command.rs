@@ -110,6 +110,11 @@ pub enum LockMode {
     Exclusive,
     /// Writers: a reader among others.
     Shared,
+    /// Writers, and others in this mode: a reader that may become the writer (rule S8).
+    Update,
+    /// Everybody, in the place of the grant in mode [`Update`](LockMode::Update) that the lease has. The request goes ahead
+    /// of the queue and waits for the other readers alone.
+    Upgrade,
     /// Whoever finds no free slot: the lock is a semaphore.
     Permits(Permits),
 }
@@ -120,8 +125,20 @@ impl LockMode {
     pub const fn permits(self) -> Option<Permits> {
         match self {
             LockMode::Permits(permits) => Some(permits),
-            LockMode::Exclusive | LockMode::Shared => None,
+            _ => None,
         }
+    }
+
+    /// Whether a grant keeps everybody out.
+    #[must_use]
+    pub const fn is_exclusive(self) -> bool {
+        matches!(self, LockMode::Exclusive | LockMode::Upgrade)
+    }
+
+    /// Whether a grant belongs to a shared phase.
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        matches!(self, LockMode::Shared | LockMode::Update)
     }
 }
 
@@ -141,7 +158,8 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     /// The client that asks.
     pub client: ClientId,
     /// Alone or among readers. The holder of an exclusive grant that asks for a shared one under the same lease
-    /// downgrades: the one takes the place of the other in one step, with a new token.
+    /// downgrades: the one takes the place of the other in one step, with a new token. So does the upgrade of a grant in
+    /// mode update.
     pub mode: LockMode,
     /// The lease to put the grant under.
     pub under: Under<K>,

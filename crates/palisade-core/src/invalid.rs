@@ -64,8 +64,14 @@ pub enum Invalid {
     RequestReused,
     /// A new lease was asked for under a key that already names one.
     LeaseKeyInUse,
-    /// A lease that has a lock in shared mode asked for it in exclusive mode.
+    /// A lease that has a lock in shared mode asked for it in exclusive mode, for update or for an upgrade.
     Upgrade,
+    /// A lease that has a lock in mode update asked for it in another mode than that of an upgrade.
+    UpdateHeld,
+    /// An upgrade was asked for without a grant in mode update, or the holder of an exclusive grant asked for one.
+    NotUpdate,
+    /// An upgrade was asked for while another one of the same grant waits.
+    UpgradeWaits,
     /// Not `1 ≤ wanted ≤ of ≤` [`limits::PERMITS`].
     Permits {
         /// How many permits were wanted.
@@ -194,7 +200,8 @@ impl fmt::Display for Invalid {
             ),
             Invalid::DelaysOfShared => f.write_str(
                 "lock-delay and at-least-for belong to exclusive grants: leave both out of a request for a shared \
-                 grant or for permits, and release a grant that has one before you ask for a shared one",
+                 grant, for update, for an upgrade or for permits, and release a grant that has one before you ask \
+                 for a shared one",
             ),
             Invalid::LeaseKey => f.write_str("lock_token must be 32 hexadecimal digits"),
             Invalid::RequestId => f.write_str("request_id must be 32 hexadecimal digits"),
@@ -204,7 +211,18 @@ impl fmt::Display for Invalid {
             Invalid::LeaseKeyInUse => f.write_str("a lease with this lock_token already exists"),
             Invalid::Upgrade => f.write_str(
                 "this lease has the lock in shared mode, and a reader cannot become a writer (two of \
-                 them would wait for each other for ever): release the lock first",
+                 them would wait for each other for ever): release the lock first, and ask for mode update \
+                 if you may have to write",
+            ),
+            Invalid::UpdateHeld => f.write_str(
+                "this lease has the lock in mode update: ask for mode upgrade to write, or release the lock first",
+            ),
+            Invalid::NotUpdate => f.write_str(
+                "only a grant in mode update is upgraded, under its own lease, and an exclusive grant does not \
+                 become one: release the lock, and ask for mode update",
+            ),
+            Invalid::UpgradeWaits => f.write_str(
+                "an upgrade of this grant waits already: repeat it with its request_id, or wait for its answer",
             ),
             Invalid::Permits { wanted, of } => write!(
                 f,

@@ -5,7 +5,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::command::LockMode;
+use crate::command::{LockMode, Under};
 use crate::delays::Delays;
 use crate::limits;
 use crate::machine::Machine;
@@ -67,6 +67,10 @@ pub const ALL: &[Invariant] = &[
     Invariant {
         name: "a reader does not wait for readers alone (S6), nor a request for permits that are free (P6)",
         holds: readers_do_not_wait_for_readers,
+    },
+    Invariant {
+        name: "a grant in mode update is one of the readers, and its upgrade is first in the queue (S8)",
+        holds: upgrades_are_first,
     },
     Invariant {
         name: "a semaphore's slots have one holder each, and no other lock has slots (P2)",
@@ -166,10 +170,28 @@ fn readers_do_not_wait_for_readers(machine: &Machine) -> bool {
             let blocked = match first.mode {
                 LockMode::Exclusive => true,
                 LockMode::Shared => false,
+                LockMode::Update => tables.update_on(lock).is_some(),
+                LockMode::Upgrade => tables.upgrade_has_to_wait(lock),
                 LockMode::Permits(permits) => tables.free_slots(lock).count() < permits.wanted(),
             };
             blocked || first.orphan.is_some() || first.ends() <= machine.now
         })
+    })
+}
+
+fn upgrades_are_first(machine: &Machine) -> bool {
+    let tables = &machine.tables;
+    tables.locks.iter().all(|(lock, _)| {
+        let update = tables.update_on(lock);
+        let key = update.map(|update| tables.lease_of(update).key);
+        let mut readers = tables.readers_of(lock);
+        update.is_none_or(|update| readers.any(|reader| reader == update))
+            && tables.queue_of(lock).enumerate().all(|(place, at)| {
+                let waiter = &tables.waiters[at];
+                let own =
+                    matches!(waiter.under, Under::Existing { key: of, .. } if Some(of) == key);
+                waiter.mode != LockMode::Upgrade || (place == 0 && own)
+            })
     })
 }
 
@@ -249,11 +271,15 @@ fn queues_are_fifo(machine: &Machine) -> bool {
         .sum();
     queued == tables.waiters.len()
         && tables.locks.iter().all(|(slot, _)| {
-            let arrivals: Vec<_> = tables
-                .queue_of(slot)
-                .map(|at| tables.waiters[at].arrival)
-                .collect();
-            arrivals.is_sorted() && arrivals.len() == tables.waiting(slot) as usize
+            let queue = tables.queue_of(slot).map(|at| &tables.waiters[at]);
+            let all: Vec<_> = queue.collect();
+            // An upgrade goes to the head.
+            let rest = match all.split_first() {
+                Some((first, rest)) if first.mode == LockMode::Upgrade => rest,
+                _ => &all,
+            };
+            rest.is_sorted_by_key(|waiter| waiter.arrival)
+                && all.len() == tables.waiting(slot) as usize
         })
 }
 
@@ -345,8 +371,8 @@ mod tests {
         machine.apply(entry, &mut Vec::new());
     }
 
-    /// Client `a` holds `x` and `y` under one lease, and two others wait for `x`; `d` and `e` read `z`, and `f` waits
-    /// to write it. `g` waits for `v` and `x` together.
+    /// Client `a` holds `x` and `y` under one lease, and two others wait for `x`; `d` and `e` read `z`, `d` in mode update,
+    /// and `f` waits to write it. `g` waits for `v` and `x` together.
     fn sound() -> Machine {
         let mut machine = Machine::new(1);
         let (key, ttl) = (LeaseKey::from_bytes([0; 16]), Ttl::MAX);
@@ -366,7 +392,8 @@ mod tests {
         for ((lock, client, under), n) in asks.into_iter().zip(0..) {
             let command = Command::Acquire(Acquire {
                 mode: match client {
-                    "d" | "e" => LockMode::Shared,
+                    "d" => LockMode::Update,
+                    "e" => LockMode::Shared,
                     _ => LockMode::Exclusive,
                 },
                 wait: Some(Span::from_millis(1_000)),
@@ -402,7 +429,7 @@ mod tests {
     /// entries or through a snapshot, so they are made by hand.
     #[test]
     fn each_predicate_can_fail() {
-        let spoils: [fn(&mut Machine); 14] = [
+        let spoils: [fn(&mut Machine); 15] = [
             |machine| machine.tables.locks[1].name = machine.tables.locks[0].name.clone(),
             |machine| machine.next_token = Some(machine.tables.grant(1).token()),
             |machine| machine.tables.spoil_grant(0, Token::FIRST, 77),
@@ -414,6 +441,7 @@ mod tests {
             |machine| machine.tables.waiters[0].orphan = Some(Timestamp::from_millis(3_000)),
             |machine| machine.tables.spoil_phase(2, Token::MAX),
             |machine| machine.tables.waiters[2].mode = LockMode::Shared,
+            |machine| machine.tables.waiters[2].mode = LockMode::Upgrade,
             |machine| machine.tables.spoil_permits(2),
             |machine| machine.tables.waiters[4].since = Timestamp::from_millis(1),
             |machine| machine.tables.clients[0].uses += 1,
@@ -435,7 +463,7 @@ mod tests {
     #[test]
     fn each_predicate_fails_at_its_bound() {
         type Spoil = fn(&mut Machine);
-        let spoils: [(&str, Spoil); 9] = [
+        let spoils: [(&str, Spoil); 13] = [
             ("below the counter", |machine| {
                 machine.next_token = machine
                     .tables
@@ -485,6 +513,29 @@ mod tests {
                 // One is free and one is wanted: the readers have no slots.
                 machine.tables.spoil_permits(2);
                 machine.tables.waiters[2].mode = LockMode::Permits(Permits::new(1, 1).unwrap());
+            }),
+            ("a reader does not wait for readers alone", |machine| {
+                // Nobody has `z` in mode update any more.
+                let update = machine.tables.update_on(2).unwrap();
+                machine.tables.remove_share(update);
+                machine.tables.waiters[2].mode = LockMode::Update;
+            }),
+            ("its upgrade is first", |machine| {
+                // The upgrade is that of another lease.
+                machine.tables.waiters[2].mode = LockMode::Upgrade;
+                machine.tables.waiters[2].under = Under::Existing {
+                    key: LeaseKey::from_bytes([4; 16]),
+                    ttl: None,
+                };
+            }),
+            ("its upgrade is first", |machine| {
+                // It is second.
+                machine.tables.waiters[1].mode = LockMode::Upgrade;
+            }),
+            ("its upgrade is first", |machine| {
+                // A reader of another lock.
+                let update = machine.tables.update_on(2).unwrap();
+                machine.tables.spoil_update(0, update);
             }),
             ("clients are counted", |machine| {
                 let client = machine.tables.clients[0].clone();

@@ -276,6 +276,8 @@ pub struct Reader {
     pub holder: Holder,
     /// The number that names its grant.
     pub id: GrantId,
+    /// Whether it is in mode update.
+    pub update: bool,
     /// The slots that it holds of a semaphore.
     pub slots: Slots,
     /// The wall clock at its grant.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use palisade_core::LockMode;
 
-use crate::Fault;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, Held, ensure, run_checks, say};
 use crate::service::{AcquireRequest, Acquired, Released, Renewal, Under};
+use crate::{Client, Error, Fault, Lease, LockRequest};
 
 pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(
@@ -21,6 +21,8 @@ pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report
             a_release_names_one_reader,
             a_writer_becomes_a_reader_with_a_higher_token,
             a_reader_cannot_become_a_writer,
+            a_reader_in_mode_update_becomes_the_writer_when_the_others_are_gone,
+            an_upgrade_that_is_not_granted_leaves_the_reader_as_it_was,
         ]
     );
 }
@@ -233,5 +235,94 @@ async fn a_reader_cannot_become_a_writer<S: Subject>(context: &Context<S>) -> Ch
     }
     hand.is_held_by(&reader).await?;
     hand.release(&reader.grant).await?;
+    Ok(Finding::Passed)
+}
+
+/// A client that holds a lock in mode update, and a reader beside it.
+async fn updater_and_reader<S: Subject>(
+    context: &Context<S>,
+    lock: &str,
+) -> Result<(Client, Lease, Lease), Failure> {
+    let client = context.client().await?;
+    let ask = |request: LockRequest| request.ttl(context.habit.long).acquire();
+    let update = ask(client.lock(lock).for_update()).await.map_err(say)?;
+    let reader = ask(client.lock(lock).shared()).await.map_err(say)?;
+    ensure(update.token() == reader.token(), || {
+        format!("{reader:?} beside {update:?}")
+    })?;
+    let second = client.lock(lock).for_update().ttl(context.habit.long);
+    let second = second.try_acquire().await.map_err(say)?;
+    ensure(second.is_none(), || {
+        format!("two have it in mode update: {second:?}")
+    })?;
+    Ok((client, update, reader))
+}
+
+async fn a_reader_in_mode_update_becomes_the_writer_when_the_others_are_gone<S: Subject>(
+    context: &Context<S>,
+) -> Checked {
+    if !context.habit.shares {
+        return NONE;
+    }
+    let lock = context.lock("update");
+    let (client, update, reader) = updater_and_reader(context, &lock).await?;
+    let (token, lease) = (update.token(), update.lease_id());
+    let (asks, patience) = (client.clone(), context.habit.patience);
+    let upgrading = tokio::spawn(async move {
+        let writer = asks.upgrade(&update, patience).await;
+        (writer, update)
+    });
+    let hand = context.hand(&lock).await?;
+    hand.until("the upgrade that waits", |view| view.waiters == 1)
+        .await?;
+    hand.is_denied(&hand.reads(context, Duration::ZERO)?)
+        .await?;
+    ensure(!upgrading.is_finished(), || {
+        "it was upgraded beside a reader".to_owned()
+    })?;
+    reader.release().await.map_err(say)?;
+    let (writer, update) = upgrading.await.map_err(say)?;
+    let writer = writer.map_err(say)?;
+    ensure(
+        writer.token() > token
+            && writer.lease_id() == lease
+            && writer.mode() == LockMode::Exclusive
+            && update.check().is_err(),
+        || format!("{writer:?} after {update:?}"),
+    )?;
+    // The reader's guard is of no use any more, and takes nothing with it.
+    drop(update);
+    hand.is_denied(&hand.reads(context, Duration::ZERO)?)
+        .await?;
+    writer.check().map_err(say)?;
+    writer.release().await.map_err(say)?;
+    Ok(Finding::Passed)
+}
+
+async fn an_upgrade_that_is_not_granted_leaves_the_reader_as_it_was<S: Subject>(
+    context: &Context<S>,
+) -> Checked {
+    if !context.habit.shares {
+        return NONE;
+    }
+    let lock = context.lock("no-upgrade");
+    let (client, update, reader) = updater_and_reader(context, &lock).await?;
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        match client.upgrade(&update, wait).await {
+            Err(Error::Held { holder, .. }) if holder.client == *reader.client_id() => {}
+            other => return Err(format!("upgraded beside a reader: {other:?}")),
+        }
+        update.check().map_err(say)?;
+    }
+    match client.upgrade(&reader, Duration::ZERO).await {
+        Err(Error::Fault(Fault::Invalid(why))) if why.contains("shared mode") => {}
+        other => return Err(format!("a plain reader was upgraded: {other:?}")),
+    }
+    let late = client.lock(&lock).shared().ttl(context.habit.long);
+    let late = late.try_acquire().await.map_err(say)?;
+    ensure(late.is_some(), || "readers join no more".to_owned())?;
+    for reader in [reader, update].into_iter().chain(late) {
+        reader.release().await.map_err(say)?;
+    }
     Ok(Finding::Passed)
 }

@@ -33,13 +33,19 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
         metadata: request.metadata.map_or_else(String::new, String::from),
         options: match request.mode {
             LockMode::Exclusive => delays(request.delays).into_iter().chain(also).collect(),
-            LockMode::Shared => vec![option(AcquireOption::Mode(pb::LockMode::Shared.into()))],
+            LockMode::Shared => vec![in_mode(pb::LockMode::Shared)],
+            LockMode::Update => vec![in_mode(pb::LockMode::Update)],
+            LockMode::Upgrade => vec![in_mode(pb::LockMode::Upgrade)],
             LockMode::Permits(permits) => vec![option(AcquireOption::Permits(pb::Permits {
                 count: permits.wanted(),
                 of: permits.of(),
             }))],
         },
     }
+}
+
+fn in_mode(mode: pb::LockMode) -> pb::AcquireOption {
+    option(AcquireOption::Mode(mode.into()))
 }
 
 fn option_also(also: &[LockName]) -> Option<pb::AcquireOption> {
@@ -135,7 +141,7 @@ pub(super) fn acquired(outcome: Outcome, mode: LockMode) -> Result<Acquired, Fau
 /// Whether a grant is of the kind that was asked for.
 fn is_of(granted: &pb::Granted, mode: LockMode) -> bool {
     let wanted = mode.permits().map_or(0, Permits::wanted);
-    (granted.grant_id != 0) == (mode == LockMode::Shared)
+    (granted.grant_id != 0) == mode.is_shared()
         && usize::try_from(wanted) == Ok(granted.slots.len())
 }
 
@@ -363,6 +369,7 @@ fn reader(reader: pb::Reader) -> Result<Reader, Fault> {
         holder: holder(reader.holder.ok_or_else(empty)?)?,
         id: GrantId(token(reader.grant_id)?),
         acquired_at: WallTime(reader.acquired_at_ms),
+        update: reader.update,
         slots: slots(&reader.slots)?,
         metadata: (!reader.metadata.is_empty()).then(|| reader.metadata.into()),
     })
@@ -374,6 +381,8 @@ fn queued(queued: pb::Queued) -> Result<Queued, Fault> {
         mode: match pb::LockMode::try_from(queued.mode) {
             Ok(pb::LockMode::Exclusive) => LockMode::Exclusive,
             Ok(pb::LockMode::Shared) => LockMode::Shared,
+            Ok(pb::LockMode::Update) => LockMode::Update,
+            Ok(pb::LockMode::Upgrade) => LockMode::Upgrade,
             Ok(pb::LockMode::Permits) => LockMode::Permits(
                 queued
                     .permits

@@ -100,7 +100,7 @@ impl Machine {
         let Outcome::Granted(first) = &known.outcome else {
             return Some(known.outcome.clone());
         };
-        if first.shared.is_some() != (again.mode == LockMode::Shared)
+        if first.shared.is_some() != again.mode.is_shared()
             || first.slots.count() != again.mode.permits().map_or(0, Permits::wanted)
         {
             return Some(reused());
@@ -125,6 +125,12 @@ impl Machine {
             Err(missing) => return self.missing(&grant, missing),
             // Nobody else is told that it holds, or gets the holder's secret.
             Ok(live) if *self.tables.client_of(live) != again.client => return reused(),
+            Ok(live)
+                if is_share(live)
+                    && self.tables.is_update(live) != (again.mode == LockMode::Update) =>
+            {
+                return reused();
+            }
             Ok(live) => live,
         };
         match self.rest_of_set(live, grant, again, effects) {
@@ -202,19 +208,19 @@ impl Machine {
         }
         let lock = match standing {
             Standing::Free => return self.grant_free(acquire, lease, effects),
-            Standing::Kept(lock) => return self.decide_kept(lock, acquire),
+            Standing::Kept(lock) => return self.decide_kept(lock, acquire, lease),
             Standing::Shared(lock) => return self.decide_shared(lock, acquire, lease, effects),
             Standing::Held(lock) => lock,
         };
-        if let LockMode::Permits(_) = acquire.mode {
-            return self.decide_kept(lock, acquire);
+        if let LockMode::Upgrade | LockMode::Permits(_) = acquire.mode {
+            return self.decide_kept(lock, acquire, lease);
         }
         let grant = self.tables.grant_on(lock);
         let holder = self.tables.writer(lock).lease();
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
             return match acquire.mode {
                 LockMode::Exclusive => Outcome::Granted(self.granted(grant, Span::ZERO)),
-                _ => self.downgrade(grant, acquire.metadata, effects),
+                _ => self.downgrade(grant, acquire, effects),
             };
         }
         if self.tables.is_of(grant, self.contender(&acquire.client)) {
@@ -290,6 +296,9 @@ impl Machine {
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
+        if acquire.mode != LockMode::Exclusive {
+            return self.grant_first_share(acquire, lease, effects);
+        }
         if self.tables.locks.len() >= self.limits.locks as usize {
             return Outcome::TooManyLocks {
                 max: self.limits.locks,
@@ -299,9 +308,6 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, lease, self.contender(&acquire.client));
-        if acquire.mode != LockMode::Exclusive {
-            return self.grant_first_share(acquire, token, lease, effects);
-        }
         let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
         self.finish_grant(lock, acquire.metadata, acquire.delays, Span::ZERO, effects)
     }
@@ -314,7 +320,7 @@ impl Machine {
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
-        if acquire.mode == LockMode::Shared && self.tables.closing(grant) != Closing::NONE {
+        if acquire.mode.is_shared() && self.tables.closing(grant) != Closing::NONE {
             return Outcome::Invalid(Invalid::DelaysOfShared);
         }
         let Some(token) = self.draw() else {
@@ -324,7 +330,7 @@ impl Machine {
         let lease = self.open(token, lease, self.contender(&acquire.client));
         let lock = self.tables.lock_of(grant);
         self.end(grant, Ending::Superseded, None, effects);
-        if acquire.mode == LockMode::Shared {
+        if acquire.mode.is_shared() {
             let (mode, metadata) = (acquire.mode, acquire.metadata);
             let granted = self.grant_share(lock, token, lease, mode, metadata, Span::ZERO, effects);
             self.admit(lock, effects);
@@ -673,7 +679,7 @@ impl Machine {
     }
 
     /// The memory of a grant that is not live.
-    fn past(&self, grant: &GrantRef) -> Outcome {
+    pub(super) fn past(&self, grant: &GrantRef) -> Outcome {
         ended(self.over.of_lease(&grant.key).find(|over| {
             over.lock == grant.lock && grant.token.is_none_or(|token| token == over.token)
         }))

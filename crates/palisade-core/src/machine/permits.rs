@@ -59,8 +59,9 @@ impl Machine {
     /// A lock is asked for that nobody holds and somebody comes before, or permits of a lock that has a writer.
     #[cold]
     #[inline(never)]
-    pub(super) fn decide_kept(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
+    pub(super) fn decide_kept(&mut self, lock: Slot, acquire: Acquire, lease: LeaseFor) -> Outcome {
         match self.check_kind(lock, acquire.mode) {
+            Ok(()) if acquire.mode == LockMode::Upgrade => self.refuse_upgrade(&acquire, lease),
             Ok(()) => self.wait_or_deny(lock, acquire),
             Err(invalid) => Outcome::Invalid(invalid),
         }

@@ -100,6 +100,7 @@ impl Machine {
         live.map(|reader| Reader {
             holder: self.holder_at(reader, now),
             id: GrantId(self.tables.grant(reader).token()),
+            update: self.tables.is_update(reader),
             slots: self.tables.slots_of(reader),
             acquired_at: self.tables.grant(reader).wall(),
             metadata: self.tables.metadata_of(reader).map(Box::from),

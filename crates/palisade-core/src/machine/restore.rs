@@ -22,7 +22,7 @@ use super::snapshot::{
     GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord,
 };
 use super::{Machine, Tables};
-use crate::command::LockMode;
+use crate::command::{LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal};
 use crate::limits;
@@ -168,6 +168,7 @@ impl Grants {
             grant,
             phase,
             permits,
+            update,
         } = share;
         let lock = match self.tables.find_lock(&grant.lock) {
             Some(lock) if !self.tables.is_shared(lock) => {
@@ -202,8 +203,17 @@ impl Grants {
         if phase > grant.token {
             return Err(Corrupt("a shared grant is older than its phase"));
         }
-        self.tables
+        if update && (permits.is_some() || self.tables.update_on(lock).is_some()) {
+            return Err(Corrupt(
+                "a lock has two grants in mode update, or has permits",
+            ));
+        }
+        let share = self
+            .tables
             .add_share(lock, grant.token, grant.wall, slots, grant.metadata);
+        if update {
+            self.tables.mark_update(share);
+        }
         self.shares.push(grant.key);
         Ok(())
     }
@@ -441,6 +451,20 @@ impl Machine {
         Ok(())
     }
 
+    /// An upgrade waits beside the grant that it is for, and is the only one.
+    fn check_upgrade(&self, lock: Slot, waiter: &WaiterRecord) -> Result<(), Corrupt> {
+        let update = self.tables.update_on(lock);
+        let key = update.map(|update| self.tables.lease_of(update).key);
+        match waiter.under {
+            Under::Existing { key: of, .. } if Some(of) == key => {}
+            _ => return Err(Corrupt("an upgrade waits without a grant in mode update")),
+        }
+        match self.tables.upgrade_waits(lock) {
+            false => Ok(()),
+            true => Err(Corrupt("two upgrades of one lock wait")),
+        }
+    }
+
     fn take_waiter(&mut self, waiter: WaiterRecord, role: Role) -> Result<Slot, Corrupt> {
         let lock = self.tables.find_lock(&waiter.lock);
         let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
@@ -462,6 +486,9 @@ impl Machine {
             return Err(Corrupt(
                 "a request for a shared grant says what is after it",
             ));
+        }
+        if waiter.mode == LockMode::Upgrade {
+            self.check_upgrade(lock, &waiter)?;
         }
         let latest = waiter.deadline.min(self.now.after(limits::ORPHAN_WINDOW));
         if waiter.orphan.is_some_and(|until| until > latest) {

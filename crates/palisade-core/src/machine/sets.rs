@@ -137,8 +137,8 @@ impl Machine {
             }
             let grant = self.tables.grant_on(lock);
             if !self.tables.is_exclusive(lock) {
-                if mine.is_some_and(|mine| self.tables.find_share(lock, mine).is_some()) {
-                    return Err(Invalid::Upgrade);
+                if let Some(share) = mine.and_then(|mine| self.tables.find_share(lock, mine)) {
+                    return Err(self.other_mode(share));
                 }
                 blocked = blocked.or(Some(lock));
             } else if mine == Some(self.tables.writer(lock).lease()) {
@@ -199,7 +199,7 @@ impl Machine {
     }
 
     /// Whether so many more locks would be too many.
-    fn too_many_locks(&self, more: usize) -> Option<Outcome> {
+    pub(super) fn too_many_locks(&self, more: usize) -> Option<Outcome> {
         let max = self.limits.locks;
         let would_be = self.tables.locks.len() + more;
         (more > 0 && would_be > max as usize).then_some(Outcome::TooManyLocks { max })
@@ -467,7 +467,7 @@ impl Machine {
         again: &Acquire,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Outcome> {
-        if again.mode != LockMode::Exclusive {
+        if !again.mode.is_exclusive() {
             return match again.also.is_empty() {
                 true => Ok(()),
                 false => Err(reused()),

@@ -43,6 +43,8 @@ pub(super) struct Readers {
     first: Slot,
     last: Slot,
     count: u32,
+    /// The one in mode update, if there is one.
+    update: Slot,
 }
 
 impl Readers {
@@ -50,6 +52,7 @@ impl Readers {
         first: NIL,
         last: NIL,
         count: 0,
+        update: NIL,
     };
 }
 
@@ -116,7 +119,7 @@ impl Tables {
     /// Takes a reader from its lock and its lease. The phase ends with its last one.
     #[cold]
     #[inline(never)]
-    pub(super) fn remove_share(&mut self, share: Slot) {
+    pub(crate) fn remove_share(&mut self, share: Slot) {
         let key = (self.share(share).lock, self.share(share).grant.lease());
         self.readers.remove(&key, share);
         self.untie(share);
@@ -140,9 +143,35 @@ impl Tables {
         if next == NIL {
             readers.last = prev;
         }
-        if readers.count == 0 {
+        if readers.update == share {
+            readers.update = NIL;
+        }
+        // After an upgrade the lock has a writer already.
+        if readers.count == 0 && self.is_shared(lock) {
             self.locks[lock].grant.end_phase();
         }
+    }
+
+    /// Makes a reader the one in mode update.
+    pub(super) fn mark_update(&mut self, share: Slot) {
+        let lock = self.share(share).lock;
+        self.extra_mut(lock).readers.update = share;
+    }
+
+    /// A lock's grant in mode update (S8).
+    pub(crate) fn update_on(&self, lock: Slot) -> Option<Slot> {
+        let update = self.extra(lock).map(|extra| extra.readers.update);
+        update.filter(|update| *update != NIL)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn spoil_update(&mut self, lock: Slot, update: Slot) {
+        self.extra_mut(lock).readers.update = update;
+    }
+
+    /// Whether a shared grant is in mode update.
+    pub(crate) fn is_update(&self, share: Slot) -> bool {
+        self.update_on(self.share(share).lock) == Some(share)
     }
 
     /// The grant of this lease in the lock's phase.

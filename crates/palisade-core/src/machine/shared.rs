@@ -1,4 +1,5 @@
-//! Readers: how they join, leave, and are told apart (rules S1–S7 and S10).
+//! Readers: how they join, leave, and are told apart (rules S1–S7 and S10). How one of them becomes a writer (S8) is in
+//! [`upgrade`](super::upgrade).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,15 +35,15 @@ impl Machine {
         if let LockMode::Permits(permits) = acquire.mode {
             return self.decide_permits(lock, acquire, permits, lease, effects);
         }
+        if acquire.mode == LockMode::Upgrade {
+            return self.decide_upgrade(lock, acquire, lease, effects);
+        }
         if let LeaseFor::Live(mine) = lease
             && let Some(share) = self.tables.find_share(lock, mine)
         {
-            return match acquire.mode {
-                LockMode::Shared => Outcome::Granted(self.granted(share, Span::ZERO)),
-                _ => Outcome::Invalid(Invalid::Upgrade),
-            };
+            return self.held_already(share, acquire.mode, Span::ZERO);
         }
-        if acquire.mode == LockMode::Exclusive || self.tables.first_waiter(lock).is_some() {
+        if self.is_in_the_way(lock, acquire.mode) || self.tables.first_waiter(lock).is_some() {
             return self.wait_or_deny(lock, acquire);
         }
         let Some(number) = self.draw() else {
@@ -88,9 +89,23 @@ impl Machine {
             .tables
             .add_share(lock, number, self.wall, slots, metadata);
         self.tables.tie_share(share, lease);
+        if mode == LockMode::Update {
+            self.tables.mark_update(share);
+        }
         let ttl = self.tables.lease_of(share).ttl;
         self.event(share, Change::Granted { ttl }, effects);
         Outcome::Granted(self.granted(share, waited))
+    }
+
+    /// A lease that has a lock together with others asks for it again: a repeat, if it asks for the same.
+    pub(super) fn held_already(&self, share: Slot, mode: LockMode, waited: Span) -> Outcome {
+        match (mode, self.tables.is_update(share)) {
+            (LockMode::Permits(permits), _) => self.again(share, permits, waited),
+            (LockMode::Shared, false) | (LockMode::Update, true) => {
+                Outcome::Granted(self.granted(share, waited))
+            }
+            _ => Outcome::Invalid(self.other_mode(share)),
+        }
     }
 
     /// The first reader of a lock that had no record.
@@ -99,10 +114,19 @@ impl Machine {
     pub(super) fn grant_first_share(
         &mut self,
         acquire: Acquire,
-        number: Token,
-        lease: Slot,
+        lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
+        if acquire.mode == LockMode::Upgrade {
+            return self.refuse_upgrade(&acquire, lease);
+        }
+        if let Some(too_many) = self.too_many_locks(1) {
+            return too_many;
+        }
+        let Some(number) = self.draw() else {
+            return Outcome::TokensExhausted;
+        };
+        let lease = self.open(number, lease, self.contender(&acquire.client));
         let lock = self.tables.add_lock(acquire.lock, number, self.wall);
         let (mode, metadata) = (acquire.mode, acquire.metadata);
         self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
@@ -152,6 +176,18 @@ impl Machine {
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
+        self.note_end_of_share(share, how, reason, effects);
+        self.tables.remove_share(share);
+    }
+
+    /// Tells that a shared grant ends, and remembers how.
+    pub(super) fn note_end_of_share(
+        &mut self,
+        share: Slot,
+        how: Ending,
+        reason: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
         let lock = self.tables.lock_of(share);
         self.changed = true;
         self.ended += 1;
@@ -168,10 +204,10 @@ impl Machine {
             token: ends.token(),
             how,
         });
-        self.tables.remove_share(share);
     }
 
-    /// As [`Machine::end_and_wake`], for a reader: the phase goes on with the others (S2).
+    /// As [`Machine::end_and_wake`], for a reader: the phase goes on with the others (S2). Only a semaphore, or a request
+    /// that has to do with mode update, is handed on while readers are left.
     #[cold]
     #[inline(never)]
     pub(super) fn leave_phase(
@@ -184,7 +220,10 @@ impl Machine {
         let lock = self.tables.lock_of(share);
         let last = Outcome::Held(self.holder_by(share));
         self.end(share, how, reason, effects);
-        if !self.tables.is_shared(lock) || self.tables.permits(lock).is_some() {
+        if !self.tables.is_shared(lock)
+            || self.tables.permits(lock).is_some()
+            || self.update_is_first(lock)
+        {
             self.wake(lock, &last, effects);
         }
     }
@@ -195,9 +234,12 @@ impl Machine {
     pub(super) fn downgrade(
         &mut self,
         grant: Slot,
-        metadata: Option<Box<str>>,
+        acquire: Acquire,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
+        if acquire.mode != LockMode::Shared {
+            return Outcome::Invalid(Invalid::NotUpdate);
+        }
         if self.tables.closing(grant) != Closing::NONE {
             return Outcome::Invalid(Invalid::DelaysOfShared);
         }
@@ -208,7 +250,7 @@ impl Machine {
         // Tied before the exclusive grant ends: the lease must not end with it.
         let share = self
             .tables
-            .add_share(lock, number, self.wall, Slots::NONE, metadata);
+            .add_share(lock, number, self.wall, Slots::NONE, acquire.metadata);
         self.tables.tie_share(share, lease);
         self.end(grant, Ending::Superseded, None, effects);
         self.tables.begin_phase(lock, number);
@@ -255,7 +297,10 @@ impl Machine {
             }
             ended += 1;
         }
-        self.admit(lock, effects);
+        // The last one to go may have let an upgrade have the lock.
+        if !self.tables.is_exclusive(lock) {
+            self.admit(lock, effects);
+        }
     }
 
     /// The grant of the lease with this key in the lock's phase. One whose lease is over by this very instant ends.
@@ -309,7 +354,18 @@ impl Machine {
     #[inline(never)]
     pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Holder {
         let ahead = self.ahead_on(lock);
+        let reader = match mode {
+            LockMode::Upgrade => self.tables.ahead_of_upgrade(lock),
+            LockMode::Update => self.tables.update_on(lock),
+            _ => None,
+        };
         match self.tables.first_waiter(lock) {
+            first
+                if let Some(reader) = reader
+                    && (first.is_none() || mode == LockMode::Upgrade) =>
+            {
+                self.holder_by(reader)
+            }
             Some(first) if mode != LockMode::Exclusive && self.tables.is_shared(lock) => Holder {
                 client: self.tables.clients[self.tables.waiters[first].client.slot()]
                     .id

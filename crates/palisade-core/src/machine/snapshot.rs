@@ -118,6 +118,8 @@ pub struct ShareRecord {
     pub phase: Token,
     /// Of a semaphore: how many permits it has, and the slots of this grant.
     pub permits: Option<(u32, Slots)>,
+    /// Whether it is the one in mode update.
+    pub update: bool,
 }
 
 /// A lock that nobody holds: closed for a time, or kept for an orphan or a set that is first in its queue.
@@ -248,6 +250,7 @@ impl Machine {
                 .tables
                 .permits(self.tables.lock_of(slot))
                 .map(|of| (of, self.tables.slots_of(slot))),
+            update: self.tables.is_update(slot),
         })
     }
 

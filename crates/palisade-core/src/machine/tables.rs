@@ -11,6 +11,7 @@ use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
 use super::share::Share;
 use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
+use crate::command::LockMode;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
@@ -304,12 +305,13 @@ impl Tables {
 
     // --- queues ----------------------------------------------------------------------------------
 
-    /// Appends a request to its lock's queue. `waiter.client` and the links are filled in here.
+    /// Appends a request to its lock's queue; an upgrade goes to the head (S8). `waiter.client` and the links are filled in here.
     pub(super) fn enqueue(&mut self, client: Contender<'_>, mut waiter: Waiter) -> Slot {
         waiter.client = self.use_client(client);
         self.clients[waiter.client.slot()].waiting += 1;
         let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
         let is_other = waiter.role == Role::Other;
+        let is_upgrade = waiter.mode == LockMode::Upgrade;
         let slot = self.waiters.insert(waiter);
         if !is_other {
             let waiters = &self.waiters;
@@ -320,6 +322,12 @@ impl Tables {
         }
         let extra = self.extra_mut(lock);
         extra.waiting += 1;
+        if is_upgrade && extra.first != NIL {
+            let next = core::mem::replace(&mut extra.first, slot);
+            self.waiters[slot].next = next;
+            self.waiters[next].prev = slot;
+            return slot;
+        }
         let last = core::mem::replace(&mut extra.last, slot);
         if last == NIL {
             extra.first = slot;

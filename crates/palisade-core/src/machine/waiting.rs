@@ -164,7 +164,9 @@ impl Machine {
                     false => return,
                 }
             }
-            let is_over = self.tables.waiters[first].ends() <= self.now;
+            // An upgrade ends with the grant that it is for.
+            let is_over = self.tables.waiters[first].ends() <= self.now
+                || (mode == LockMode::Upgrade && self.tables.update_on(lock).is_none());
             let has_to_wait = self.tables.is_shared(lock) && self.is_in_the_way(lock, mode);
             if !is_over && (orphan.is_some() || has_to_wait) {
                 return;
@@ -180,7 +182,7 @@ impl Machine {
             let outcome = self.next_or_gone(lock, last, client, &waiter, effects);
             let granted = matches!(outcome, Outcome::Granted(_));
             self.settle(by, waiter.request, lock, outcome, effects);
-            if granted && mode == LockMode::Exclusive {
+            if granted && mode.is_exclusive() {
                 return;
             }
         }
@@ -190,10 +192,12 @@ impl Machine {
     }
 
     /// Whether the holders of a lock that is not held exclusively keep the first request of its queue waiting.
-    fn is_in_the_way(&self, lock: Slot, mode: LockMode) -> bool {
+    pub(super) fn is_in_the_way(&self, lock: Slot, mode: LockMode) -> bool {
         match mode {
             LockMode::Exclusive => true,
             LockMode::Shared => false,
+            LockMode::Update => self.tables.update_on(lock).is_some(),
+            LockMode::Upgrade => self.tables.upgrade_has_to_wait(lock),
             LockMode::Permits(permits) => self.tables.free_slots(lock).count() < permits.wanted(),
         }
     }
@@ -216,14 +220,14 @@ impl Machine {
         };
         let (mode, metadata, since) = (waiter.mode, waiter.metadata.clone(), waiter.since);
         let delays = waiter.delays;
+        if mode == LockMode::Upgrade {
+            return self.upgrade_waiter(lock, lease, metadata, self.now.since(since), effects);
+        }
         if let LeaseFor::Live(lease) = lease
             && let Some(share) = self.tables.find_share(lock, lease)
         {
             // Another request of its lease was before it.
-            if let LockMode::Permits(permits) = mode {
-                return self.again(share, permits, self.now.since(since));
-            }
-            return Outcome::Granted(self.granted(share, self.now.since(since)));
+            return self.held_already(share, mode, self.now.since(since));
         }
         self.grant_waiter(
             lock,
@@ -281,11 +285,15 @@ impl Machine {
         }
     }
 
-    /// Who is in the way of a writer: the holder, the oldest reader, or the orphan or set that the lock is kept for, with
+    /// Who is in the way of a writer: the holder, the oldest reader that does not wait itself for the others, or the orphan or set that the lock is kept for, with
     /// the lock's last token and the rest of its time.
     pub(super) fn ahead_on(&self, lock: Slot) -> Holder {
-        if let Some(reader) = self.tables.oldest_reader(lock) {
-            return self.holder_by(reader);
+        if let Some(oldest) = self.tables.oldest_reader(lock) {
+            let other = match self.tables.upgrade_waits(lock) {
+                true => self.tables.ahead_of_upgrade(lock),
+                false => None,
+            };
+            return self.holder_by(other.unwrap_or(oldest));
         }
         let first = self.tables.first_waiter(lock);
         match first.filter(|_| self.tables.is_kept(lock)) {

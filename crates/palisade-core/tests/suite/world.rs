@@ -188,6 +188,17 @@ impl Ask {
         self
     }
 
+    pub(crate) fn for_update(mut self) -> Ask {
+        self.acquire.mode = LockMode::Update;
+        self
+    }
+
+    /// The upgrade of the grant in mode update that this lease has.
+    pub(crate) fn upgrade(mut self, key: LeaseKey) -> Ask {
+        self.acquire.mode = LockMode::Upgrade;
+        self.under(key)
+    }
+
     pub(crate) fn permits(mut self, wanted: u32, of: u32) -> Ask {
         self.acquire.mode = LockMode::Permits(Permits::new(wanted, of).unwrap());
         self

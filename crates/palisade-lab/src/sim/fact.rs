@@ -4,7 +4,7 @@
 //! clock, tokens are those that clients got. Where a fact speaks of a grant, it names it by its number: readers of one
 //! phase have one fencing token. The grants of a set have one number, and each of them is named by that and its lock.
 
-use palisade_core::{Code, Ending};
+use palisade_core::{Code, Ending, LockMode};
 
 use super::locks::Locks;
 
@@ -36,8 +36,8 @@ pub enum Fact {
         at: u64,
         /// How long its caller is willing to wait, in nanoseconds.
         wait: u64,
-        /// Whether it wants to hold the lock with other readers.
-        shared: bool,
+        /// What it wants.
+        mode: LockMode,
         /// How many permits it wants of a semaphore.
         wanted: u8,
     },
@@ -265,8 +265,8 @@ pub struct Orphan {
     pub locks: Locks,
     /// Until when it waits.
     pub until: u64,
-    /// Whether it is a reader's.
-    pub shared: bool,
+    /// What it wants.
+    pub mode: LockMode,
     /// How many permits it wants of a semaphore.
     pub wanted: u8,
 }
@@ -282,6 +282,8 @@ pub struct LockChange {
     pub token: u64,
     /// If it is shared: the token of its phase.
     pub phase: Option<u64>,
+    /// Whether it is in mode update; known of what is granted in the log.
+    pub update: bool,
     /// The slots that the grant holds of a semaphore, one bit each.
     pub slots: u64,
     /// The authority's clock.

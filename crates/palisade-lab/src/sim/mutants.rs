@@ -54,6 +54,10 @@ pub enum Mutant {
     ReaderOvertakes,
     /// A writer that becomes a reader keeps its token.
     DowngradeKeepsToken,
+    /// A reader is granted although an upgrade waits.
+    UpgradeOvertaken,
+    /// An upgrade takes the lock from the other readers.
+    UpgradeEndsReaders,
     /// One fence for all slots of a semaphore.
     OneFenceForAllSlots,
     /// Of several permits those are granted that are free.
@@ -131,7 +135,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 47] = [
+pub const TABLE: [Row; 49] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -257,6 +261,18 @@ pub const TABLE: [Row; 47] = [
         "S7",
         check::PHASES,
         "wrapper of the orderer: the token becomes that of the same lease as writer",
+    ),
+    row(
+        Mutant::UpgradeOvertaken,
+        "S8",
+        check::FIFO,
+        "the sessions of waiting upgrades are hung up when a reader's request arrives",
+    ),
+    row(
+        Mutant::UpgradeEndsReaders,
+        "S8",
+        check::EXCLUSION,
+        "releases of the other readers come before an upgrade",
     ),
     row(
         Mutant::OneFenceForAllSlots,

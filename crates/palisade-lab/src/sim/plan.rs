@@ -25,6 +25,8 @@ pub struct Plan {
     pub led: bool,
     /// Requests for shared grants, per thousand.
     pub readers: u64,
+    /// Readers that ask for mode update, and upgrades of their grants, per thousand.
+    pub updates: u64,
     /// Requests for two or three plain locks at once, per thousand.
     pub sets: u64,
     /// Requests for exclusive grants with a lock-delay, an at-least-for, or both, per thousand.
@@ -178,6 +180,7 @@ impl Plan {
             rates_ppm,
             led: Rng::fork(seed, 4).chance(500),
             readers: [0, 300, 600][Rng::fork(seed, 6).below(3) as usize],
+            updates: [0, 500][Rng::fork(seed, 15).below(2) as usize],
             sets,
             delays: [0, 0, 400][Rng::fork(seed, 8).below(3) as usize],
             chaos_ms,

@@ -141,7 +141,7 @@ impl Port {
         let number = lease.grant_id().map_or(lease.token(), |id| id.0);
         let belief = Belief {
             number: number.get(),
-            shared: lease.mode() == LockMode::Shared,
+            shared: lease.mode().is_shared(),
             slots: lease.slots().bits(),
         };
         (!lease.remaining().is_zero()).then_some(belief)

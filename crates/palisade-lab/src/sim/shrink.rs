@@ -66,6 +66,7 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     with(&|plan| plan.permits = [0; LOCKS]);
     with(&|plan| plan.delays = 0);
     with(&|plan| plan.readers = 0);
+    with(&|plan| plan.updates = 0);
     if plan.clients > 2 {
         with(&|plan| plan.clients -= 1);
     }

@@ -45,7 +45,7 @@ field!(wait_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(lock_delay_ms: u64 = integer, "an integer in 0 ..= 60000");
 field!(at_least_for_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(fencing_token: u64 = integer, "an integer in 1 ..= 9007199254740991");
-field!(mode: LockMode = mode, "\"exclusive\", \"shared\" or \"permits\"");
+field!(mode: LockMode = mode, "\"exclusive\", \"shared\", \"update\", \"upgrade\" or \"permits\"");
 field!(also: Vec<String> = names, "an array of names of locks, such as [\"account:8\"]");
 field!(permits: PermitsBody = permits, "an object such as {\"count\": 1, \"of\": 5}");
 field!(count: u64 = integer, "an integer in 1 ..= 64");
@@ -72,6 +72,8 @@ fn mode<'de, D: Deserializer<'de>>(
         None if value.is_null() => Ok(None),
         Some("exclusive") => Ok(Some(LockMode::Exclusive)),
         Some("shared") => Ok(Some(LockMode::Shared)),
+        Some("update") => Ok(Some(LockMode::Update)),
+        Some("upgrade") => Ok(Some(LockMode::Upgrade)),
         Some("permits") => Ok(Some(LockMode::Permits)),
         _ => Err(D::Error::custom(complaint(must, &value))),
     }

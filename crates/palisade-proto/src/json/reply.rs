@@ -82,6 +82,9 @@ pub struct HolderBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub grant_id: Option<u64>,
+    /// Whether a reader has the lock in mode `update`; only where one lock is shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub update: bool,
     /// Its slots of a semaphore; only where one lock is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<u32>,
@@ -406,6 +409,7 @@ mod tests {
                 fencing_token: 33,
                 remaining_ms: 4_210,
                 grant_id: None,
+                update: false,
                 slots: Vec::new(),
                 acquired_at: None,
                 metadata: None,

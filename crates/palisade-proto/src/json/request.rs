@@ -142,6 +142,11 @@ pub enum LockMode {
     Exclusive,
     /// Writers: a reader among others.
     Shared,
+    /// Writers, and others in this mode: a reader that may become the writer.
+    Update,
+    /// Everybody, in the place of the grant in mode `update` that the lease of `lock_token` has. It goes ahead of the queue
+    /// and waits for the other readers alone; if it is not granted, the lease keeps what it has.
+    Upgrade,
     /// Whoever finds no free slot: permits of a semaphore.
     Permits,
 }

@@ -356,7 +356,11 @@ impl Gate {
         match request {
             Request::Acquire(wish) => {
                 let verb = match wish.mode {
-                    LockMode::Exclusive | LockMode::Permits(_) => Verb::Hold,
+                    // Who reads for update may keep readers out.
+                    LockMode::Exclusive
+                    | LockMode::Update
+                    | LockMode::Upgrade
+                    | LockMode::Permits(_) => Verb::Hold,
                     LockMode::Shared => Verb::Share,
                 };
                 for name in wish.locks() {

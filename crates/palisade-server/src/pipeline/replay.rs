@@ -509,6 +509,7 @@ mod tests {
             (LockMode::Exclusive, 3),
             (LockMode::Shared, 4),
             (permits, 6),
+            (LockMode::Update, 10),
         ] {
             let mut replay = Replay::from_nothing(1);
             let mut batch = Vec::new();

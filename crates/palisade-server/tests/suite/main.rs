@@ -58,6 +58,8 @@ mod net_tls;
 #[cfg(feature = "net")]
 mod net_unix;
 #[cfg(feature = "net")]
+mod net_update;
+#[cfg(feature = "net")]
 mod net_vanished;
 #[cfg(feature = "net")]
 mod net_views;

@@ -704,6 +704,9 @@ async fn share_grants_shared_locks_only_and_hold_grants_both() {
     };
     assert_eq!(acquire("a", "shared", "share").await, 200);
     assert_eq!(acquire("b", "exclusive", "share").await, 403);
+    assert_eq!(acquire("b", "update", "share").await, 403);
+    assert_eq!(acquire("b", "upgrade", "share").await, 403);
+    assert_eq!(acquire("c", "update", "hold").await, 200);
     assert_eq!(acquire("a", "shared", "hold").await, 200);
     assert_eq!(acquire("b", "exclusive", "hold").await, 200);
     assert_eq!(acquire("c", "shared", "observe").await, 403);

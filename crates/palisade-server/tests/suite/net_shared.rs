@@ -125,7 +125,9 @@ async fn a_mode_that_is_none_is_refused_by_name() {
         let refused = server.post("/v1/locks/x/acquire", &body).await;
         let message = refused.json()["error"]["message"].to_string();
         assert_eq!(refused.status, 400);
-        let says = format!(r#"mode must be \"exclusive\", \"shared\" or \"permits\", not {given}"#);
+        let says = format!(
+            r#"mode must be \"exclusive\", \"shared\", \"update\", \"upgrade\" or \"permits\", not {given}"#
+        );
         assert!(message.contains(&says), "{message}");
     }
     assert_eq!(

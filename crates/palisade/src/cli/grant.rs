@@ -210,8 +210,9 @@ fn describe(leases: &[Lease], url: &str, out: Out) -> String {
         ("client id", lease.client_id().to_string()),
     ]);
     let how = match lease.mode() {
-        LockMode::Exclusive => "held".to_owned(),
+        LockMode::Exclusive | LockMode::Upgrade => "held".to_owned(),
         LockMode::Shared => "held in shared mode".to_owned(),
+        LockMode::Update => "held in mode update".to_owned(),
         LockMode::Permits(permits) => {
             format!("held, {} of {} permits", permits.wanted(), permits.of())
         }

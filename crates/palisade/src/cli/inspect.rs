@@ -149,14 +149,15 @@ fn describe(view: &LockView, out: Out) -> String {
 /// A lock with its readers: who, since when, and the number that names each grant.
 fn describe_shared(view: &LockView, out: Out) -> String {
     let token = view.holder.as_ref().map(|holder| holder.token.to_string());
-    let facts = facts(
-        out,
-        &[
-            ("fencing token", token.unwrap_or_default()),
-            ("readers", view.reader_count.to_string()),
-            ("waiters", view.waiters.to_string()),
-        ],
-    );
+    let mut rows = vec![
+        ("fencing token", token.unwrap_or_default()),
+        ("readers", view.reader_count.to_string()),
+    ];
+    let mut readers = view.readers.iter();
+    let update = readers.find(|reader| reader.update);
+    rows.extend(update.map(|update| ("in mode update", update.holder.client.to_string())));
+    rows.push(("waiters", view.waiters.to_string()));
+    let facts = facts(out, &rows);
     let rows = view.readers.iter().map(|reader| {
         [
             reader.id.0.to_string(),
@@ -249,6 +250,8 @@ fn mode(mode: LockMode) -> String {
     match mode {
         LockMode::Exclusive => "exclusive".to_owned(),
         LockMode::Shared => "shared".to_owned(),
+        LockMode::Update => "update".to_owned(),
+        LockMode::Upgrade => "upgrade".to_owned(),
         LockMode::Permits(permits) => format!("{permits} permits"),
     }
 }
@@ -272,6 +275,7 @@ fn reply(view: &LockView) -> LockReply {
         fencing_token: holder.token.get(),
         remaining_ms: holder.remaining.as_millis(),
         grant_id: None,
+        update: false,
         slots: Vec::new(),
         acquired_at: view.acquired_at.map(wall),
         metadata: view.metadata.as_deref().map(str::to_owned),
@@ -281,6 +285,7 @@ fn reply(view: &LockView) -> LockReply {
         fencing_token: reader.holder.token.get(),
         remaining_ms: reader.holder.remaining.as_millis(),
         grant_id: Some(reader.id.0.get()),
+        update: reader.update,
         slots: reader.slots.iter().collect(),
         acquired_at: Some(wall(reader.acquired_at)),
         metadata: reader.metadata.as_deref().map(str::to_owned),
@@ -290,6 +295,8 @@ fn reply(view: &LockView) -> LockReply {
         mode: match queued.mode {
             LockMode::Exclusive => json::LockMode::Exclusive,
             LockMode::Shared => json::LockMode::Shared,
+            LockMode::Update => json::LockMode::Update,
+            LockMode::Upgrade => json::LockMode::Upgrade,
             LockMode::Permits(_) => json::LockMode::Permits,
         },
         permits: queued.mode.permits().map(|permits| PermitsBody {

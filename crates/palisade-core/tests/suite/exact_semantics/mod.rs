@@ -12,6 +12,7 @@
 //! | `orphans` | a change of leader: who keeps a place, for whom, and for how long |
 //! | `looking` | holder, view and page |
 //! | `shared` | readers and writers |
+//! | `upgrade` | mode update, and the writer that comes of it |
 //! | `permits` | semaphores |
 //! | `sets` | several locks at once |
 //! | `elections` | the value of a holder |
@@ -32,4 +33,5 @@ mod repeats;
 mod sets;
 mod shared;
 mod tokens;
+mod upgrade;
 mod waiting;

@@ -16,7 +16,7 @@ use palisade_core::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-use reference::Reference;
+use reference::{Grant, Reference, Wait};
 use script::{Line, scripts};
 
 const SEED: u64 = 1;
@@ -54,6 +54,11 @@ fn same<T: PartialEq + std::fmt::Debug>(
     Err(TestCaseError::fail(format!(
         "{what}\n     got {got:?}\nexpected {expected:?}"
     )))
+}
+
+/// Whether a command is for the upgrade of a grant in mode update.
+fn is_upgrade(command: &Command) -> bool {
+    matches!(command, Command::Acquire(acquire) if acquire.mode == LockMode::Upgrade)
 }
 
 /// Whether a command is for several locks at once.
@@ -420,6 +425,99 @@ fn a_planted_deviation_is_found() {
     }
 }
 
+/// The entry, with requests in one mode made in another.
+fn mode_for(entry: Entry, mode: LockMode, taken_for: LockMode) -> Entry {
+    match &entry.command {
+        Command::Acquire(acquire) if acquire.mode == mode => in_mode(entry, taken_for),
+        _ => entry,
+    }
+}
+
+/// The lock for which an upgrade is asked, if the reference knows the grant that it is for, and everybody else who waits
+/// for that lock alone.
+fn upgrade_of<'a>(
+    command: &'a Command,
+    known: &'a Reference,
+) -> Option<(&'a Acquire, Vec<&'a Wait>)> {
+    let Command::Acquire(acquire) = command else {
+        return None;
+    };
+    let holds = |grant: &Grant| grant.update && grant.lock == acquire.lock;
+    if acquire.mode != LockMode::Upgrade || !known.grants.iter().any(holds) {
+        return None;
+    }
+    let waits = known.waits.iter();
+    let waits = waits.filter(|wait| wait.lock == acquire.lock && wait.also.is_empty());
+    Some((acquire, waits.collect()))
+}
+
+/// Control arms of mode update: what a machine would do that takes a rule of it too lightly.
+#[test]
+fn a_planted_deviation_of_upgrades_is_found() {
+    let deviations: [(&str, Split); 5] = [
+        ("many have mode update", |entry, _| {
+            (0, vec![mode_for(entry, LockMode::Update, LockMode::Shared)])
+        }),
+        ("an upgrade is a plain request of a reader", |entry, _| {
+            (
+                0,
+                vec![mode_for(entry, LockMode::Upgrade, LockMode::Exclusive)],
+            )
+        }),
+        (
+            "an upgrade waits in the order of arrival",
+            |mut entry, known| {
+                let in_order = upgrade_of(&entry.command, known).map(|(acquire, _)| Acquire {
+                    mode: LockMode::Exclusive,
+                    under: Under::New {
+                        key: crate::world::key(3_000),
+                        ttl: crate::world::ttl(250),
+                    },
+                    ..acquire.clone()
+                });
+                if let Some(acquire) = in_order.filter(|acquire| acquire.wait.is_some()) {
+                    entry.command = Command::Acquire(acquire);
+                }
+                (0, vec![entry])
+            },
+        ),
+        ("an upgrade drives the other readers out", |entry, known| {
+            let mut all = Vec::new();
+            if let Some((acquire, _)) = upgrade_of(&entry.command, known) {
+                let others = known.grants.iter();
+                let others = others.filter(|grant| grant.lock == acquire.lock && !grant.update);
+                all.extend(others.map(|grant| Entry {
+                    command: Command::Revoke {
+                        lock: grant.lock.clone(),
+                        token: grant.token,
+                        reason: "upgrade".into(),
+                    },
+                    ..entry.clone()
+                }));
+            }
+            all.push(entry);
+            (all.len() - 1, all)
+        }),
+        ("an upgrade sends the queue away", |entry, known| {
+            let mut all = vec![entry.clone()];
+            if let Some((_, waits)) = upgrade_of(&entry.command, known) {
+                all.extend(waits.into_iter().map(|wait| Entry {
+                    by: wait.by,
+                    command: Command::Withdraw(wait.request),
+                    ..entry.clone()
+                }));
+            }
+            (0, all)
+        }),
+    ];
+    for (what, split) in deviations {
+        assert!(
+            scripts_until_caught(split).is_some(),
+            "nobody noticed: {what}"
+        );
+    }
+}
+
 /// The request as one for its first lock alone.
 fn first_alone(acquire: &Acquire) -> Acquire {
     Acquire {
@@ -554,11 +652,16 @@ fn the_scripts_reach_every_outcome() {
                 let entry = line.entry(n, now, &reference);
                 now = entry.at;
                 let set = is_set(&entry.command);
+                let upgrade = is_upgrade(&entry.command);
                 let waited: Vec<_> = reference.waits.clone();
                 let (outcome, effects) = reference.step(entry);
                 seen.borrow_mut().insert(kind(&outcome));
                 if set {
                     seen.borrow_mut().insert(format!("set: {}", kind(&outcome)));
+                }
+                if upgrade {
+                    seen.borrow_mut()
+                        .insert(format!("upgrade: {}", kind(&outcome)));
                 }
                 for effect in &effects {
                     let Effect::Settled {
@@ -568,6 +671,10 @@ fn the_scripts_reach_every_outcome() {
                         continue;
                     };
                     let set = waited.iter().find(|wait| wait.request == *request);
+                    if set.is_some_and(|wait| wait.mode == LockMode::Upgrade) {
+                        let kind = format!("upgrade, settled: {}", kind(outcome));
+                        seen.borrow_mut().insert(kind);
+                    }
                     if set.is_some_and(|wait| !wait.also.is_empty()) {
                         let kind = format!("set, settled: {}", kind(outcome));
                         seen.borrow_mut().insert(kind);
@@ -647,6 +754,22 @@ fn the_scripts_reach_every_outcome() {
         "set: QueueFull Lock",
         "set: TokensExhausted",
         "set: TooManyLocks",
+        "Invalid UpdateHeld",
+        "upgrade: Abandoned",
+        "upgrade: Granted",
+        "upgrade: Held",
+        "upgrade: Queued",
+        "upgrade: QueueFull Lock",
+        "upgrade: Ended Superseded",
+        "upgrade: NotHeld",
+        "upgrade: Invalid NotUpdate",
+        "upgrade: Invalid Upgrade",
+        "upgrade: Invalid UpgradeWaits",
+        "upgrade, settled: Abandoned",
+        "upgrade, settled: Ended Expired",
+        "upgrade, settled: Ended Released",
+        "upgrade, settled: Granted",
+        "upgrade, settled: Held",
         "set, settled: Abandoned",
         "set, settled: Delayed",
         "set, settled: Ended Expired",

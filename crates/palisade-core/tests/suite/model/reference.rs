@@ -33,11 +33,13 @@ pub(crate) struct Grant {
     pub(crate) token: Token,
     pub(crate) key: LeaseKey,
     by: Principal,
-    client: ClientId,
+    pub(crate) client: ClientId,
     wall: WallTime,
     /// Of a reader: the token of its phase, which is its fencing token. Of permits: the first number of those who hold
     /// the semaphore without a gap.
     phase: Option<Token>,
+    /// A reader that may become the writer.
+    pub(crate) update: bool,
     slots: Slots,
     lock_delay: Span,
     /// Nobody else is granted before this.
@@ -62,7 +64,7 @@ impl Grant {
     }
 }
 
-/// A request in a queue. There is one list for all queues, in order of arrival.
+/// A request in a queue. There is one list for all queues, in order of arrival but for upgrades, which are at its head.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wait {
     pub(crate) by: Principal,
@@ -79,6 +81,8 @@ pub(crate) struct Wait {
     deadline: Timestamp,
     /// Of an orphan: until when its place is kept.
     orphan: Option<Timestamp>,
+    /// How many came before it.
+    arrival: usize,
 }
 
 impl Wait {
@@ -139,6 +143,7 @@ pub(crate) struct Reference {
     pub(crate) leases: Vec<Lease>,
     pub(crate) grants: Vec<Grant>,
     pub(crate) waits: Vec<Wait>,
+    arrivals: usize,
     /// Locks that nobody holds and an orphan or a set is first for, each with its last token; or the newest of all, if it
     /// was free when the set came.
     kept: BTreeMap<LockName, Token>,
@@ -224,6 +229,7 @@ impl Reference {
             leases: Vec::new(),
             grants: Vec::new(),
             waits: Vec::new(),
+            arrivals: 0,
             kept: BTreeMap::new(),
             closed: Vec::new(),
             sizes: Vec::new(),
@@ -360,7 +366,7 @@ impl Reference {
         };
         let mut late: Vec<Wait> = self.waits.clone();
         late.retain(|wait| rung(wait.ends()) <= now.at);
-        late.sort_by_key(Wait::ends);
+        late.sort_by_key(|wait| (wait.ends(), wait.arrival));
         for wait in late {
             if now.ended >= most {
                 return;
@@ -480,7 +486,7 @@ impl Reference {
         }
         for _ in 0..most {
             let readers = self.readers(lock);
-            if self.lease(&readers[0].key).unwrap().expires > now.at {
+            if readers.is_empty() || self.lease(&readers[0].key).unwrap().expires > now.at {
                 break;
             }
             self.end_and_hand_on(&readers[0], Ending::Expired, None, now);
@@ -488,7 +494,9 @@ impl Reference {
                 return;
             }
         }
-        self.hand_on(lock, &self.told(lock, now), now);
+        if self.writer(lock).is_none() {
+            self.hand_on(lock, &self.told(lock, now), now);
+        }
     }
 
     fn acquire(&mut self, acquire: Acquire, now: &mut Now) -> Outcome {
@@ -528,9 +536,7 @@ impl Reference {
             return known.outcome;
         };
         let wanted = acquire.mode.permits().map_or(0, Permits::wanted);
-        if first.shared.is_some() != (acquire.mode == LockMode::Shared)
-            || first.slots.count() != wanted
-        {
+        if first.shared.is_some() != acquire.mode.is_shared() || first.slots.count() != wanted {
             return Outcome::Invalid(Invalid::RequestReused);
         }
         let named = GrantRef {
@@ -541,6 +547,11 @@ impl Reference {
         match self.live(&named, now) {
             None => self.past(&named),
             Some(grant) if grant.client != acquire.client => {
+                Outcome::Invalid(Invalid::RequestReused)
+            }
+            Some(grant)
+                if grant.phase.is_some() && grant.update != (acquire.mode == LockMode::Update) =>
+            {
                 Outcome::Invalid(Invalid::RequestReused)
             }
             Some(grant) => {
@@ -616,7 +627,7 @@ impl Reference {
             let holders = self.holders(lock);
             let mine = holders.iter().find(|grant| grant.key == key);
             match (mine, self.writer(lock)) {
-                (Some(_), None) => return Outcome::Invalid(Invalid::Upgrade),
+                (Some(mine), None) => return other_mode(mine),
                 (Some(mine), Some(_)) => own.push(mine.clone()),
                 (None, Some(writer))
                     if (writer.by, &writer.client) == (now.by, &acquire.client) =>
@@ -710,7 +721,13 @@ impl Reference {
             Under::Existing { key, .. } => Under::Existing { key, ttl: None },
             Under::New { key, ttl } => Under::New { key, ttl },
         };
-        self.waits.push(Wait {
+        let place = match acquire.mode {
+            LockMode::Upgrade => 0,
+            _ => self.waits.len(),
+        };
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        let wait = Wait {
             by: now.by,
             request,
             lock: acquire.lock.clone(),
@@ -723,7 +740,9 @@ impl Reference {
             since: now.at,
             deadline: now.at.after(wait),
             orphan: None,
-        });
+            arrival,
+        };
+        self.waits.insert(place, wait);
     }
 
     fn decide(&mut self, acquire: &Acquire, now: &mut Now) -> Outcome {
@@ -745,6 +764,9 @@ impl Reference {
             return wrong;
         }
         if self.holders(&acquire.lock).is_empty() && !self.is_kept(&acquire.lock) {
+            if acquire.mode == LockMode::Upgrade {
+                return self.decide_upgrade(acquire, now);
+            }
             if self.in_use() >= self.limits.locks as usize {
                 return Outcome::TooManyLocks {
                     max: self.limits.locks,
@@ -763,15 +785,22 @@ impl Reference {
             let asked = asked.map(Permits::of);
             return Outcome::Invalid(Invalid::PermitsDiffer { asked, has });
         }
+        if acquire.mode == LockMode::Upgrade {
+            return self.decide_upgrade(acquire, now);
+        }
         let holders = self.holders(&acquire.lock);
         if let Some(grant) = holders.iter().find(|grant| grant.key == key) {
             return match (grant.phase, acquire.mode) {
                 (_, LockMode::Permits(permits)) => self.again(grant, permits, Span::ZERO, now),
-                (None, LockMode::Exclusive) | (Some(_), LockMode::Shared) => {
+                (None, LockMode::Exclusive) => {
                     Outcome::Granted(self.granted(grant, Span::ZERO, now))
                 }
-                (Some(_), LockMode::Exclusive) => Outcome::Invalid(Invalid::Upgrade),
                 (None, LockMode::Shared) => self.take_over(grant, acquire, now),
+                (None, _) => Outcome::Invalid(Invalid::NotUpdate),
+                (Some(_), mode) if is_of_mode(grant, mode) => {
+                    Outcome::Granted(self.granted(grant, Span::ZERO, now))
+                }
+                (Some(_), _) => other_mode(grant),
             };
         }
         if let Some(grant) = self.writer(&acquire.lock)
@@ -780,7 +809,9 @@ impl Reference {
             return self.take_over(&grant, acquire, now);
         }
         let waits = self.waits.iter().any(|wait| wait.wants(&acquire.lock));
-        if acquire.mode == LockMode::Shared && !waits && !self.readers(&acquire.lock).is_empty() {
+        let readers = self.readers(&acquire.lock);
+        let updates = acquire.mode == LockMode::Update && readers.iter().any(|other| other.update);
+        if acquire.mode.is_shared() && !waits && !readers.is_empty() && !updates {
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
         if let Some(permits) = acquire.mode.permits()
@@ -789,6 +820,10 @@ impl Reference {
         {
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
+        self.wait_or_deny(acquire, now)
+    }
+
+    fn wait_or_deny(&mut self, acquire: &Acquire, now: &Now) -> Outcome {
         let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
             return self.in_the_way(acquire, now);
         };
@@ -818,6 +853,56 @@ impl Reference {
         }
         self.enqueue(acquire, request, wait, now);
         Outcome::Queued
+    }
+
+    /// The one reader of a lock that may become its writer asks for that, or somebody else does.
+    fn decide_upgrade(&mut self, acquire: &Acquire, now: &mut Now) -> Outcome {
+        let wanted = Wanted::by(now.by, acquire);
+        let holders = self.holders(&acquire.lock);
+        let own = holders.iter().find(|grant| grant.key == wanted.key());
+        let Some(own) = own else {
+            return match acquire.under {
+                Under::New { .. } => Outcome::Invalid(Invalid::NotUpdate),
+                Under::Existing { key, .. } => self.past(&GrantRef {
+                    lock: acquire.lock.clone(),
+                    key,
+                    token: None,
+                }),
+            };
+        };
+        if own.phase.is_none() {
+            return Outcome::Invalid(Invalid::NotUpdate);
+        }
+        if !own.update {
+            return Outcome::Invalid(Invalid::Upgrade);
+        }
+        let its = |wait: &Wait| wait.mode == LockMode::Upgrade && wait.wants(&acquire.lock);
+        if self.waits.iter().any(its) {
+            return Outcome::Invalid(Invalid::UpgradeWaits);
+        }
+        match holders.len() {
+            1 => self.upgrade(own, wanted, Span::ZERO, now),
+            _ => self.wait_or_deny(acquire, now),
+        }
+    }
+
+    /// The only reader becomes the writer.
+    fn upgrade(&mut self, own: &Grant, wanted: Wanted<'_>, waited: Span, now: &mut Now) -> Outcome {
+        if self.token().is_none() {
+            return Outcome::TokensExhausted;
+        }
+        let lease = self.lease(&own.key).unwrap();
+        self.end(own, Ending::Superseded, None, now);
+        self.keep(lease);
+        self.grant(wanted, waited, now)
+    }
+
+    /// The lease of a grant that another one takes the place of goes on.
+    fn keep(&mut self, lease: Lease) {
+        if self.lease(&lease.key).is_none() {
+            self.leases.push(lease);
+            self.leases.sort_by_key(|lease| lease.id);
+        }
     }
 
     fn renew(&mut self, named: &GrantRef, ttl: Option<Ttl>, now: &mut Now) -> Outcome {
@@ -907,9 +992,7 @@ impl Reference {
 
     /// The writer's own client takes its lock over, or becomes a reader.
     fn take_over(&mut self, grant: &Grant, acquire: &Acquire, now: &mut Now) -> Outcome {
-        if acquire.mode == LockMode::Shared
-            && (grant.lock_delay > Span::ZERO || grant.reserved.is_some())
-        {
+        if acquire.mode.is_shared() && (grant.lock_delay > Span::ZERO || grant.reserved.is_some()) {
             return Outcome::Invalid(Invalid::DelaysOfShared);
         }
         if self.token().is_none() {
@@ -917,13 +1000,12 @@ impl Reference {
         }
         let lease = self.lease(&grant.key).unwrap();
         self.end(grant, Ending::Superseded, None, now);
-        if self.lease(&grant.key).is_none() && Wanted::by(now.by, acquire).key() == grant.key {
-            // A downgrade: the lease goes on.
-            self.leases.push(lease);
-            self.leases.sort_by_key(|lease| lease.id);
+        if Wanted::by(now.by, acquire).key() == grant.key {
+            // A downgrade.
+            self.keep(lease);
         }
         let outcome = self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
-        if acquire.mode == LockMode::Shared {
+        if acquire.mode.is_shared() {
             self.hand_on(&acquire.lock, &self.told(&acquire.lock, now), now);
         } else if let Some(mine) = self.grants.last_mut() {
             let before = grant.reserved.filter(|until| *until > now.at);
@@ -987,7 +1069,8 @@ impl Reference {
                 by,
                 client: client.clone(),
                 wall: now.wall,
-                phase: (mode != LockMode::Exclusive).then_some(phase.unwrap_or(token)),
+                phase: (!mode.is_exclusive()).then_some(phase.unwrap_or(token)),
+                update: mode == LockMode::Update,
                 slots,
                 lock_delay: delays.lock_delay(),
                 reserved: Some(delays.at_least_for())
@@ -1056,7 +1139,12 @@ impl Reference {
             let last = grant.phase.unwrap_or(grant.token);
             self.kept.insert(grant.lock.clone(), last);
         } else if grant.slots.is_empty() {
-            return;
+            // Only these wait for some of the readers.
+            let first = self.waits.iter().find(|wait| wait.wants(&grant.lock));
+            let mode = first.map(|first| first.mode);
+            if !matches!(mode, Some(LockMode::Update | LockMode::Upgrade)) {
+                return;
+            }
         }
         self.hand_on(&grant.lock, &last, now);
     }
@@ -1135,14 +1223,20 @@ impl Reference {
         let kept = self.kept.remove_entry(lock);
         while let Some(at) = self.waits.iter().position(|wait| wait.wants(lock)) {
             let wait = &self.waits[at];
-            let read = !self.readers(lock).is_empty();
+            let readers = self.readers(lock);
+            let read = !readers.is_empty();
+            let update = readers.iter().any(|reader| reader.update);
             let blocked = match wait.mode {
                 _ if !wait.also.is_empty() => !self.is_ready(wait),
                 LockMode::Exclusive => read,
                 LockMode::Shared => false,
+                LockMode::Update => update,
+                LockMode::Upgrade => readers.len() > 1,
                 LockMode::Permits(permits) => self.free(lock).len() < permits.wanted() as usize,
             };
-            if wait.ends() > now.at && (wait.orphan.is_some() || blocked) {
+            // An upgrade ends with the grant that it is for.
+            let lives = wait.mode != LockMode::Upgrade || update;
+            if wait.ends() > now.at && lives && (wait.orphan.is_some() || blocked) {
                 self.kept.extend(kept.filter(|_| !read));
                 return;
             }
@@ -1184,12 +1278,20 @@ impl Reference {
                     (Some(its), LockMode::Permits(permits)) => {
                         self.again(&its, permits, waited, now)
                     }
-                    (Some(its), _) => Outcome::Granted(self.granted(&its, waited, now)),
+                    (Some(its), LockMode::Upgrade) => self.upgrade(&its, wanted, waited, now),
+                    (None, LockMode::Upgrade) => self.past(&GrantRef {
+                        lock: lock.clone(),
+                        key: wanted.key(),
+                        token: None,
+                    }),
+                    (Some(its), mode) if is_of_mode(&its, mode) => {
+                        Outcome::Granted(self.granted(&its, waited, now))
+                    }
+                    (Some(its), _) => other_mode(&its),
                     (None, _) => self.grant(wanted, waited, now),
                 }
             };
-            let written =
-                matches!(outcome, Outcome::Granted(_)) && wait.mode == LockMode::Exclusive;
+            let written = matches!(outcome, Outcome::Granted(_)) && wait.mode.is_exclusive();
             self.settle(wait, outcome, now);
             if written {
                 return;
@@ -1383,7 +1485,16 @@ impl Reference {
             closed => return closed,
         };
         let first = self.waits.iter().find(|wait| wait.wants(&acquire.lock));
-        let read = !self.readers(&acquire.lock).is_empty();
+        let readers = self.readers(&acquire.lock);
+        let read = !readers.is_empty();
+        let reader = match acquire.mode {
+            LockMode::Upgrade => readers.iter().find(|other| !other.update),
+            LockMode::Update if first.is_none() => readers.iter().find(|other| other.update),
+            _ => None,
+        };
+        if let Some(reader) = reader {
+            return Outcome::Held(self.holder(reader, now));
+        }
         Outcome::Held(
             match first.filter(|_| read && acquire.mode != LockMode::Exclusive) {
                 Some(first) => Holder {
@@ -1406,12 +1517,18 @@ impl Reference {
         }
     }
 
-    /// The oldest holder, or the orphan that the lock is kept for.
+    /// The oldest holder that does not wait for the others, or the orphan that the lock is kept for.
     fn ahead(&self, lock: &LockName, now: &Now) -> Holder {
-        if let Some(grant) = self.holders(lock).first() {
+        let mut holders = self.holders(lock);
+        let first = self.waits.iter().find(|wait| wait.wants(lock));
+        // Not the one that waits for the others.
+        if holders.len() > 1 && first.is_some_and(|first| first.mode == LockMode::Upgrade) {
+            holders.retain(|grant| !grant.update);
+        }
+        if let Some(grant) = holders.first() {
             return self.holder(grant, now);
         }
-        let first = self.waits.iter().find(|wait| wait.wants(lock)).unwrap();
+        let first = first.unwrap();
         Holder {
             client: first.client.clone(),
             token: self.kept[lock],
@@ -1498,6 +1615,19 @@ impl Reference {
             change,
         }));
     }
+}
+
+/// Whether a reader has what a request asks for.
+fn is_of_mode(grant: &Grant, mode: LockMode) -> bool {
+    mode.is_shared() && grant.update == (mode == LockMode::Update)
+}
+
+/// What a lease is told that has a lock as a reader and asks for it in another mode.
+fn other_mode(grant: &Grant) -> Outcome {
+    Outcome::Invalid(match grant.update {
+        true => Invalid::UpdateHeld,
+        false => Invalid::Upgrade,
+    })
 }
 
 fn token_of(number: u64) -> Token {

@@ -57,6 +57,13 @@ enum What {
         noted: bool,
         delays: Delays,
     },
+    /// A grant in mode update is upgraded, if there is one.
+    Upgrade {
+        which: usize,
+        wait: Option<u64>,
+        request: Option<Asked>,
+        noted: bool,
+    },
     Renew(Which, Option<u64>),
     Proclaim(Which, bool),
     Release(Which),
@@ -149,15 +156,20 @@ fn what() -> impl Strategy<Value = What> {
             1 => 1_900_000_000_u64..2_100_000_000,
         ],
     );
+    let upgrade_wait = prop::option::weighted(0.8, 1_000_000_u64..300_000_000);
     let lock = prop::sample::select(vec![0_u8, 0, 0, 0, 1, 2, 2, 2, 3]);
-    let mode = (any::<bool>(), permits(), 0_u8..20);
+    let reads = prop_oneof![
+        3 => Just(LockMode::Exclusive),
+        3 => Just(LockMode::Shared),
+        2 => Just(LockMode::Update),
+    ];
+    let mode = (reads, permits(), 0_u8..20);
     // One of the locks is a semaphore nearly always, and the others nearly never.
     let lock_and_mode = (lock, mode).prop_map(|(lock, (reads, permits, chance))| {
         let semaphore = (lock == 2) != (chance == 0);
         let mode = match (semaphore, reads) {
             (true, _) => LockMode::Permits(permits),
-            (false, true) => LockMode::Shared,
-            (false, false) => LockMode::Exclusive,
+            (false, mode) => mode,
         };
         (lock, mode)
     });
@@ -212,6 +224,8 @@ fn what() -> impl Strategy<Value = What> {
             };
             What::Acquire { lock, also, client, mode, under, wait, request, noted, delays }
         }),
+        5 => (0_usize..4, upgrade_wait, prop::option::weighted(0.9, asked()), any::<bool>())
+            .prop_map(|(which, wait, request, noted)| What::Upgrade { which, wait, request, noted }),
         4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
         3 => (which(), any::<bool>()).prop_map(|(which, some)| What::Proclaim(which, some)),
         6 => which().prop_map(What::Release),
@@ -426,6 +440,32 @@ impl What {
                     request: asked.map(|asked| asked.resolve(n, known)),
                     metadata: noted.then(|| format!("line {n}").into()),
                     delays,
+                })
+            }
+            What::Upgrade {
+                which,
+                wait,
+                request: asked,
+                noted,
+            } => {
+                let mut grants: Vec<_> = known.grants.iter().filter(|grant| grant.update).collect();
+                if grants.is_empty() {
+                    grants = known.grants.iter().collect();
+                }
+                let Some(grant) = nth(&grants, which) else {
+                    return Command::Expire;
+                };
+                let under = Under::Existing {
+                    key: grant.key,
+                    ttl: None,
+                };
+                let asked = asked.map(|asked| asked.resolve(n, known));
+                let (lock, client) = (grant.lock.clone(), grant.client.clone());
+                Command::Acquire(Acquire {
+                    mode: LockMode::Upgrade,
+                    wait: wait.map(Span::from_nanos),
+                    metadata: noted.then(|| format!("line {n}").into()),
+                    ..Acquire::new(lock, client, under, asked)
                 })
             }
             What::Renew(which, wanted) => Command::Renew {

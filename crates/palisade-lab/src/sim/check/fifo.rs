@@ -3,9 +3,12 @@
 //! come back, and nobody waits for one that may not. A reader joins other readers unless somebody waits, and one release
 //! admits the whole run of readers at the head (S6). A request for more permits than are free is not overtaken by one for
 //! fewer (P6). There is one order of arrival for all locks: a set is overtaken on none of its locks, and it is granted as
-//! soon as it is first for all of them and all are free (M2).
+//! soon as it is first for all of them and all are free (M2). The upgrade of a grant in mode update goes to the head, and
+//! waits for the other readers alone; a second request for mode update waits for the first (S8).
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use palisade_core::LockMode;
 
 use super::Check;
 use super::slot_table::SlotTable;
@@ -27,6 +30,9 @@ pub(crate) struct Fifo {
     readers: BTreeMap<u8, BTreeSet<u64>>,
     granted: BTreeSet<u64>,
     shared: BTreeSet<u64>,
+    /// Each lock's grant in mode update and its client, and every such grant so far.
+    updates: BTreeMap<u8, (u64, u8)>,
+    in_update: BTreeSet<u64>,
     /// The slots of semaphores; such a lock has neither writer nor readers.
     slots: SlotTable,
     /// Locks that nobody has and that are not closed, although requests wait for them.
@@ -40,7 +46,7 @@ struct Waiter {
     request: u32,
     locks: Locks,
     until: u64,
-    shared: bool,
+    mode: LockMode,
     /// How many permits it wants of a semaphore.
     wanted: u8,
     /// Until when its caller may come back.
@@ -63,6 +69,8 @@ impl Fifo {
             readers: BTreeMap::new(),
             granted: BTreeSet::new(),
             shared: BTreeSet::new(),
+            updates: BTreeMap::new(),
+            in_update: BTreeSet::new(),
             slots: SlotTable::new(plan),
             free: BTreeSet::new(),
             passed_on: BTreeSet::new(),
@@ -76,10 +84,9 @@ impl Fifo {
         let is_own = |lock| {
             new && !self.passed_on.contains(&lock) && self.holders.get(&lock) == Some(&client)
         };
+        let is_first = |lock| waiter.mode == LockMode::Upgrade || self.queue(lock, at) == 0;
         let mut locks = waiter.locks.iter();
-        if locks
-            .all(|lock| is_own(lock) || self.is_open(lock, &waiter) && self.queue(lock, at) == 0)
-        {
+        if locks.all(|lock| is_own(lock) || self.is_open(lock, &waiter) && is_first(lock)) {
             return Err(format!(
                 "request {request} has to wait for {:?}, open to it and wanted by nobody else",
                 waiter.locks
@@ -98,7 +105,11 @@ impl Fifo {
             }
             None => {}
         }
-        self.waiting.push(waiter);
+        let place = match waiter.mode {
+            LockMode::Upgrade => 0,
+            _ => self.waiting.len(),
+        };
+        self.waiting.insert(place, waiter);
         Ok(())
     }
 
@@ -114,9 +125,15 @@ impl Fifo {
 
     /// Whether a request may hold the lock together with those that do.
     fn joins(&self, lock: u8, waiter: &Waiter) -> bool {
-        match waiter.wanted {
-            0 => waiter.shared && self.is_shared(lock),
-            wanted => self.slots.free(lock) >= wanted.into(),
+        match waiter.mode {
+            LockMode::Exclusive => false,
+            LockMode::Shared => self.is_shared(lock),
+            LockMode::Update => self.is_shared(lock) && !self.updates.contains_key(&lock),
+            LockMode::Upgrade => {
+                let readers = self.readers.get(&lock).map_or(0, BTreeSet::len);
+                self.updates.contains_key(&lock) && readers == 1
+            }
+            LockMode::Permits(_) => self.slots.free(lock) >= waiter.wanted.into(),
         }
     }
 
@@ -188,7 +205,7 @@ impl Fifo {
         for lock in locks.iter() {
             self.free.remove(&lock);
             self.passed_on.insert(lock);
-            if !waiter.shared {
+            if !waiter.mode.is_shared() {
                 // The readers before it ended with this very entry.
                 self.readers.remove(&lock);
             }
@@ -224,14 +241,17 @@ impl Fifo {
         Ok(())
     }
 
-    /// Only the holder itself, taking its own lock over, may pass the queue.
+    /// Only the holder itself, taking its own lock over or upgrading its grant, may pass the queue.
     fn at_once(&self, who: Option<(Locks, u8)>, at: u64, token: u64) -> Result<(), String> {
         let Some((locks, client)) = who else {
             return Err(format!(
                 "token {token} went to a request that no longer waited"
             ));
         };
-        let is_own = |lock: &u8| self.holders.get(lock) == Some(&client);
+        let is_own = |lock: &u8| {
+            let updates = self.updates.get(lock).map(|(_, client)| client);
+            self.holders.get(lock) == Some(&client) || updates == Some(&client)
+        };
         let others = locks.iter().filter(|lock| !is_own(lock));
         let waiting: usize = others.map(|lock| self.queue(lock, at)).sum();
         if waiting == 0 {
@@ -264,11 +284,14 @@ impl Fifo {
             request: orphan.request,
             locks: orphan.locks,
             until: orphan.until,
-            shared: orphan.shared,
+            mode: orphan.mode,
             wanted: orphan.wanted,
             orphan: Some(orphan.until.min(at + WINDOW)),
         });
+        // Upgrades first, the others in order of arrival.
         self.waiting = orphans.collect();
+        self.waiting
+            .sort_by_key(|waiter| waiter.mode != LockMode::Upgrade);
         let locks = self.waiting.iter().flat_map(|waiter| waiter.locks.iter());
         self.free = locks.collect();
         for lock in live.iter().map(|(lock, ..)| lock).chain(closed) {
@@ -277,7 +300,11 @@ impl Fifo {
         self.slots.recovered(live);
         self.holders.clear();
         self.readers.clear();
+        self.updates.clear();
         for (lock, token, client) in live {
+            if self.in_update.contains(token) {
+                self.updates.insert(*lock, (*token, *client));
+            }
             if self.shared.contains(token) {
                 self.readers.entry(*lock).or_default().insert(*token);
             } else if !self.slots.has(*token) {
@@ -307,14 +334,14 @@ impl Check for Fifo {
                 client,
                 at,
                 wait,
-                shared,
+                mode,
                 wanted,
             } => {
                 let waiter = Waiter {
                     request: *request,
                     locks: self.asked.get(request).copied().unwrap_or(*locks),
                     until: at.saturating_add(*wait),
-                    shared: *shared,
+                    mode: *mode,
                     wanted: *wanted,
                     orphan: None,
                 };
@@ -348,6 +375,11 @@ impl Check for Fifo {
                         self.slots.granted(turn.lock, turn.token, turn.slots);
                         if turn.phase.is_some() {
                             self.shared.insert(turn.token);
+                            self.in_update.remove(&turn.token);
+                            if turn.update {
+                                self.in_update.insert(turn.token);
+                                self.updates.insert(turn.lock, (turn.token, turn.client));
+                            }
                             self.readers
                                 .entry(turn.lock)
                                 .or_default()
@@ -355,6 +387,7 @@ impl Check for Fifo {
                         } else {
                             // A crash may have undone a shared grant with this number.
                             self.shared.remove(&turn.token);
+                            self.in_update.remove(&turn.token);
                             if turn.slots == 0 {
                                 self.holders.insert(turn.lock, turn.client);
                             }
@@ -362,6 +395,10 @@ impl Check for Fifo {
                     }
                     ChangeKind::Ended(_) => {
                         self.slots.ended(turn.lock, turn.token);
+                        let updates = self.updates.get(&turn.lock);
+                        if updates.is_some_and(|(token, _)| *token == turn.token) {
+                            self.updates.remove(&turn.lock);
+                        }
                         if self.shared.contains(&turn.token) {
                             let readers = self.readers.entry(turn.lock).or_default();
                             readers.remove(&turn.token);

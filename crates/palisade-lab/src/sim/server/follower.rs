@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use palisade_core::machine::Record;
 use palisade_core::{
-    Away, Change, Command, Effect, Entry, LockMode, Machine, Outcome, Principal, RequestId,
+    Away, Change, Command, Effect, Entry, Event, LockMode, Machine, Outcome, Principal, RequestId,
     Timestamp, Token,
 };
 use palisade_server::pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
@@ -14,7 +14,7 @@ use palisade_server::pipeline::orderer::Orderer;
 use super::id_map::IdMap;
 use super::process::{Caller, session};
 use super::{ReplyTo, index, locks_of, turn, wanted};
-use crate::sim::fact::Fact;
+use crate::sim::fact::{Fact, LockChange};
 use crate::sim::locks::Locks;
 use crate::sim::mutants::Mutant;
 
@@ -40,7 +40,7 @@ struct Asked {
     request: RequestId,
     locks: Locks,
     client: u8,
-    shared: bool,
+    mode: LockMode,
     wanted: u8,
 }
 
@@ -137,7 +137,7 @@ impl Follower {
                 request,
                 locks: locks_of(acquire),
                 client: index(&acquire.client),
-                shared: acquire.mode == LockMode::Shared,
+                mode: acquire.mode,
                 wanted: wanted(acquire.mode),
             }),
             _ => None,
@@ -175,9 +175,19 @@ impl Follower {
         }
         for effect in &effects {
             if let Effect::Event(event) = effect {
-                facts.extend(turn(event, ids).map(Fact::Applied));
+                let update = self.is_update(event);
+                facts.extend(
+                    turn(event, ids).map(|turn| Fact::Applied(LockChange { update, ..turn })),
+                );
             }
         }
+    }
+
+    /// Whether an event is of the grant that has its lock in mode update now.
+    fn is_update(&self, event: &Event) -> bool {
+        let view = self.machine.view(&event.lock, self.machine.now());
+        let mut readers = view.iter().flat_map(|view| &view.readers);
+        readers.any(|reader| reader.update && Some(reader.id) == event.shared)
     }
 
     fn acquired(
@@ -201,7 +211,7 @@ impl Follower {
             client: of.client,
             at,
             wait,
-            shared: of.shared,
+            mode: of.mode,
             wanted: of.wanted,
         })
     }

@@ -443,6 +443,7 @@ fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChange> {
         client: index(&event.client),
         token: outward(number),
         phase: event.shared.map(|_| outward(event.token)),
+        update: false,
         slots: ids.slots(number),
         at: event.at.as_nanos(),
         closed: match &event.change {

@@ -50,6 +50,9 @@ pub(super) fn overtake(mutant: Mutant, process: &mut Process, request: &Request,
         Mutant::ReaderOvertakes => {
             wish.mode == LockMode::Shared && waiting.record.mode == LockMode::Exclusive
         }
+        Mutant::UpgradeOvertaken => {
+            wish.mode == LockMode::Shared && waiting.record.mode == LockMode::Upgrade
+        }
         Mutant::SmallOvertakes => wanted(wish.mode) < wanted(waiting.record.mode),
         Mutant::SetOvertaken => wish.also.is_empty() && waiting.locks.len() > 1,
         _ => false,

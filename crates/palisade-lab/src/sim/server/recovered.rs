@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use palisade_core::Machine;
 use palisade_core::machine::Record;
-use palisade_core::{LockMode, Machine};
 
 use super::id_map::IdMap;
 use super::queues::Waiting;
@@ -28,7 +28,7 @@ pub(super) fn recovered(
                 request: ids.number(record.request),
                 locks: locks.iter().map(|lock| index(lock)).collect(),
                 until: record.deadline.as_nanos(),
-                shared: record.mode == LockMode::Shared,
+                mode: record.mode,
                 wanted: wanted(record.mode),
             })
             .collect(),

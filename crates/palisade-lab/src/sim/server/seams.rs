@@ -197,6 +197,9 @@ pub(super) fn first(
         (Some(Mutant::SetReleasedWhole), Request::Release(grant)) => {
             return other_parts(grant, machine, at);
         }
+        (Some(Mutant::UpgradeEndsReaders), Request::Acquire(wish)) => {
+            return other_readers(wish, machine);
+        }
         _ => None,
     };
     let stranger = || stranger(request, mutant, machine, at);
@@ -225,6 +228,24 @@ fn other_parts(grant: &GrantRef, machine: &Machine, at: Timestamp) -> Vec<Asked>
         Request::Release(GrantRef { lock, ..grant }).into()
     });
     releases.collect()
+}
+
+/// A mutant: an upgrade does not wait for the other readers, which lose their grants.
+fn other_readers(wish: &Wish, machine: &Machine) -> Vec<Asked> {
+    if wish.mode != LockMode::Upgrade {
+        return Vec::new();
+    }
+    let others = machine.records().filter_map(|record| match record {
+        Record::Share(share) if share.grant.lock == wish.lock && !share.update => {
+            Some(Request::Release(GrantRef {
+                lock: share.grant.lock,
+                key: share.grant.key,
+                token: Some(share.grant.token),
+            }))
+        }
+        _ => None,
+    });
+    others.map(Asked::from).collect()
 }
 
 /// A stranger who has read a listing asks for a lock with the holder's client id. It has a principal of its own, so it is

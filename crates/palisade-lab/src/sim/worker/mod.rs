@@ -100,6 +100,9 @@ impl Worker {
                 let other = self.other_than(lock);
                 self.second(client, lock, other).await;
             }
+            if self.plan.readers > 0 && self.plan.updates > 0 && self.rng.chance(700) {
+                self.upgrade(client, lock).await;
+            }
             if self.plan.readers > 0 && self.rng.chance(200) {
                 self.downgrade(client, lock).await;
             }
@@ -148,7 +151,10 @@ impl Worker {
             return wish.permits(wanted).of(permits.into());
         }
         if self.rng.chance(self.plan.readers) {
-            return wish.shared();
+            return match self.rng.chance(self.plan.updates) {
+                true => wish.for_update(),
+                false => wish.shared(),
+            };
         }
         // After the faults everybody must get a turn, so nobody closes a lock for longer than others wait.
         let quiet = self.quiet.load(Ordering::Relaxed);
@@ -171,10 +177,10 @@ impl Worker {
         let (token, mode) = (lease.token(), lease.mode());
         let resources = self.take(lock, lease);
         match mode {
-            LockMode::Exclusive | LockMode::Permits(_) => {
+            LockMode::Exclusive | LockMode::Upgrade | LockMode::Permits(_) => {
                 self.use_it(lock, token, &resources).await;
             }
-            LockMode::Shared => {
+            LockMode::Shared | LockMode::Update => {
                 for resource in resources {
                     self.read_it(lock, token, resource).await;
                 }
@@ -218,6 +224,27 @@ impl Worker {
         };
         if let Ok(reader) = client.downgrade(writer).await {
             self.hold(lock, reader).await;
+        }
+    }
+
+    /// A reader in mode update becomes a writer, or stays what it is.
+    async fn upgrade(&mut self, client: &Client, lock: u8) {
+        let mode = hold(&self.port.hand).get(&lock).map(Lease::mode);
+        if mode != Some(LockMode::Update) {
+            return;
+        }
+        let Some(reader) = hold(&self.port.hand).remove(&lock) else {
+            return;
+        };
+        let wait = self.rng.between(0, self.plan.ttl_ms.1);
+        let patience = self.plan.ttl_ms.1;
+        let upgrade = client.upgrade(&reader, Duration::from_millis(wait));
+        match self.or_abandon(patience, upgrade).await {
+            Some(Ok(writer)) => {
+                drop(reader);
+                self.hold(lock, writer).await;
+            }
+            _ => drop(hold(&self.port.hand).insert(lock, reader)),
         }
     }
 

@@ -165,11 +165,13 @@ fn plain_mode(wanted: i32) -> Result<LockMode, Refusal> {
     match v1::LockMode::try_from(wanted) {
         Ok(v1::LockMode::Exclusive) => Ok(LockMode::Exclusive),
         Ok(v1::LockMode::Shared) => Ok(LockMode::Shared),
+        Ok(v1::LockMode::Update) => Ok(LockMode::Update),
+        Ok(v1::LockMode::Upgrade) => Ok(LockMode::Upgrade),
         Ok(v1::LockMode::Permits) => Err(Refusal::invalid(
             "mode permits (3) says not how many: use the option permits instead",
         )),
         Ok(v1::LockMode::Unspecified) | Err(_) => Err(Refusal::invalid(format!(
-            "mode must be exclusive (1) or shared (2), not {wanted}"
+            "mode must be exclusive (1), shared (2), update (4) or upgrade (5), not {wanted}"
         ))),
     }
 }
@@ -333,6 +335,7 @@ fn reader(reader: Reader) -> v1::Reader {
         acquired_at_ms: reader.acquired_at.0,
         metadata: reader.metadata.map(String::from).unwrap_or_default(),
         slots: reader.slots.iter().collect(),
+        update: reader.update,
     }
 }
 
@@ -340,6 +343,8 @@ fn queued(queued: Queued) -> v1::Queued {
     let mode = match queued.mode {
         LockMode::Exclusive => v1::LockMode::Exclusive,
         LockMode::Shared => v1::LockMode::Shared,
+        LockMode::Update => v1::LockMode::Update,
+        LockMode::Upgrade => v1::LockMode::Upgrade,
         LockMode::Permits(_) => v1::LockMode::Permits,
     };
     v1::Queued {

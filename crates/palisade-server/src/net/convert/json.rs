@@ -34,17 +34,19 @@ pub(in crate::net) fn acquire(
 }
 
 fn mode(body: &wire::AcquireBody) -> Result<LockMode, Refusal> {
-    use wire::LockMode::{Exclusive, Permits, Shared};
+    use wire::LockMode::{Exclusive, Permits, Shared, Update, Upgrade};
     match (body.mode, body.permits) {
         (None | Some(Exclusive), None) => Ok(LockMode::Exclusive),
         (Some(Shared), None) => Ok(LockMode::Shared),
+        (Some(Update), None) => Ok(LockMode::Update),
+        (Some(Upgrade), None) => Ok(LockMode::Upgrade),
         (None | Some(Permits), Some(wanted)) => {
             super::permits(wanted.count, wanted.of).map(LockMode::Permits)
         }
         (Some(Permits), None) => Err(Refusal::invalid(
             "mode \"permits\" says not how many: add permits, such as {\"count\": 1, \"of\": 5}",
         )),
-        (Some(Exclusive | Shared), Some(_)) => Err(Refusal::invalid(
+        (Some(Exclusive | Shared | Update | Upgrade), Some(_)) => Err(Refusal::invalid(
             "mode and permits are both given: leave mode out for permits of a semaphore, or permits for a plain lock",
         )),
     }
@@ -196,6 +198,7 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
 fn reader(reader: &Reader) -> wire::HolderBody {
     wire::HolderBody {
         grant_id: Some(reader.id.0.get()),
+        update: reader.update,
         slots: reader.slots.iter().collect(),
         acquired_at: Some(wall_time(reader.acquired_at)),
         metadata: reader.metadata.as_deref().map(str::to_owned),
@@ -209,6 +212,8 @@ fn queued(queued: &Queued) -> wire::QueuedBody {
         mode: match queued.mode {
             LockMode::Exclusive => wire::LockMode::Exclusive,
             LockMode::Shared => wire::LockMode::Shared,
+            LockMode::Update => wire::LockMode::Update,
+            LockMode::Upgrade => wire::LockMode::Upgrade,
             LockMode::Permits(_) => wire::LockMode::Permits,
         },
         permits: queued.mode.permits().map(|permits| wire::PermitsBody {
@@ -226,6 +231,7 @@ pub(in crate::net) fn holder(holder: &Holder) -> wire::HolderBody {
         fencing_token: holder.token.get(),
         remaining_ms: holder.remaining.as_millis(),
         grant_id: None,
+        update: false,
         slots: Vec::new(),
         acquired_at: None,
         metadata: None,

@@ -25,6 +25,9 @@ const RESIZE: u8 = 12;
 const PROCLAIM: u8 = 13;
 /// The other locks of a set, and an acquire of the first one behind them.
 const ACQUIRE_SET: u8 = 14;
+/// The acquire behind it is for mode update, or is an upgrade. The bits of its flags are used up.
+const ACQUIRE_UPDATE: u8 = 15;
+const ACQUIRE_UPGRADE: u8 = 16;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
@@ -176,8 +179,8 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     } = acquire;
     let (tag, key, ttl) = under_parts(under);
     let plain = acquire.is_plain();
-    if !plain && !also.is_empty() {
-        put_others(out, also);
+    if !plain {
+        put_prefix(out, *mode, also);
     }
     let flags = flag(HAS_TTL, ttl.is_some())
         | flag(HAS_WAIT, wait.is_some())
@@ -206,7 +209,15 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
 }
 
 #[cold]
-fn put_others(out: &mut Vec<u8>, also: &[LockName]) {
+fn put_prefix(out: &mut Vec<u8>, mode: LockMode, also: &[LockName]) {
+    match mode {
+        LockMode::Update => out.byte(ACQUIRE_UPDATE),
+        LockMode::Upgrade => out.byte(ACQUIRE_UPGRADE),
+        LockMode::Exclusive | LockMode::Shared | LockMode::Permits(_) => {}
+    }
+    if also.is_empty() {
+        return;
+    }
     out.byte(ACQUIRE_SET);
     out.number(also.len() as u64);
     for lock in also {
@@ -384,15 +395,22 @@ pub fn stamp(batch: &[u8]) -> Result<Timestamp, Malformed> {
 fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
     Ok(match reader.byte()? {
         tag @ (ACQUIRE_NEW | ACQUIRE_UNDER) => Command::Acquire(get_acquire(reader, tag)?),
-        ACQUIRE_SET => {
-            let also = get_others(reader)?;
-            let tag = reader.byte()?;
-            if !matches!(tag, ACQUIRE_NEW | ACQUIRE_UNDER) {
-                return reader.bad("no acquire follows the locks of a set");
+        ACQUIRE_SET => Command::Acquire(get_set(reader)?),
+        tag @ (ACQUIRE_UPDATE | ACQUIRE_UPGRADE) => {
+            let acquire = match reader.byte()? {
+                ACQUIRE_SET => get_set(reader)?,
+                tag @ (ACQUIRE_NEW | ACQUIRE_UNDER) => get_acquire(reader, tag)?,
+                _ => return reader.bad("no acquire follows its mode"),
+            };
+            if acquire.mode != LockMode::Exclusive {
+                return reader.bad("an acquire is of two kinds");
             }
             Command::Acquire(Acquire {
-                also,
-                ..get_acquire(reader, tag)?
+                mode: match tag {
+                    ACQUIRE_UPDATE => LockMode::Update,
+                    _ => LockMode::Upgrade,
+                },
+                ..acquire
             })
         }
         RENEW => {
@@ -422,6 +440,18 @@ fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
         },
         CONFIGURE => Command::Configure(get_limits(reader)?),
         _ => return reader.bad("a command has an unknown tag"),
+    })
+}
+
+fn get_set(reader: &mut Reader<'_>) -> Result<Acquire, Malformed> {
+    let also = get_others(reader)?;
+    let tag = reader.byte()?;
+    if !matches!(tag, ACQUIRE_NEW | ACQUIRE_UNDER) {
+        return reader.bad("no acquire follows the locks of a set");
+    }
+    Ok(Acquire {
+        also,
+        ..get_acquire(reader, tag)?
     })
 }
 
@@ -465,7 +495,7 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<(GrantRef, Option<Ttl>), Malform
     Ok((GrantRef { lock, key, token }, ttl))
 }
 
-pub(super) fn mode(shared: bool) -> LockMode {
+fn mode(shared: bool) -> LockMode {
     if shared {
         LockMode::Shared
     } else {

@@ -10,8 +10,7 @@ use palisade_core::{
 };
 
 use super::command::{
-    get_delays, get_limits, get_permits, get_under, mode, put_delays, put_limits, put_permits,
-    put_under,
+    get_delays, get_limits, get_permits, get_under, put_delays, put_limits, put_permits, put_under,
 };
 use super::reader::{Malformed, PRINCIPAL_BYTES, Reader};
 use super::writer::Put;
@@ -46,6 +45,13 @@ const DELAYS: u8 = 18;
 const ORPHAN_DELAYS: u8 = 19;
 /// As [`GRANT_CLOSING`], with what it inherited of the reservation behind it.
 const GRANT_INHERITING: u8 = 20;
+/// As [`SHARE`], in mode update.
+const SHARE_UPDATE: u8 = 21;
+/// As [`WAITER`] and [`ORPHAN`], but waiting for mode update, or for an upgrade.
+const UPDATER: u8 = 22;
+const ORPHAN_UPDATER: u8 = 23;
+const UPGRADE: u8 = 24;
+const ORPHAN_UPGRADE: u8 = 25;
 
 /// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
 const BY: u8 = 64;
@@ -62,7 +68,8 @@ pub fn part(record: &[u8]) -> Part {
         Some(
             &(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER | HOLDER
             | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS | GRANT_CLOSING | CLOSED | DELAYS
-            | ORPHAN_DELAYS | GRANT_INHERITING),
+            | ORPHAN_DELAYS | GRANT_INHERITING | SHARE_UPDATE | UPDATER | ORPHAN_UPDATER
+            | UPGRADE | ORPHAN_UPGRADE),
         ) => Part::Grants,
         _ => Part::Past,
     }
@@ -98,7 +105,11 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             }
         }
         Record::Share(share) => {
-            out.byte(share.permits.map_or(SHARE, |_| HOLDER));
+            out.byte(match (share.permits, share.update) {
+                (Some(_), _) => HOLDER,
+                (None, false) => SHARE,
+                (None, true) => SHARE_UPDATE,
+            });
             put_grant(out, &share.grant);
             out.number(share.phase.get());
             if let Some((of, slots)) = share.permits {
@@ -172,6 +183,10 @@ fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
         (LockMode::Exclusive, Some(_)) => ORPHAN,
         (LockMode::Shared, None) => READER,
         (LockMode::Shared, Some(_)) => ORPHAN_READER,
+        (LockMode::Update, None) => UPDATER,
+        (LockMode::Update, Some(_)) => ORPHAN_UPDATER,
+        (LockMode::Upgrade, None) => UPGRADE,
+        (LockMode::Upgrade, Some(_)) => ORPHAN_UPGRADE,
         (LockMode::Permits(_), None) => PERMITS,
         (LockMode::Permits(_), Some(_)) => ORPHAN_PERMITS,
     });
@@ -240,12 +255,13 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             };
             Record::Grant(GrantRecord { closing, ..grant })
         }
-        tag @ (SHARE | HOLDER) => Record::Share(ShareRecord {
+        tag @ (SHARE | HOLDER | SHARE_UPDATE) => Record::Share(ShareRecord {
             grant: get_grant(reader)?,
             phase: reader.token()?,
             permits: reader.optional(tag == HOLDER, |reader| {
                 Ok((get_size(reader)?, Slots::from_bits(reader.number()?)))
             })?,
+            update: tag == SHARE_UPDATE,
         }),
         tag @ (KEPT | KEPT_SEMAPHORE | CLOSED) => Record::Kept(KeptRecord {
             lock: reader.lock()?,
@@ -256,7 +272,9 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             })?,
         }),
         tag @ (WAITER | ORPHAN | READER | ORPHAN_READER | PERMITS | ORPHAN_PERMITS | DELAYS
-        | ORPHAN_DELAYS) => Record::Waiter(get_waiter(reader, tag)?),
+        | ORPHAN_DELAYS | UPDATER | ORPHAN_UPDATER | UPGRADE | ORPHAN_UPGRADE) => {
+            Record::Waiter(get_waiter(reader, tag)?)
+        }
         ANSWERED => Record::Answered(get_answered(reader)?),
         OVER => Record::Over(Over {
             key: reader.key()?,
@@ -299,13 +317,21 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {
 }
 
 fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malformed> {
-    let is_orphan = matches!(tag, ORPHAN | ORPHAN_READER | ORPHAN_PERMITS | ORPHAN_DELAYS);
+    let is_orphan = matches!(
+        tag,
+        ORPHAN | ORPHAN_READER | ORPHAN_PERMITS | ORPHAN_DELAYS | ORPHAN_UPDATER | ORPHAN_UPGRADE
+    );
     let waiter = WaiterRecord {
         by: Principal::ANONYMOUS,
         request: reader.request()?,
         lock: reader.lock()?,
         client: reader.client()?,
-        mode: mode(tag == READER || tag == ORPHAN_READER),
+        mode: match tag {
+            READER | ORPHAN_READER => LockMode::Shared,
+            UPDATER | ORPHAN_UPDATER => LockMode::Update,
+            UPGRADE | ORPHAN_UPGRADE => LockMode::Upgrade,
+            _ => LockMode::Exclusive,
+        },
         under: get_under(reader)?,
         metadata: get_optional_text(reader)?.map(Into::into),
         delays: Delays::NONE,

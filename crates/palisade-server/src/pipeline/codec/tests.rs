@@ -164,6 +164,32 @@ fn commands() -> Vec<Command> {
             ..set(&["v", "y"], "twelve", new_lease(11))
         }),
         Command::Acquire(set(&["p", "q"], "two", existing(2, None))),
+        Command::Acquire(Acquire {
+            mode: LockMode::Update,
+            ..acquire("h", "thirteen", new_lease(12))
+        }),
+        Command::Acquire(Acquire {
+            mode: LockMode::Shared,
+            ..acquire("h", "three", new_lease(13))
+        }),
+        Command::Acquire(Acquire {
+            mode: LockMode::Update,
+            wait,
+            request: Some(id(13)),
+            ..acquire("h", "three", new_lease(14))
+        }),
+        Command::Acquire(Acquire {
+            mode: LockMode::Upgrade,
+            wait,
+            request: Some(id(14)),
+            metadata: Some("host-9".into()),
+            ..acquire("h", "thirteen", existing(12, None))
+        }),
+        // Refused, and logged if something else was due.
+        Command::Acquire(Acquire {
+            mode: LockMode::Upgrade,
+            ..set(&["p", "q"], "two", existing(2, None))
+        }),
         Command::Renew {
             grant: grant("a", 1, Some(4)),
             ttl: Some(ttl(70_000)),
@@ -254,12 +280,16 @@ fn a_batch_says_who_asked_for_each_command() {
     assert_eq!(refused.what, "a command has an unknown tag");
 }
 
-/// What has no set is written as before, and what has one needs the version that knows them.
+/// What has no set and no mode update is written as before, and what has one needs the version that knows them.
 #[test]
-fn only_a_set_needs_the_version_of_sets() {
+fn only_what_is_new_needs_a_new_version() {
     for command in commands() {
-        let of_set = matches!(&command, Command::Acquire(acquire) if !acquire.also.is_empty());
-        assert_eq!(version_needed(&command) == BATCH_VERSION, of_set);
+        let needs = |which: fn(&Acquire) -> bool| matches!(&command, Command::Acquire(acquire) if which(acquire));
+        let of_update =
+            needs(|acquire| matches!(acquire.mode, LockMode::Update | LockMode::Upgrade));
+        let of_set = needs(|acquire| !acquire.also.is_empty()) && !of_update;
+        assert_eq!(version_needed(&command) == 9, of_set);
+        assert_eq!(version_needed(&command) == BATCH_VERSION, of_update);
     }
     let held = set(&["a", "b"], "one", new_lease(1));
     let waits = |names: &[&str]| Acquire {
@@ -268,11 +298,20 @@ fn only_a_set_needs_the_version_of_sets() {
         ..set(names, "two", new_lease(2))
     };
     let alone = |name| acquire(name, "one", new_lease(1));
+    let in_mode = |mode, under| Acquire {
+        mode,
+        ..acquire("a", "one", under)
+    };
+    let update = in_mode(LockMode::Update, new_lease(1));
+    let upgrade = in_mode(LockMode::Upgrade, existing(1, None));
     for (commands, version) in [
         (vec![alone("a")], 2),
         (vec![alone("a"), waits(&["a"])], 2),
         (vec![alone("a"), waits(&["a", "b"])], 8),
         (vec![held], 8),
+        (vec![update.clone()], 9),
+        // An exclusive grant as any other.
+        (vec![update, upgrade], 3),
     ] {
         let mut machine = Machine::new(1);
         for command in commands {
@@ -423,7 +462,7 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         assert!(records.iter().any(ended), "{ending:?}");
     }
     let waiting = |record: &&Record| matches!(record, Record::Waiter(_));
-    assert_eq!(records.iter().filter(waiting).count(), 7);
+    assert_eq!(records.iter().filter(waiting).count(), 9);
     let closing =
         |record: &&Record| matches!(record, Record::Grant(grant) if grant.closing != Closing::NONE);
     assert_eq!(records.iter().filter(closing).count(), 1);
@@ -441,7 +480,7 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         .collect();
     records.extend(inheriting);
     let shared = |record: &&Record| matches!(record, Record::Share(_));
-    assert_eq!(records.iter().filter(shared).count(), 3);
+    assert_eq!(records.iter().filter(shared).count(), 5);
     records.extend(answered());
     for (permits, until) in [(None, None), (Some(3), None), (None, Some(AT))] {
         let (lock, last) = (lock("kept"), token(9));
@@ -468,6 +507,19 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         permits: None,
         closed: Some((AT, Span::from_millis(60_000))),
     }));
+    let of_update = records.iter().filter_map(|record| match record {
+        Record::Waiter(waiter) if matches!(waiter.mode, LockMode::Update | LockMode::Upgrade) => {
+            let orphan = Some(AT);
+            Some(Record::Waiter(WaiterRecord {
+                orphan,
+                ..waiter.clone()
+            }))
+        }
+        _ => None,
+    });
+    let of_update: Vec<Record> = of_update.collect();
+    assert_eq!(of_update.len(), 2);
+    records.extend(of_update);
     let waits = records.iter().find_map(|record| match record {
         Record::Waiter(waiter) if !waiter.delays.is_none() => Some(waiter.clone()),
         _ => None,

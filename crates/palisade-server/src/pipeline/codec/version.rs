@@ -8,10 +8,10 @@ use palisade_core::machine::{Closing, Record};
 use palisade_core::{Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 9;
+pub const BATCH_VERSION: u8 = 10;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 8;
+pub const SNAPSHOT_VERSION: u8 = 9;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -27,6 +27,7 @@ pub const WITH_PRINCIPALS: u8 = 5;
 pub fn version_needed(command: &Command) -> u8 {
     match command {
         Command::Acquire(acquire) if !acquire.is_plain() => match acquire.mode {
+            LockMode::Update | LockMode::Upgrade => 10,
             _ if !acquire.also.is_empty() => 9,
             LockMode::Shared => 4,
             LockMode::Permits(_) => 6,
@@ -45,6 +46,8 @@ fn record_needs(record: &Record) -> u8 {
         false => 4,
     };
     by.max(match record {
+        Record::Share(share) if share.update => 9,
+        Record::Waiter(waiter) if is_of_update(waiter.mode) => 9,
         Record::Grant(grant) if grant.closing.inherited.is_some() => 8,
         Record::Grant(grant) if grant.closing != Closing::NONE => 6,
         Record::Kept(kept) if kept.closed.is_some() => 6,
@@ -71,6 +74,10 @@ fn number_in_set(record: &Record) -> Option<(bool, u64)> {
         Record::Waiter(waiter) => Some((false, waiter.arrival)),
         _ => None,
     }
+}
+
+fn is_of_update(mode: LockMode) -> bool {
+    matches!(mode, LockMode::Update | LockMode::Upgrade)
 }
 
 fn is_shared(outcome: &Outcome) -> bool {

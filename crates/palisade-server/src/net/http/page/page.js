@@ -470,6 +470,7 @@ function lockParts(lock) {
   const free = lock.permits - slots.filter((slot) => slot <= lock.permits).length;
   const state = !lock.holder ? "free" : lock.permits ? "semaphore" : shared ? "held, shared" : "held";
   const title = lock.permits ? "Holders" : shared ? "Readers" : "Holder";
+  const update = holders.find((holder) => holder.update);
   const grantOf = (holder) => holder.grant_id ?? holder.fencing_token;
   const columns = [
     ["client", "client", (holder) => holder.client_id],
@@ -487,7 +488,8 @@ function lockParts(lock) {
   return [
     figures(["state", state], ["token", lock.holder ? number(lock.holder.fencing_token) : "none"],
       ...(lock.permits ? [["permits", number(lock.permits)], ["free", number(free)]] : []),
-      ...(shared ? [[title.toLowerCase(), number(lock.reader_count)]] : []), ["waiting", number(lock.waiters)]),
+      ...(shared ? [[title.toLowerCase(), number(lock.reader_count)]] : []),
+      ...(update ? [["in mode update", update.client_id]] : []), ["waiting", number(lock.waiters)]),
     section(title, "", holders.length === 0 ? empty("Nobody holds it.") : table(title, columns, holders)),
     section("Queue", "first come, first served", !lock.queue?.length ? empty("Nobody waits.")
       : table("Queue", [
