@@ -223,10 +223,15 @@ impl Work<'_> {
     ) -> Option<()> {
         let token = self.room_after(grant)?;
         let (sent, back) = self.within(grant.answered, grant.sure_until);
+        // Nothing but leases that last shows that two grants of different slots were live together.
+        let ttl = match mode {
+            LockMode::Permits(_) => Ttl::MAX,
+            _ => Ttl::MIN,
+        };
         let call = Call::Acquire {
             lock: grant.lock.clone(),
             also,
-            ttl: Some(Ttl::MIN),
+            ttl: Some(ttl),
             under: None,
             request: None,
             mode,
