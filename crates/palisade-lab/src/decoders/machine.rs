@@ -52,6 +52,7 @@ const SHAPE: Shape = Shape {
     clients: 3,
     locks: 2,
     operations: 30,
+    kinds: false,
 };
 
 /// The first entries of generated histories, all in one batch.

@@ -26,15 +26,23 @@ pub(super) fn history(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn history_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let shape = generate::Shape {
+    let shape = |kinds: bool| generate::Shape {
         clients: 4,
-        locks: 2,
+        locks: 2 + usize::from(kinds),
         operations: 40,
+        kinds,
     };
-    let names = ["calm", "busy", "away"].into_iter().zip(1..);
-    names
-        .map(|(name, seed)| (name, generate::clean_text(seed, shape).into_bytes()))
-        .collect()
+    let names = [
+        ("calm", false),
+        ("busy", false),
+        ("away", false),
+        ("kinds", true),
+    ];
+    let text = |((name, kinds), seed)| {
+        let text = generate::clean_text(seed, shape(kinds));
+        (name, text.into_bytes())
+    };
+    names.into_iter().zip(1..).map(text).collect()
 }
 
 /// Every line, parsed as each kind of word.

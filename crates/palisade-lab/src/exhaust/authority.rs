@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use palisade_core::limits::{MAX_WAIT, RESTORE_LEAP};
 use palisade_core::machine::Record;
 use palisade_core::{
-    Acquire, Away, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockMode, LockName,
-    Machine, Outcome, RequestId, Timestamp, Token, Ttl, Under, WallTime, invariants,
+    Acquire, Away, ClientId, Command, Effect, Entry, GrantRef, Granted, LeaseKey, LockMode,
+    LockName, Machine, Others, Outcome, Permits, RequestId, Timestamp, Token, Ttl, Under, WallTime,
+    invariants,
 };
 
 use super::Scope;
@@ -54,8 +55,8 @@ pub(super) enum Step {
 pub(super) struct Stepped {
     pub(super) machine: MachineId,
     pub(super) outcome: Outcome,
-    /// The clients and wishes that were granted from the queue, with the token and the number of the grant.
-    pub(super) granted: Vec<(u8, u8, Token, Token)>,
+    /// The clients and wishes that were granted from the queue.
+    pub(super) granted: Vec<(u8, u8, Granted)>,
     /// A violated invariant of the machine.
     pub(super) broken: Option<String>,
 }
@@ -65,6 +66,8 @@ pub(super) struct Authority {
     known: HashMap<String, MachineId>,
     steps: HashMap<(MachineId, Step), Stepped>,
     lock: LockName,
+    /// The other lock of a set.
+    other: LockName,
     scope: Scope,
     clients: Vec<ClientId>,
     operator: (LockName, ClientId),
@@ -81,6 +84,7 @@ impl Authority {
             known,
             steps: HashMap::new(),
             lock: LockName::new("lock").ok()?,
+            other: LockName::new("other").ok()?,
             scope,
             operator: (
                 LockName::new("operator").ok()?,
@@ -130,8 +134,10 @@ impl Authority {
 
     fn expires(&self, machine: MachineId) -> Option<Timestamp> {
         let machine = &self.states[machine as usize];
-        let holder = machine.holder(&self.lock, machine.now())?;
-        Some(machine.now().after(holder.remaining))
+        let view = machine.view(&self.lock, machine.now())?;
+        let readers = view.readers.iter().map(|reader| &reader.holder);
+        let remaining = readers.chain(&view.holder).map(|holder| holder.remaining);
+        Some(machine.now().after(remaining.min()?))
     }
 
     pub(super) fn step(&mut self, machine: MachineId, step: Step) -> Stepped {
@@ -184,12 +190,15 @@ impl Authority {
                 apply(&mut machine, Command::Acquire(acquire))
             }
             Step::Release { client, ask, token } => {
-                let grant = GrantRef {
-                    lock: self.lock.clone(),
+                let grant = |lock: &LockName| GrantRef {
+                    lock: lock.clone(),
                     key: key(client, ask),
                     token: Some(token),
                 };
-                apply(&mut machine, Command::Release(grant))
+                for other in &*self.also() {
+                    apply(&mut machine, Command::Release(grant(other)));
+                }
+                apply(&mut machine, Command::Release(grant(&self.lock)))
             }
             Step::Expire | Step::EndWindow => apply(&mut machine, Command::Expire),
             Step::Draw => {
@@ -200,6 +209,7 @@ impl Authority {
                     Command::Acquire(Acquire {
                         lock: lock.clone(),
                         client: operator,
+                        also: Others::NONE,
                         mode: LockMode::Exclusive,
                         request: None,
                         wait: None,
@@ -230,7 +240,7 @@ impl Authority {
                 ..
             } => {
                 let (client, ask) = (request.as_bytes()[0], request.as_bytes()[1]);
-                Some((client, ask, granted.token, granted.number()))
+                Some((client, ask, granted))
             }
             _ => None,
         });
@@ -245,16 +255,19 @@ impl Authority {
     }
 
     fn acquire(&self, client: u8, ask: u8) -> Acquire {
-        let reads = self.scope.is_reader(client);
-        // Leases of readers end one after another.
-        let longer = if reads { 50 * u64::from(client + 1) } else { 0 };
+        let longer = match self.scope.lasts_longer(client) {
+            true => 50 * u64::from(client + 1),
+            false => 0,
+        };
         let ttl = u64::from(Ttl::MIN.as_millis()) + longer;
+        let exclusive = match self.scope.is_reader(client) {
+            true => LockMode::Shared,
+            false => LockMode::Exclusive,
+        };
+        let permits = Permits::new(1, self.scope.slots.into());
         Acquire {
-            mode: if reads {
-                LockMode::Shared
-            } else {
-                LockMode::Exclusive
-            },
+            also: self.also(),
+            mode: permits.map_or(exclusive, LockMode::Permits),
             wait: Some(MAX_WAIT),
             ..Acquire::new(
                 self.lock.clone(),
@@ -266,6 +279,11 @@ impl Authority {
                 Some(request(client, ask)),
             )
         }
+    }
+
+    fn also(&self) -> Others {
+        let others = (1..self.scope.locks).map(|_| self.other.clone());
+        others.collect()
     }
 
     fn keep(&mut self, machine: Machine) -> MachineId {

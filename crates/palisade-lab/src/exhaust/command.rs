@@ -15,6 +15,12 @@ pub struct Args {
     /// How many of them only read; with any, writers may become readers
     #[arg(long, default_value_t = Scope::DEFAULT.readers)]
     readers: u8,
+    /// The number of permits, if the lock is a semaphore: each client wants one
+    #[arg(long, default_value_t = Scope::DEFAULT.slots)]
+    slots: u8,
+    /// How many locks a client asks for at once
+    #[arg(long, default_value_t = Scope::DEFAULT.locks)]
+    locks: u8,
     /// The number of wishes for the lock, over all clients
     #[arg(long, default_value_t = Scope::DEFAULT.grants)]
     grants: u8,
@@ -39,6 +45,8 @@ pub fn run(args: &Args) -> ExitCode {
     let scope = Scope {
         clients: args.clients,
         readers: args.readers,
+        slots: args.slots,
+        locks: args.locks,
         grants: args.grants,
         writes: args.writes,
         resends: args.resends,

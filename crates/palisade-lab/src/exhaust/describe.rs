@@ -1,7 +1,8 @@
 //! Describes a schedule in words.
 
+use super::Scope;
 use super::authority::Authority;
-use super::state::{Phase, State};
+use super::state::{Phase, Resource, State};
 use super::step::{Action, World};
 
 /// A, B, C …
@@ -15,34 +16,51 @@ pub(super) fn schedule(world: &mut World, actions: &[Action]) -> Vec<String> {
     let mut lines = Vec::new();
     for action in actions {
         let (next, _) = world.after(&state, *action);
-        lines.push(line(&state, &next, *action));
+        lines.push(line(world.scope, &state, &next, *action));
         state = next;
     }
-    let lost = state.acknowledged & !state.value;
+    let lost = state.lost();
     if lost != 0 {
         lines.push(format!("{} was acknowledged and is gone", set(lost)));
     }
     lines
 }
 
-fn line(before: &State, after: &State, action: Action) -> String {
-    let mut text = what(before, after, action);
+fn line(scope: Scope, before: &State, after: &State, action: Action) -> String {
+    let mut text = what(scope, before, after, action);
     for (number, (was, is)) in before.clients.iter().zip(&after.clients).enumerate() {
         if was.phase == Phase::Waiting && is.phase == Phase::Holding {
             let name = name(number as u8);
             let token = is.token.map_or(0, |token| token.get());
-            text += &format!("; {name} is granted the lock with token {token}");
+            let at = resource(scope, is.slot);
+            text += &format!("; {name} is granted the lock with token {token}{at}");
         }
     }
     text
 }
 
-fn what(before: &State, after: &State, action: Action) -> String {
+/// Which resource, where there are several.
+fn resource(scope: Scope, number: u8) -> String {
+    match (scope.slots, scope.locks) {
+        (0, 1) => String::new(),
+        (0, _) => format!(" at lock {}", number + 1),
+        _ => format!(" at slot {}", number + 1),
+    }
+}
+
+fn what(scope: Scope, before: &State, after: &State, action: Action) -> String {
+    let at = |number| resource(scope, number);
+    let value = |state: &State, number: u8| state.resources[usize::from(number)].value;
+    let was = |number: u8| before.clients[usize::from(number)];
     let client = |number: u8| (name(number), after.clients[usize::from(number)]);
     match action {
         Action::Acquire(number) => {
             let (name, client) = client(number);
             match client.token {
+                Some(token) if scope.slots > 0 => {
+                    let at = at(client.slot);
+                    format!("{name} is granted a permit with token {token}{at}")
+                }
                 Some(token) => format!("{name} is granted the lock with token {token}"),
                 None => format!("{name} requests the lock and waits"),
             }
@@ -53,45 +71,59 @@ fn what(before: &State, after: &State, action: Action) -> String {
                 name(number)
             )
         }
-        Action::Claim(number) => match client(number) {
-            (name, client) if client.phase == Phase::Claimed => format!("{name} claims"),
-            (name, _) => format!("{name} claims, and is rejected"),
-        },
-        Action::Read(number) => match client(number) {
-            (name, client) if client.phase == Phase::Read => {
-                format!("{name} reads {}", set(client.known))
+        Action::Claim(number) => {
+            let ((name, client), was) = (client(number), was(number));
+            let at = at(client.slot + was.claimed);
+            match client.phase == Phase::Idle {
+                false => format!("{name} claims{at}"),
+                true => format!("{name} claims{at}, and is rejected"),
             }
-            (name, _) => format!("{name} reads, and is rejected"),
-        },
+        }
+        Action::Read(number) => {
+            let ((name, client), was) = (client(number), was(number));
+            let at = at(client.slot + was.read);
+            match client.phase == Phase::Idle {
+                false => {
+                    let known = client.known[usize::from(was.read)];
+                    format!("{name} reads {}{at}", set(known))
+                }
+                true => format!("{name} reads{at}, and is rejected"),
+            }
+        }
         Action::Write(number) => {
             let sent = after
                 .network
                 .iter()
                 .find(|sent| !before.network.contains(sent));
             let value = sent.map_or(0, |sent| sent.value);
-            format!("{} sends its write of {}", name(number), set(value))
+            let at = sent.map_or(String::new(), |sent| at(sent.resource));
+            format!("{} sends its write of {}{at}", name(number), set(value))
         }
         Action::Resend(number) => format!("{} sends the same write again", name(number)),
         Action::Deliver(message) => {
-            let verdict = match after.acknowledged == before.acknowledged {
+            let [was, is] = [before, after].map(|state| state.resources);
+            let acknowledged = |resource: &Resource| resource.acknowledged;
+            let verdict = match is.each_ref().map(acknowledged) == was.each_ref().map(acknowledged)
+            {
                 false => "admitted and acknowledged",
-                true if after.value != before.value => "admitted",
-                true if after.fence != before.fence => "admitted",
+                true if is != was => "admitted",
                 true => "rejected, or changes nothing",
             };
             format!(
-                "{}'s write of {} with token {} arrives: {verdict}; the set is {}",
+                "{}'s write of {} with token {} arrives{}: {verdict}; the set is {}",
                 name(message.client),
                 set(message.value),
                 message.token,
-                set(after.value)
+                at(message.resource),
+                set(value(after, message.resource))
             )
         }
         Action::DeliverUnheard(message) => format!(
-            "{}'s write of {} arrives, its answer is lost, and it is sent again; the set is {}",
+            "{}'s write of {} arrives{}, its answer is lost, and it is sent again; the set is {}",
             name(message.client),
             set(message.value),
-            set(after.value)
+            at(message.resource),
+            set(value(after, message.resource))
         ),
         Action::Downgrade(number) => match client(number) {
             (name, client) if client.downgraded => format!("{name} becomes a reader"),

@@ -5,10 +5,13 @@
 //!              ┌ authority   palisade_core::Machine, one lock; equal states are kept once
 //!   State ─────┤ clients     ask · claim · read · write · release, each at any time
 //!              ├ network     writes in flight; any of them arrives next, or never
-//!              └ resource    a set of adds, and palisade_core::fence::Rule in front of it
+//!              └ resources   sets of adds, and palisade_core::fence::Rule in front of each
 //!
 //!   search: breadth first, so the first losing schedule found is a shortest one
 //! ```
+//!
+//! A lock has one resource, and so has each slot of a semaphore. A client that asks for two locks at once claims both
+//! resources, reads both, and writes to both.
 //!
 //! No client looks at a deadline: a lease may expire at any moment without its holder knowing, and a client may be
 //! paused for ever between any two of its steps. Only the fence keeps the data.
@@ -35,6 +38,10 @@ pub struct Scope {
     pub clients: u8,
     /// How many of them only read, with shared grants; with any, writers may become readers.
     pub readers: u8,
+    /// The number of slots, at most 2; 0 for a plain lock.
+    pub slots: u8,
+    /// How many locks a client asks for at once, at most 2.
+    pub locks: u8,
     /// The number of wishes for the lock, over all clients, at most 4 each.
     pub grants: u8,
     /// The number of writes under one grant, at most 2.
@@ -51,10 +58,17 @@ impl Scope {
         client + self.readers >= self.clients
     }
 
+    /// Whether leases of this contender last longer than others, so that they end one after another.
+    const fn lasts_longer(self, client: u8) -> bool {
+        self.is_reader(client) || self.slots > 0
+    }
+
     /// Two contenders: takes some seconds, where a third one would take minutes.
     pub const DEFAULT: Scope = Scope {
         clients: 2,
         readers: 0,
+        slots: 0,
+        locks: 1,
         grants: 2,
         writes: 2,
         resends: 2,
@@ -87,11 +101,19 @@ pub enum Weakness {
     ReaderTokens,
     /// A writer that becomes a reader keeps its token (S7).
     DowngradeKeepsToken,
+    /// All slots of a semaphore have one fence (P3).
+    OneFenceForSlots,
+    /// The slots of a semaphore have no fences (P3).
+    NoFenceForSlots,
+    /// Of two locks held at once the resource of the first alone is claimed, and a read raises nothing (M3).
+    ClaimsOne,
+    /// Of two locks held at once the resource of the second is claimed after that of the first was read (M3).
+    ClaimsLate,
 }
 
 impl Weakness {
     /// All weaknesses.
-    pub const ALL: [Weakness; 10] = [
+    pub const ALL: [Weakness; 14] = [
         Weakness::NoFence,
         Weakness::TextbookFence,
         Weakness::StrictFence,
@@ -102,13 +124,18 @@ impl Weakness {
         Weakness::RearmedAtHolder,
         Weakness::ReaderTokens,
         Weakness::DowngradeKeepsToken,
+        Weakness::OneFenceForSlots,
+        Weakness::NoFenceForSlots,
+        Weakness::ClaimsOne,
+        Weakness::ClaimsLate,
     ];
 
     /// What goes wrong with it.
     #[must_use]
     pub const fn wrong(self) -> Wrong {
         match self {
-            Weakness::ReaderTokens => Wrong::LiveRefused,
+            Weakness::ReaderTokens | Weakness::OneFenceForSlots => Wrong::LiveRefused,
+            Weakness::ClaimsLate => Wrong::TornRead,
             Weakness::DowngradeKeepsToken => Wrong::LateWrite,
             _ => Wrong::Lost,
         }
@@ -128,6 +155,10 @@ impl Weakness {
             Weakness::RearmedAtHolder => "fence armed again at the last holder's token",
             Weakness::ReaderTokens => "readers with tokens of their own",
             Weakness::DowngradeKeepsToken => "a writer that becomes a reader with its old token",
+            Weakness::OneFenceForSlots => "one fence for all slots",
+            Weakness::NoFenceForSlots => "slots without fences",
+            Weakness::ClaimsOne => "one of two locks claimed",
+            Weakness::ClaimsLate => "the second of two locks claimed after the first was read",
         }
     }
 
@@ -140,7 +171,11 @@ impl Weakness {
             | Weakness::StrictFence
             | Weakness::ReadWithoutRaising
             | Weakness::ReaderTokens
-            | Weakness::DowngradeKeepsToken => (1, 0, 0),
+            | Weakness::DowngradeKeepsToken
+            | Weakness::OneFenceForSlots
+            | Weakness::NoFenceForSlots
+            | Weakness::ClaimsOne
+            | Weakness::ClaimsLate => (1, 0, 0),
             Weakness::NoSequence => (2, 1, 0),
             Weakness::FenceLost | Weakness::NoLeap => (1, 0, 1),
             Weakness::RearmedAtHolder => (2, 1, 1),
@@ -150,9 +185,16 @@ impl Weakness {
             Weakness::DowngradeKeepsToken => 1,
             _ => 0,
         };
+        let (slots, locks) = match self {
+            Weakness::OneFenceForSlots | Weakness::NoFenceForSlots => (2, 1),
+            Weakness::ClaimsOne | Weakness::ClaimsLate => (0, 2),
+            _ => (0, 1),
+        };
         Scope {
             clients: 2,
             readers,
+            slots,
+            locks,
             grants: 2,
             writes,
             resends,
@@ -169,6 +211,7 @@ impl Weakness {
                     | Weakness::TextbookFence
                     | Weakness::StrictFence
                     | Weakness::ReadWithoutRaising
+                    | Weakness::NoFenceForSlots
             )
         )
     }

@@ -20,7 +20,7 @@ pub(super) enum Decision {
 pub(super) enum ResourceOp {
     Claim,
     Read,
-    /// A write, with its number within the grant.
+    /// A write, with its number within the grant and the resource.
     Write(u8),
 }
 
@@ -32,7 +32,7 @@ pub(super) fn decide(
 ) -> Decision {
     let state = kept.state();
     let mode = match weakness {
-        Some(Weakness::NoFence) => Mode::DangerUnfenced,
+        Some(Weakness::NoFence | Weakness::NoFenceForSlots) => Mode::DangerUnfenced,
         Some(Weakness::TextbookFence | Weakness::StrictFence) => Mode::Textbook,
         _ => Mode::Claim,
     };
@@ -61,5 +61,9 @@ pub(super) fn decide(
 }
 
 fn raises(weakness: Option<Weakness>, ask: ResourceOp) -> bool {
-    !(weakness == Some(Weakness::ReadWithoutRaising) && matches!(ask, ResourceOp::Read))
+    let silent = matches!(
+        weakness,
+        Some(Weakness::ReadWithoutRaising | Weakness::ClaimsOne)
+    );
+    !(silent && matches!(ask, ResourceOp::Read))
 }

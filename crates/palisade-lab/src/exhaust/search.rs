@@ -23,6 +23,8 @@ pub enum Wrong {
     LiveRefused,
     /// A writer that has become a reader, and has claimed as one, wrote (S7).
     LateWrite,
+    /// A former holder's write was admitted after a later holder had begun to read (M3).
+    TornRead,
     /// The newest holder was rejected in favour of an older one.
     NewestRefused,
     /// A request was granted whose caller has not come back since another node took over (R16).
@@ -123,9 +125,17 @@ fn counts(weakness: Option<Weakness>, wrong: Wrong) -> bool {
 }
 
 fn check(scope: Scope) -> Result<(), String> {
+    let plain = scope.slots == 0 && scope.locks == 1;
     let bounds = [
         ("clients", scope.clients, 1, 4),
-        ("readers", scope.readers, 0, scope.clients.min(4)),
+        ("slots", scope.slots, 0, 2),
+        ("locks", scope.locks, 1, if scope.slots > 0 { 1 } else { 2 }),
+        (
+            "readers",
+            scope.readers,
+            0,
+            if plain { scope.clients } else { 0 },
+        ),
         ("grants", scope.grants, 1, 4),
         ("writes", scope.writes, 1, 2),
         ("resends", scope.resends, 0, 4),

@@ -13,12 +13,8 @@ pub(super) struct State {
     pub(super) clients: Vec<Client>,
     /// Writes in flight, sorted.
     pub(super) network: Vec<Message>,
-    /// `None`: lost, and not yet armed again.
-    pub(super) fence: Option<Kept>,
-    /// The set at the resource, one bit per add.
-    pub(super) value: u32,
-    /// The adds whose writers got an acknowledgement.
-    pub(super) acknowledged: u32,
+    /// Of the lock, or of each slot, or of each lock of a set; the second is unused for a plain lock.
+    pub(super) resources: [Resource; 2],
     /// The highest token ever issued, even if the authority has forgotten it.
     pub(super) issued: Option<Token>,
     /// Below this token also a live holder may be refused: an operator armed the fence there, or the authority was
@@ -27,6 +23,17 @@ pub(super) struct State {
     /// The state from which a restore would start.
     pub(super) backup: MachineId,
     pub(super) left: Left,
+}
+
+/// A resource.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Resource {
+    /// `None`: lost, and not yet armed again. Fences are lost together.
+    pub(super) fence: Option<Kept>,
+    /// The set at the resource, one bit per add.
+    pub(super) value: u32,
+    /// The adds whose writers got an acknowledgement.
+    pub(super) acknowledged: u32,
 }
 
 /// How many events of each kind may still happen.
@@ -49,10 +56,32 @@ pub(super) struct Client {
     pub(super) grant: Option<Token>,
     /// Whether it was a writer in this wish and is a reader now.
     pub(super) downgraded: bool,
-    /// The set that it read, with its own adds.
-    pub(super) known: u32,
-    /// How many writes of this grant were acknowledged.
+    /// The first of its resources: that of its slot.
+    pub(super) slot: u8,
+    /// How many of its resources it has claimed.
+    pub(super) claimed: u8,
+    /// How many of its resources it has read.
+    pub(super) read: u8,
+    /// The sets that it read, with its own adds.
+    pub(super) known: [u32; 2],
+    /// How many writes of this grant were acknowledged; they go to its resources in turns.
     pub(super) written: u8,
+}
+
+impl Client {
+    /// Nothing asked for.
+    pub(super) const NEW: Client = Client {
+        phase: Phase::Idle,
+        asks: 0,
+        token: None,
+        grant: None,
+        downgraded: false,
+        slot: 0,
+        claimed: 0,
+        read: 0,
+        known: [0; 2],
+        written: 0,
+    };
 }
 
 /// The phase of a contender.
@@ -81,6 +110,9 @@ pub(super) struct Message {
     /// The wish of the client; an answer to an earlier wish is ignored.
     pub(super) ask: u8,
     /// The number of the write within the grant.
+    pub(super) turn: u8,
+    pub(super) resource: u8,
+    /// The number of the write within the grant and the resource.
     pub(super) number: u8,
     pub(super) token: Token,
     /// The whole set according to its writer.
@@ -102,22 +134,16 @@ enum LastWrite {
 
 impl State {
     pub(super) fn first(scope: Scope, machine: MachineId) -> State {
-        let client = Client {
-            phase: Phase::Idle,
-            asks: 0,
-            token: None,
-            grant: None,
-            downgraded: false,
-            known: 0,
-            written: 0,
-        };
-        State {
-            machine,
-            clients: vec![client; usize::from(scope.clients)],
-            network: Vec::new(),
+        let resource = Resource {
             fence: Some(Kept::default()),
             value: 0,
             acknowledged: 0,
+        };
+        State {
+            machine,
+            clients: vec![Client::NEW; usize::from(scope.clients)],
+            network: Vec::new(),
+            resources: [resource; 2],
             issued: None,
             floor: None,
             backup: machine,
@@ -126,6 +152,26 @@ impl State {
                 resends: scope.resends,
                 crashes: scope.crashes,
             },
+        }
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.resources[0].fence.is_some()
+    }
+
+    /// Acknowledged adds that are gone.
+    pub(super) fn lost(&self) -> u32 {
+        let lost = self
+            .resources
+            .iter()
+            .map(|resource| resource.acknowledged & !resource.value);
+        lost.fold(0, |all, lost| all | lost)
+    }
+
+    /// All fences are the same from now on.
+    pub(super) fn set_fences(&mut self, fence: Option<Kept>) {
+        for resource in &mut self.resources {
+            resource.fence = fence;
         }
     }
 

@@ -7,7 +7,7 @@ use palisade_core::{Granted, Outcome, Token};
 use super::authority::{Authority, Step, Stepped};
 use super::resource::{Decision, ResourceOp, decide};
 use super::search::Wrong;
-use super::state::{Client, Kept, Message, Phase, State};
+use super::state::{Client, Kept, Message, Phase, Resource, State};
 use super::{Scope, Weakness};
 
 /// A possible step.
@@ -73,7 +73,7 @@ impl World {
         for (place, message) in state.network.iter().enumerate() {
             // Two equal copies are one choice.
             let copy = place > 0 && state.network[place - 1] == *message;
-            if state.fence.is_some() && !copy {
+            if state.is_armed() && !copy {
                 actions.push(Action::Deliver(*message));
                 let client = &state.clients[usize::from(message.client)];
                 if state.left.resends > 0 && awaits(client, *message) {
@@ -87,7 +87,7 @@ impl World {
         if self.authority.has_orphans(state.machine) {
             actions.push(Action::WindowEnd);
         }
-        if state.fence.is_none() && state.issued.is_some() {
+        if !state.is_armed() && state.issued.is_some() {
             actions.push(Action::Rearm);
         }
         if state.left.crashes > 0 {
@@ -103,14 +103,14 @@ impl World {
     }
 
     fn client_actions(&self, state: &State, client: &Client, number: u8, to: &mut Vec<Action>) {
-        let (left, armed) = (state.left, state.fence.is_some());
+        let (left, armed) = (state.left, state.is_armed());
         let again = left.resends > 0;
         match client.phase {
             Phase::Idle => {
-                // Writers that never asked are interchangeable: the first of them asks next. Leases of readers differ.
+                // Contenders that never asked are interchangeable, unless their leases differ: the first of them asks next.
                 let mut before = state.clients[..usize::from(number)].iter();
-                let reads = self.scope.is_reader(number);
-                let alike = client.asks == 0 && !reads && before.any(|other| other.asks == 0);
+                let differs = self.scope.lasts_longer(number);
+                let alike = client.asks == 0 && !differs && before.any(|other| other.asks == 0);
                 if left.grants > 0 && !alike {
                     to.push(Action::Acquire(number));
                 }
@@ -137,7 +137,7 @@ impl World {
                 to.push(Action::Release(number));
             }
             Phase::Read => {
-                if client.written < self.scope.writes {
+                if client.written < self.scope.writes * self.scope.locks {
                     to.push(Action::Write(number));
                 }
                 if client.written > 0 {
@@ -160,8 +160,11 @@ impl World {
     pub(super) fn after(&mut self, state: &State, action: Action) -> (State, Option<Wrong>) {
         let mut next = state.clone();
         let wrong = self.happen(&mut next, action);
-        let lost = next.acknowledged & !next.value;
-        let wrong = if lost == 0 { wrong } else { Some(Wrong::Lost) };
+        let wrong = if next.lost() == 0 {
+            wrong
+        } else {
+            Some(Wrong::Lost)
+        };
         (next, wrong)
     }
 
@@ -172,12 +175,8 @@ impl World {
                 let client = &mut next.clients[usize::from(number)];
                 *client = Client {
                     asks: client.asks + 1,
-                    token: None,
-                    grant: None,
-                    downgraded: false,
-                    known: 0,
-                    written: 0,
                     phase: Phase::Waiting,
+                    ..Client::NEW
                 };
                 self.ask(next, number)
             }
@@ -192,14 +191,14 @@ impl World {
             Action::Claim(number) => self.at_resource(next, number, ResourceOp::Claim),
             Action::Read(number) => self.at_resource(next, number, ResourceOp::Read),
             Action::Write(number) => {
-                let message = write(next, number)?;
+                let message = self.write(next, number)?;
                 next.clients[usize::from(number)].phase = Phase::Sent;
                 next.send(message);
                 None
             }
             Action::Resend(number) => {
                 next.left.resends -= 1;
-                let message = write(next, number)?;
+                let message = self.write(next, number)?;
                 next.send(message);
                 None
             }
@@ -225,13 +224,8 @@ impl World {
                 next.left.crashes -= 1;
                 let client = &mut next.clients[usize::from(number)];
                 *client = Client {
-                    phase: Phase::Idle,
-                    token: None,
-                    grant: None,
-                    downgraded: false,
-                    known: 0,
-                    written: 0,
-                    ..*client
+                    asks: client.asks,
+                    ..Client::NEW
                 };
                 None
             }
@@ -253,7 +247,8 @@ impl World {
             }
             Action::FenceLost => {
                 next.left.crashes -= 1;
-                next.fence = (self.weakness == Some(Weakness::FenceLost)).then(Kept::default);
+                let forgets = self.weakness == Some(Weakness::FenceLost);
+                next.set_fences(forgets.then(Kept::default));
                 None
             }
             Action::Rearm => self.rearm(next),
@@ -269,13 +264,13 @@ impl World {
         } = self.authority.step(next.machine, step);
         next.machine = machine;
         let mut wrong = broken.map(|_| Wrong::Invariant);
-        for (number, ask, token, grant) in granted {
-            wrong = wrong.or(issue(next, grant));
-            let token = self.told(token, grant);
+        for (number, ask, granted) in granted {
+            wrong = wrong.or(issue(next, granted.number()));
+            let token = self.told(&granted);
             let client = &mut next.clients[usize::from(number)];
             if client.asks == ask && client.phase == Phase::Waiting {
                 (client.phase, client.token) = (Phase::Holding, Some(token));
-                client.grant = Some(grant);
+                (client.grant, client.slot) = (Some(granted.number()), slot(&granted));
             } else if client.asks == ask && client.phase == Phase::Forgotten {
                 wrong = wrong.or(Some(Wrong::OrphanGranted));
             }
@@ -284,10 +279,10 @@ impl World {
     }
 
     /// The token that a client is told.
-    fn told(&self, token: Token, grant: Token) -> Token {
+    fn told(&self, granted: &Granted) -> Token {
         match self.weakness {
-            Some(Weakness::ReaderTokens) => grant,
-            _ => token,
+            Some(Weakness::ReaderTokens) => granted.number(),
+            _ => granted.token,
         }
     }
 
@@ -306,7 +301,7 @@ impl World {
         client.phase = Phase::Holding;
         client.grant = Some(granted.number());
         client.downgraded = true;
-        client.known = 0;
+        (client.claimed, client.read, client.known) = (0, 0, [0; 2]);
         if self.weakness != Some(Weakness::DowngradeKeepsToken) {
             client.token = Some(granted.token);
         }
@@ -325,11 +320,6 @@ impl World {
             ask: client.asks,
         };
         let (outcome, wrong) = self.authority_step(next, step);
-        let weakness = self.weakness;
-        let told = |granted: &Granted| match weakness {
-            Some(Weakness::ReaderTokens) => granted.number(),
-            _ => granted.token,
-        };
         let client = &mut next.clients[usize::from(number)];
         match (outcome, client.grant) {
             (Outcome::Granted(granted), Some(before)) if granted.number() == before => wrong,
@@ -337,13 +327,14 @@ impl World {
             (Outcome::Granted(granted), Some(before)) => {
                 let number = granted.number();
                 let restored = before.get() < RESTORE_LEAP && number.get() > RESTORE_LEAP;
-                (client.token, client.grant) = (Some(told(&granted)), Some(number));
+                (client.token, client.grant) = (Some(self.told(&granted)), Some(number));
+                client.slot = slot(&granted);
                 let wrong = wrong.or(issue(next, number));
                 wrong.or((!restored).then_some(Wrong::TokenChanged))
             }
             (Outcome::Granted(granted), None) => {
-                (client.phase, client.token) = (Phase::Holding, Some(told(&granted)));
-                client.grant = Some(granted.number());
+                (client.phase, client.token) = (Phase::Holding, Some(self.told(&granted)));
+                (client.grant, client.slot) = (Some(granted.number()), slot(&granted));
                 wrong.or(issue(next, granted.number()))
             }
             // Also one that held the lock, if the authority is from a backup and does not know.
@@ -392,35 +383,87 @@ impl World {
             wrong = broken.or(issue(next, drawn.token));
         }
         next.floor = next.issued;
-        next.fence = next.issued.map(|floor| Kept::of(&FenceState::floor(floor)));
+        let floor = next.issued.map(FenceState::floor);
+        next.set_fences(floor.map(|floor| Kept::of(&floor)));
         wrong
     }
 
     fn at_resource(&self, next: &mut State, number: u8, ask: ResourceOp) -> Option<Wrong> {
         let live = self.authority.live(next.machine);
         let client = &mut next.clients[usize::from(number)];
-        let (token, kept) = (client.token?, next.fence?);
+        let place = match ask {
+            ResourceOp::Claim => client.claimed,
+            _ => client.read,
+        };
+        let resource = client.slot + place;
+        let value = next.resources[usize::from(resource)].value;
+        let fence = &mut self.fenced_by(&mut next.resources, resource).fence;
+        let (token, kept) = (client.token?, (*fence)?);
         match decide(self.weakness, kept, token, ask) {
             Decision::Admit(kept) => {
-                next.fence = Some(kept);
-                client.phase = match ask {
-                    ResourceOp::Claim => Phase::Claimed,
-                    _ => Phase::Read,
-                };
-                client.known = match ask {
-                    ResourceOp::Claim => 0,
-                    _ => next.value,
-                };
+                *fence = Some(kept);
+                match ask {
+                    ResourceOp::Claim => client.claimed += 1,
+                    _ => {
+                        client.read += 1;
+                        client.known[usize::from(place)] = value;
+                    }
+                }
+                client.phase = self.phase(client);
                 None
             }
             Decision::Repeat => None,
             Decision::Reject => {
                 let is_live = client.grant.is_some_and(|grant| live.contains(&grant));
                 (client.phase, client.token) = (Phase::Idle, None);
+                (client.claimed, client.read) = (0, 0);
                 let unjust = is_live && next.floor < Some(token);
                 refused(next, token).or(unjust.then_some(Wrong::LiveRefused))
             }
         }
+    }
+
+    /// The phase of a client that has claimed or read one more of its resources.
+    fn phase(&self, client: &Client) -> Phase {
+        let all = self.scope.locks;
+        let enough = match self.weakness {
+            Some(Weakness::ClaimsOne) => 1,
+            Some(Weakness::ClaimsLate) => all.min(client.read + 1),
+            weakness if Weakness::claims(weakness) => all,
+            _ => 0,
+        };
+        if client.claimed < enough {
+            Phase::Holding
+        } else if client.read < all {
+            Phase::Claimed
+        } else {
+            Phase::Read
+        }
+    }
+
+    /// The resource whose fence decides.
+    fn fenced_by<'r>(&self, resources: &'r mut [Resource; 2], resource: u8) -> &'r mut Resource {
+        match self.weakness {
+            Some(Weakness::OneFenceForSlots) => &mut resources[0],
+            _ => &mut resources[usize::from(resource)],
+        }
+    }
+
+    /// The write that a client sends next, or sent last.
+    fn write(&self, state: &State, number: u8) -> Option<Message> {
+        let client = &state.clients[usize::from(number)];
+        let (turn, of) = (client.written, self.scope.locks);
+        let mut message = Message {
+            client: number,
+            ask: client.asks,
+            turn,
+            resource: client.slot + turn % of,
+            number: turn / of,
+            token: client.token?,
+            value: client.known[usize::from(turn % of)],
+        };
+        message.value |= message.bit();
+        Some(message)
     }
 
     fn deliver(&self, next: &mut State, message: Message, heard: bool) -> Option<Wrong> {
@@ -431,7 +474,8 @@ impl World {
         }
         let place = next.network.iter().position(|other| *other == message)?;
         next.network.remove(place);
-        let kept = next.fence?;
+        let fence = &mut self.fenced_by(&mut next.resources, message.resource).fence;
+        let kept = (*fence)?;
         let decision = decide(
             self.weakness,
             kept,
@@ -440,49 +484,57 @@ impl World {
         );
         let client = &mut next.clients[usize::from(message.client)];
         let awaited = heard && awaits(client, message);
+        let mut torn = None;
         match decision {
             Decision::Admit(kept) => {
-                (next.fence, next.value) = (Some(kept), message.value);
+                *fence = Some(kept);
+                next.resources[usize::from(message.resource)].value = message.value;
                 let claimed = matches!(client.phase, Phase::Claimed | Phase::Read);
                 if client.downgraded && claimed && client.asks == message.ask {
                     return Some(Wrong::LateWrite);
                 }
+                torn = self
+                    .is_torn(&next.clients, message)
+                    .then_some(Wrong::TornRead);
             }
             Decision::Repeat => {}
             // Late duplicates are rightly rejected; a write whose client waits for the answer is not a duplicate.
             Decision::Reject if awaited => {
                 (client.phase, client.token) = (Phase::Idle, None);
+                (client.claimed, client.read) = (0, 0);
                 return refused(next, message.token);
             }
             Decision::Reject => return None,
         }
         if awaited {
+            let client = &mut next.clients[usize::from(message.client)];
             client.phase = Phase::Read;
-            client.known = message.value;
+            client.known[usize::from(message.turn % self.scope.locks)] = message.value;
             client.written += 1;
-            next.acknowledged |= message.bit();
+            next.resources[usize::from(message.resource)].acknowledged |= message.bit();
         }
-        None
+        torn
     }
+
+    /// Whether a later holder had begun to read its resources when this write was admitted at one of them.
+    fn is_torn(&self, clients: &[Client], message: Message) -> bool {
+        clients.iter().any(|client| {
+            let own = client.slot..client.slot + self.scope.locks;
+            let reads = client.phase != Phase::Idle && client.read > 0;
+            reads && own.contains(&message.resource) && client.token > Some(message.token)
+        })
+    }
+}
+
+/// The slot of a grant of a permit, from 0.
+fn slot(granted: &Granted) -> u8 {
+    let slot = granted.slots.iter().next();
+    slot.map_or(0, |slot| (slot - 1) as u8)
 }
 
 /// Whether the client waits for the answer to exactly this write.
 fn awaits(client: &Client, message: Message) -> bool {
-    client.phase == Phase::Sent && (client.asks, client.written) == (message.ask, message.number)
-}
-
-/// The write that a client sends next, or sent last.
-fn write(state: &State, number: u8) -> Option<Message> {
-    let client = &state.clients[usize::from(number)];
-    let mut message = Message {
-        client: number,
-        ask: client.asks,
-        number: client.written,
-        token: client.token?,
-        value: client.known,
-    };
-    message.value |= message.bit();
-    Some(message)
+    client.phase == Phase::Sent && (client.asks, client.written) == (message.ask, message.turn)
 }
 
 /// The authority issues a token: it must be above every earlier one.

@@ -1,6 +1,6 @@
 //! The lines of a history: calls, answers, and absences of the authority.
 
-use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
+use palisade_core::{ClientId, Ending, LockMode, LockName, Slots, Timestamp, Token, Ttl};
 
 /// What the recorded authority promises beyond the lease model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,18 +77,20 @@ pub enum Event {
 /// A call to the authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Request a lock, at once or after a wait.
+    /// Request a lock, or several at once, immediately or after a wait.
     Acquire {
         /// The lock.
         lock: LockName,
+        /// The other locks of a set, in any order; empty for one lock.
+        also: Box<[LockName]>,
         /// The time to live of the lease that is opened for it.
         ttl: Option<Ttl>,
         /// Or the public id of the existing lease under which it is granted.
         under: Option<Token>,
         /// Attempts with the same text are one wish (rule A12).
         request: Option<Box<str>>,
-        /// Whether to hold it with other readers.
-        shared: bool,
+        /// Alone, among readers, or by permits. A set is exclusive.
+        mode: LockMode,
     },
     /// Renew a lease for its full time.
     Renew {
@@ -128,7 +130,22 @@ pub enum Call {
 }
 
 impl Call {
-    /// The call's lock.
+    /// All locks of the call.
+    pub fn locks(&self) -> impl Iterator<Item = &LockName> {
+        let also: &[LockName] = match self {
+            Call::Acquire { also, .. } => also,
+            _ => &[],
+        };
+        std::iter::once(self.lock()).chain(also)
+    }
+
+    /// Whether it is for several locks at once.
+    #[must_use]
+    pub fn is_of_set(&self) -> bool {
+        self.locks().nth(1).is_some()
+    }
+
+    /// The call's lock; of a set the one that it names first.
     #[must_use]
     pub fn lock(&self) -> &LockName {
         match self {
@@ -153,7 +170,11 @@ pub enum Answer {
         lease: Token,
         /// Of a shared grant: its fencing token, which is that of its phase.
         phase: Option<Token>,
+        /// Of permits: the slots that it holds.
+        slots: Slots,
     },
+    /// Others hold the lock, or wait for it before the caller; this says nothing about them.
+    Denied,
     /// Readers hold the lock, or somebody waits for it before the caller.
     HeldShared {
         /// Their fencing token.

@@ -2,7 +2,9 @@
 
 mod write;
 
-use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
+use palisade_core::{
+    ClientId, Ending, LockMode, LockName, Permits, Slots, Timestamp, Token, Ttl, limits, set_of,
+};
 use serde::{Deserialize, Serialize};
 
 use super::event::{Answer, Call, Event, Expiry, Header, Tokens};
@@ -65,6 +67,14 @@ struct Fields<'a> {
     phase: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none", borrow)]
+    also: Option<Vec<Text<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     under: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,12 +191,18 @@ fn take_call(kind: &str, fields: &mut Fields<'_>) -> Result<Call, String> {
             if ttl.is_some() == under.is_some() {
                 return Err("an acquire has either `ttl_ms` or `under`".to_owned());
             }
+            let mode = mode(fields)?;
+            let also = also(&lock, fields)?;
+            if !also.is_empty() && mode != LockMode::Exclusive {
+                return Err("an acquire with `also` is neither `shared` nor for permits".to_owned());
+            }
             Call::Acquire {
                 lock,
+                also,
                 ttl,
                 under,
                 request: fields.request.take().map(|text| text.0.into()),
-                shared: fields.shared.take().unwrap_or(false),
+                mode,
             }
         }
         "renew" => Call::Renew {
@@ -228,6 +244,7 @@ fn take_answer(kind: &str, fields: &mut Fields<'_>) -> Result<Answer, String> {
                 token: token_,
                 lease,
                 phase,
+                slots: slots(fields)?,
             }
         }
         "held_shared" => Answer::HeldShared {
@@ -237,6 +254,7 @@ fn take_answer(kind: &str, fields: &mut Fields<'_>) -> Result<Answer, String> {
             token: need_token(fields)?,
             holder: client("holder", fields.holder.take())?,
         },
+        "denied" => Answer::Denied,
         "free" => Answer::Free,
         "renewed" => Answer::Renewed {
             token: need_token(fields)?,
@@ -265,6 +283,51 @@ fn take_answer(kind: &str, fields: &mut Fields<'_>) -> Result<Answer, String> {
             ));
         }
     })
+}
+
+fn mode(fields: &mut Fields<'_>) -> Result<LockMode, String> {
+    let shared = fields.shared.take().unwrap_or(false);
+    match (shared, fields.permits.take(), fields.of.take()) {
+        (false, None, None) => Ok(LockMode::Exclusive),
+        (true, None, None) => Ok(LockMode::Shared),
+        (false, Some(wanted), Some(of)) => match Permits::new(wanted, of) {
+            Ok(permits) => Ok(LockMode::Permits(permits)),
+            Err(error) => Err(format!("`permits`: {error}")),
+        },
+        _ => Err("expected `shared`, or `permits` and `of`, or none of them".to_owned()),
+    }
+}
+
+/// The other locks of a set.
+fn also(lock: &LockName, fields: &mut Fields<'_>) -> Result<Box<[LockName]>, String> {
+    let names = fields.also.take().unwrap_or_default().into_iter();
+    let names = names.map(|name| LockName::new(&name.0));
+    let names: Vec<LockName> = names
+        .collect::<Result<_, _>>()
+        .map_err(|error| format!("`also`: {error}"))?;
+    let all = names.iter().chain([lock]).cloned().collect();
+    match set_of(all) {
+        Ok(_) => Ok(names.into()),
+        Err(error) => Err(format!("`also`: {error}")),
+    }
+}
+
+fn slots(fields: &mut Fields<'_>) -> Result<Slots, String> {
+    let mut slots = Slots::NONE;
+    for slot in fields.slots.take().unwrap_or_default() {
+        let one = match slot {
+            1..=limits::PERMITS => Slots::from_bits(1 << (slot - 1)),
+            _ => Slots::NONE,
+        };
+        if one.without(slots).is_empty() {
+            return Err(format!(
+                "`slots` has {slot}, expected distinct numbers, 1 to {}",
+                limits::PERMITS
+            ));
+        }
+        slots = slots.with(one);
+    }
+    Ok(slots)
 }
 
 fn need<T>(field: Option<T>, name: &str) -> Result<T, String> {

@@ -5,17 +5,17 @@
 //! it. Expiry is a step of the authority that nobody sees; it may happen at any instant from the lease's due time on,
 //! and not before.
 
-use palisade_core::{Ending, LockName, Timestamp, Token};
+use palisade_core::{Ending, Timestamp, Token};
 
 use super::lease::{Clock, Due};
-use super::timeline::{Gathered, Lifetime, Timeline, Window, Wish};
+use super::timeline::{Gathered, Lifetime, Place, Timeline, Window, Wish};
 use super::violation::{Broken, Violation};
 
-/// Checks every lock.
+/// Checks every lock and every slot.
 pub(super) fn check(gathered: &Gathered<'_>, clock: Clock<'_>, found: &mut Vec<Violation>) {
-    for (lock, timeline) in &gathered.locks {
+    for (place, timeline) in &gathered.places {
         let mut walk = Walk {
-            lock,
+            place: *place,
             timeline,
             gathered,
             clock,
@@ -46,7 +46,7 @@ struct Gap {
 const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 struct Walk<'w, 'h> {
-    lock: &'h LockName,
+    place: Place<'h>,
     timeline: &'w Timeline<'h>,
     gathered: &'w Gathered<'h>,
     clock: Clock<'w>,
@@ -76,7 +76,7 @@ impl<'w, 'h> Walk<'w, 'h> {
             let begin = lifetime.sent.max(free_from);
             let due = self
                 .clock
-                .due(self.gathered.lease(self.lock, lifetime.lease));
+                .due(self.gathered.lease(self.place.lock, lifetime.lease));
             let held_to = self.held_to(lifetime, begin, due);
             let next = lifetimes.get(n + 1).copied();
             let end = self.end(lifetime, held_to, due, next);
@@ -202,8 +202,8 @@ impl<'w, 'h> Walk<'w, 'h> {
         next: Option<&Lifetime<'h>>,
     ) -> Earliest {
         let expiry = held_to.max(due.earliest);
-        let exclusive = lifetime.phase.is_none();
-        let superseded = next.filter(|next| exclusive && next.client == lifetime.client);
+        let superseded =
+            next.filter(|next| lifetime.is_superseded() && next.client == lifetime.client);
         let asked = lifetime.ends.iter().map(|end| held_to.max(end.sent));
         let other = asked.chain(self.hidden(lifetime, held_to, next)).min();
         let free = other.map_or(expiry, |other| other.min(expiry));
@@ -229,21 +229,20 @@ impl<'w, 'h> Walk<'w, 'h> {
         held_to: Timestamp,
         next: Option<&Lifetime<'h>>,
     ) -> Option<Timestamp> {
-        // Nothing supersedes a reader.
-        if lifetime.phase.is_some() {
+        if !lifetime.is_superseded() {
             return None;
         }
         if next.is_some_and(|next| {
             !self
                 .gathered
-                .may_hide(self.lock, lifetime.token, next.token)
+                .may_hide(self.place, lifetime.token, next.token)
         }) {
             return None;
         }
         let in_time = |wish: &&Wish<'h>| wish.dead.is_none_or(|dead| held_to <= dead);
         let ends = self.wishes(lifetime).filter(in_time).map(|wish| {
             let begin = held_to.max(wish.sent);
-            if wish.shared && next.is_some_and(|next| next.phase.is_some()) {
+            if wish.is_shared() && next.is_some_and(|next| next.phase.is_some()) {
                 // Readers may have joined it.
                 return begin;
             }
@@ -259,7 +258,7 @@ impl<'w, 'h> Walk<'w, 'h> {
     fn wishes(&self, lifetime: &Lifetime<'h>) -> impl Iterator<Item = &'w Wish<'h>> {
         let client = lifetime.client;
         let wishes = self.timeline.wishes.iter();
-        wishes.filter(move |wish| wish.client == client)
+        wishes.filter(move |wish| wish.client == client && !wish.is_for_permits())
     }
 
     /// Reported ends must have been possible by the time of the report.
@@ -338,7 +337,7 @@ impl<'w, 'h> Walk<'w, 'h> {
 
     fn report(&mut self, broken: Broken, tokens: &[Token], what: String) {
         self.found
-            .push(Violation::new(broken, self.lock, tokens, what));
+            .push(Violation::new(broken, self.place, tokens, what));
     }
 }
 

@@ -28,6 +28,8 @@ pub mod self_test;
 mod timeline;
 mod violation;
 
+use std::collections::BTreeSet;
+
 pub use event::{Answer, Call, Event, Header};
 pub use read::{Away, History, Operation, Unreadable};
 pub use violation::{Broken, Violation};
@@ -41,7 +43,7 @@ pub struct Report {
     pub unknown: usize,
     /// The number of locks.
     pub locks: usize,
-    /// The number of grants seen.
+    /// The number of grants seen, of a set at each of its locks.
     pub grants: usize,
     /// Everything that no order explains.
     pub violations: Vec<Violation>,
@@ -60,18 +62,21 @@ pub fn check(history: &History) -> Report {
     overlap::check(&gathered, clock, &mut violations);
     linearizability::check(&gathered, clock, &mut violations);
     let operations = &history.operations;
+    let places = gathered.places.iter();
+    let locks: BTreeSet<_> = places.clone().map(|(place, _)| place.lock).collect();
+    let grants = places.flat_map(|(place, timeline)| {
+        let tokens = timeline.lifetimes.keys();
+        tokens.map(|token| (place.lock, *token))
+    });
+    let grants: BTreeSet<_> = grants.collect();
     Report {
         operations: operations.len(),
         unknown: operations
             .iter()
             .filter(|operation| operation.answer.is_none())
             .count(),
-        locks: gathered.locks.len(),
-        grants: gathered
-            .locks
-            .values()
-            .map(|lock| lock.lifetimes.len())
-            .sum(),
+        locks: locks.len(),
+        grants: grants.len(),
         violations,
     }
 }

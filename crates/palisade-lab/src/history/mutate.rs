@@ -5,7 +5,9 @@
 mod sites;
 
 use fastrand::Rng;
-use palisade_core::{ClientId, Ending, Span, Timestamp, Token, Ttl};
+use palisade_core::{
+    ClientId, Ending, LockMode, LockName, Permits, Slots, Span, Timestamp, Token, Ttl,
+};
 
 use super::event::{Answer, Call, Event};
 use sites::{Grant, Sites};
@@ -42,11 +44,25 @@ pub enum Kind {
     ReaderApart,
     /// A reader's token is that of a writer before it.
     PhaseBack,
+    /// Another client is granted a slot while its holder's lease cannot be over.
+    SlotTwice,
+    /// A slot is granted that the semaphore does not have.
+    SlotBeyond,
+    /// Fewer slots are granted than permits were asked for.
+    PermitsInPart,
+    /// Another client is granted a permit of a larger semaphore of this name while a holder's lease cannot be over.
+    OtherCount,
+    /// Another client is granted two locks at once, one of which is held by a lease that cannot be over.
+    SetInPart,
+    /// One lock of a set is shown with another token than the set's.
+    SetApart,
+    /// One lock of a set is shown as free after another was released, while the lease cannot be over.
+    WholeSetReleased,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 21] = [
         Kind::SwappedTokens,
         Kind::RepeatedToken,
         Kind::OverlappingGrant,
@@ -61,6 +77,13 @@ impl Kind {
         Kind::Revived,
         Kind::ReaderApart,
         Kind::PhaseBack,
+        Kind::SlotTwice,
+        Kind::SlotBeyond,
+        Kind::PermitsInPart,
+        Kind::OtherCount,
+        Kind::SetInPart,
+        Kind::SetApart,
+        Kind::WholeSetReleased,
     ];
 
     /// The kind's name.
@@ -81,6 +104,13 @@ impl Kind {
             Kind::Revived => "revived",
             Kind::ReaderApart => "reader_apart",
             Kind::PhaseBack => "phase_back",
+            Kind::SlotTwice => "slot_twice",
+            Kind::SlotBeyond => "slot_beyond",
+            Kind::PermitsInPart => "permits_in_part",
+            Kind::OtherCount => "other_count",
+            Kind::SetInPart => "set_in_part",
+            Kind::SetApart => "set_apart",
+            Kind::WholeSetReleased => "whole_set_released",
         }
     }
 }
@@ -130,6 +160,17 @@ impl Work<'_> {
             Kind::Revived => self.revive(),
             Kind::ReaderApart => self.reader_apart(),
             Kind::PhaseBack => self.phase_back(),
+            Kind::SlotTwice => self.another_permit(false),
+            Kind::OtherCount => self.another_permit(true),
+            Kind::SlotBeyond => self.reslot(|permits, slots| {
+                let kept = slots.without(slots.lowest(1)?);
+                let beyond = Slots::all(permits.of() + 1).without(Slots::all(permits.of()));
+                Some(kept.with(beyond))
+            }),
+            Kind::PermitsInPart => self.reslot(|_, slots| slots.lowest(slots.count() - 1)),
+            Kind::SetInPart => self.set_in_part(),
+            Kind::SetApart => self.set_apart(),
+            Kind::WholeSetReleased => self.whole_set_released(),
         }
     }
 
@@ -149,27 +190,128 @@ impl Work<'_> {
         Some(())
     }
 
-    /// A new client gets the token after the holder's: those above move up by one.
     fn overlap(&mut self) -> Option<()> {
-        let grant = self.pick(|grant| grant.sure_for() > Span::from_nanos(10))?;
-        let token = grant.token.next()?;
-        for event in &mut self.events {
-            shift(event, token);
-        }
+        let grant = self.pick(Grant::is_sure)?;
+        self.also_granted(&grant, LockMode::Exclusive, Slots::NONE, Box::default())
+    }
+
+    fn set_in_part(&mut self) -> Option<()> {
+        let grant = self.pick(Grant::is_sure)?;
+        let other = LockName::new("newcomer-lock").ok()?;
+        self.also_granted(&grant, LockMode::Exclusive, Slots::NONE, [other].into())
+    }
+
+    fn another_permit(&mut self, more: bool) -> Option<()> {
+        let grant = self.pick_permits(Grant::is_sure)?;
+        let (permits, slots) = grant.permits?;
+        let of = permits.of() + u32::from(more);
+        let slot = match more {
+            true => Slots::all(of).without(Slots::all(permits.of())),
+            false => slots.lowest(1)?,
+        };
+        let mode = LockMode::Permits(Permits::new(1, of).ok()?);
+        self.also_granted(&grant, mode, slot, Box::default())
+    }
+
+    /// A new client gets the token after the holder's: those above move up by one.
+    fn also_granted(
+        &mut self,
+        grant: &Grant,
+        mode: LockMode,
+        slots: Slots,
+        also: Box<[LockName]>,
+    ) -> Option<()> {
+        let token = self.room_after(grant)?;
         let (sent, back) = self.within(grant.answered, grant.sure_until);
+        // Nothing but leases that last shows that two grants of different slots were live together.
+        let ttl = match mode {
+            LockMode::Permits(_) => Ttl::MAX,
+            _ => Ttl::MIN,
+        };
         let call = Call::Acquire {
             lock: grant.lock.clone(),
-            ttl: Some(Ttl::MIN),
+            also,
+            ttl: Some(ttl),
             under: None,
             request: None,
-            shared: false,
+            mode,
         };
         let answer = Answer::Granted {
             token,
             lease: token,
             phase: None,
+            slots,
         };
         self.insert(newcomer()?, call, answer, sent, back);
+        Some(())
+    }
+
+    /// The token after a grant's, which nobody has any more.
+    fn room_after(&mut self, grant: &Grant) -> Option<Token> {
+        let token = grant.token.next()?;
+        for event in &mut self.events {
+            shift(event, token);
+        }
+        Some(token)
+    }
+
+    fn reslot(&mut self, to: impl Fn(Permits, Slots) -> Option<Slots>) -> Option<()> {
+        let fits = |grant: &Grant| {
+            let new = grant
+                .permits
+                .and_then(|(permits, slots)| to(permits, slots));
+            new.is_some_and(|new| !new.is_empty())
+        };
+        let grant = self.pick_permits(fits)?;
+        let (permits, old) = grant.permits?;
+        let new = to(permits, old)?;
+        for event in &mut self.events {
+            if let Event::Answer {
+                id,
+                answer: Answer::Granted { slots, .. },
+                ..
+            } = event
+                && *id == grant.id
+            {
+                *slots = new;
+            }
+        }
+        Some(())
+    }
+
+    /// Two locks of one set, and until when both were certainly held.
+    fn parts(&mut self) -> Option<(Grant, Grant, Timestamp)> {
+        let grants = &self.sites.grants;
+        let pairs = grants.iter().flat_map(|part| {
+            let others = grants.iter().filter(move |other| {
+                part.id == other.id && part.lock != other.lock && part.is_sure() && other.is_sure()
+            });
+            others.map(move |other| (part, other))
+        });
+        let pairs: Vec<(&Grant, &Grant)> = pairs.collect();
+        let (part, other) = *self.rng.choice(&pairs)?;
+        let until = part.sure_until.min(other.sure_until);
+        Some((part.clone(), other.clone(), until))
+    }
+
+    fn set_apart(&mut self) -> Option<()> {
+        let (part, _, until) = self.parts()?;
+        let token = self.room_after(&part)?;
+        let (sent, back) = self.within(part.answered, until);
+        let answer = Answer::Held {
+            token,
+            holder: part.client.clone(),
+        };
+        self.insert(newcomer()?, part.show(), answer, sent, back);
+        Some(())
+    }
+
+    fn whole_set_released(&mut self) -> Option<()> {
+        let (part, other, until) = self.parts()?;
+        let (sent, back) = self.within(part.answered, until);
+        let answer = Answer::Released { token: part.token };
+        self.insert(part.client.clone(), part.release(), answer, sent, sent);
+        self.insert(newcomer()?, other.show(), Answer::Free, back, back);
         Some(())
     }
 
@@ -207,7 +349,7 @@ impl Work<'_> {
     }
 
     fn expired_early(&mut self) -> Option<()> {
-        let grant = self.pick(|grant| grant.sure_for() > Span::from_nanos(10))?;
+        let grant = self.pick(Grant::is_sure)?;
         let (sent, back) = self.within(grant.answered, grant.sure_until);
         let answer = Answer::Ended {
             token: grant.token,
@@ -219,9 +361,7 @@ impl Work<'_> {
 
     fn held_by_the_past(&mut self) -> Option<()> {
         let grant = self.pick(|grant| grant.next_answered.is_some())?;
-        let call = Call::Show {
-            lock: grant.lock.clone(),
-        };
+        let call = grant.show();
         let answer = Answer::Held {
             token: grant.token,
             holder: grant.client.clone(),
@@ -255,12 +395,9 @@ impl Work<'_> {
     }
 
     fn free_while_held(&mut self) -> Option<()> {
-        let grant = self.pick(|grant| grant.sure_for() > Span::from_nanos(10))?;
+        let grant = self.pick(Grant::is_sure)?;
         let (sent, back) = self.within(grant.answered, grant.sure_until);
-        let call = Call::Show {
-            lock: grant.lock.clone(),
-        };
-        self.insert(newcomer()?, call, Answer::Free, sent, back);
+        self.insert(newcomer()?, grant.show(), Answer::Free, sent, back);
         Some(())
     }
 
@@ -316,12 +453,17 @@ impl Work<'_> {
     }
 
     fn pick(&mut self, fits: impl Fn(&Grant) -> bool) -> Option<Grant> {
-        let fitting: Vec<&Grant> = self
-            .sites
-            .grants
-            .iter()
-            .filter(|grant| fits(grant))
-            .collect();
+        let sites = self.sites;
+        self.pick_of(&sites.grants, fits)
+    }
+
+    fn pick_permits(&mut self, fits: impl Fn(&Grant) -> bool) -> Option<Grant> {
+        let sites = self.sites;
+        self.pick_of(&sites.permits, fits)
+    }
+
+    fn pick_of(&mut self, grants: &[Grant], fits: impl Fn(&Grant) -> bool) -> Option<Grant> {
+        let fitting: Vec<&Grant> = grants.iter().filter(|grant| fits(grant)).collect();
         self.rng.choice(&fitting).map(|grant| (*grant).clone())
     }
 
@@ -412,6 +554,7 @@ fn shift(event: &mut Event, first: Token) {
                 token,
                 lease,
                 phase,
+                ..
             } => {
                 up(token);
                 up(lease);
@@ -424,8 +567,12 @@ fn shift(event: &mut Event, first: Token) {
             | Answer::Revoked { token }
             | Answer::Ended { token, .. }
             | Answer::Stale { token } => up(token),
-            Answer::Free | Answer::NotHeld | Answer::Abandoned | Answer::Refused | Answer::Done => {
-            }
+            Answer::Denied
+            | Answer::Free
+            | Answer::NotHeld
+            | Answer::Abandoned
+            | Answer::Refused
+            | Answer::Done => {}
         },
         Event::Away { .. } => {}
     }
@@ -447,8 +594,14 @@ impl Grant {
         }
     }
 
-    /// How long it was certainly live.
-    fn sure_for(&self) -> Span {
-        self.sure_until.since(self.answered)
+    fn show(&self) -> Call {
+        Call::Show {
+            lock: self.lock.clone(),
+        }
+    }
+
+    /// Whether it was certainly live for a while.
+    fn is_sure(&self) -> bool {
+        self.sure_until.since(self.answered) > Span::from_nanos(10)
     }
 }

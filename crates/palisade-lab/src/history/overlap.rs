@@ -1,37 +1,70 @@
 //! Overlap: a grant is certainly live from its answer until it could first have ended. No two grants of one lock may
 //! certainly be live at the same instant, unless both are readers of one phase. This does not use tokens, so it also works for histories with wrong tokens.
+//! Slots of a semaphore are locks of their own here, but all that hold some at the same instant must agree on how many there are.
 
 use std::collections::BTreeMap;
 
-use palisade_core::{ClientId, LockName, Timestamp, Token};
+use palisade_core::{ClientId, Timestamp, Token};
 
 use super::lease::Clock;
-use super::timeline::{Gathered, Lifetime, Timeline};
+use super::timeline::{Gathered, Lifetime, Place, Timeline};
 use super::violation::{Broken, Violation};
 
 const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 /// Sorts by beginning and sweeps once, in `n log n`.
 pub(super) fn check(gathered: &Gathered<'_>, clock: Clock<'_>, found: &mut Vec<Violation>) {
-    for (lock, timeline) in &gathered.locks {
+    let mut of_lock: BTreeMap<Place<'_>, Vec<Sure<'_, '_>>> = BTreeMap::new();
+    for (place, timeline) in &gathered.places {
         let first_ends = first_ends(timeline);
         let sure = timeline.lifetimes.values().filter_map(|lifetime| {
             let from = lifetime.answered?;
-            let due = clock.due(gathered.lease(lock, lifetime.lease)).earliest;
+            let due = clock
+                .due(gathered.lease(place.lock, lifetime.lease))
+                .earliest;
             let until = due.min(*first_ends.get(&lifetime.token)?);
             (from < until).then_some((from, until, lifetime))
         });
         let mut sure: Vec<_> = sure.collect();
         sure.sort_by_key(|(from, ..)| *from);
-        sweep(lock, &sure, found);
+        sweep(*place, &sure, found);
+        of_lock
+            .entry(Place::of(place.lock))
+            .or_default()
+            .extend(sure);
+    }
+    for (lock, mut sure) in of_lock {
+        sure.sort_by_key(|(from, ..)| *from);
+        count(lock, &sure, found);
     }
 }
 
-fn sweep(
-    lock: &LockName,
-    sure: &[(Timestamp, Timestamp, &Lifetime<'_>)],
-    found: &mut Vec<Violation>,
-) {
+/// A grant, and from when until when it was certainly live.
+type Sure<'g, 'h> = (Timestamp, Timestamp, &'g Lifetime<'h>);
+
+/// Live grants agree on the number of permits; of a plain lock it is none.
+fn count(lock: Place<'_>, sure: &[Sure<'_, '_>], found: &mut Vec<Violation>) {
+    let mut last: BTreeMap<Option<u32>, (Timestamp, Token)> = BTreeMap::new();
+    for (from, until, lifetime) in sure {
+        let of = lifetime.permits.map(|permits| permits.of());
+        let others = last
+            .iter()
+            .filter(|(other, (end, _))| **other != of && from < end);
+        for (other, (_, token)) in others {
+            let say = |of: Option<u32>| of.map_or("no".to_owned(), |of| of.to_string());
+            found.push(Violation::new(
+                Broken::PermitCount,
+                lock,
+                &[*token, lifetime.token],
+                format!("with {} permits, and with {}", say(*other), say(of)),
+            ));
+        }
+        let longest = last.entry(of).or_insert((*until, lifetime.token));
+        *longest = (*longest).max((*until, lifetime.token));
+    }
+}
+
+fn sweep(lock: Place<'_>, sure: &[Sure<'_, '_>], found: &mut Vec<Violation>) {
     // The grant that lasts longest, of writers and of readers.
     let mut last: [Option<(Timestamp, &Lifetime<'_>)>; 2] = [None; 2];
     for (from, until, lifetime) in sure {
@@ -66,6 +99,11 @@ fn first_ends(timeline: &Timeline<'_>) -> BTreeMap<Token, Timestamp> {
     let mut first_ends = BTreeMap::new();
     for lifetime in timeline.lifetimes.values().rev() {
         let ends = lifetime.ends.iter().map(|end| end.sent);
+        if lifetime.permits.is_some() {
+            // The same client may hold more.
+            first_ends.insert(lifetime.token, ends.min().unwrap_or(NEVER));
+            continue;
+        }
         let open = timeline.wishes.iter().filter(|wish| {
             wish.client == lifetime.client && wish.dead.is_none_or(|dead| dead >= lifetime.sent)
         });

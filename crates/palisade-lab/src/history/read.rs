@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use palisade_core::{ClientId, Timestamp};
+use palisade_core::{ClientId, LockMode, Slots, Timestamp};
 
 use super::event::{Answer, Call, Event, Header};
 use super::fields;
@@ -174,15 +174,20 @@ fn fits(call: &Call, answer: &Answer) -> bool {
         return true;
     }
     match call {
-        Call::Acquire { .. } => matches!(
-            answer,
-            A::Granted { .. }
-                | A::Held { .. }
-                | A::HeldShared { .. }
-                | A::Ended { .. }
-                | A::NotHeld
-                | A::Abandoned
-        ),
+        Call::Acquire { mode, .. } => {
+            matches!(
+                answer,
+                A::Granted { slots, .. } if *slots == Slots::NONE || matches!(mode, LockMode::Permits(_))
+            ) || matches!(
+                answer,
+                A::Denied
+                    | A::Held { .. }
+                    | A::HeldShared { .. }
+                    | A::Ended { .. }
+                    | A::NotHeld
+                    | A::Abandoned
+            )
+        }
         Call::Renew { .. } => matches!(
             answer,
             A::Renewed { .. } | A::Ended { .. } | A::NotHeld | A::Stale { .. }

@@ -7,18 +7,44 @@
 //! ```
 //!
 //! Tokens give the order of a lock's grants, so no search is needed: the observations bound each grant's lifetime.
+//!
+//! A slot of a semaphore is held like a lock of its own, so a grant of several permits is noted at each of its slots, and
+//! a grant of several locks at each of them.
 
 mod observations;
 mod wishes;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Bound;
 
-use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
+use palisade_core::{ClientId, Ending, LockMode, LockName, Permits, Slots, Timestamp, Token, Ttl};
 
-use super::event::Tokens;
+use super::event::{Call, Tokens};
 use super::read::History;
 use super::violation::Violation;
+
+/// What one grant at a time holds: a lock, or one slot of a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place<'h> {
+    pub(super) lock: &'h LockName,
+    pub(super) slot: Option<u32>,
+}
+
+impl<'h> Place<'h> {
+    pub(super) fn of(lock: &'h LockName) -> Place<'h> {
+        Place { lock, slot: None }
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.slot {
+            None => self.lock.fmt(f),
+            Some(slot) => write!(f, "{}~{slot}", self.lock),
+        }
+    }
+}
 
 /// The time of an operation; it took effect at one instant in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +75,10 @@ pub(super) struct Lifetime<'h> {
     pub(super) token: Token,
     /// If it is shared: its fencing token.
     pub(super) phase: Option<Token>,
+    /// If it holds a slot: what was asked for.
+    pub(super) permits: Option<Permits>,
+    /// All locks of the request, if it was for several.
+    pub(super) set: Vec<&'h LockName>,
     pub(super) client: &'h ClientId,
     pub(super) lease: Token,
     /// Whether it was requested under an existing lease.
@@ -71,6 +101,11 @@ impl Lifetime<'_> {
         self.phase.unwrap_or(self.token)
     }
 
+    /// Whether its client's next exclusive grant ends it.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.phase.is_none() && self.permits.is_none()
+    }
+
     /// Whether both are readers of one phase.
     pub(super) fn shares_with(&self, other: &Lifetime<'_>) -> bool {
         self.phase.is_some() && self.phase == other.phase
@@ -85,14 +120,31 @@ pub(super) struct Wish<'h> {
     /// The time to live of the lease that it would open; `None` under an existing lease.
     pub(super) ttl: Option<Ttl>,
     pub(super) under: Option<Token>,
-    pub(super) shared: bool,
+    pub(super) call: &'h Call,
     /// When it was abandoned, if it was.
     pub(super) abandoned: Option<Timestamp>,
     /// When that was acknowledged: from then on it has no effect.
     pub(super) dead: Option<Timestamp>,
 }
 
-/// All observations of one lock.
+impl Wish<'_> {
+    pub(super) fn is_shared(&self) -> bool {
+        self.mode() == LockMode::Shared
+    }
+
+    pub(super) fn is_for_permits(&self) -> bool {
+        matches!(self.mode(), LockMode::Permits(_))
+    }
+
+    fn mode(&self) -> LockMode {
+        match self.call {
+            Call::Acquire { mode, .. } => *mode,
+            _ => LockMode::Exclusive,
+        }
+    }
+}
+
+/// All observations of one lock or slot.
 #[derive(Debug, Default)]
 pub(super) struct Timeline<'h> {
     /// By token, which is their order.
@@ -134,7 +186,9 @@ impl Lease {
 /// A history, sorted by lock and lease.
 #[derive(Debug, Default)]
 pub(super) struct Gathered<'h> {
-    pub(super) locks: BTreeMap<&'h LockName, Timeline<'h>>,
+    pub(super) places: BTreeMap<Place<'h>, Timeline<'h>>,
+    /// The slots of each grant of permits.
+    slots: BTreeMap<(&'h LockName, Token), Slots>,
     leases: BTreeMap<LeaseName<'h>, Lease>,
     per_lock: bool,
     /// All known tokens, sorted, if one counter serves all locks.
@@ -161,13 +215,28 @@ pub(super) fn gather<'h>(history: &'h History, found: &mut Vec<Violation>) -> Ga
     for operation in &history.operations {
         gathered.observe(operation, wishes::first_sent(operation, &wishes), found);
     }
-    let lifetimes = gathered
-        .locks
-        .values()
-        .flat_map(|lock| lock.lifetimes.keys());
-    gathered.tokens = lifetimes.copied().collect();
+    let timelines = gathered.places.values();
+    let lifetimes = timelines.flat_map(|timeline| timeline.lifetimes.values());
+    // A set that only others saw, at some of its locks, may hold the rest of them unseen.
+    let known = lifetimes.filter(|lifetime| lifetime.answered.is_some() || lifetime.set.is_empty());
+    gathered.tokens = known.map(|lifetime| lifetime.token).collect();
     gathered.tokens.sort_unstable();
+    gathered.tokens.dedup();
     gathered
+}
+
+/// The places of a grant: the lock, or its slots.
+fn places(lock: &LockName, slots: Slots) -> Vec<Place<'_>> {
+    match slots.is_empty() {
+        true => Vec::from([Place::of(lock)]),
+        false => slots
+            .iter()
+            .map(|slot| Place {
+                lock,
+                slot: Some(slot),
+            })
+            .collect(),
+    }
 }
 
 impl<'h> Gathered<'h> {
@@ -176,11 +245,11 @@ impl<'h> Gathered<'h> {
         self.leases.get(&(self.per_lock.then_some(lock), lease))
     }
 
-    /// Whether one lock may have a token between these two that nobody is known to have.
-    pub(super) fn may_hide(&self, lock: &'h LockName, low: Token, high: Token) -> bool {
+    /// Whether a lock may have a token between these two that nobody is known to have.
+    pub(super) fn may_hide(&self, place: Place<'h>, low: Token, high: Token) -> bool {
         let between = high.get().saturating_sub(low.get()).saturating_sub(1);
         let known = match self.per_lock {
-            true => self.locks.get(lock).map_or(0, |timeline| {
+            true => self.places.get(&place).map_or(0, |timeline| {
                 let after = (Bound::Excluded(low), Bound::Excluded(high));
                 timeline.lifetimes.range(after).count()
             }),
@@ -197,7 +266,25 @@ impl<'h> Gathered<'h> {
         self.leases.entry(name).or_default()
     }
 
-    fn lifetime(&mut self, lock: &'h LockName, token: Token) -> Option<&mut Lifetime<'h>> {
-        self.locks.get_mut(lock)?.lifetimes.get_mut(&token)
+    fn lifetime(&mut self, place: Place<'h>, token: Token) -> Option<&mut Lifetime<'h>> {
+        self.places.get_mut(&place)?.lifetimes.get_mut(&token)
+    }
+
+    /// The lock itself and its slots.
+    fn of_lock_mut(&mut self, lock: &'h LockName) -> impl Iterator<Item = &mut Timeline<'h>> {
+        let last = Place {
+            lock,
+            slot: Some(u32::MAX),
+        };
+        let all = self.places.range_mut(Place::of(lock)..=last);
+        all.map(|(_, timeline)| timeline)
+    }
+
+    /// What a grant of a lock holds of it: the lock, or slots.
+    fn held_by(&self, lock: &'h LockName, token: Token) -> Vec<Place<'h>> {
+        match self.slots.get(&(lock, token)) {
+            None => Vec::from([Place::of(lock)]),
+            Some(slots) => places(lock, *slots),
+        }
     }
 }

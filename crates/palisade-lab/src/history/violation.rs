@@ -1,6 +1,8 @@
 //! The violations that the checker finds.
 
-use palisade_core::{LockName, Token};
+use std::fmt::Display;
+
+use palisade_core::Token;
 use serde::Serialize;
 
 /// The broken promise.
@@ -27,6 +29,10 @@ pub enum Broken {
     AfterEnd,
     /// The lock was reported as free, and was not.
     NotFree,
+    /// A grant of permits has more or fewer slots than it asked for, or one that the semaphore does not have (P2, P4).
+    WrongSlots,
+    /// Grants of one lock were certainly live at the same instant, and do not agree on the number of its permits (P1).
+    PermitCount,
 }
 
 /// One violation, and where to look.
@@ -34,7 +40,7 @@ pub enum Broken {
 pub struct Violation {
     /// The broken promise.
     pub broken: Broken,
-    /// The lock.
+    /// The lock; of a semaphore's slot `LOCK~SLOT`.
     pub lock: String,
     /// The tokens involved.
     pub tokens: Vec<u64>,
@@ -45,7 +51,7 @@ pub struct Violation {
 impl Violation {
     pub(super) fn new(
         broken: Broken,
-        lock: &LockName,
+        lock: impl Display,
         tokens: &[Token],
         what: String,
     ) -> Violation {

@@ -10,6 +10,8 @@ fn scope([clients, grants, writes, resends, crashes]: [u8; 5]) -> Scope {
     Scope {
         clients,
         readers: 0,
+        slots: 0,
+        locks: 1,
         grants,
         writes,
         resends,
@@ -74,6 +76,25 @@ fn a_writer_that_becomes_a_reader_beside_another_loses_nothing_over_a_crash() {
     correct_in(scope, 10_000);
 }
 
+#[test]
+fn holders_of_two_slots_lose_nothing_and_refuse_nobody_who_holds() {
+    let slots = |numbers| Scope {
+        slots: 2,
+        ..scope(numbers)
+    };
+    correct_in(slots([3, 3, 1, 0, 0]), 1_000);
+    correct_in(slots([2, 2, 1, 0, 1]), 1_000);
+}
+
+#[test]
+fn holders_of_two_locks_at_once_lose_nothing_and_read_what_nobody_changes() {
+    let locks = |numbers| Scope {
+        locks: 2,
+        ..scope(numbers)
+    };
+    correct_in(locks([2, 2, 1, 1, 0]), 1_000);
+}
+
 fn weak(weakness: Weakness) -> Found {
     let found = search(Some(weakness), weakness.scope()).unwrap();
     assert_eq!(found.wrong, Some(weakness.wrong()), "{}", weakness.name());
@@ -118,6 +139,13 @@ fn equal_searches_end_equal() {
 fn a_scope_out_of_range_is_refused_with_the_range() {
     let refused = search(None, scope([2, 2, 3, 0, 0])).unwrap_err();
     assert_eq!(refused, "writes is 3, expected 1 to 2");
+    let both = Scope {
+        slots: 2,
+        locks: 2,
+        ..scope([2, 2, 1, 0, 0])
+    };
+    let refused = search(None, both).unwrap_err();
+    assert_eq!(refused, "locks is 2, expected 1 to 1");
 }
 
 #[test]

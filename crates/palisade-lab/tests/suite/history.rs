@@ -37,9 +37,11 @@ fn large_histories_are_read_and_checked() {
         clients: 16,
         locks: 8,
         operations: 2_000,
+        kinds: false,
     };
     for seed in 0..number("PALISADE_LARGE_HISTORIES", 100) {
-        let text = clean_text(seed, shape);
+        let kinds = seed % 2 == 1;
+        let text = clean_text(seed, Shape { kinds, ..shape });
         let report = check(&History::parse(&text).unwrap());
         assert_eq!(report.violations, [], "seed {seed}");
         assert_eq!(report.operations, 2_000);
@@ -114,6 +116,106 @@ fn an_acknowledged_renewal_counts_from_its_sending() {
     );
 }
 
+/// A call and its answer, ten nanoseconds apart.
+fn pair(at: u64, client: &str, call: &str, answer: &str) -> String {
+    format!(
+        "{{\"at\":{at},\"id\":{at},\"client\":\"{client}\",{call}}}\n\
+         {{\"at\":{},\"id\":{at},{answer}}}\n",
+        at + 10
+    )
+}
+
+fn found(pairs: &[String]) -> Vec<Broken> {
+    let history = History::parse(&format!("{HEADER}{}", pairs.concat())).unwrap();
+    let violations = check(&history).violations.into_iter();
+    violations.map(|violation| violation.broken).collect()
+}
+
+fn permits(at: u64, client: &str, permits: &str, token: u64, slots: &str) -> String {
+    let call = format!("\"call\":\"acquire\",\"lock\":\"gpu\",\"ttl_ms\":1000,{permits}");
+    let answer = format!("\"answer\":\"granted\",\"token\":{token},\"slots\":{slots}");
+    pair(at, client, &call, &answer)
+}
+
+#[test]
+fn a_slot_has_one_holder_and_a_grant_as_many_as_it_asked_for() {
+    const TWO: &str = "\"permits\":2,\"of\":3";
+    const ONE: &str = "\"permits\":1,\"of\":3";
+    let first = permits(100, "a", TWO, 1, "[1,2]");
+    let beside = permits(200, "b", ONE, 2, "[3]");
+    assert_eq!(found(&[first.clone(), beside.clone()]), []);
+    // The same client holds more; its former grant goes on.
+    let more = permits(200, "a", ONE, 2, "[3]");
+    assert_eq!(found(&[first.clone(), more]), []);
+    let both = [first.clone(), permits(200, "b", ONE, 2, "[2]")];
+    assert!(found(&both).contains(&Broken::Overlap));
+    let taken = [first.clone(), permits(200, "a", ONE, 2, "[2]")];
+    assert!(found(&taken).contains(&Broken::Overlap));
+    for slots in ["[1]", "[1,2,3]", "[1,4]"] {
+        assert_eq!(
+            found(&[permits(100, "a", TWO, 1, slots)]),
+            [Broken::WrongSlots]
+        );
+    }
+    let other = [
+        first.clone(),
+        permits(200, "b", "\"permits\":1,\"of\":4", 2, "[4]"),
+    ];
+    assert_eq!(found(&other), [Broken::PermitCount]);
+    let plain = pair(
+        200,
+        "b",
+        "\"call\":\"acquire\",\"lock\":\"gpu\",\"ttl_ms\":1000",
+        "\"answer\":\"granted\",\"token\":2",
+    );
+    assert_eq!(found(&[first.clone(), plain]), [Broken::PermitCount]);
+    // A release is of all slots of a grant, and then they are free.
+    let release = "\"call\":\"release\",\"lock\":\"gpu\",\"token\":1";
+    let release = pair(300, "a", release, "\"answer\":\"released\",\"token\":1");
+    let free = pair(
+        400,
+        "c",
+        "\"call\":\"show\",\"lock\":\"gpu\"",
+        "\"answer\":\"free\"",
+    );
+    assert_eq!(found(&[first.clone(), release.clone(), free.clone()]), []);
+    let held = found(&[first, beside, release, free]);
+    assert_eq!(held, [Broken::NotFree]);
+}
+
+#[test]
+fn a_set_has_one_token_and_its_parts_end_by_themselves() {
+    let acquire = "\"call\":\"acquire\",\"lock\":\"a\",\"also\":[\"b\"],\"ttl_ms\":1000";
+    let set = pair(100, "x", acquire, "\"answer\":\"granted\",\"token\":1");
+    let release = "\"call\":\"release\",\"lock\":\"b\",\"token\":1";
+    let release = pair(200, "x", release, "\"answer\":\"released\",\"token\":1");
+    let next = |lock: &str| {
+        let call = format!("\"call\":\"acquire\",\"lock\":\"{lock}\",\"ttl_ms\":1000");
+        pair(300, "y", &call, "\"answer\":\"granted\",\"token\":2")
+    };
+    assert_eq!(found(&[set.clone(), release.clone(), next("b")]), []);
+    for held in [
+        [set.clone(), release, next("a")].as_slice(),
+        &[set.clone(), next("b")],
+        // Granted with a lock that somebody has.
+        &[
+            next("b"),
+            set.clone().replace("100", "400").replace("110", "410"),
+        ],
+    ] {
+        let found = found(held);
+        assert!(found.contains(&Broken::Overlap), "{found:?}");
+    }
+    let show = "\"call\":\"show\",\"lock\":\"b\"";
+    let apart = pair(
+        200,
+        "y",
+        show,
+        "\"answer\":\"held\",\"token\":2,\"holder\":\"x\"",
+    );
+    assert_eq!(found(&[set, apart]), [Broken::UnknownToken]);
+}
+
 #[test]
 fn a_malformed_line_is_reported_with_the_expected_form() {
     let cases = [
@@ -158,6 +260,32 @@ fn a_malformed_line_is_reported_with_the_expected_form() {
         (
             "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"renew\",\"lock\":\"l\",\"token\":0}",
             "line 2: `token`: ",
+        ),
+        (
+            "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"permits\":2}",
+            "line 2: expected `shared`, or `permits` and `of`, or none of them",
+        ),
+        (
+            "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"permits\":3,\"of\":2}",
+            "line 2: `permits`: ",
+        ),
+        (
+            "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"also\":[\"l\"]}",
+            "line 2: `also`: ",
+        ),
+        (
+            "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"also\":[\"m\"],\"shared\":true}",
+            "line 2: an acquire with `also` is neither `shared` nor for permits",
+        ),
+        (
+            "HG{\"at\":3000,\"id\":2,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500}\n\
+             {\"at\":3001,\"id\":2,\"answer\":\"granted\",\"token\":2,\"slots\":[1]}",
+            "line 5: call 2 cannot have this answer",
+        ),
+        (
+            "HG{\"at\":3000,\"id\":2,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"m\",\"ttl_ms\":500,\"permits\":1,\"of\":2}\n\
+             {\"at\":3001,\"id\":2,\"answer\":\"granted\",\"token\":2,\"slots\":[1,1]}",
+            "line 5: `slots` has 1, expected distinct numbers, 1 to 64",
         ),
         (
             "H{\"at\":1,\"id\":1,\"answer\":\"free\"}",

@@ -5,6 +5,7 @@
 //! | `tokens` | the counter, grant order, the end of the range |
 //! | `holding` | who is denied, the boundary of expiry, renew, release, taking back |
 //! | `waiting` | queues: order, deadlines, who is skipped, who leaves |
+//! | `waiting_times` | how long a request waits at most |
 //! | `repeats` | request ids, late messages, abandoned wishes |
 //! | `leases` | one lease with many grants |
 //! | `bounds` | what is refused, and that a refusal is a value that changes nothing |
@@ -35,3 +36,4 @@ mod shared;
 mod tokens;
 mod upgrade;
 mod waiting;
+mod waiting_times;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
+use palisade_core::{ClientId, Ending, LockMode, LockName, Slots, Timestamp, Token, Ttl};
 use serde_json::{Value, json};
 
 use super::http::{Reply, ask};
@@ -158,7 +158,8 @@ impl Observer {
             ttl: Some(ttl),
             under: None,
             request: Some(request.clone().into()),
-            shared: false,
+            also: Box::default(),
+            mode: LockMode::Exclusive,
         };
         loop {
             let waited = BootClock.now().since(begun).to_duration();
@@ -183,6 +184,7 @@ impl Observer {
                         token,
                         lease: token,
                         phase: None,
+                        slots: Slots::NONE,
                     }),
                     (409, "held") => holder(&reply.body["holder"]),
                     _ => None,

@@ -1,6 +1,6 @@
 //! Writes events as lines.
 
-use palisade_core::Token;
+use palisade_core::{LockMode, Slots, Token};
 use serde::Serialize;
 
 use super::{ENDINGS, ExpiryField, Fields, HeaderFields, Text, TokensField, VERSION};
@@ -73,10 +73,15 @@ fn call_fields(call: &Call) -> Fields<'_> {
             ttl,
             under,
             request,
-            shared,
+            also,
+            mode,
             ..
         } => {
-            fields.shared = shared.then_some(true);
+            fields.shared = (*mode == LockMode::Shared).then_some(true);
+            fields.permits = mode.permits().map(|permits| permits.wanted());
+            fields.of = mode.permits().map(|permits| permits.of());
+            fields.also =
+                (!also.is_empty()).then(|| also.iter().flat_map(|name| Text::of(name)).collect());
             fields.ttl_ms = ttl.map(|ttl| ttl.as_millis().into());
             fields.under = under.map(Token::get);
             fields.request = request.as_deref().and_then(Text::of);
@@ -116,7 +121,9 @@ fn answer_fields(answer: &Answer) -> Fields<'_> {
             token,
             lease,
             phase,
+            slots,
         } => {
+            fields.slots = (*slots != Slots::NONE).then(|| slots.iter().collect());
             fields.phase = phase.map(Token::get);
             fields.lease = (lease != token).then_some(lease.get());
             ("granted", Some(token))
@@ -134,6 +141,7 @@ fn answer_fields(answer: &Answer) -> Fields<'_> {
         Answer::Released { token } => ("released", Some(token)),
         Answer::Revoked { token } => ("revoked", Some(token)),
         Answer::Stale { token } => ("stale", Some(token)),
+        Answer::Denied => ("denied", None),
         Answer::Free => ("free", None),
         Answer::NotHeld => ("not_held", None),
         Answer::Abandoned => ("abandoned", None),

@@ -2,10 +2,11 @@
 
 use fastrand::Rng;
 use palisade_core::{
-    Acquire, ClientId, Command, GrantRef, Granted, LeaseKey, LockMode, LockName, RequestId, Span,
-    Token, Ttl, Under,
+    Acquire, ClientId, Command, GrantRef, Granted, LeaseKey, LockMode, LockName, Permits,
+    RequestId, Span, Token, Ttl, Under, set_of,
 };
 
+use super::Shape;
 use super::simulation::{client_id, named};
 use crate::history::event::{Answer, Call};
 
@@ -14,10 +15,11 @@ use crate::history::event::{Answer, Call};
 pub(super) enum Wish {
     Acquire {
         lock: LockName,
+        also: Box<[LockName]>,
         under: Result<Ttl, (Token, LeaseKey)>,
         wait_ms: Option<u64>,
         request: Option<RequestId>,
-        shared: bool,
+        mode: LockMode,
     },
     Renew {
         held: Held,
@@ -77,16 +79,18 @@ impl Wish {
         match self {
             Wish::Acquire {
                 lock,
+                also,
                 under,
                 request,
-                shared,
+                mode,
                 ..
             } => Call::Acquire {
                 lock: lock.clone(),
+                also: also.clone(),
                 ttl: under.as_ref().ok().copied(),
                 under: under.as_ref().err().map(|(lease, _)| *lease),
                 request: request.map(|request| request.to_hex().into()),
-                shared: *shared,
+                mode: *mode,
             },
             Wish::Renew { held, ttl } => Call::Renew {
                 lock: held.lock.clone(),
@@ -116,29 +120,29 @@ impl Wish {
         Some(match self {
             Wish::Acquire {
                 lock,
+                also,
                 under,
                 wait_ms,
                 request,
-                shared,
-            } => Command::Acquire(Acquire {
-                mode: match shared {
-                    true => LockMode::Shared,
-                    false => LockMode::Exclusive,
-                },
-                wait: wait_ms.map(Span::from_millis),
-                ..Acquire::new(
-                    lock.clone(),
-                    client.clone(),
-                    match under {
-                        Ok(ttl) => Under::New { key, ttl: *ttl },
-                        Err((_, key)) => Under::Existing {
-                            key: *key,
-                            ttl: None,
-                        },
+                mode,
+            } => {
+                let under = match under {
+                    Ok(ttl) => Under::New { key, ttl: *ttl },
+                    Err((_, key)) => Under::Existing {
+                        key: *key,
+                        ttl: None,
                     },
-                    *request,
-                )
-            }),
+                };
+                let names = also.iter().chain([lock]).cloned().collect();
+                // Distinct names, and few.
+                let (first, also) = set_of(names).ok()?;
+                Command::Acquire(Acquire {
+                    also,
+                    mode: *mode,
+                    wait: wait_ms.map(Span::from_millis),
+                    ..Acquire::new(first, client.clone(), under, *request)
+                })
+            }
             Wish::Renew { held, ttl } => Command::Renew {
                 grant: held.named(),
                 ttl: *ttl,
@@ -177,11 +181,11 @@ impl Client {
         }
     }
 
-    pub(super) fn step(&mut self, rng: &mut Rng, locks: usize) -> Step {
+    pub(super) fn step(&mut self, rng: &mut Rng, shape: &Shape) -> Step {
         if let Some(wish) = self.open.take() {
             return Step::Ask(wish);
         }
-        let lock = lock(rng.usize(0..locks));
+        let lock = lock(rng.usize(0..shape.locks));
         match rng.u8(0..100) {
             0..4 => Step::Ask(Wish::Show(lock)),
             // The restarted client has forgotten its grants: the leases expire, or it takes its locks back.
@@ -190,13 +194,13 @@ impl Client {
                 Step::Rest(rng.u64(MS..300 * MS))
             }
             _ => match self.held.last().cloned() {
-                None => Step::Ask(self.acquire(rng, lock)),
-                Some(held) => self.holding(rng, held, lock),
+                None => Step::Ask(self.acquire(rng, shape, lock)),
+                Some(held) => self.holding(rng, shape, held, lock),
             },
         }
     }
 
-    fn holding(&mut self, rng: &mut Rng, held: Held, other: LockName) -> Step {
+    fn holding(&mut self, rng: &mut Rng, shape: &Shape, held: Held, other: LockName) -> Step {
         match rng.u8(0..100) {
             0..40 => Step::Ask(Wish::Renew {
                 held,
@@ -208,34 +212,39 @@ impl Client {
             }
             80..86 => {
                 self.requests += 1;
+                let (mode, also) = kind(rng, shape, &other);
                 Step::Ask(Wish::Acquire {
                     lock: other,
+                    also,
                     under: Err((held.lease, held.key)),
                     wait_ms: None,
                     request: Some(self.request()),
-                    shared: rng.bool(),
+                    mode,
                 })
             }
             86..89 => Step::Ask(Wish::Revoke {
                 lock: held.lock,
                 token: held.token,
             }),
-            89..94 => Step::Ask(self.acquire(rng, held.lock)),
+            89..94 => Step::Ask(self.acquire(rng, shape, held.lock)),
             // A pause that may outlast the lease.
             _ => Step::Rest(rng.u64(10 * MS..3_000 * MS)),
         }
     }
 
-    fn acquire(&mut self, rng: &mut Rng, lock: LockName) -> Wish {
+    fn acquire(&mut self, rng: &mut Rng, shape: &Shape, lock: LockName) -> Wish {
         self.requests += 1;
         let wait_ms = rng.bool().then(|| rng.u64(1..2_000));
         let named = wait_ms.is_some() || rng.u8(0..4) > 0;
+        let ttl = ttl(rng);
+        let (mode, also) = kind(rng, shape, &lock);
         Wish::Acquire {
             lock,
-            under: Ok(ttl(rng)),
+            also,
+            under: Ok(ttl),
             wait_ms,
             request: named.then(|| self.request()),
-            shared: rng.bool(),
+            mode,
         }
     }
 
@@ -253,14 +262,18 @@ impl Client {
         granted: Option<Granted>,
     ) -> u64 {
         match (wish, answer, granted) {
-            (Wish::Acquire { lock, .. }, _, Some(granted)) => {
-                self.held.retain(|held| held.lock != *lock);
-                self.held.push(Held {
-                    lock: lock.clone(),
-                    token: granted.number(),
-                    lease: granted.lease.0,
-                    key: granted.key,
-                });
+            (Wish::Acquire { lock, also, .. }, _, Some(granted)) => {
+                for lock in also.iter().chain([lock]) {
+                    if granted.slots.is_empty() {
+                        self.held.retain(|held| held.lock != *lock);
+                    }
+                    self.held.push(Held {
+                        lock: lock.clone(),
+                        token: granted.number(),
+                        lease: granted.lease.0,
+                        key: granted.key,
+                    });
+                }
             }
             // Most clients drop a lost grant; some keep trying with it.
             (Wish::Renew { held, .. }, Answer::Ended { .. } | Answer::NotHeld, _)
@@ -297,6 +310,39 @@ impl Client {
         rng.u64(MS / 10..50 * MS)
     }
 }
+
+/// What to ask a lock for, and together with which others. With all kinds the last lock is a semaphore.
+fn kind(rng: &mut Rng, shape: &Shape, wanted: &LockName) -> (LockMode, Box<[LockName]>) {
+    let plain = shape.locks.saturating_sub(1);
+    if !shape.kinds || shape.locks < 2 {
+        return (shared(rng.bool()), Box::default());
+    }
+    if *wanted == lock(plain) {
+        // Now and then somebody is wrong about how many there are.
+        let of = SLOTS + u32::from(rng.u8(0..20) == 0);
+        let permits = Permits::new(rng.u32(1..=SLOTS), of);
+        let mode = permits.map_or(LockMode::Exclusive, LockMode::Permits);
+        return (mode, Box::default());
+    }
+    match rng.u8(0..3) {
+        0 => {
+            let others = (0..plain).map(lock);
+            let others = others.filter(|other| other != wanted && rng.bool());
+            (LockMode::Exclusive, others.collect())
+        }
+        one => (shared(one == 1), Box::default()),
+    }
+}
+
+fn shared(shared: bool) -> LockMode {
+    match shared {
+        true => LockMode::Shared,
+        false => LockMode::Exclusive,
+    }
+}
+
+/// How many permits the semaphore has.
+const SLOTS: u32 = 3;
 
 fn lock(number: usize) -> LockName {
     named(&format!("lock-{number}"), LockName::new)

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fastrand::Rng;
 use palisade_core::{
-    Away, ClientId, Command, Effect, Entry, Machine, Outcome, RequestId, Span, Timestamp, Token,
-    WallTime,
+    Away, ClientId, Command, Effect, Entry, Holder, Machine, Outcome, RequestId, Span, Timestamp,
+    Token, WallTime,
 };
 
 use super::client::{Client, Step, Wish};
@@ -21,6 +21,8 @@ pub struct Shape {
     pub locks: usize,
     /// The number of calls.
     pub operations: usize,
+    /// Whether some requests are for permits or for several locks.
+    pub kinds: bool,
 }
 
 /// An event at an instant; events at equal instants happen in the order in which they were scheduled.
@@ -60,6 +62,8 @@ pub(super) struct Simulation {
     waiting: BTreeMap<RequestId, usize>,
     /// The tokens of shared phases: a denial that is remembered may name one that is over.
     phases: BTreeSet<Token>,
+    /// What each request was told when it was denied: a repeat is told the same.
+    denials: BTreeMap<Box<str>, Answer>,
     /// Until when the authority is stopped.
     away: Option<Timestamp>,
     events: Vec<Event>,
@@ -81,6 +85,7 @@ impl Simulation {
             answers: Vec::new(),
             waiting: BTreeMap::new(),
             phases: BTreeSet::new(),
+            denials: BTreeMap::new(),
             away: None,
             events: Vec::new(),
             log: None,
@@ -157,7 +162,7 @@ impl Simulation {
         if self.ops.len() >= self.shape.operations {
             return;
         }
-        match self.clients[client].step(&mut self.rng, self.shape.locks) {
+        match self.clients[client].step(&mut self.rng, &self.shape) {
             Step::Ask(wish) => self.ask(client, wish),
             Step::Rest(nanos) => self.plan(nanos, ScheduledEvent::Wake { client }),
         }
@@ -214,7 +219,7 @@ impl Simulation {
     fn show(&self, op: usize) -> Answer {
         let call = self.ops[op].wish.call();
         match self.machine.holder(call.lock(), self.now) {
-            Some(holder) if self.is_shared(op) => Answer::HeldShared {
+            Some(holder) if self.has_readers(op) => Answer::HeldShared {
                 phase: holder.token,
             },
             Some(holder) => Answer::Held {
@@ -226,10 +231,43 @@ impl Simulation {
     }
 
     /// Whether the lock of an operation has readers now.
-    fn is_shared(&self, op: usize) -> bool {
+    fn has_readers(&self, op: usize) -> bool {
         let call = self.ops[op].wish.call();
         let view = self.machine.view(call.lock(), self.now);
-        view.is_some_and(|view| view.reader_count > 0)
+        view.is_some_and(|view| view.reader_count > 0 && view.permits.is_none())
+    }
+
+    /// Whether the holder of the lock of an operation has this token now, and this name if one is given.
+    fn is_held_with(&self, op: usize, token: Token, client: Option<&ClientId>) -> bool {
+        let call = self.ops[op].wish.call();
+        let holder = self.machine.holder(call.lock(), self.now);
+        holder.is_some_and(|holder| {
+            holder.token == token && client.is_none_or(|client| *client == holder.client)
+        })
+    }
+
+    /// The authority may also name a client that waits, with the last token of the lock.
+    fn denial(&mut self, op: usize, holder: Holder) -> Answer {
+        let call = self.ops[op].wish.call();
+        let answer = if self.phases.contains(&holder.token) {
+            Answer::HeldShared {
+                phase: holder.token,
+            }
+        } else if self.is_held_with(op, holder.token, Some(&holder.client)) && !call.is_of_set() {
+            Answer::Held {
+                token: holder.token,
+                holder: holder.client,
+            }
+        } else {
+            Answer::Denied
+        };
+        match call {
+            Call::Acquire {
+                request: Some(request),
+                ..
+            } => self.denials.entry(request).or_insert(answer).clone(),
+            _ => answer,
+        }
     }
 
     fn apply(&mut self, command: Command) -> Outcome {
@@ -259,27 +297,17 @@ impl Simulation {
     fn report(&mut self, op: usize, outcome: Outcome) {
         let (answer, granted) = match outcome {
             Outcome::Granted(granted) => {
-                if granted.shared.is_some() {
-                    self.phases.insert(granted.token);
-                }
+                let shared = granted.shared.filter(|_| granted.slots.is_empty());
+                self.phases.extend(shared.map(|_| granted.token));
                 let answer = Answer::Granted {
                     token: granted.number(),
                     lease: granted.lease.0,
-                    phase: granted.shared.map(|_| granted.token),
+                    phase: shared.map(|_| granted.token),
+                    slots: granted.slots,
                 };
                 (answer, Some(granted))
             }
-            Outcome::Held(holder) if self.phases.contains(&holder.token) => {
-                let phase = holder.token;
-                (Answer::HeldShared { phase }, None)
-            }
-            Outcome::Held(holder) => {
-                let answer = Answer::Held {
-                    token: holder.token,
-                    holder: holder.client,
-                };
-                (answer, None)
-            }
+            Outcome::Held(holder) => (self.denial(op, holder), None),
             Outcome::Renewed(renewed) => {
                 let token = match self.ops[op].wish.call() {
                     Call::Renew { token, .. } => token,
@@ -291,8 +319,12 @@ impl Simulation {
             Outcome::Revoked { token } => (Answer::Revoked { token }, None),
             Outcome::Ended { token, how } => (Answer::Ended { token, how }, None),
             Outcome::NotHeld => (Answer::NotHeld, None),
-            Outcome::Stale { .. } if self.is_shared(op) => (Answer::Refused, None),
-            Outcome::Stale { highest } => (Answer::Stale { token: highest }, None),
+            Outcome::Stale { highest }
+                if !self.has_readers(op) && self.is_held_with(op, highest, None) =>
+            {
+                (Answer::Stale { token: highest }, None)
+            }
+            Outcome::Stale { .. } => (Answer::Refused, None),
             Outcome::Abandoned => (Answer::Abandoned, None),
             Outcome::Done => (Answer::Done, None),
             Outcome::Queued

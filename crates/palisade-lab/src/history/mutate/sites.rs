@@ -1,14 +1,14 @@
-//! Where a clean history can be made illegal: its plain grants, and what is certain about each.
+//! Where a clean history can be made illegal: its grants, and what is certain about each.
 //!
 //! Every bound here is conservative: what is not certain is left out.
 
 use std::collections::BTreeMap;
 
-use palisade_core::{ClientId, LockName, Timestamp, Token, Ttl};
+use palisade_core::{ClientId, LockName, Permits, Slots, Timestamp, Token, Ttl};
 
 use crate::history::event::{Answer, Call, Event};
 
-/// A grant under its own lease whose answer came once.
+/// A grant under its own lease whose answer came once; of a set, one of its locks.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
     /// The answered call.
@@ -20,6 +20,8 @@ pub(super) struct Grant {
     pub(super) token: Token,
     /// If it is shared: the token of its phase.
     pub(super) phase: Option<Token>,
+    /// If it is of permits: what was asked for, and the slots.
+    pub(super) permits: Option<(Permits, Slots)>,
     /// When the first attempt was sent.
     pub(super) sent: Timestamp,
     pub(super) answered: Timestamp,
@@ -36,10 +38,12 @@ pub(super) struct Grant {
 }
 
 pub(super) struct Sites {
-    /// Exclusive ones.
+    /// Exclusive ones, also those of sets.
     pub(super) grants: Vec<Grant>,
     /// Shared ones.
     pub(super) readers: Vec<Grant>,
+    /// Those of permits.
+    pub(super) permits: Vec<Grant>,
 }
 
 /// A call and its answer.
@@ -55,19 +59,29 @@ impl Sites {
     pub(super) fn of(events: &[Event]) -> Sites {
         let ops = operations(events);
         let returns: Vec<Timestamp> = events.iter().filter_map(returned).collect();
-        let mut grants: Vec<Grant> = ops
+        let parts = ops
             .iter()
-            .filter_map(|op| grant(op, &ops, &returns))
+            .flat_map(|op| op.call.locks().map(move |lock| (op, lock)));
+        let mut grants: Vec<Grant> = parts
+            .filter_map(|(op, lock)| grant(op, lock, &ops, &returns))
             .collect();
-        let answered: Vec<(LockName, Token, Timestamp)> = ops.iter().filter_map(granted).collect();
+        let answered: Vec<(LockName, Token, Timestamp)> = ops.iter().flat_map(granted).collect();
         for grant in &mut grants {
             let later = answered
                 .iter()
                 .filter(|(lock, token, _)| *lock == grant.lock && *token > grant.token);
             grant.next_answered = later.map(|(.., at)| *at).min();
         }
-        let (readers, grants) = grants.into_iter().partition(|grant| grant.phase.is_some());
-        Sites { grants, readers }
+        let (readers, grants): (_, Vec<_>) =
+            grants.into_iter().partition(|grant| grant.phase.is_some());
+        let (permits, grants) = grants
+            .into_iter()
+            .partition(|grant| grant.permits.is_some());
+        Sites {
+            grants,
+            readers,
+            permits,
+        }
     }
 }
 
@@ -109,24 +123,36 @@ fn returned(event: &Event) -> Option<Timestamp> {
     }
 }
 
-fn granted(op: &Op<'_>) -> Option<(LockName, Token, Timestamp)> {
+fn granted(op: &Op<'_>) -> Vec<(LockName, Token, Timestamp)> {
     match op.answer {
-        Some((at, Answer::Granted { token, .. })) => Some((op.call.lock().clone(), *token, at)),
-        _ => None,
+        Some((at, Answer::Granted { token, .. })) => {
+            let locks = op.call.locks().cloned();
+            locks.map(|lock| (lock, *token, at)).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
-fn grant(op: &Op<'_>, ops: &[Op<'_>], returns: &[Timestamp]) -> Option<Grant> {
+fn grant(op: &Op<'_>, lock: &LockName, ops: &[Op<'_>], returns: &[Timestamp]) -> Option<Grant> {
     let Call::Acquire {
-        lock,
         ttl: Some(ttl),
         request,
+        mode,
         ..
     } = op.call
     else {
         return None;
     };
-    let (answered, Answer::Granted { token, phase, .. }) = op.answer? else {
+    let (
+        answered,
+        Answer::Granted {
+            token,
+            phase,
+            slots,
+            ..
+        },
+    ) = op.answer?
+    else {
         return None;
     };
     let same_wish = |other: &&Op<'_>| match other.call {
@@ -138,7 +164,7 @@ fn grant(op: &Op<'_>, ops: &[Op<'_>], returns: &[Timestamp]) -> Option<Grant> {
     let attempts: Vec<&Op<'_>> = ops.iter().filter(same_wish).collect();
     if attempts
         .iter()
-        .filter(|other| granted(other).is_some())
+        .filter(|other| !granted(other).is_empty())
         .count()
         > 1
     {
@@ -149,10 +175,11 @@ fn grant(op: &Op<'_>, ops: &[Op<'_>], returns: &[Timestamp]) -> Option<Grant> {
         .iter()
         .filter(|other| may_end(other, lock, *token, request.as_deref()));
     let wishes = ops.iter().filter(|other| {
-        let acquire = matches!(other.call, Call::Acquire { .. });
+        // The same client may hold more permits.
+        let acquire = matches!(other.call, Call::Acquire { .. }) && mode.permits().is_none();
         let over = other.answer.is_some_and(|(at, _)| at < sent);
         acquire
-            && other.call.lock() == lock
+            && other.call.locks().any(|named| named == lock)
             && other.client == op.client
             && !over
             && !same_wish(other)
@@ -175,6 +202,7 @@ fn grant(op: &Op<'_>, ops: &[Op<'_>], returns: &[Timestamp]) -> Option<Grant> {
         client: op.client.clone(),
         token: *token,
         phase: *phase,
+        permits: mode.permits().map(|permits| (permits, *slots)),
         sent,
         answered,
         sure_until: disturbed.map_or(due, |first| due.min(first)),

@@ -2,7 +2,7 @@
 
 use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
 
-use super::{End, Gathered, Lifetime, Refresh, ReportedEnd, Window, Wish};
+use super::{End, Gathered, Lifetime, Place, Refresh, ReportedEnd, Window, Wish};
 use crate::history::event::{Answer, Call};
 use crate::history::read::Operation;
 use crate::history::violation::{Broken, Violation};
@@ -48,28 +48,34 @@ impl<'h> Gathered<'h> {
             _ => None,
         };
         match answer {
-            Answer::HeldShared { .. } | Answer::Abandoned | Answer::Refused | Answer::Done => {}
+            Answer::HeldShared { .. }
+            | Answer::Denied
+            | Answer::Abandoned
+            | Answer::Refused
+            | Answer::Done => {}
             Answer::Granted { token, .. } => {
-                self.seen(lock, *token, Some(&operation.client), window, found);
+                for lock in operation.call.locks() {
+                    self.seen(lock, *token, Some(&operation.client), window, found);
+                }
             }
+            // Which of its locks a set is told about is not said.
+            Answer::Held { .. } if operation.call.is_of_set() => {}
             Answer::Held { token, holder } => self.seen(lock, *token, Some(holder), window, found),
             Answer::Stale { token } => self.seen(lock, *token, None, window, found),
-            Answer::Free => self.locks.entry(lock).or_default().free.push(window),
+            Answer::Free => {
+                self.places.entry(Place::of(lock)).or_default();
+                let all = self.of_lock_mut(lock);
+                all.for_each(|timeline| timeline.free.push(window));
+            }
             Answer::NotHeld => {
-                if let Some(lifetime) = named.and_then(|token| self.lifetime(lock, token)) {
-                    lifetime.reported_ends.push(ReportedEnd {
-                        back: window.back,
-                        how: None,
-                    });
+                if let Some(token) = named {
+                    self.reported_end(lock, token, window.back, None);
                 }
             }
+            // Which part of a set has ended is not said.
+            Answer::Ended { .. } if operation.call.is_of_set() => {}
             Answer::Ended { token, how } => {
-                if let Some(lifetime) = self.lifetime(lock, *token) {
-                    lifetime.reported_ends.push(ReportedEnd {
-                        back: window.back,
-                        how: Some(*how),
-                    });
-                }
+                self.reported_end(lock, *token, window.back, Some(*how));
             }
             Answer::Renewed { token } | Answer::Released { token } | Answer::Revoked { token } => {
                 if named != Some(*token) {
@@ -119,14 +125,32 @@ impl<'h> Gathered<'h> {
         window: Window,
         found: &mut Vec<Violation>,
     ) {
-        let timeline = self.locks.entry(lock).or_default();
+        for place in self.held_by(lock, token) {
+            self.seen_at(place, token, holder, window, found);
+        }
+    }
+
+    fn seen_at(
+        &mut self,
+        place: Place<'h>,
+        token: Token,
+        holder: Option<&'h ClientId>,
+        window: Window,
+        found: &mut Vec<Violation>,
+    ) {
+        let lock = place.lock;
+        let timeline = self.places.entry(place).or_default();
         if !timeline.lifetimes.contains_key(&token) {
             if holder.is_none() && !timeline.wishes.is_empty() {
                 // The holder is not known.
                 return;
             }
-            let asked = |wish: &&Wish<'h>| Some(wish.client) == holder && !wish.shared;
-            let asked: Vec<Wish<'h>> = timeline.wishes.iter().filter(asked).copied().collect();
+            let its = |wish: &&Wish<'h>| Some(wish.client) == holder && !wish.is_shared();
+            let asked: Vec<Wish<'h>> = timeline.wishes.iter().filter(its).copied().collect();
+            if asked.iter().any(Wish::is_for_permits) {
+                // Its slots are not known.
+                return;
+            }
             let Some(wish) = asked.iter().min_by_key(|wish| wish.sent) else {
                 found.push(Violation::new(
                     Broken::UnknownToken,
@@ -141,7 +165,7 @@ impl<'h> Gathered<'h> {
                 .insert(token, adopted(token, wish, &asked, window));
             self.adopt_lease(lock, token, &asked, window);
         }
-        let Some(lifetime) = self.lifetime(lock, token) else {
+        let Some(lifetime) = self.lifetime(place, token) else {
             return;
         };
         lifetime.seen.push(window);
@@ -186,7 +210,9 @@ impl<'h> Gathered<'h> {
         back: Option<Timestamp>,
         ttl: Option<Ttl>,
     ) {
-        if let Some(lease) = self.lifetime(lock, token).map(|lifetime| lifetime.lease) {
+        let held = self.held_by(lock, token).into_iter().next();
+        let lifetime = held.and_then(|place| self.lifetime(place, token));
+        if let Some(lease) = lifetime.map(|lifetime| lifetime.lease) {
             let refresh = Refresh { sent, back, ttl };
             self.lease_mut(lock, lease).refresh(refresh);
         }
@@ -200,8 +226,24 @@ impl<'h> Gathered<'h> {
         back: Option<Timestamp>,
         how: Ending,
     ) {
-        if let Some(lifetime) = self.lifetime(lock, token) {
-            lifetime.ends.push(End { sent, back, how });
+        for place in self.held_by(lock, token) {
+            if let Some(lifetime) = self.lifetime(place, token) {
+                lifetime.ends.push(End { sent, back, how });
+            }
+        }
+    }
+
+    fn reported_end(
+        &mut self,
+        lock: &'h LockName,
+        token: Token,
+        back: Timestamp,
+        how: Option<Ending>,
+    ) {
+        for place in self.held_by(lock, token) {
+            if let Some(lifetime) = self.lifetime(place, token) {
+                lifetime.reported_ends.push(ReportedEnd { back, how });
+            }
         }
     }
 }
@@ -214,9 +256,12 @@ fn adopted<'h>(token: Token, wish: &Wish<'h>, asked: &[Wish<'h>], window: Window
         back: None,
         how: Ending::Released,
     });
+    let sets = asked.iter().filter(|wish| wish.call.is_of_set());
     Lifetime {
         token,
         phase: None,
+        permits: None,
+        set: sets.flat_map(|wish| wish.call.locks()).collect(),
         client: wish.client,
         lease: token,
         under: false,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use palisade_core::{ClientId, Ending, LockName, Timestamp, Token};
+use palisade_core::{ClientId, Ending, LockMode, LockName, Slots, Timestamp, Token};
 
-use super::{End, Gathered, Lifetime, Refresh, ReportedEnd, Timeline, Wish};
+use super::{End, Gathered, Lifetime, Place, Refresh, ReportedEnd, Wish, places};
 use crate::history::event::{Answer, Call};
 use crate::history::read::{History, Operation};
 use crate::history::violation::{Broken, Violation};
@@ -12,7 +12,7 @@ use crate::history::violation::{Broken, Violation};
 /// The attempts of one wish.
 pub(super) struct Attempts<'h> {
     first: &'h Operation,
-    granted: Option<(Token, Token, Option<Token>, Timestamp)>,
+    granted: Option<Known>,
     ended: Option<(Token, Timestamp)>,
     /// Whether at least one attempt may have taken effect without an answer.
     open: bool,
@@ -90,9 +90,17 @@ impl<'h> Attempts<'h> {
                     token,
                     lease,
                     phase,
+                    slots,
                 },
-            )) if self.granted.is_none_or(|(.., before)| *at < before) => {
-                self.granted = Some((*token, *lease, *phase, *at));
+            )) if self.granted.is_none_or(|before| *at < before.by) => {
+                self.granted = Some(Known {
+                    token: *token,
+                    lease: *lease,
+                    phase: *phase,
+                    slots: *slots,
+                    by: *at,
+                    answered: true,
+                });
             }
             Some((at, Answer::Ended { token, .. })) => self.ended = Some((*token, *at)),
             None | Some((_, Answer::Abandoned)) => self.open = true,
@@ -102,10 +110,12 @@ impl<'h> Attempts<'h> {
 }
 
 /// What is known of a granted wish.
+#[derive(Clone, Copy)]
 struct Known {
     token: Token,
     lease: Token,
     phase: Option<Token>,
+    slots: Slots,
     by: Timestamp,
     /// Whether the holder got the answer in time.
     answered: bool,
@@ -113,19 +123,14 @@ struct Known {
 
 impl Attempts<'_> {
     fn known(&self) -> Option<Known> {
-        if let Some((token, lease, phase, by)) = self.granted {
-            return Some(Known {
-                token,
-                lease,
-                phase,
-                by,
-                answered: true,
-            });
+        if self.granted.is_some() {
+            return self.granted;
         }
-        // Under a lease that is over, the token may belong to another of its grants. A reader's phase is not known.
+        // Under a lease that is over, the token may belong to another of its grants. A reader's phase is not known, nor
+        // are slots.
         let Call::Acquire {
             under: None,
-            shared: false,
+            mode: LockMode::Exclusive,
             ..
         } = self.first.call
         else {
@@ -135,6 +140,7 @@ impl Attempts<'_> {
             token,
             lease: token,
             phase: None,
+            slots: Slots::NONE,
             by,
             answered: false,
         })
@@ -143,23 +149,21 @@ impl Attempts<'_> {
 
 impl<'h> Gathered<'h> {
     pub(super) fn unanswered(&mut self, attempts: &Attempts<'h>) {
-        let Call::Acquire {
-            lock,
-            ttl,
-            under,
-            shared,
-            ..
-        } = &attempts.first.call
-        else {
+        let call = &attempts.first.call;
+        let Call::Acquire { ttl, under, .. } = call else {
             return;
         };
-        if attempts.open && attempts.known().is_none() {
-            self.locks.entry(lock).or_default().wishes.push(Wish {
+        if !attempts.open || attempts.known().is_some() {
+            return;
+        }
+        for lock in call.locks() {
+            let timeline = self.places.entry(Place::of(lock)).or_default();
+            timeline.wishes.push(Wish {
                 client: &attempts.first.client,
                 sent: attempts.first.sent,
                 ttl: *ttl,
                 under: *under,
-                shared: *shared,
+                call,
                 abandoned: attempts.abandons.iter().map(|(sent, _)| *sent).min(),
                 dead: attempts.abandons.iter().filter_map(|(_, back)| *back).min(),
             });
@@ -167,18 +171,63 @@ impl<'h> Gathered<'h> {
     }
 
     pub(super) fn wish(&mut self, attempts: &Attempts<'h>, found: &mut Vec<Violation>) {
+        let (call, Some(known)) = (&attempts.first.call, attempts.known()) else {
+            return;
+        };
+        let Call::Acquire { lock, mode, .. } = call else {
+            return;
+        };
+        if let LockMode::Permits(permits) = mode {
+            let beyond = known.slots.without(Slots::all(permits.of()));
+            if known.slots.count() != permits.wanted() || !beyond.is_empty() {
+                let slots: Vec<u32> = known.slots.iter().collect();
+                let what = format!("{permits} permits were asked for, and slots {slots:?} granted");
+                found.push(Violation::new(
+                    Broken::WrongSlots,
+                    lock,
+                    &[known.token],
+                    what,
+                ));
+            }
+            // Permits under one lease are granted once: a repeat names the same slots.
+            let before = self.slots.insert((lock, known.token), known.slots);
+            if before.is_some_and(|before| before != known.slots) {
+                let what = "granted twice, with other slots".to_owned();
+                found.push(Violation::new(
+                    Broken::RepeatedToken,
+                    lock,
+                    &[known.token],
+                    what,
+                ));
+            }
+        }
+        for lock in call.locks() {
+            self.granted(lock, attempts, known, found);
+        }
+    }
+
+    /// One lock of a granted wish.
+    fn granted(
+        &mut self,
+        lock: &'h LockName,
+        attempts: &Attempts<'h>,
+        known: Known,
+        found: &mut Vec<Violation>,
+    ) {
         let Operation { client, call, .. } = attempts.first;
-        let (
-            Call::Acquire {
-                lock, ttl, under, ..
-            },
-            Some(known),
-        ) = (call, attempts.known())
+        let Call::Acquire {
+            ttl, under, mode, ..
+        } = call
         else {
             return;
         };
         // An earlier unanswered wish under the same lease was the same wish.
-        let wishes = self.locks.entry(lock).or_default().wishes.iter();
+        let wishes = self
+            .places
+            .entry(Place::of(lock))
+            .or_default()
+            .wishes
+            .iter();
         let same =
             wishes.filter(|wish| under.is_some() && (wish.client, wish.under) == (client, *under));
         let sent = same
@@ -196,6 +245,12 @@ impl<'h> Gathered<'h> {
         let mut lifetime = Lifetime {
             token: known.token,
             phase: known.phase,
+            permits: mode.permits(),
+            set: if call.is_of_set() {
+                call.locks().collect()
+            } else {
+                Vec::new()
+            },
             client,
             lease: known.lease,
             under: under.is_some(),
@@ -215,11 +270,13 @@ impl<'h> Gathered<'h> {
             let report = back.map(|back| ReportedEnd { back, how: None });
             lifetime.reported_ends.extend(report);
         }
-        self.grant(lock, lifetime, found);
+        for place in places(lock, known.slots) {
+            self.grant(place, lifetime.clone(), found);
+        }
     }
 
-    fn grant(&mut self, lock: &'h LockName, lifetime: Lifetime<'h>, found: &mut Vec<Violation>) {
-        let lifetimes = &mut self.locks.entry(lock).or_default().lifetimes;
+    fn grant(&mut self, place: Place<'h>, lifetime: Lifetime<'h>, found: &mut Vec<Violation>) {
+        let lifetimes = &mut self.places.entry(place).or_default().lifetimes;
         let Some(known) = lifetimes.get_mut(&lifetime.token) else {
             lifetimes.insert(lifetime.token, lifetime);
             return;
@@ -232,11 +289,12 @@ impl<'h> Gathered<'h> {
             known.by = known.by.min(lifetime.by);
             known.answered = known.answered.or(lifetime.answered);
             known.ends.extend(lifetime.ends);
+            known.set.extend(lifetime.set);
             return;
         }
         found.push(Violation::new(
             Broken::RepeatedToken,
-            lock,
+            place,
             &[lifetime.token],
             format!("granted to {} and to {}", known.client, lifetime.client),
         ));
@@ -245,16 +303,15 @@ impl<'h> Gathered<'h> {
     /// A wish under a lease may have been answered with an existing grant of that lease. Abandoning the wish then
     /// releases the grant.
     pub(super) fn spread_abandons(&mut self) {
-        for Timeline {
-            lifetimes, wishes, ..
-        } in self.locks.values_mut()
-        {
-            for wish in wishes.iter().filter(|wish| wish.under.is_some()) {
-                let Some(sent) = wish.abandoned else {
-                    continue;
-                };
-                let of_lease = |lifetime: &&mut Lifetime<'_>| Some(lifetime.lease) == wish.under;
-                for lifetime in lifetimes.values_mut().filter(of_lease) {
+        let wishes = self.places.iter().flat_map(|(place, timeline)| {
+            let under = move |wish: &Wish<'h>| Some((place.lock, wish.under?, wish.abandoned?));
+            timeline.wishes.iter().filter_map(under)
+        });
+        let abandoned: Vec<_> = wishes.collect();
+        for (lock, lease, sent) in abandoned {
+            for timeline in self.of_lock_mut(lock) {
+                let lifetimes = timeline.lifetimes.values_mut();
+                for lifetime in lifetimes.filter(|lifetime| lifetime.lease == lease) {
                     lifetime.ends.push(End {
                         sent,
                         back: None,
