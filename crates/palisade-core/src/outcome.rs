@@ -123,7 +123,8 @@ pub struct Renewed {
     pub ttl: Ttl,
     /// How long the lease is good for, from the moment the authority took the request in.
     pub valid_for: Span,
-    /// Whether less than a quarter of its time to live was left.
+    /// Whether less than a quarter of its time to live was left. Only the authority's own machine knows; a client says
+    /// `false`.
     pub near_deadline: bool,
 }
 
