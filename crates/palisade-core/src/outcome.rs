@@ -123,6 +123,9 @@ pub struct Renewed {
     pub ttl: Ttl,
     /// How long the lease is good for, from the moment the authority took the request in.
     pub valid_for: Span,
+    /// Whether less than a quarter of its time to live was left. Only the authority's own machine knows; a client says
+    /// `false`.
+    pub near_deadline: bool,
 }
 
 /// The holder of a lock: of several readers the first one, or for a reader that comes too late the request that it must
@@ -212,6 +215,8 @@ pub struct Event {
     pub by: Principal,
     /// The lease that the grant is under.
     pub lease: LeaseId,
+    /// How long the grant has lasted, by the wall clock; no time if that went back. For records, not for watchers.
+    pub held: Span,
     /// The kind of change.
     pub change: Change,
 }

@@ -183,4 +183,12 @@ impl fmt::Display for Ttl {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct WallTime(pub u64);
 
+impl WallTime {
+    /// The time since an earlier reading; none if the clock was set back meanwhile.
+    #[must_use]
+    pub const fn since(self, earlier: WallTime) -> Span {
+        Span::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
 const NANOS_PER_MILLI: u64 = 1_000_000;

@@ -115,6 +115,7 @@ impl Etcd {
             token: position.token,
             ttl: granted,
             valid_for: granted.span(),
+            near_deadline: false,
         }))
     }
 

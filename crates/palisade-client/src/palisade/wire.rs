@@ -151,6 +151,7 @@ pub(super) fn renewal(outcome: Outcome) -> Result<Renewal, Fault> {
             token: token(renewed.fencing_token)?,
             ttl: ttl(renewed.lease_duration_ms)?,
             valid_for: Span::from_millis(renewed.valid_for_ms),
+            near_deadline: false,
         }),
         other => match not_live(other)? {
             NotLive::Ended(how) => Renewal::Ended(how),

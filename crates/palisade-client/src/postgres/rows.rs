@@ -57,6 +57,7 @@ pub(super) fn renewal(row: &Row) -> Result<Renewal, Fault> {
                 token: token(row)?,
                 ttl,
                 valid_for: ttl.span(),
+                near_deadline: false,
             })
         }
         "not_held" => Renewal::NotHeld,

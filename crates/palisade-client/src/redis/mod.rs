@@ -160,6 +160,7 @@ impl Redis {
                     token: answer.token()?,
                     ttl: answer.ttl()?,
                     valid_for: answer.left(),
+                    near_deadline: false,
                 })
             }
             "not_held" => Renewal::NotHeld,

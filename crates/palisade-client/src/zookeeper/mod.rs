@@ -109,6 +109,7 @@ impl ZooKeeper {
                 token,
                 ttl: registration.ttl(),
                 valid_for: ensemble::valid_for(registration.ttl()),
+                near_deadline: false,
             })),
             None => Ok(Renewal::NotHeld),
         }

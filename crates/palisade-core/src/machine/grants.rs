@@ -442,6 +442,9 @@ impl Machine {
         };
         self.changed = true;
         let (token, lease) = self.tables.fencing(live);
+        let before = &self.tables.leases[lease];
+        let left = before.expires.since(self.now).as_nanos();
+        let near_deadline = left < before.ttl.span().as_nanos() / 4;
         if let Some(ttl) = ttl {
             self.tables.set_ttl(lease, ttl);
         }
@@ -452,6 +455,7 @@ impl Machine {
             token,
             ttl: lease.ttl,
             valid_for: lease.expires.since(self.now),
+            near_deadline,
         })
     }
 

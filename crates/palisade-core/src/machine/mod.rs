@@ -311,6 +311,7 @@ impl Machine {
             client: client.id.clone(),
             by: client.by,
             lease: lease.id,
+            held: self.wall.since(grant.wall()),
             change,
         }));
     }

@@ -162,6 +162,7 @@ impl Machine {
             client: client.id.clone(),
             by: client.by,
             lease: lease.id,
+            held: self.wall.since(self.tables.grant(share).wall()),
             change,
         }));
     }

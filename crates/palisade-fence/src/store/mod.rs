@@ -39,6 +39,7 @@ use palisade_wal::{
     CreateOptions, DirStorage, Identity, InPlace, RecoveryReport, ReplayError, Storage, Wal,
 };
 use tokio::sync::{Semaphore, oneshot, watch};
+use tracing::Span;
 
 pub use counts::Counts;
 pub use error::{OpenError, StoreError};
@@ -222,6 +223,7 @@ impl Store {
         self.send(Job::Decide {
             request,
             reply,
+            span: Span::current(),
             _permit: permit,
         })?;
         answer.await.unwrap_or_else(|_| Err(self.gone()))

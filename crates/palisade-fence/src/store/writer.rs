@@ -9,6 +9,7 @@ use std::time::Duration;
 use palisade_core::fence::Reject;
 use palisade_wal::{Full, Opened, PreparationWatch, Wal};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tracing::Span;
 
 use crate::audit;
 use crate::checked::{Admitted, Checked};
@@ -26,6 +27,8 @@ pub(super) enum Job {
     Decide {
         request: Request,
         reply: oneshot::Sender<Answer>,
+        /// The caller's, which a rejection is logged in.
+        span: Span,
         _permit: OwnedSemaphorePermit,
     },
     Inspect(Box<dyn FnOnce(&Table) + Send>),
@@ -147,9 +150,11 @@ impl Writer {
                 Job::Decide {
                     request,
                     reply,
+                    span,
                     _permit,
                 } => {
-                    replies.push((reply, self.decide(request, room.as_ref().err()), _permit));
+                    let answer = span.in_scope(|| self.decide(request, room.as_ref().err()));
+                    replies.push((reply, answer, _permit));
                 }
                 Job::Inspect(inspect) => inspections.push(inspect),
             }

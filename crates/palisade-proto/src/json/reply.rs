@@ -224,6 +224,10 @@ pub struct LockReply {
     /// The first requests that wait, at most 64; only where one lock is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<QueuedBody>,
+    /// The trace of the request that was granted the lock, if that had a `traceparent`; only where one lock is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    pub trace_id: Option<String>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
@@ -435,6 +439,7 @@ mod tests {
             readers: Vec::new(),
             waiters: 0,
             queue: Vec::new(),
+            trace_id: None,
         };
         let shape = serde_json::json!({"resource_id": "x", "holder": null, "waiters": 0});
         assert_eq!(serde_json::to_value(free).unwrap(), shape);

@@ -17,6 +17,7 @@ use super::sequencer::Signer;
 use super::serve::ServeError;
 use super::session::OPERATION_BYTES;
 use super::settings::Settings;
+use super::traces::Traces;
 use super::watch::Feed;
 use crate::pipeline::{Answer, Failure, Handle, Request};
 use crate::shell::{self, Phase, Shell};
@@ -38,6 +39,8 @@ pub(super) struct App {
     pub(super) listings: Arc<Semaphore>,
     /// The locks that an operator looks for first.
     pub(super) ranking: Ranking,
+    /// The traces in which locks were granted.
+    pub(super) traces: Traces,
     /// The way to the node that leads, if this one does not.
     pub(super) forwarder: Forwarder,
     /// The feed of the watchers.
@@ -98,6 +101,7 @@ impl App {
                 settings.listings.min(Semaphore::MAX_PERMITS),
             )),
             ranking: Ranking::default(),
+            traces: Traces::default(),
             forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
             signer: signer.transpose()?,

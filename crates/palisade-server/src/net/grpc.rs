@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::routing::any;
+use palisade_core::Outcome;
 use palisade_proto::codes::Row;
 use palisade_proto::v1::locks_server::{Locks, LocksServer};
 use palisade_proto::{Code, FILE_DESCRIPTOR_SET, v1};
@@ -29,7 +30,7 @@ use super::sequencer;
 use super::serve::ServeError;
 use super::session::{CountingCodec, ReplyStream};
 use super::watch::{self, Batch, Batches, Notice};
-use crate::pipeline::Request;
+use crate::pipeline::{Answer, Request};
 
 /// The gRPC routes and their health service.
 pub(super) fn routes(app: &Arc<App>) -> Result<(Router, Health), ServeError> {
@@ -121,6 +122,9 @@ impl Service {
         });
         let permitted = permitted.map_err(|refusal| status(&refusal))?;
         let answer = self.app.ask(permitted).await;
+        if let Answer::Outcome(Outcome::Granted(granted)) = &answer {
+            self.app.traces.keep(call.extensions(), granted);
+        }
         said(messages::reply(0, answer, self.app.handle.identity()))
     }
 }

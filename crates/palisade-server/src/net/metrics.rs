@@ -3,12 +3,15 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
+use palisade_core::Ending;
 use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
 
 use super::app::App;
+use super::convert::json::ending;
 use super::gate::ObservedAll;
-use crate::pipeline::Histogram;
+use crate::pipeline::{Histogram, Operation, Stats, Verdict, request_place};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +62,13 @@ impl Format {
     }
 }
 
-/// All metrics as text.
-pub(super) fn text(app: &Arc<App>, _: &ObservedAll, format: Format) -> String {
+/// All metrics as text. `oldest` is how long the oldest lock has been held, if that is known.
+pub(super) fn text(
+    app: &Arc<App>,
+    _: &ObservedAll,
+    oldest: Option<Duration>,
+    format: Format,
+) -> String {
     let scrape = Scrape {
         app: Arc::clone(app),
     };
@@ -85,16 +93,30 @@ pub(super) fn text(app: &Arc<App>, _: &ObservedAll, format: Format) -> String {
         let name = format!("palisade_{}", gauge.0);
         metric(&name, "gauge", &name, gauge);
     }
-    quota_text(&mut text, app, format);
-    for (name, help, unit, histogram) in scrape.histograms() {
-        histogram_text(
-            &mut text,
-            &format!("palisade_{name}"),
-            help,
-            unit,
-            histogram,
+    if let Some(oldest) = oldest {
+        let _ = write!(
+            text,
+            "# HELP {OLDEST} How long the lock that was granted first has been held; 0 if no lock is held\n\
+             # TYPE {OLDEST} gauge\n{OLDEST} {:?}\n",
+            oldest.as_secs_f64()
         );
     }
+    quota_text(&mut text, app, format);
+    for (name, help, unit, histogram) in scrape.histograms() {
+        histogram_text(&mut text, name, help, unit, &[("", histogram)]);
+    }
+    let stats = app.handle.stats();
+    histogram_text(
+        &mut text,
+        "hold_seconds",
+        "How long grants lasted, by how they ended; by the wall clock",
+        SECONDS,
+        &ENDINGS.map(|how| {
+            let labels = format!("how=\"{}\"", ending(how));
+            (labels, &stats.hold[how as usize])
+        }),
+    );
+    request_text(&mut text, stats);
     if let Some(cluster) = &app.cluster {
         cluster_text(&mut text, &cluster.view(), format);
     }
@@ -104,27 +126,63 @@ pub(super) fn text(app: &Arc<App>, _: &ObservedAll, format: Format) -> String {
     text
 }
 
-/// A histogram; both formats write it alike. `unit` is how many of its values are one of the metric's unit.
+/// A metric of one histogram or several, each with its labels; both formats write it alike. `unit` is how many of the
+/// values are one of the metric's unit.
 #[expect(
     clippy::cast_precision_loss,
     reason = "the format has floating-point numbers only"
 )]
-fn histogram_text(text: &mut String, name: &str, help: &str, unit: f64, histogram: &Histogram) {
+fn histogram_text<L: AsRef<str>>(
+    text: &mut String,
+    name: &str,
+    help: &str,
+    unit: f64,
+    histograms: &[(L, &Histogram)],
+) {
+    let name = format!("palisade_{name}");
     let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} histogram\n");
-    let mut count = 0;
-    for (bound, values) in histogram.ranges() {
-        count += values;
-        let _ = match bound {
-            Some(bound) => writeln!(
-                text,
-                "{name}_bucket{{le=\"{:?}\"}} {count}",
-                bound as f64 / unit
-            ),
-            None => writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {count}"),
+    for (labels, histogram) in histograms {
+        let labels = labels.as_ref();
+        let (before, alone) = match labels {
+            "" => (String::new(), String::new()),
+            labels => (format!("{labels},"), format!("{{{labels}}}")),
         };
+        let mut count = 0;
+        for (bound, values) in histogram.ranges() {
+            count += values;
+            let bound = bound.map_or("+Inf".to_owned(), |bound| {
+                format!("{:?}", bound as f64 / unit)
+            });
+            let _ = writeln!(text, "{name}_bucket{{{before}le=\"{bound}\"}} {count}");
+        }
+        let sum = histogram.sum() as f64 / unit;
+        let _ = write!(
+            text,
+            "{name}_sum{alone} {sum}\n{name}_count{alone} {count}\n"
+        );
     }
-    let sum = histogram.sum() as f64 / unit;
-    let _ = write!(text, "{name}_sum {sum}\n{name}_count {count}\n");
+}
+
+/// The time of requests. What has not occurred is left out, because it is most of the combinations.
+fn request_text(text: &mut String, stats: &Stats) {
+    let mut seen = Vec::new();
+    for operation in Operation::ALL {
+        for verdict in Verdict::ALL {
+            let histogram = &stats.request[request_place(operation, verdict)];
+            if histogram.ranges().any(|(_, values)| values > 0) {
+                let (operation, verdict) = (operation.name(), verdict.name());
+                let labels = format!("operation=\"{operation}\",outcome=\"{verdict}\"");
+                seen.push((labels, histogram));
+            }
+        }
+    }
+    histogram_text(
+        text,
+        "request_seconds",
+        "From a request's arrival to its answer, with the wait in a queue; denied: held, over, or a bound is reached",
+        SECONDS,
+        &seen,
+    );
 }
 
 /// Refusals for a quota, by its bound.
@@ -241,6 +299,18 @@ fn cluster_text(text: &mut String, view: &ClusterReply, format: Format) {
     );
 }
 
+/// Nanoseconds in a second.
+const SECONDS: f64 = 1e9;
+
+const OLDEST: &str = "palisade_oldest_lock_seconds";
+
+const ENDINGS: [Ending; 4] = [
+    Ending::Released,
+    Ending::Expired,
+    Ending::Revoked,
+    Ending::Superseded,
+];
+
 struct Scrape {
     app: Arc<App>,
 }
@@ -249,7 +319,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 22] {
+    fn counters(&self) -> [Reading; 23] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -260,6 +330,11 @@ impl Scrape {
                 stats.held.get(),
             ),
             ("renewed", "Leases renewed", stats.renewed.get()),
+            (
+                "renewed_near_deadline",
+                "Leases renewed when less than a quarter of their time to live was left",
+                stats.renewed_near_deadline.get(),
+            ),
             (
                 "proclaimed",
                 "Values that leaders of elections proclaimed",
@@ -352,7 +427,6 @@ impl Scrape {
 
     /// Name, help, how many of its values are one of the metric's unit.
     fn histograms(&self) -> [(&'static str, &'static str, f64, &Histogram); 3] {
-        const SECONDS: f64 = 1e9;
         let stats = self.app.handle.stats();
         [
             (

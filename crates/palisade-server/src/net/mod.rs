@@ -32,6 +32,7 @@ mod sequencer;
 mod serve;
 mod session;
 mod settings;
+mod traces;
 mod watch;
 
 pub use self::http::document as openapi;

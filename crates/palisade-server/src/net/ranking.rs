@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use palisade_core::{LockView, Token};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::app::App;
 use super::convert::{Refusal, refusal};
 use super::gate::Who;
-use crate::pipeline::clock::boottime;
-use crate::pipeline::{Answer, Request};
+use crate::pipeline::clock::{boottime, wall};
+use crate::pipeline::{Answer, Leading, Request};
 
 /// How many locks are listed in each order.
 const LISTED: usize = 50;
@@ -31,6 +32,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a result is kept at least.
 const KEPT: Duration = Duration::from_secs(1);
+
+/// How long a caller of [`oldest`] waits for it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// And at least this many times as long as it took to make, so that reading all locks takes a fifth of the time.
 const REST: u32 = 4;
@@ -79,6 +83,63 @@ fn since(lock: &LockView) -> Option<Token> {
 
 fn now() -> Duration {
     Duration::from_nanos(boottime())
+}
+
+/// How long the oldest lock has been held, by the wall clock; zero if no lock is held. `None` if this node does not lead,
+/// if the caller may not observe all locks, or while all locks are still being read: somebody who asks again later is told.
+///
+/// A lock that is not in the last ranking was granted after all of those in it. So as long as one of them is held, only
+/// these are looked at, and all locks are read again only when the last one of them has ended.
+pub(super) async fn oldest(app: &Arc<App>, who: &Who) -> Option<Duration> {
+    if app.handle.leader() != Leading::Here {
+        return None;
+    }
+    let (app, who) = (Arc::clone(app), who.clone());
+    // A reading goes on for the next caller when this one has lost its patience.
+    let found = tokio::spawn(async move {
+        let last = app.ranking.lock().await.clone();
+        if let Some(last) = last
+            && let Some(held) = still_held(&app, &who, &last).await?
+        {
+            return Ok(held);
+        }
+        let ranked = ranked(&app, &who).await?;
+        Ok::<_, Refusal>(
+            ranked
+                .oldest
+                .iter()
+                .filter_map(held)
+                .max()
+                .unwrap_or_default(),
+        )
+    });
+    timeout(PATIENCE, found).await.ok()?.ok()?.ok()
+}
+
+/// How long the oldest of these locks has been held, if one of them still is.
+async fn still_held(app: &App, who: &Who, last: &Ranked) -> Result<Option<Duration>, Refusal> {
+    let mut oldest = None;
+    for lock in &last.oldest {
+        let request = Request::Show(lock.lock.clone());
+        match app.ask(app.gate.permit(who, request)?).await {
+            Answer::Lock(now) if since(&now).is_some() && since(&now) == since(lock) => {
+                oldest = oldest.max(held(&now));
+                // Readers come and go while their token stays; a writer was granted before all that follow.
+                if now.reader_count == 0 {
+                    break;
+                }
+            }
+            Answer::Lock(_) => {}
+            other => return Err(refusal(other)),
+        }
+    }
+    Ok(oldest)
+}
+
+/// How long a lock has been held.
+fn held(lock: &LockView) -> Option<Duration> {
+    lock.holder.as_ref()?;
+    Some(wall().since(lock.acquired_at?).to_duration())
 }
 
 /// The last result, which is made by one caller at a time.

@@ -29,14 +29,14 @@ use super::handle::{Locks, Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
 use super::random;
-use super::request::{Answer, Asked, Failure, Request};
-use super::stats::Stats;
+use super::request::{Answer, Asked, Failure, Operation, Request};
+use super::stats::{Stats, request_place};
 
 /// Messages taken in for one round.
 const ROUND: usize = 4_096;
 
 pub(super) struct Driver {
-    orderer: Orderer<ReplyTo>,
+    orderer: Orderer<Asker>,
     log: Box<dyn Log>,
     clock: Clock,
     inbox: UnboundedReceiver<Message>,
@@ -48,6 +48,14 @@ pub(super) struct Driver {
     stopping: bool,
 }
 
+/// Whoever waits for one answer.
+struct Asker {
+    to: ReplyTo,
+    operation: Operation,
+    /// [`boottime`] when it asked.
+    since: u64,
+}
+
 /// Where one answer goes.
 enum ReplyTo {
     /// A single caller. If a grant finds it gone, its locks are given back for its principal.
@@ -56,7 +64,20 @@ enum ReplyTo {
     Session(Arc<Outbox>, u64),
 }
 
-impl Address for ReplyTo {
+impl Address for Asker {
+    fn session(&self) -> Option<u64> {
+        self.to.session()
+    }
+
+    fn is_gone(&self) -> bool {
+        match &self.to {
+            ReplyTo::Call(reply, _) => reply.is_closed(),
+            ReplyTo::Session(..) => false,
+        }
+    }
+}
+
+impl ReplyTo {
     fn session(&self) -> Option<u64> {
         match self {
             ReplyTo::Call(..) => None,
@@ -64,10 +85,11 @@ impl Address for ReplyTo {
         }
     }
 
-    fn is_gone(&self) -> bool {
+    /// Sends one answer by itself.
+    fn send(self, answer: Answer) {
         match self {
-            ReplyTo::Call(reply, _) => reply.is_closed(),
-            ReplyTo::Session(..) => false,
+            ReplyTo::Call(reply, _) => drop(reply.send(answer)),
+            ReplyTo::Session(outbox, id) => drop(outbox.answers.send(vec![(id, answer)])),
         }
     }
 }
@@ -229,14 +251,23 @@ impl Driver {
 
     fn message(&mut self, message: Message) -> Result<(), LogError> {
         match message {
-            Message::Call { asked, reply, undo } => {
+            Message::Call {
+                asked,
+                reply,
+                undo,
+                sent,
+            } => {
                 let undo = match &asked.request {
                     Request::Acquire(acquire) if undo => Some((asked.by, Locks::of(acquire))),
                     _ => None,
                 };
-                return self.request(asked, ReplyTo::Call(reply, undo));
+                return self.request(asked, ReplyTo::Call(reply, undo), sent);
             }
-            Message::Batch { session, requests } => return self.batch(&session, requests),
+            Message::Batch {
+                session,
+                requests,
+                sent,
+            } => return self.batch(&session, requests, sent),
             Message::Gone(by, request) => self.orderer.gone(by, request),
             Message::Unread(by, grant) => self.orderer.unclaimed(by, grant),
             Message::Hangup(session) => self.orderer.hang_up(session),
@@ -249,10 +280,12 @@ impl Driver {
         &mut self,
         session: &Arc<Outbox>,
         requests: Vec<(u64, Asked)>,
+        sent: u64,
     ) -> Result<(), LogError> {
         let mut requests = requests.into_iter();
         while let Some((id, asked)) = requests.next() {
-            let done = self.request(asked, ReplyTo::Session(Arc::clone(session), id));
+            let to = ReplyTo::Session(Arc::clone(session), id);
+            let done = self.request(asked, to, sent);
             if let Err(error) = done {
                 session.refuse(requests, &self.refusal(&error));
                 return Err(error);
@@ -262,7 +295,7 @@ impl Driver {
     }
 
     /// An error means that neither this request nor a later one was touched.
-    fn request(&mut self, asked: Asked, to: ReplyTo) -> Result<(), LogError> {
+    fn request(&mut self, asked: Asked, to: ReplyTo, since: u64) -> Result<(), LogError> {
         self.shared.stats.operations.add(1);
         let advance = match &asked.request {
             Request::Advance(by) if self.clock.is_manual() => Some(*by),
@@ -274,6 +307,11 @@ impl Driver {
             to.send(Answer::Failed(self.refusal(&error)));
             return Err(error);
         }
+        let to = Asker {
+            to,
+            operation: Operation::of(&asked.request),
+            since,
+        };
         match advance {
             Some(_) => {
                 let shows = self.orderer.now().since(Timestamp::ZERO);
@@ -324,8 +362,13 @@ impl Driver {
             if !events.as_slice().is_empty() {
                 self.shared.show(events.collect(), revision);
             }
-            for (_, answer) in answers.as_slice() {
-                count_answer(stats, answer);
+            if !answers.as_slice().is_empty() {
+                let now = boottime();
+                for (asker, answer) in answers.as_slice() {
+                    count_answer(stats, answer);
+                    let place = request_place(asker.operation, answer.verdict());
+                    stats.request[place].add(now.saturating_sub(asker.since));
+                }
             }
             send(answers)
         };
@@ -336,22 +379,12 @@ impl Driver {
     }
 }
 
-impl ReplyTo {
-    /// Sends one answer by itself.
-    fn send(self, answer: Answer) {
-        match self {
-            ReplyTo::Call(reply, _) => drop(reply.send(answer)),
-            ReplyTo::Session(outbox, id) => drop(outbox.answers.send(vec![(id, answer)])),
-        }
-    }
-}
-
 /// Lets answers out, those of a session in one message as long as no other comes between them. Returns the
 /// grants whose callers were gone.
-fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<(Principal, GrantRef)> {
+fn send(mut answers: Drain<'_, (Asker, Answer)>) -> Vec<(Principal, GrantRef)> {
     let mut unclaimed = Vec::new();
-    while let Some((to, answer)) = answers.next() {
-        match to {
+    while let Some((asker, answer)) = answers.next() {
+        match asker.to {
             ReplyTo::Call(reply, undo) => {
                 if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some((by, locks))) =
                     (reply.send(answer), undo)
@@ -361,12 +394,12 @@ fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<(Principal, GrantRef)>
             }
             ReplyTo::Session(outbox, id) => {
                 let session = Some(outbox.session);
-                let is_its = |(to, _): &&(ReplyTo, Answer)| to.session() == session;
+                let is_its = |(asker, _): &&(Asker, Answer)| asker.session() == session;
                 let more = answers.as_slice().iter().take_while(is_its).count();
                 let mut of_it = Vec::with_capacity(1 + more);
                 of_it.push((id, answer));
                 let more = answers.by_ref().take(more);
-                of_it.extend(more.filter_map(|(to, answer)| match to {
+                of_it.extend(more.filter_map(|(asker, answer)| match asker.to {
                     ReplyTo::Session(_, id) => Some((id, answer)),
                     ReplyTo::Call(..) => None,
                 }));
@@ -390,7 +423,9 @@ pub(super) fn close(mut inbox: UnboundedReceiver<Message>, shared: &Shared, stop
 pub(super) fn turn_away(message: Message, why: &Failure) {
     match message {
         Message::Call { reply, .. } => drop(reply.send(Answer::Failed(why.clone()))),
-        Message::Batch { session, requests } => session.refuse(requests.into_iter(), why),
+        Message::Batch {
+            session, requests, ..
+        } => session.refuse(requests.into_iter(), why),
         Message::Gone(..) | Message::Unread(..) | Message::Hangup(_) | Message::Stop => {}
     }
 }
@@ -410,7 +445,12 @@ fn count_answer(stats: &Stats, answer: &Answer) {
             return stats.wait.add(granted.waited.as_nanos());
         }
         Answer::Outcome(Outcome::Held(_) | Outcome::Delayed(_)) => &stats.held,
-        Answer::Outcome(Outcome::Renewed(_)) => &stats.renewed,
+        Answer::Outcome(Outcome::Renewed(renewed)) => {
+            stats
+                .renewed_near_deadline
+                .add(renewed.near_deadline.into());
+            &stats.renewed
+        }
         Answer::Outcome(Outcome::QueueFull(_)) => &stats.queue_full,
         Answer::Outcome(Outcome::Invalid(_)) => &stats.invalid,
         Answer::Outcome(Outcome::WrongPrincipal { .. }) => &stats.wrong_principal,
@@ -423,12 +463,15 @@ fn count_event(stats: &Stats, event: &Event) {
     let counter = match &event.change {
         Change::Granted { .. } => &stats.granted,
         Change::Proclaimed => &stats.proclaimed,
-        Change::Ended { how, .. } => match how {
-            Ending::Released => &stats.released,
-            Ending::Expired => &stats.expired,
-            Ending::Revoked => &stats.revoked,
-            Ending::Superseded => &stats.superseded,
-        },
+        Change::Ended { how, .. } => {
+            stats.hold[*how as usize].add(event.held.as_nanos());
+            match how {
+                Ending::Released => &stats.released,
+                Ending::Expired => &stats.expired,
+                Ending::Revoked => &stats.revoked,
+                Ending::Superseded => &stats.superseded,
+            }
+        }
     };
     counter.add(1);
 }

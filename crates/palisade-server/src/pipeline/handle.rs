@@ -12,6 +12,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
+use super::clock::boottime;
 use super::driver::count_state;
 use super::election::Leading;
 use super::random;
@@ -77,11 +78,15 @@ pub(super) enum Message {
         asked: Asked,
         reply: oneshot::Sender<Answer>,
         undo: bool,
+        /// [`boottime`] when it was sent.
+        sent: u64,
     },
     /// Questions of a session, in order.
     Batch {
         session: Arc<Outbox>,
         requests: Vec<(u64, Asked)>,
+        /// [`boottime`] when they were sent.
+        sent: u64,
     },
     /// The caller of a waiting request went away before its answer.
     Gone(Principal, RequestId),
@@ -159,6 +164,7 @@ impl Handle {
                 asked,
                 reply,
                 undo: undo.is_some(),
+                sent: boottime(),
             })
             .is_err()
         {
@@ -358,9 +364,12 @@ impl Session {
         let message = Message::Batch {
             session: Arc::clone(&self.outbox),
             requests,
+            sent: boottime(),
         };
         if let Err(refused) = self.inbox.send(message)
-            && let Message::Batch { session, requests } = refused.0
+            && let Message::Batch {
+                session, requests, ..
+            } = refused.0
         {
             session.refuse(requests.into_iter(), &Failure::stopping());
         }

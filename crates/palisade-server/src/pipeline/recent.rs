@@ -106,7 +106,9 @@ const AT_ONCE: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use palisade_core::{ClientId, Ending, LeaseId, LockName, Principal, Slots, Timestamp, Token};
+    use palisade_core::{
+        ClientId, Ending, LeaseId, LockName, Principal, Slots, Span, Timestamp, Token,
+    };
 
     use super::*;
 
@@ -121,6 +123,7 @@ mod tests {
             slots: Slots::NONE,
             by: Principal::ANONYMOUS,
             lease: LeaseId(Token::FIRST),
+            held: Span::ZERO,
             change: Change::Ended {
                 how: Ending::Revoked,
                 reason: Some("x".repeat(reason).into()),

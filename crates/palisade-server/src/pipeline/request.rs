@@ -62,6 +62,105 @@ pub enum Request {
     Advance(Span),
 }
 
+/// The kinds of requests, as the metrics tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// [`Request::Acquire`].
+    Acquire,
+    /// [`Request::Renew`].
+    Renew,
+    /// [`Request::Proclaim`].
+    Proclaim,
+    /// [`Request::Release`].
+    Release,
+    /// [`Request::Abandon`].
+    Abandon,
+    /// [`Request::Revoke`].
+    Break,
+    /// [`Request::Resize`].
+    Permits,
+    /// [`Request::Show`].
+    Show,
+    /// [`Request::List`].
+    List,
+    /// [`Request::Status`] and [`Request::Advance`].
+    Status,
+}
+
+impl Operation {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Operation; 10] = [
+        Operation::Acquire,
+        Operation::Renew,
+        Operation::Proclaim,
+        Operation::Release,
+        Operation::Abandon,
+        Operation::Break,
+        Operation::Permits,
+        Operation::Show,
+        Operation::List,
+        Operation::Status,
+    ];
+
+    /// What it is called, as on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operation::Acquire => "acquire",
+            Operation::Renew => "renew",
+            Operation::Proclaim => "proclaim",
+            Operation::Release => "release",
+            Operation::Abandon => "abandon",
+            Operation::Break => "break",
+            Operation::Permits => "permits",
+            Operation::Show => "show",
+            Operation::List => "ls",
+            Operation::Status => "status",
+        }
+    }
+
+    pub(super) const fn of(request: &Request) -> Operation {
+        match request {
+            Request::Acquire(_) => Operation::Acquire,
+            Request::Renew { .. } => Operation::Renew,
+            Request::Proclaim { .. } => Operation::Proclaim,
+            Request::Release(_) => Operation::Release,
+            Request::Abandon(_) => Operation::Abandon,
+            Request::Revoke { .. } => Operation::Break,
+            Request::Resize { .. } => Operation::Permits,
+            Request::Show(_) => Operation::Show,
+            Request::List { .. } => Operation::List,
+            Request::Status | Request::Advance(_) => Operation::Status,
+        }
+    }
+}
+
+/// What became of a request, as the metrics tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was carried out.
+    Ok,
+    /// It was denied: the lock is held, the grant is over, a bound is reached.
+    Denied,
+    /// It was not carried out, or that is not known.
+    Failed,
+}
+
+impl Verdict {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Verdict; 3] = [Verdict::Ok, Verdict::Denied, Verdict::Failed];
+
+    /// What it is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Denied => "denied",
+            Verdict::Failed => "failed",
+        }
+    }
+}
+
 /// A question, and who asks.
 #[derive(Clone, Debug)]
 pub struct Asked {
@@ -101,6 +200,27 @@ pub enum Answer {
     Clock(Span),
     /// Not carried out.
     Failed(Failure),
+}
+
+impl Answer {
+    pub(super) const fn verdict(&self) -> Verdict {
+        match self {
+            Answer::Outcome(
+                Outcome::Granted(_)
+                | Outcome::Renewed(_)
+                | Outcome::Proclaimed { .. }
+                | Outcome::Released { .. }
+                | Outcome::Revoked { .. }
+                | Outcome::Done,
+            )
+            | Answer::Lock(_)
+            | Answer::Locks { .. }
+            | Answer::Status(_)
+            | Answer::Clock(_) => Verdict::Ok,
+            Answer::Outcome(_) => Verdict::Denied,
+            Answer::Failed(_) => Verdict::Failed,
+        }
+    }
 }
 
 /// The state of the authority in numbers.

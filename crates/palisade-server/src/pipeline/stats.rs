@@ -1,6 +1,9 @@
 //! Counters of the pipeline, written by its one thread and read by anyone.
 
+use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::request::{Operation, Verdict};
 
 /// A number that one thread writes and others read.
 #[derive(Debug, Default)]
@@ -68,7 +71,7 @@ const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// From a fast disk to one that stalls.
+/// From a fast disk to one that stalls; requests take about as long.
 const SYNCS: &[u64] = &[
     50 * MICROSECOND,
     100 * MICROSECOND,
@@ -100,18 +103,34 @@ const WAITS: &[u64] = &[
     3_600 * SECOND,
 ];
 
+/// From a critical section of a few statements to a job of a week.
+const HOLDS: &[u64] = &[
+    10 * MILLISECOND,
+    100 * MILLISECOND,
+    SECOND,
+    10 * SECOND,
+    60 * SECOND,
+    600 * SECOND,
+    3_600 * SECOND,
+    21_600 * SECOND,
+    86_400 * SECOND,
+    604_800 * SECOND,
+];
+
 const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
 
 macro_rules! stats {
     (
         counters { $($(#[$doc:meta])* $name:ident,)* }
         histograms { $($(#[$help:meta])* $histogram:ident: $bounds:ident,)* }
+        families { $($(#[$of:meta])* $family:ident[$size:expr]: $each:ident,)* }
     ) => {
         /// Counters of the pipeline since it started, and the sizes of its state now.
         #[derive(Debug)]
         pub struct Stats {
             $($(#[$doc])* pub $name: Counter,)*
             $($(#[$help])* pub $histogram: Histogram,)*
+            $($(#[$of])* pub $family: [Histogram; $size],)*
         }
 
         impl Default for Stats {
@@ -119,6 +138,7 @@ macro_rules! stats {
                 Stats {
                     $($name: Counter::default(),)*
                     $($histogram: Histogram::new($bounds),)*
+                    $($family: from_fn(|_| Histogram::new($each)),)*
                 }
             }
         }
@@ -133,6 +153,8 @@ stats! {
         held,
         /// Renewals.
         renewed,
+        /// Renewals of leases that had less than a quarter of their time left.
+        renewed_near_deadline,
         /// Values that leaders proclaimed.
         proclaimed,
         /// Grants released by their holders.
@@ -178,11 +200,34 @@ stats! {
         /// Nanoseconds that a request waited in a queue before it was granted; 0 for a lock that was free.
         wait: WAITS,
     }
+    families {
+        /// Nanoseconds from a grant to its end, by the wall clock; by the [`Ending`](palisade_core::Ending)'s number.
+        hold[4]: HOLDS,
+        /// Nanoseconds from a request's way into the pipeline to its answer's way out, a wait in a queue included; by
+        /// [`request_place`].
+        request[Operation::ALL.len() * Verdict::ALL.len()]: SYNCS,
+    }
+}
+
+/// Where the requests of a kind that ended so are counted.
+#[must_use]
+pub const fn request_place(operation: Operation, verdict: Verdict) -> usize {
+    operation as usize * Verdict::ALL.len() + verdict as usize
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_kind_of_request_and_verdict_has_a_place_of_its_own() {
+        let kinds = Operation::ALL.into_iter();
+        let places: Vec<usize> = kinds
+            .flat_map(|kind| Verdict::ALL.map(|verdict| request_place(kind, verdict)))
+            .collect();
+        let all: Vec<usize> = (0..Stats::default().request.len()).collect();
+        assert_eq!(places, all);
+    }
 
     #[test]
     fn a_value_is_counted_in_the_range_that_ends_at_it() {
@@ -194,7 +239,7 @@ mod tests {
         assert_eq!(ranges, [(Some(1), 2), (Some(10), 2), (None, 2)]);
         assert_eq!(histogram.sum(), 1_024);
         assert!(
-            [SYNCS, WAITS, SIZES]
+            [SYNCS, WAITS, HOLDS, SIZES]
                 .iter()
                 .all(|bounds| bounds.is_sorted())
         );

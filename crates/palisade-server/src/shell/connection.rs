@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tonic::metadata::MetadataValue;
 use tower::Service as _;
+use tracing::{Instrument as _, Span};
 
 use super::activity::{Activity, Overdue, Running, Verdict};
 use super::answer::Answer;
@@ -33,6 +34,7 @@ use super::body::{Arriving, BodyError};
 use super::budget::Budget;
 use super::hosts::Names;
 use super::tls::{Handshakes, Opened, farewell};
+use super::trace::TraceParent;
 use super::{Caller, Exchange, Meters, Origin, Peer, Phase, Service, Settings, Transport};
 
 /// The state that all connections of a port share.
@@ -200,9 +202,13 @@ impl<S: Service> Port<S> {
         let response = match self.admit(&head, exchange, peer.origin) {
             Ok(()) => {
                 head.extensions.insert(peer);
+                let span = TraceParent::of(&head.headers).map_or(Span::none(), |parent| {
+                    head.extensions.insert(parent);
+                    parent.span(&head)
+                });
                 let body = Arriving::new(body, exchange, &self.settings, budget.charge());
                 let request = Request::from_parts(head, Body::new(body));
-                self.router.clone().call(request).await?
+                self.router.clone().call(request).instrument(span).await?
             }
             Err((code, message)) if is_grpc(&head) => grpc_refusal(code, message),
             Err((code, message)) => self.service.refuse(code, message),

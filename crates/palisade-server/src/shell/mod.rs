@@ -35,6 +35,7 @@ mod settings;
 mod slots;
 mod socket;
 mod tls;
+mod trace;
 
 pub use accept::Shell;
 pub use body::{BodyError, read};
@@ -45,6 +46,7 @@ pub use service::{Caller, Exchange, Origin, Peer, Service, Transport, refusal};
 pub use settings::{OutOfRange, Settings};
 pub use socket::prepare;
 pub use tls::keep_reloading;
+pub use trace::{TraceId, TraceParent};
 
 use std::sync::atomic::AtomicU64;
 

@@ -4,8 +4,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::net_support::Server;
-use serde_json::Value;
+use crate::net_support::{Server, Wish};
+use palisade_core::{
+    Acquire, ClientId, Command as Entered, Entry, LeaseKey, LockName, Machine, Principal,
+    Timestamp, Ttl, Under, WallTime,
+};
+use serde_json::{Value, json};
 
 fn deploy(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -80,6 +84,127 @@ async fn metrics_come_in_the_format_that_is_asked_for() {
         }
         assert_eq!(metrics.body.ends_with("# EOF\n"), is_open, "{accept}");
     }
+}
+
+/// The value of a sample; `None` if there is no such sample.
+async fn sample(server: &Server, name: &str) -> Option<f64> {
+    let metrics = server.get("/metrics").await;
+    assert_eq!(metrics.status, 200, "{}", metrics.body);
+    let mut lines = metrics.body.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    Some(value.parse().unwrap())
+}
+
+#[tokio::test]
+async fn requests_and_holds_are_told_apart_by_how_they_ended() {
+    let server = Server::start().await;
+    let ask = async |lock: &str, what: &str, body: Value| {
+        let path = format!("/v1/locks/{lock}/{what}");
+        server.post(&path, &body.to_string()).await.status
+    };
+    let want = json!({"client_id": "b", "lease_duration_ms": 10_000});
+    let (key, _) = server.lock("x", "a").await;
+    let key = json!({ "lock_token": key });
+    assert_eq!(ask("x", "acquire", want.clone()).await, 409);
+    for (passed, near) in [(7_500, 0.0), (7_501, 1.0), (1, 1.0)] {
+        server.advance(passed).await;
+        assert_eq!(ask("x", "renew", key.clone()).await, 200);
+        let counted = sample(&server, "palisade_renewed_near_deadline_total").await;
+        assert_eq!(counted, Some(near), "{passed} ms of 10,000");
+    }
+    let holds = async || {
+        let mut holds = Vec::new();
+        for how in ["released", "expired", "revoked", "superseded"] {
+            let name = format!("palisade_hold_seconds_count{{how=\"{how}\"}}");
+            holds.push(sample(&server, &name).await);
+        }
+        holds
+    };
+    assert_eq!(holds().await, [Some(0.0); 4]);
+    assert_eq!(ask("x", "release", key).await, 200);
+    server.lock("x", "a").await;
+    let (_, token) = server.lock("x", "a").await;
+    let reason = json!({"fencing_token": token, "reason": "test"});
+    assert_eq!(ask("x", "break", reason).await, 200);
+    server.lock("x", "a").await;
+    server.advance(10_000).await;
+    assert_eq!(
+        server.get("/v1/locks/x").await.json()["holder"],
+        Value::Null
+    );
+    assert_eq!(holds().await, [Some(1.0); 4]);
+    assert_eq!(server.get("/v1/locks").await.status, 200);
+    for (operation, outcome, count) in [
+        ("acquire", "ok", Some(4.0)),
+        ("acquire", "denied", Some(1.0)),
+        ("acquire", "failed", None),
+        ("renew", "ok", Some(3.0)),
+        ("release", "ok", Some(1.0)),
+        ("break", "ok", Some(1.0)),
+        ("proclaim", "ok", None),
+    ] {
+        let labels = format!("{{operation=\"{operation}\",outcome=\"{outcome}\"}}");
+        let seen = sample(&server, &format!("palisade_request_seconds_count{labels}")).await;
+        assert_eq!(seen, count, "{labels}");
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_lock_is_found_once_and_looked_at_until_it_ends() {
+    const DAY: u64 = 86_400;
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let mut machine = Machine::new(1);
+    // More than one page of locks, the two oldest among them in the middle of the listing.
+    let locks = (0..2_000).map(|at| (format!("lock-{at:04}"), now));
+    let old = [("lock-1000-a", 3 * DAY), ("lock-1000-b", 2 * DAY)];
+    let old = old.map(|(lock, age)| (lock.to_owned(), now - age));
+    for (at, (lock, wall)) in old.into_iter().chain(locks).enumerate() {
+        let under = Under::New {
+            key: LeaseKey::from_bytes((at as u128).to_le_bytes()),
+            ttl: Ttl::MAX,
+        };
+        let client = ClientId::new("a").unwrap();
+        let acquire = Acquire::new(LockName::new(&lock).unwrap(), client, under, None);
+        let entry = Entry {
+            at: Timestamp::ZERO,
+            wall: WallTime(wall * 1_000),
+            by: Principal::ANONYMOUS,
+            command: Entered::Acquire(acquire),
+        };
+        machine.apply(entry, &mut Vec::new());
+    }
+    let server = Server::with(Wish {
+        machine: Some(machine),
+        ..Wish::default()
+    })
+    .await;
+    let age = async || loop {
+        // A slow machine reads all locks in more time than a scrape waits.
+        if let Some(age) = sample(&server, "palisade_oldest_lock_seconds").await {
+            return (age / DAY as f64).floor();
+        }
+    };
+    let operations = async || sample(&server, "palisade_operations_total").await.unwrap();
+    assert_eq!(age().await, 3.0);
+    // From now on one lock is looked at, not thousands.
+    let before = operations().await;
+    assert_eq!(operations().await - before, 1.0);
+    for (lock, token, next) in [("lock-1000-a", 1, 2.0), ("lock-1000-b", 2, 0.0)] {
+        let reason = json!({"fencing_token": token, "reason": "test"}).to_string();
+        let path = format!("/v1/locks/{lock}/break");
+        assert_eq!(server.post(&path, &reason).await.status, 200);
+        assert_eq!(age().await, next);
+    }
+}
+
+#[tokio::test]
+async fn without_locks_the_oldest_is_no_time_old() {
+    let server = Server::start().await;
+    let name = "palisade_oldest_lock_seconds";
+    assert_eq!(sample(&server, name).await, Some(0.0));
+    server.lock("x", "a").await;
+    assert!(sample(&server, name).await.is_some());
 }
 
 /// Prometheus' own judge.

@@ -316,6 +316,8 @@ fn reply(view: &LockView) -> LockReply {
         readers: readers.collect(),
         waiters: view.waiters,
         queue: queue.collect(),
+        // A session is not told of it.
+        trace_id: None,
     }
 }
 

@@ -42,4 +42,5 @@ mod service;
 mod sets;
 mod stolen_log;
 mod tls;
+mod traces;
 mod unix_socket;

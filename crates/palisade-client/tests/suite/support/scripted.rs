@@ -151,6 +151,7 @@ pub(crate) fn renewed(token: u64, ttl_ms: u64) -> Renewal {
         token: Token::new(token).unwrap(),
         ttl,
         valid_for: ttl.span(),
+        near_deadline: false,
     })
 }
 

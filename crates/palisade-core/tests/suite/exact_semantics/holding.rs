@@ -146,6 +146,7 @@ fn renew_keeps_token_and_counter() {
         token: token(1),
         ttl: ttl(TTL_MS),
         valid_for: ms(TTL_MS),
+        near_deadline: true,
     };
     assert_eq!(world.renew(&grant("orders", &a)), Outcome::Renewed(renewed));
     assert_eq!(world.machine.next_token(), Some(token(2)));
@@ -159,6 +160,52 @@ fn renew_keeps_token_and_counter() {
         world.renew(&tokenless("orders", &a)),
         Outcome::Renewed(renewed)
     );
+}
+
+#[test]
+fn a_renewal_is_near_its_deadline_when_less_than_a_quarter_of_the_time_before_it_is_left() {
+    for (passed, longer, near) in [
+        (Span::ZERO, None, false),
+        (ms(TTL_MS / 4 * 3), None, false),
+        (ms(TTL_MS / 4 * 3).plus(ns(1)), None, true),
+        // What counts is the time to live that the lease had.
+        (ms(TTL_MS / 2), Some(ttl(60_000)), false),
+        (ms(TTL_MS / 4 * 3).plus(ns(1)), Some(ttl(1_000)), true),
+    ] {
+        let mut world = World::new();
+        let a = world.granted(ask("orders", "a"));
+        world.pass(passed);
+        let renew = Command::Renew {
+            grant: grant("orders", &a),
+            ttl: longer,
+        };
+        let Outcome::Renewed(renewed) = world.apply(renew) else {
+            panic!("not renewed")
+        };
+        assert_eq!(renewed.near_deadline, near, "{passed:?}, {longer:?}");
+    }
+}
+
+#[test]
+fn the_event_of_an_end_says_how_long_the_grant_lasted() {
+    let mut world = World::new();
+    world.pass(ms(5_000));
+    let a = world.granted(ask("orders", "a"));
+    assert_eq!(world.events()[0].held, Span::ZERO);
+    world.pass(ms(700));
+    world.renew(&grant("orders", &a));
+    world.pass(ms(800));
+    world.release(&grant("orders", &a));
+    assert_eq!(world.events()[0].held, ms(1_500));
+    // Of a phase, each reader's own time.
+    let first = world.granted(ask("orders", "a").shared());
+    world.pass(ms(100));
+    let second = world.granted(ask("orders", "b").shared());
+    world.pass(ms(200));
+    for (reader, held) in [(&second, ms(200)), (&first, ms(300))] {
+        world.release(&tokenless("orders", reader));
+        assert_eq!(world.events()[0].held, held);
+    }
 }
 
 #[test]

@@ -922,6 +922,8 @@ impl Reference {
             .iter_mut()
             .find(|lease| lease.key == grant.key)
             .unwrap();
+        let near_deadline =
+            lease.expires.since(now.at).as_nanos() * 4 < lease.ttl.span().as_nanos();
         lease.ttl = ttl.unwrap_or(lease.ttl);
         lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
         let valid_for = lease.expires.since(now.at);
@@ -929,6 +931,7 @@ impl Reference {
             token: grant.fencing(),
             ttl: lease.ttl,
             valid_for,
+            near_deadline,
         })
     }
 
@@ -1612,6 +1615,7 @@ impl Reference {
             slots: grant.slots,
             by: grant.by,
             lease: self.lease(&grant.key).unwrap().id,
+            held: Span::from_millis(now.wall.0.saturating_sub(grant.wall.0)),
             change,
         }));
     }

@@ -138,11 +138,10 @@ pub(super) fn outward(
     mutant: Option<Mutant>,
     ids: &IdMap,
 ) -> Answer {
-    let renewed = |token: Token, ttl: Ttl, valid_for: Span| {
+    let renewed = |renewed: Renewed| {
         Outcome::Renewed(Renewed {
-            token: ids.outward(token),
-            ttl,
-            valid_for,
+            token: ids.outward(renewed.token),
+            ..renewed
         })
     };
     let Answer::Outcome(outcome) = answer else {
@@ -154,17 +153,16 @@ pub(super) fn outward(
             granted.shared = granted.shared.map(|id| GrantId(ids.outward(id.0)));
             Outcome::Granted(granted)
         }
-        Outcome::Renewed(Renewed {
-            token,
-            ttl,
-            valid_for,
-        }) => renewed(token, ttl, valid_for),
+        Outcome::Renewed(answer) => renewed(answer),
         Outcome::Ended {
             token,
             how: Ending::Expired,
-        } if caller.renews.is_some() && mutant == Some(Mutant::LateRenewal) => {
-            renewed(token, Ttl::MIN, Ttl::MIN.span())
-        }
+        } if caller.renews.is_some() && mutant == Some(Mutant::LateRenewal) => renewed(Renewed {
+            token,
+            ttl: Ttl::MIN,
+            valid_for: Ttl::MIN.span(),
+            near_deadline: true,
+        }),
         Outcome::Stale { highest } => Outcome::Stale {
             highest: ids.outward(highest),
         },

@@ -192,6 +192,7 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
         readers: view.readers.iter().map(reader).collect(),
         waiters: view.waiters,
         queue: view.queue.iter().map(queued).collect(),
+        trace_id: None,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::Extensions;
 use palisade_core::{Ending, Outcome};
 use palisade_proto::Code;
 use palisade_proto::json::{
@@ -55,6 +56,7 @@ pub(super) async fn acquire(
     State(app): State<Arc<App>>,
     who: Who,
     Lock(lock): Lock,
+    extensions: Extensions,
     Input(body): Input<AcquireBody>,
 ) -> Reply<AcquireReply> {
     let permitted = app
@@ -66,6 +68,7 @@ pub(super) async fn acquire(
         })?;
     match app.ask(permitted).await {
         Answer::Outcome(Outcome::Granted(granted)) => {
+            app.traces.keep(&extensions, &granted);
             Ok(Json(json::granted(&lock, &granted, app.handle.identity())))
         }
         other => Err(Problem::denied(lock, refusal(other))),
@@ -325,7 +328,10 @@ pub(super) async fn show(
     Lock(lock): Lock,
 ) -> Reply<LockReply> {
     match app.ask(app.gate.permit(&who, Request::Show(lock))?).await {
-        Answer::Lock(view) => Ok(Json(json::lock(&view))),
+        Answer::Lock(view) => Ok(Json(LockReply {
+            trace_id: app.traces.of(&view).map(|trace| trace.to_string()),
+            ..json::lock(&view)
+        })),
         other => Err(refusal(other).into()),
     }
 }

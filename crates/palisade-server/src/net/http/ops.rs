@@ -16,6 +16,7 @@ use crate::net::app::App;
 use crate::net::convert::{Refusal, json, refusal};
 use crate::net::gate::Who;
 use crate::net::metrics::{self as meters, Format};
+use crate::net::ranking;
 use crate::pipeline::{Answer, Request};
 
 /// Show the authority's state
@@ -99,11 +100,12 @@ pub(super) async fn metrics(
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
     let observed = app.gate.observe_all(&who)?;
+    let oldest = ranking::oldest(&app, &who).await;
     let accept = headers.get_all(ACCEPT).iter();
     let accept: Vec<_> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::asked_for(&accept.join(","));
     let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "Accept")];
-    Ok((headers, meters::text(&app, &observed, format)))
+    Ok((headers, meters::text(&app, &observed, oldest, format)))
 }
 
 /// Read this description

@@ -62,10 +62,11 @@ async fn the_counters_say_what_happened() {
     let written = paper.batches.lock().unwrap().clone();
     let bytes: usize = written.iter().map(Vec::len).sum();
     type Of = fn(&Stats) -> &Counter;
-    let cases: [(&str, Of, usize); 18] = [
+    let cases: [(&str, Of, usize); 19] = [
         ("granted", |stats| &stats.granted, 5),
         ("held", |stats| &stats.held, 1),
         ("renewed", |stats| &stats.renewed, 1),
+        ("near", |stats| &stats.renewed_near_deadline, 0),
         ("released", |stats| &stats.released, 1),
         ("expired", |stats| &stats.expired, 1),
         ("revoked", |stats| &stats.revoked, 1),

@@ -8,5 +8,5 @@ mod paused_holder;
 mod refused;
 mod spelling;
 mod streaming;
-mod support;
-mod upstream;
+pub(crate) mod support;
+pub(crate) mod upstream;

@@ -38,6 +38,14 @@ pub(crate) fn command(upstream: &str, dir: &Path) -> Command {
     command
 }
 
+/// What a server prints at its start.
+pub(crate) fn started(child: &mut Child) -> Value {
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    serde_json::from_str(&line).expect("one line of JSON at the start")
+}
+
 impl Gateway {
     pub(crate) fn start(upstream: &str, dir: &Path, settings: &[&str]) -> Gateway {
         Gateway::spawn(upstream, dir, settings, Stdio::null())
@@ -53,10 +61,7 @@ impl Gateway {
         let mut command = command(upstream, dir);
         command.args(settings).stdout(Stdio::piped());
         let mut child = command.stderr(log).spawn().unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
-        let started: Value = serde_json::from_str(&line).expect("one line of JSON at the start");
+        let started = started(&mut child);
         Gateway {
             child,
             url: started["url"].as_str().unwrap().to_owned(),
