@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::holder::Caution;
-use palisade_core::{AuthorityId, GrantRef, LockMode, LockName, LockView, Span, Token, Ttl};
+use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Span, Token, Ttl};
 
 use crate::acquire::{LockRequest, SetRequest};
 use crate::clock::{BootClock, Clock};
