@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use palisade_client::service::{
     AcquireRequest, Acquired, LockService, Operation, Released, Renewal,
 };
-use palisade_client::{Fault, Lease, LockMode, LockView, answers};
+use palisade_client::{Fault, Lease, LockView, answers};
 use palisade_core::fence::Sequence;
 use palisade_core::{AuthorityId, GrantRef, LockName, RequestId, Span, Timestamp, Token, Ttl};
 use palisade_server::pipeline::{Answer, Request};

@@ -109,7 +109,8 @@ async fn a_caller_that_hangs_up_keeps_its_grant_in_mode_update() {
     let renewed = server.post("/v1/locks/x/renew", &named(&update)).await;
     assert_eq!(renewed.status, 200, "{}", renewed.body);
     // In time it is told who was in the way.
-    let waits = server.post("/v1/locks/x/acquire", &upgrade(&update, 500, 2));
+    let again = upgrade(&update, 500, 2);
+    let waits = server.post("/v1/locks/x/acquire", &again);
     let passes = async {
         server.waiters(1).await;
         server.advance(500).await;

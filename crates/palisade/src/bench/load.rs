@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use palisade_client::service::{AcquireRequest, Acquired, LockService, Renewal, Under};
 use palisade_client::{Client, Error, Fault};
-use palisade_core::{ClientId, GrantRef, LockName, RequestId, Span, Token, Ttl};
+use palisade_core::{ClientId, GrantRef, LockName, Others, RequestId, Span, Token, Ttl, set_of};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
@@ -15,15 +15,24 @@ use super::{Mode, Settings};
 
 const WARMING: u8 = 0;
 const MEASURING: u8 = 1;
-const DONE: u8 = 2;
+/// Measuring, while a loop asks for all locks at once (mode sets).
+const BESIDE_SETS: u8 = 2;
+const DONE: u8 = 3;
+
+/// How many locks there are in mode sets.
+const SET: usize = 8;
 
 /// A wait that is longer than any queue of a benchmark.
 const PATIENCE: Span = Span::from_millis(60_000);
 
 /// What the loops measured together.
 pub(super) struct Measured {
-    /// Nanoseconds of each acquire (or renewal).
+    /// Nanoseconds of each acquire (or renewal); in mode sets while nobody asks for a set.
     pub(super) acquire: Histogram<u64>,
+    /// Nanoseconds of each acquire of one lock beside sets.
+    pub(super) beside: Histogram<u64>,
+    /// Nanoseconds of each acquire of a set.
+    pub(super) set: Histogram<u64>,
     /// Nanoseconds of each release.
     pub(super) release: Histogram<u64>,
     /// Nanoseconds from a release being sent to the next holder's grant being seen.
@@ -54,14 +63,18 @@ pub(super) struct Loops {
     histogram: Histogram<u64>,
 }
 
-/// One loop: one lock, one client id.
+/// One loop: one lock or one set, one client id.
 struct Loop {
     shared: Arc<Shared>,
     service: Arc<dyn LockService>,
     lock: LockName,
+    /// The other locks of a set.
+    also: Others,
     client: ClientId,
     requests: u128,
     acquire: Histogram<u64>,
+    beside: Histogram<u64>,
+    set: Histogram<u64>,
     release: Histogram<u64>,
     hand_off: Histogram<u64>,
     tokens: Vec<u64>,
@@ -101,10 +114,21 @@ impl Loops {
                 tasks.spawn(worker.run());
             }
         }
+        let sets = self.shared.mode == Mode::Sets;
+        if let Some(service) = self.services.first().filter(|_| sets) {
+            let worker = Loop::of_set(&self, service, run)?;
+            tasks.spawn(worker.run());
+        }
         tokio::time::sleep(self.warmup).await;
         let begin = now();
         self.shared.phase.store(MEASURING, Ordering::Relaxed);
-        tokio::time::sleep(self.duration).await;
+        if sets {
+            tokio::time::sleep(self.duration / 2).await;
+            self.shared.phase.store(BESIDE_SETS, Ordering::Relaxed);
+            tokio::time::sleep(self.duration / 2).await;
+        } else {
+            tokio::time::sleep(self.duration).await;
+        }
         self.shared.phase.store(DONE, Ordering::Relaxed);
         let elapsed = Duration::from_nanos(now() - begin);
         collect(tasks, elapsed, &self.histogram).await
@@ -118,6 +142,8 @@ async fn collect(
 ) -> Result<Measured, Error> {
     let mut all = Measured {
         acquire: empty.clone(),
+        beside: empty.clone(),
+        set: empty.clone(),
         release: empty.clone(),
         hand_off: empty.clone(),
         tokens: Vec::new(),
@@ -128,6 +154,8 @@ async fn collect(
         let done = ended?;
         // The histograms have one shape, so adding them cannot fail.
         let _ = all.acquire.add(&done.acquire);
+        let _ = all.beside.add(&done.beside);
+        let _ = all.set.add(&done.set);
         let _ = all.release.add(&done.release);
         let _ = all.hand_off.add(&done.hand_off);
         all.tokens.push(done.tokens);
@@ -146,17 +174,35 @@ impl Loop {
         let lock = match loops.shared.mode {
             Mode::Own | Mode::Renew => format!("bench/{run:x}/{at}/{slot}"),
             Mode::Contended => format!("bench/{run:x}"),
+            Mode::Sets => of_eight(run, at * loops.in_flight + slot),
         };
         Ok(Loop {
             shared: Arc::clone(&loops.shared),
             service: Arc::clone(service),
             lock: LockName::new(&lock)?,
+            also: Others::NONE,
             client: ClientId::new(&format!("bench-{run:x}-{at}-{slot}"))?,
             requests: u128::from_le_bytes(random()),
             acquire: loops.histogram.clone(),
+            beside: loops.histogram.clone(),
+            set: loops.histogram.clone(),
             release: loops.histogram.clone(),
             hand_off: loops.histogram.clone(),
             tokens: Vec::new(),
+        })
+    }
+
+    /// The loop that asks for all eight locks at once.
+    fn of_set(loops: &Loops, service: &Arc<dyn LockService>, run: u64) -> Result<Loop, Error> {
+        let one = Loop::new(loops, service, run, 0, 0)?;
+        let client = ClientId::new(&format!("bench-{run:x}-set"))?;
+        let names = (0..SET).map(|number| LockName::new(&of_eight(run, number)));
+        let (lock, also) = set_of(names.collect::<Result<_, _>>()?)?;
+        Ok(Loop {
+            lock,
+            also,
+            client,
+            ..one
         })
     }
 
@@ -171,6 +217,10 @@ impl Loop {
             }
             self.release(grant).await?;
             return Ok(self);
+        }
+        while !self.also.is_empty() && self.phase() < BESIDE_SETS {
+            // real time: the measurement without sets goes on
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         while self.phase() != DONE {
             let Some(grant) = self.acquire().await? else {
@@ -190,8 +240,10 @@ impl Loop {
 
     async fn acquire(&mut self) -> Result<Option<GrantRef>, Error> {
         let contended = self.shared.mode == Mode::Contended;
+        let waits = contended || self.shared.mode == Mode::Sets;
         let request = AcquireRequest {
-            wait: contended.then_some(PATIENCE),
+            wait: waits.then_some(PATIENCE),
+            also: self.also.clone(),
             ..AcquireRequest::new(
                 self.lock.clone(),
                 self.client.clone(),
@@ -203,15 +255,20 @@ impl Loop {
         let outcome = self.service.acquire(request).await?;
         let seen = now();
         let Acquired::Granted(granted) = outcome else {
-            return if contended {
+            return if waits {
                 Ok(None)
             } else {
                 Err(unexpected("a loop's own lock was not granted"))
             };
         };
         self.tokens.push(granted.token.get());
+        match (self.phase(), self.also.is_empty()) {
+            (MEASURING, true) => record(&mut self.acquire, seen - sent),
+            (BESIDE_SETS, true) => record(&mut self.beside, seen - sent),
+            (BESIDE_SETS, false) => record(&mut self.set, seen - sent),
+            _ => {}
+        }
         if self.phase() == MEASURING {
-            record(&mut self.acquire, seen - sent);
             let released = self.shared.released_at.load(Ordering::Acquire);
             if contended && granted.waited > Span::ZERO && released > 0 {
                 record(&mut self.hand_off, seen.saturating_sub(released));
@@ -231,6 +288,13 @@ impl Loop {
     async fn release(&mut self, grant: GrantRef) -> Result<(), Error> {
         let sent = now();
         self.shared.released_at.store(sent, Ordering::Release);
+        for lock in &*self.also {
+            let part = GrantRef {
+                lock: lock.clone(),
+                ..grant.clone()
+            };
+            self.service.release(part).await?;
+        }
         self.service.release(grant).await?;
         if self.phase() == MEASURING {
             record(&mut self.release, now() - sent);
@@ -254,6 +318,11 @@ impl Loop {
         self.requests = self.requests.wrapping_add(1);
         RequestId::from_bytes(self.requests.to_le_bytes())
     }
+}
+
+/// One of the locks of mode sets.
+fn of_eight(run: u64, number: usize) -> String {
+    format!("bench/{run:x}/{}", number % SET)
 }
 
 fn unexpected(what: &str) -> Error {

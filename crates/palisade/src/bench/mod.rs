@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) duration: Duration,
     /// How long to run before measuring.
     pub(crate) warmup: Duration,
-    /// How long a lock is held (contended mode).
+    /// How long a lock is held.
     pub(crate) hold: Duration,
     /// The leases' time to live.
     pub(crate) ttl: Duration,
@@ -56,6 +56,8 @@ pub(crate) enum Mode {
     Contended,
     /// Each loop renews a lease of its own.
     Renew,
+    /// All loops wait for one of eight locks, and from half of the time on one more loop for all eight at once.
+    Sets,
 }
 
 /// Runs the load and prints what it measured. `false` if a token was out of order or was issued twice.

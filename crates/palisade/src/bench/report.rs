@@ -15,6 +15,13 @@ pub(super) struct Report<'a> {
     tokens: Tokens,
 }
 
+/// Ratios of mode sets.
+struct Sets {
+    set: f64,
+    beside: f64,
+    rate: f64,
+}
+
 /// What the check of the tokens found.
 struct Tokens {
     count: usize,
@@ -37,7 +44,28 @@ impl<'a> Report<'a> {
     }
 
     fn per_second(&self) -> f64 {
-        self.measured.acquire.len() as f64 / self.measured.elapsed.as_secs_f64()
+        let measured = &self.measured;
+        let count = measured.acquire.len() + measured.beside.len() + measured.set.len();
+        count as f64 / measured.elapsed.as_secs_f64()
+    }
+
+    /// How long a set waits and what it costs the others, as ratios to a lock without sets; none if something is missing.
+    fn sets(&self) -> Option<Sets> {
+        let Measured {
+            acquire,
+            beside,
+            set,
+            ..
+        } = &self.measured;
+        if acquire.is_empty() || beside.is_empty() || set.is_empty() {
+            return None;
+        }
+        let median = |histogram: &Histogram<u64>| histogram.value_at_quantile(0.5) as f64;
+        Some(Sets {
+            set: median(set) / median(acquire),
+            beside: median(beside) / median(acquire),
+            rate: beside.len() as f64 / acquire.len() as f64,
+        })
     }
 
     fn rows(&self) -> Vec<(&'static str, &Histogram<u64>)> {
@@ -49,6 +77,8 @@ impl<'a> Report<'a> {
         let measured = &self.measured;
         let rows = [
             (first, &measured.acquire),
+            ("beside sets", &measured.beside),
+            ("set of 8", &measured.set),
             ("release", &measured.release),
             ("hand-off", &measured.hand_off),
         ];
@@ -71,6 +101,9 @@ impl<'a> Report<'a> {
             "unit": self.unit(),
             "per_second": self.per_second(),
             "latency_us": latencies,
+            "sets": self.sets().map(|sets| json!({
+                "median_to_alone": sets.set, "beside_to_alone": sets.beside, "rate_beside_to_alone": sets.rate,
+            })),
             "tokens": {"count": self.tokens.count, "rising": self.tokens.rising, "distinct": self.tokens.distinct},
         })
     }
@@ -108,6 +141,13 @@ impl<'a> Report<'a> {
                 );
             }
             text.push('\n');
+        }
+        if let Some(Sets { set, beside, rate }) = self.sets() {
+            let _ = writeln!(
+                text,
+                "\nmedians: a set of 8 waits {set:.1} times as long as one lock without sets; beside sets, one lock waits \
+                 {beside:.1} times as long, and is granted {rate:.2} times as often"
+            );
         }
         let _ = writeln!(text, "\n{}", self.tokens.sentence());
         text

@@ -31,7 +31,7 @@ pub(crate) struct BenchArgs {
     /// How long to run before measuring.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = value::duration)]
     warmup: Duration,
-    /// How long a lock is held (contended mode).
+    /// How long a lock is held (all modes but renew).
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = value::duration)]
     hold: Duration,
     /// The leases' time to live.

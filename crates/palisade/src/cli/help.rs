@@ -361,4 +361,5 @@ pub(super) const BENCH_AFTER: &str = "\
 Examples:
   palisade bench                                   64 connections, one operation each at a time
   palisade bench --clients 16 --in-flight 64
-  palisade bench --mode contended --clients 8 --json";
+  palisade bench --mode contended --clients 8 --json
+  palisade bench --mode sets --hold 5ms            what a set of eight locks waits, and costs others";

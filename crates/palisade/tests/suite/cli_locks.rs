@@ -323,6 +323,38 @@ fn a_closed_pipe_is_not_a_failure() {
 }
 
 #[test]
+fn a_load_of_sets_says_what_they_wait_and_cost() {
+    let server = Server::start();
+    let arguments = [
+        "bench",
+        "--mode",
+        "sets",
+        "--clients",
+        "8",
+        "--in-flight",
+        "2",
+    ];
+    let times = [
+        "--hold",
+        "1ms",
+        "--duration",
+        "2s",
+        "--warmup",
+        "0s",
+        "--json",
+    ];
+    let output = server.output(&[&arguments[..], &times].concat());
+    assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+    let report = json(&output.stdout);
+    for ratio in ["median_to_alone", "beside_to_alone", "rate_beside_to_alone"] {
+        assert!(report["sets"][ratio].as_f64().unwrap() > 0.0, "{report}");
+    }
+    let own = ["bench", "--duration", "50ms", "--warmup", "0s", "--json"];
+    let own = json(&server.output(&own).stdout);
+    assert!(own["sets"].is_null(), "control arm: {own}");
+}
+
+#[test]
 fn several_addresses_name_one_authority_and_a_dead_one_is_passed_over() {
     let server = Server::start();
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

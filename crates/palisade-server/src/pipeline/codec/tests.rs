@@ -311,7 +311,7 @@ fn only_what_is_new_needs_a_new_version() {
         (vec![held], 8),
         (vec![update.clone()], 9),
         // An exclusive grant as any other.
-        (vec![update, upgrade], 3),
+        (vec![update, upgrade], 2),
     ] {
         let mut machine = Machine::new(1);
         for command in commands {
