@@ -12,7 +12,7 @@ use palisade_wal::testing::{Loss, PutBack, SimStorage};
 use super::check::Rule;
 use super::mutants::Mutant;
 use super::nemesis::{fill_disk, hand_over, leader, leads};
-use super::network::Place;
+use super::network::{CLIENT, Place};
 use super::node;
 use super::runtime::{now, sleep};
 use super::{MS, World, hold};
@@ -22,7 +22,7 @@ pub(super) async fn play(world: &Arc<World>) {
     let Some(leader) = leader(world) else { return };
     let draw = world.fork(5).below(6);
     // Only five nodes have one to spare that is no voter.
-    let spare = world.network.nodes() > 3 && world.fork(6).chance(400);
+    let spare = world.network.nodes() > 3 && world.fork(6).chance(600);
     match draw {
         _ if spare => count_a_learner(world, leader).await,
         0 => forget_votes(world, leader).await,
@@ -122,6 +122,7 @@ async fn return_with_less(world: &Arc<World>, leads: Place, wiped: bool) {
 /// (rule R20).
 async fn snapshot_of_an_uncommitted_tail(world: &Arc<World>, first: Place) {
     isolate(world, first);
+    keep_readers_away(world, first);
     sleep(400 * MS).await;
     // A start seals what was written before.
     world.kill(first, false, 0, 50 * MS);
@@ -174,6 +175,7 @@ async fn count_a_learner(world: &Arc<World>, leads: Place) {
     }
     sleep(1_000 * MS).await;
     world.say(|| format!("node {leads} reaches node {learner} only, which has no vote"));
+    keep_readers_away(world, leads);
     for apart in others(world, &[leads, learner]) {
         for place in [leads, learner] {
             world.network.cut(apart, place);
@@ -240,6 +242,13 @@ fn voters(world: &World, leads: Place) -> Vec<Place> {
 fn others(world: &World, but: &[Place]) -> impl Iterator<Item = Place> + use<> {
     let but = but.to_vec();
     (0..world.network.nodes()).filter(move |place| !but.contains(place))
+}
+
+/// A leader that is asked first finds out that it has no quorum, before it has anything to log.
+fn keep_readers_away(world: &World, leads: Place) {
+    for reader in world.clients - world.readers..world.clients {
+        world.network.cut(CLIENT + reader, leads);
+    }
 }
 
 /// Cuts a node off from all other nodes.
