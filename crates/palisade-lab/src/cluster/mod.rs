@@ -28,7 +28,6 @@ use openraft_rt::AsyncRuntime as _;
 use openraft_rt_sim::SimRuntime;
 use palisade_replica::peers::PeerHistory;
 use palisade_replica::{Applier, Engine, NodeId, Role, State, Store};
-use palisade_wal::Compactor;
 use palisade_wal::testing::SimStorage;
 use tokio::sync::mpsc;
 
@@ -60,7 +59,6 @@ struct Host {
     engine: Option<Engine<LabRuntime>>,
     store: Option<Store>,
     applier: Option<Arc<Applier>>,
-    compactor: Option<Compactor>,
     /// Its log finds no room, and waits for some.
     full: bool,
     boots: u32,
@@ -87,7 +85,6 @@ impl Default for Host {
             engine: None,
             store: None,
             applier: None,
-            compactor: None,
             full: false,
             boots: 0,
             starts: 0,
@@ -348,7 +345,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
 async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
     let mut rng = Rng::fork(seed, 1);
     let nodes = if rng.chance(600) { 3 } else { 5 };
-    // Otherwise the others would refuse a node whose disk lies.
+    // The others would refuse a node whose disk lies.
     let handshakes = !matches!(mutant, Some(Mutant::HandshakeOff | Mutant::LyingDisk));
     let world = Arc::new(World {
         seed,

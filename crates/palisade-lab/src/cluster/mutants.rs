@@ -14,10 +14,6 @@ pub enum Mutant {
     VoteNotSynced,
     /// A node comes back that lost what it had acknowledged (R14).
     HandshakeOff,
-    /// A snapshot holds what is not committed (R20).
-    UncommittedFolded,
-    /// Answers leave when a quorum has the batch in which learners are counted (R18).
-    LearnerCounted,
     /// A recovery from a lost majority does not leap (R26).
     NoLeap,
     /// A machine that may contain what was never committed goes on (R3).
@@ -57,15 +53,6 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
     (
         Mutant::HandshakeOff,
         &[Rule::SameLog, Rule::Durable, Rule::OneToken],
-    ),
-    // A node whose snapshot and log contradict each other does not start.
-    (
-        Mutant::UncommittedFolded,
-        &[Rule::SameState, Rule::SameLog, Rule::Sound],
-    ),
-    (
-        Mutant::LearnerCounted,
-        &[Rule::Durable, Rule::OneToken, Rule::TokenOrder],
     ),
     (Mutant::NoLeap, &[Rule::TokenOrder]),
     (

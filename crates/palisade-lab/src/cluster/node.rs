@@ -1,7 +1,6 @@
 //! A node's process: the production engine, store, applier and orderer, driven in virtual time.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
@@ -9,14 +8,12 @@ use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
 use palisade_replica::{
     Applier, Directory, Engine, Leadership, Lent, Members, NodeId, NotCommitted, Role, Settings,
-    Sink, Start, State, StateError, Store, Stored, Work,
+    Sink, Start, Store, Stored, Work,
 };
 use palisade_server::pipeline::orderer::{Address, Moment, Orderer, Released};
 use palisade_server::pipeline::{Answer, Failure, Request, take_over};
 use palisade_wal::testing::SimStorage;
-use palisade_wal::{
-    Fold, OpenError, Opened, Options, Purpose, Seq, SnapshotReader, SnapshotWriter,
-};
+use palisade_wal::{OpenError, Opened, Options, Purpose};
 use tokio::sync::{mpsc, oneshot};
 
 use super::mutants::Mutant;
@@ -88,11 +85,10 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
     let Stored { writer, mut state } = stored.map_err(|error| text(&error))?;
     let process = Arc::new(Process::default());
     let (queue, mut works) = mpsc::unbounded_channel();
-    let compactor = writer.compactor();
     let store = Store::new(
         std::mem::take(&mut state.log),
         Queue(queue),
-        compactor.clone(),
+        writer.compactor(),
         u64::from(place),
     );
     let applier = Arc::new(Applier::new(state, store.clone()));
@@ -140,7 +136,6 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
     host.store = Some(store.clone());
     host.applier = Some(Arc::clone(&applier));
     (host.compared, host.full) = (0, false);
-    host.compactor = Some(compactor);
     host.starts = starts;
     (host.history, host.connected) = Default::default();
     let node = Node {
@@ -338,25 +333,11 @@ impl Node {
         let mutant = self.world.mutant;
         let entry = orderer.entry().map(Arc::<[u8]>::from);
         let had_entry = entry.is_some();
-        let mut answered_first = mutant == Some(Mutant::AnswerBeforeQuorum);
+        let answered_first = mutant == Some(Mutant::AnswerBeforeQuorum);
         if answered_first {
             let_out(orderer.committed());
         }
         let done = match entry {
-            Some(batch) if mutant == Some(Mutant::LearnerCounted) => {
-                let index = self
-                    .store
-                    .look(|log| log.last().map_or(0, |last| last.index + 1));
-                let committing = pin!(within(NO_QUORUM, leadership.commit(batch)));
-                match select(committing, pin!(self.counted(index))).await {
-                    Either::Left((done, _)) => done,
-                    Either::Right(((), committing)) => {
-                        answered_first = true;
-                        let_out(orderer.committed());
-                        committing.await
-                    }
-                }
-            }
             Some(batch) => within(NO_QUORUM, leadership.commit(batch)).await,
             None if mutant == Some(Mutant::NoConfirm) => Some(Ok(())),
             None if orderer.has_answers() => within(NO_QUORUM, leadership.confirm()).await,
@@ -371,23 +352,6 @@ impl Node {
             let_out(orderer.committed());
         }
         true
-    }
-
-    /// Waits until as many nodes have an entry as make a quorum, with or without a vote.
-    async fn counted(&self, index: u64) {
-        loop {
-            let engine = self.world.network.host(self.place).engine.clone();
-            if let Some(progress) = engine.map(|engine| engine.progress()) {
-                let others = progress.matched.iter();
-                let others = others.filter(|(node, _)| node.0 != u64::from(self.place));
-                let have = others.filter(|(_, last)| last.is_some_and(|last| last.index >= index));
-                let voters = progress.members.voters.first().map_or(0, BTreeSet::len);
-                if have.count() + 1 > voters / 2 {
-                    return;
-                }
-            }
-            sleep(MS).await;
-        }
     }
 
     /// This node's own clock, which has nothing to do with another's.
@@ -450,43 +414,12 @@ impl World {
     pub(super) fn compact(&self, place: Place, store: &Store) -> bool {
         // What a snapshot contains is compared no longer.
         self.compare_log(place);
-        let compactor = self.network.host(place).compactor.clone();
-        let made = match (self.mutant, compactor) {
-            (Some(Mutant::UncommittedFolded), Some(compactor)) => {
-                let mut fold = Whole(State::new(place.into(), false));
-                let made = compactor.compact(&mut fold);
-                made.is_ok_and(|made| made.is_some())
-            }
-            // A failing disk makes none; it is tried again.
-            _ => store.compact().is_ok_and(|made| made.is_some()),
-        };
+        // A failing disk makes none; it is tried again.
+        let made = store.compact().is_ok_and(|made| made.is_some());
         if made {
             self.count(|counts| counts.snapshots += 1);
         }
         made
-    }
-}
-
-/// Folds every entry, committed or not.
-struct Whole(State);
-
-impl Fold for Whole {
-    type Error = StateError;
-
-    fn load(&mut self, snapshot: &mut SnapshotReader) -> Result<(), StateError> {
-        let mut bytes = Vec::new();
-        snapshot.read_to_end(&mut bytes)?;
-        self.0 = State::load(0, &bytes, false)?;
-        Ok(())
-    }
-
-    fn apply(&mut self, _: Seq, frame: &[u8]) -> Result<(), StateError> {
-        self.0.frame(frame)
-    }
-
-    fn save(&mut self, out: &mut SnapshotWriter) -> Result<(), StateError> {
-        self.0.commit_all()?;
-        Ok(self.0.save(|bytes| out.write_all(bytes))?)
     }
 }
 
