@@ -62,6 +62,10 @@ async fn forget_votes(world: &Arc<World>, first: Place) {
 /// A node comes back with an empty disk, or with an older state of it, and would make up a majority with nodes that
 /// are behind as well. It must be refused (rules R14, R24); the operator stops it then, and it is not replaced.
 async fn return_with_less(world: &Arc<World>, leads: Place, wiped: bool) {
+    // There are no handshakes with that mutant, and it is to be found by what its disks lose.
+    if world.mutant == Some(Mutant::LyingDisk) {
+        return;
+    }
     let voters = voters(world, leads);
     let Some(returns) = voters.iter().copied().find(|place| *place != leads) else {
         return;
