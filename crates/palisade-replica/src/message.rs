@@ -254,7 +254,7 @@ pub(crate) fn read_by(answer: &[u8]) -> Option<u8> {
 
 /// The entries that an append offers, and how far the leader has committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
+pub struct Offer {
     leader: Leader,
     last: LogId,
     committed: Option<LogId>,
@@ -262,7 +262,8 @@ pub(crate) struct Offer {
 
 impl Offer {
     /// What this message offers, if it is an append.
-    pub(crate) fn of(message: &[u8]) -> Option<Offer> {
+    #[must_use]
+    pub fn of(message: &[u8]) -> Option<Offer> {
         let append = || -> Result<Option<Offer>, Malformed> {
             let mut from = versioned(message)?;
             if from.u8()? != APPEND {

@@ -36,6 +36,15 @@ pub struct Work {
 }
 
 impl Work {
+    /// Whether it saves a vote.
+    #[must_use]
+    pub fn is_vote(&self) -> bool {
+        match &self.what {
+            What::Records(records) => matches!(records.first(), Some(Record::Vote(_))),
+            What::Install(_) => false,
+        }
+    }
+
     /// Nobody will do it: the log has failed.
     pub fn fail(self) {
         (self.done)(Err(io::Error::other("the log of this node has failed")));

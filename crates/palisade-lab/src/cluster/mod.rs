@@ -17,14 +17,16 @@ mod nemesis;
 mod network;
 mod node;
 mod runtime;
+mod scenario;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openraft_rt::AsyncRuntime as _;
 use openraft_rt_sim::SimRuntime;
+use palisade_replica::peers::PeerHistory;
 use palisade_replica::{Applier, Engine, NodeId, Role, State, Store};
 use palisade_wal::testing::SimStorage;
 use tokio::sync::mpsc;
@@ -57,7 +59,19 @@ struct Host {
     engine: Option<Engine<LabRuntime>>,
     store: Option<Store>,
     applier: Option<Arc<Applier>>,
+    /// Its log finds no room, and waits for some.
+    full: bool,
     boots: u32,
+    /// How often its log was opened.
+    starts: u64,
+    /// What this process remembers of the others.
+    history: PeerHistory,
+    /// The nodes that it has a connection to, each with the boot of that one.
+    connected: BTreeMap<Place, u32>,
+    /// Why another node did not let it in.
+    refused: Option<String>,
+    /// It came back with less than it had acknowledged, so the others must refuse it.
+    lost: bool,
     /// The first index whose committed entry was not compared with the other nodes' yet.
     compared: u64,
 }
@@ -71,7 +85,13 @@ impl Default for Host {
             engine: None,
             store: None,
             applier: None,
+            full: false,
             boots: 0,
+            starts: 0,
+            history: PeerHistory::default(),
+            connected: BTreeMap::new(),
+            refused: None,
+            lost: false,
             compared: 0,
         }
     }
@@ -96,6 +116,8 @@ pub struct Counts {
     pub changes: u64,
     /// Snapshots of a log.
     pub snapshots: u64,
+    /// Disks that were full.
+    pub full_disks: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -108,6 +130,7 @@ impl std::ops::AddAssign for Counts {
         self.cuts += other.cuts;
         self.changes += other.changes;
         self.snapshots += other.snapshots;
+        self.full_disks += other.full_disks;
     }
 }
 
@@ -198,6 +221,11 @@ impl World {
 
     fn compare_log(&self, place: Place) {
         let mut host = self.network.host(place);
+        if !host.lost
+            && let Some(why) = host.refused.take()
+        {
+            self.broken("a node that lost nothing is refused", why);
+        }
         let Some(store) = host.store.clone() else {
             return;
         };
@@ -224,7 +252,7 @@ impl World {
             let same = states
                 .iter()
                 .all(|(_, applier)| Some(applier.applied().0) == last);
-            if same && states.len() > 2 {
+            if same && states.len() + self.lost() > 2 {
                 self.compare_leaders();
                 return self.compare_machines(&states);
             }
@@ -238,6 +266,12 @@ impl World {
             }
             sleep(100 * MS).await;
         }
+    }
+
+    /// How many nodes came back with less than they had acknowledged.
+    fn lost(&self) -> usize {
+        let lost = |place: &Place| self.network.host(*place).lost;
+        (0..self.network.nodes()).filter(lost).count()
     }
 
     /// Nobody sends clients to a node that does not lead, also not a node that was removed.
@@ -311,10 +345,12 @@ pub fn run(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
 async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
     let mut rng = Rng::fork(seed, 1);
     let nodes = if rng.chance(600) { 3 } else { 5 };
+    // The others would refuse a node whose disk lies.
+    let handshakes = !matches!(mutant, Some(Mutant::HandshakeOff | Mutant::LyingDisk));
     let world = Arc::new(World {
         seed,
         mutant,
-        network: Arc::new(Network::new(nodes, Rng::fork(seed, 2))),
+        network: Arc::new(Network::new(nodes, handshakes, Rng::fork(seed, 2))),
         first_members: 3,
         clients: rng.between(4, 7) as u8,
         readers: 1 + rng.below(2) as u8,
@@ -350,6 +386,11 @@ async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
     }
     sleep(1_000 * MS).await;
     world.background(nemesis::strike(Arc::clone(&world), world.fork(3), CHAOS));
+    world.background(nemesis::fill_disks(
+        Arc::clone(&world),
+        world.fork(4),
+        CHAOS,
+    ));
     while now() < CHAOS + 3_000 * MS && hold(&world.check).violation.is_none() {
         sleep(100 * MS).await;
         world.compare();
@@ -361,8 +402,9 @@ async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
 
 impl World {
     /// Everything works from now on, and everybody is to be served.
-    async fn heal(&self) {
+    async fn heal(self: &Arc<Self>) {
         for place in 0..self.network.nodes() {
+            self.network.host(place).disk.set_capacity(None);
             if let Some(process) = self.network.host(place).process.clone() {
                 process.go_on();
             }
@@ -379,7 +421,11 @@ impl World {
                 sleep(2_000 * MS).await;
                 nemesis::leave_readers_to_the_leader(self).await;
             }
-            _ => {}
+            _ => {
+                sleep(2_000 * MS).await;
+                scenario::play(self).await;
+                self.network.heal();
+            }
         }
         hold(&self.served).clear();
         let until = now() + SERVED;

@@ -10,6 +10,12 @@ pub enum Mutant {
     AnswerBeforeQuorum,
     /// A node says that its log is durable before it is (R2).
     LyingDisk,
+    /// A vote is told before it is on stable storage (R2).
+    VoteNotSynced,
+    /// A node comes back that lost what it had acknowledged (R14).
+    HandshakeOff,
+    /// A recovery from a lost majority does not leap (R26).
+    NoLeap,
     /// A machine that may contain what was never committed goes on (R3).
     UncertainKept,
     /// Reads leave without asking a quorum (R4).
@@ -18,6 +24,8 @@ pub enum Mutant {
     OwnClock,
     /// A new leader gives no lease its time again (R10).
     NoGrace,
+    /// A leader whose disk is full goes on leading (R23).
+    FullLeads,
     /// A leader that can send and not hear goes on sending (R6).
     NoProbe,
 }
@@ -39,6 +47,15 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
         &[Rule::SameLog, Rule::Durable, Rule::OneToken, Rule::Sound],
     ),
     (
+        Mutant::VoteNotSynced,
+        &[Rule::SameLog, Rule::Durable, Rule::OneToken],
+    ),
+    (
+        Mutant::HandshakeOff,
+        &[Rule::SameLog, Rule::Durable, Rule::OneToken],
+    ),
+    (Mutant::NoLeap, &[Rule::TokenOrder]),
+    (
         Mutant::UncertainKept,
         &[
             Rule::SameState,
@@ -55,5 +72,6 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
         &[Rule::OneHolder, Rule::FullTime, Rule::Serves],
     ),
     (Mutant::NoGrace, &[Rule::FullTime]),
+    (Mutant::FullLeads, &[Rule::Serves]),
     (Mutant::NoProbe, &[Rule::Serves]),
 ];

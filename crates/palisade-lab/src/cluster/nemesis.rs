@@ -60,6 +60,30 @@ pub(super) async fn strike(world: Arc<World>, mut rng: Rng, end: u64) {
     }
 }
 
+/// Fills the disk of one node after the other, until `end`.
+pub(super) async fn fill_disks(world: Arc<World>, mut rng: Rng, end: u64) {
+    loop {
+        let rest = rng.between(1_000 * MS, 5_000 * MS);
+        sleep(rest).await;
+        if now() > end {
+            return;
+        }
+        let place = rng.below(u64::from(world.network.nodes())) as Place;
+        world.say(|| format!("the disk of node {place} is full"));
+        fill_disk(&world, place);
+        let span = rng.between(100 * MS, 2_000 * MS);
+        sleep(span).await;
+        world.network.host(place).disk.set_capacity(None);
+    }
+}
+
+/// From now on a node's disk takes nothing more.
+pub(super) fn fill_disk(world: &World, place: Place) {
+    let disk = &world.network.host(place).disk;
+    disk.set_capacity(Some(disk.used()));
+    world.count(|counts| counts.full_disks += 1);
+}
+
 fn later(world: &Arc<World>, span: u64, then: impl FnOnce(&World) + Send + 'static) {
     let at = Arc::clone(world);
     world.background(async move {
@@ -108,12 +132,12 @@ pub(super) async fn leave_readers_to_the_leader(world: &World) {
     world.network.heal();
 }
 
-fn leader(world: &World) -> Option<Place> {
+pub(super) fn leader(world: &World) -> Option<Place> {
     (0..world.network.nodes()).find(|place| leads(world, *place))
 }
 
 /// Whether a node takes itself for the leader.
-fn leads(world: &World, place: Place) -> bool {
+pub(super) fn leads(world: &World, place: Place) -> bool {
     let engine = world.network.host(place).engine.clone();
     engine.is_some_and(|engine| engine.progress().role == Role::Leader)
 }
@@ -157,7 +181,7 @@ fn slow_disk(world: &Arc<World>, place: Place, slow: u64, span: u64) {
     });
 }
 
-fn hand_over(world: &Arc<World>, to: Place) {
+pub(super) fn hand_over(world: &Arc<World>, to: Place) {
     let Some(engine) = leader(world).and_then(|leader| world.network.host(leader).engine.clone())
     else {
         return;
@@ -196,9 +220,16 @@ fn change_members(world: &Arc<World>, rng: &mut Rng) {
 impl World {
     /// The process of a node ends at once, with or without the power; it is started again after `span`.
     pub(super) fn kill(self: &Arc<Self>, place: Place, power: bool, chance: u64, span: u64) {
+        if self.stop(place, power, chance) {
+            self.start_later(place, span);
+        }
+    }
+
+    /// The process of a node ends at once, with or without the power; `false` if there is none.
+    pub(super) fn stop(&self, place: Place, power: bool, chance: u64) -> bool {
         let mut host = self.network.host(place);
         let Some(process) = host.process.take() else {
-            return;
+            return false;
         };
         process.kill();
         (host.engine, host.inbox, host.store, host.applier) = (None, None, None, None);
@@ -218,6 +249,10 @@ impl World {
                 chance % 4
             )
         });
+        true
+    }
+
+    pub(super) fn start_later(self: &Arc<Self>, place: Place, span: u64) {
         let world = Arc::clone(self);
         self.background(async move {
             sleep(span).await;

@@ -1,11 +1,13 @@
 //! Messages between machines: delayed, lost, doubled, reordered, cut off in one direction or both.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade_replica::{NodeId, Transport};
+use palisade_replica::peers::{Introduction, Offer, Standing};
+use palisade_replica::{Log, NodeId, Transport};
+use palisade_wal::Id;
 use tokio::sync::oneshot;
 
 use super::runtime::{sleep, within};
@@ -18,10 +20,17 @@ pub(super) type Place = u8;
 /// The first client's place.
 pub(super) const CLIENT: Place = 100;
 
+/// The cluster's authority, and the life of its log.
+pub(super) fn cluster() -> (Id, Id) {
+    (Id::from_bytes([7; 16]), Id::from_bytes([1; 16]))
+}
+
 /// See the module.
 pub(super) struct Network {
     state: Mutex<State>,
     hosts: Vec<Mutex<Host>>,
+    /// Whether nodes judge each other when they meet.
+    handshakes: bool,
 }
 
 struct State {
@@ -35,7 +44,7 @@ struct State {
 }
 
 impl Network {
-    pub(super) fn new(nodes: u8, rng: Rng) -> Network {
+    pub(super) fn new(nodes: u8, handshakes: bool, rng: Rng) -> Network {
         Network {
             state: Mutex::new(State {
                 rng,
@@ -45,6 +54,7 @@ impl Network {
                 slow: 0,
             }),
             hosts: (0..nodes).map(|_| Mutex::default()).collect(),
+            handshakes,
         }
     }
 
@@ -85,6 +95,54 @@ impl Network {
         !lost && !hold(&self.state).cuts.contains(&(from, to))
     }
 
+    /// Makes a connection, unless there is one; `None` if one of the two refuses the other (rule R14).
+    fn connect(&self, from: Place, to: Place) -> Option<()> {
+        let boots = self.host(to).boots;
+        if self.host(from).connected.get(&to) == Some(&boots) {
+            return Some(());
+        }
+        let (caller, called) = (self.introduction(from)?, self.introduction(to)?);
+        self.judge(to, &called, None, (from, &caller))?;
+        self.judge(from, &caller, Some(called.node), (to, &called))?;
+        self.host(to).history.met(&caller);
+        self.host(from).history.met(&called);
+        self.host(from).connected.insert(to, boots);
+        Some(())
+    }
+
+    fn judge(
+        &self,
+        place: Place,
+        own: &Introduction,
+        expected: Option<NodeId>,
+        (other, theirs): (Place, &Introduction),
+    ) -> Option<()> {
+        if !self.handshakes {
+            return Some(());
+        }
+        let judged = self.host(place).history.judge(own, expected, theirs);
+        judged
+            .map_err(|why| self.host(other).refused = Some(why))
+            .ok()
+    }
+
+    fn introduction(&self, place: Place) -> Option<Introduction> {
+        let host = self.host(place);
+        let (authority, incarnation) = cluster();
+        Some(Introduction {
+            node: NodeId(place.into()),
+            address: place.to_string(),
+            url: String::new(),
+            starts: host.starts,
+            last: host.store.as_ref()?.look(Log::last),
+            standing: Standing::Member {
+                authority,
+                incarnation,
+                members: BTreeMap::new(),
+            },
+        })
+    }
+
     fn is_doubled(&self) -> bool {
         let mut state = hold(&self.state);
         let doubled = state.doubled;
@@ -106,6 +164,7 @@ impl Link {
         let engine = host.engine.clone()?;
         let process = host.process.clone().filter(|process| !process.is_dead())?;
         drop(host);
+        self.network.connect(self.from, to)?;
         let (reply, answer) = oneshot::channel();
         process.spawn(async move {
             let _ = reply.send(engine.answer(&message).await);
@@ -123,6 +182,10 @@ impl Transport for Link {
         patience: Duration,
     ) -> io::Result<Vec<u8>> {
         let (from, to) = (self.from, to.0 as Place);
+        let offer = Offer::of(&message);
+        if let Some(offer) = offer {
+            self.network.host(from).history.offered(offer);
+        }
         let exchange = async {
             if !self.network.travel(from, to).await {
                 std::future::pending::<()>().await;
@@ -138,6 +201,10 @@ impl Transport for Link {
             };
             if !self.network.travel(to, from).await {
                 std::future::pending::<()>().await;
+            }
+            if let Some(offer) = offer {
+                let mut host = self.network.host(from);
+                host.history.answered(NodeId(to.into()), offer, &answer);
             }
             Ok(answer)
         };

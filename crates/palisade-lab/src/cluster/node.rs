@@ -1,21 +1,23 @@
 //! A node's process: the production engine, store, applier and orderer, driven in virtual time.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
 use palisade_replica::{
-    Applier, Engine, Leadership, Lent, Members, NodeId, NotCommitted, Settings, Sink, Start, Store,
-    Stored, Work,
+    Applier, Directory, Engine, Leadership, Lent, Members, NodeId, NotCommitted, Role, Settings,
+    Sink, Start, Store, Stored, Work,
 };
 use palisade_server::pipeline::orderer::{Address, Moment, Orderer, Released};
 use palisade_server::pipeline::{Answer, Failure, Request, take_over};
-use palisade_wal::{CreateOptions, Id, Options, Wal};
+use palisade_wal::testing::SimStorage;
+use palisade_wal::{OpenError, Opened, Options, Purpose};
 use tokio::sync::{mpsc, oneshot};
 
 use super::mutants::Mutant;
-use super::network::{Link, Place};
+use super::network::{Link, Place, cluster};
 use super::runtime::{LabRuntime, Process, now, sleep, within};
 use super::{MS, World, hold};
 use crate::sim::rng::Rng;
@@ -62,18 +64,24 @@ impl Sink for Queue {
     }
 }
 
+/// Opens a node's log, which is empty at its first start.
+pub(super) fn open(disk: &SimStorage) -> Result<Opened, OpenError> {
+    let directory = Directory::on(Arc::new(disk.clone()))?;
+    let ((authority, incarnation), options) = (cluster(), Options::small(4 << 10));
+    match directory.purpose()? {
+        Purpose::Blank => directory.join(authority, incarnation, &options),
+        Purpose::Single(_) | Purpose::Member { .. } => directory.open(&options),
+    }
+}
+
 /// Starts a node's process on its machine's disk.
 pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
     let mut host = world.network.host(place);
     host.boots += 1;
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let create = CreateOptions {
-        owner: Some(Id::from_bytes([7; 16])),
-        incarnation: Some(Id::from_bytes([1; 16])),
-    };
-    let disk = Arc::new(host.disk.clone());
-    let opened = Wal::open_or_create_on(disk, &create, &Options::small(4 << 10));
-    let stored = Stored::read(opened.map_err(|e| text(&e))?, u64::from(place));
+    let opened = open(&host.disk).map_err(|error| text(&error))?;
+    let starts = opened.starts();
+    let stored = Stored::read(opened, u64::from(place));
     let Stored { writer, mut state } = stored.map_err(|error| text(&error))?;
     let process = Arc::new(Process::default());
     let (queue, mut works) = mpsc::unbounded_channel();
@@ -87,6 +95,7 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
     let writer = Arc::new(Mutex::new(writer));
     let disk_rng = Arc::new(Mutex::new(world.fork(500 + u64::from(place))));
     let asking = Arc::clone(world);
+    let lying = host.disk.clone();
     process.spawn(async move {
         while let Some(first) = works.recv().await {
             let slow = hold(&asking.slow_disk)[usize::from(place)];
@@ -96,7 +105,24 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
             while let Ok(more) = works.try_recv() {
                 all.push(more);
             }
-            if hold(&writer).work(all).is_err() {
+            loop {
+                let room = hold(&writer).room_for(&all);
+                asking.network.host(place).full = room.is_err();
+                match room {
+                    Ok(()) => break,
+                    Err(_) => sleep(250 * MS).await,
+                }
+            }
+            let forgets =
+                asking.mutant == Some(Mutant::VoteNotSynced) && all.iter().all(Work::is_vote);
+            if forgets {
+                lying.set_lying(true);
+            }
+            let worked = hold(&writer).work(all);
+            if forgets {
+                lying.set_lying(false);
+            }
+            if worked.is_err() {
                 // A failed sync ends the process (rule R2).
                 asking.died(place);
                 return;
@@ -109,7 +135,9 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
     host.engine = None;
     host.store = Some(store.clone());
     host.applier = Some(Arc::clone(&applier));
-    host.compared = 0;
+    (host.compared, host.full) = (0, false);
+    host.starts = starts;
+    (host.history, host.connected) = Default::default();
     let node = Node {
         world: Arc::clone(world),
         place,
@@ -149,12 +177,18 @@ impl Node {
             Err(error) => return self.world.broken("start", error.to_string()),
         };
         self.world.network.host(self.place).engine = Some(engine.clone());
-        if self.place < self.world.first_members {
+        let lost = self.world.network.host(self.place).lost;
+        if self.place < self.world.first_members && !lost {
             // Refused where the cluster is there already.
             let _ = engine.form(&members(0..self.world.first_members)).await;
         }
         let process = self.world.network.host(self.place).process.clone();
         if let Some(process) = process {
+            process.spawn(hand_over(
+                self.place,
+                engine.clone(),
+                Arc::clone(&self.world),
+            ));
             process.spawn(snapshots(
                 self.place,
                 engine.clone(),
@@ -207,9 +241,9 @@ impl Node {
         engine: &Engine<LabRuntime>,
         asks: &mut Asks,
     ) -> Result<(Leadership<LabRuntime>, Machine), NotCommitted> {
-        let mut wait = std::pin::pin!(Leadership::wait(engine, &self.applier));
+        let mut wait = pin!(Leadership::wait(engine, &self.applier));
         loop {
-            let ask = std::pin::pin!(asks.recv());
+            let ask = pin!(asks.recv());
             match select(&mut wait, ask).await {
                 Either::Left((led, _)) => return led,
                 Either::Right((None, _)) => return std::future::pending().await,
@@ -262,7 +296,11 @@ impl Node {
                 wall: self.wall(),
                 worked: Span::ZERO,
             };
-            orderer.begin(now, Ok(()));
+            let room = match self.world.network.host(self.place).full {
+                false => Ok(()),
+                true => Err("the disk is full".to_owned()),
+            };
+            orderer.begin(now, room);
             for Ask { request, reply } in round {
                 let rng = &mut self.rng;
                 orderer.request(request, Caller(reply), || LeaseKey::from_bytes(rng.bytes()));
@@ -341,6 +379,23 @@ fn let_out(released: Released<'_, Caller>) {
     }
 }
 
+/// Lets another node lead when this one's disk is full: others can acknowledge what this one cannot (rule R23).
+async fn hand_over(place: Place, engine: Engine<LabRuntime>, world: Arc<World>) {
+    loop {
+        sleep(250 * MS).await;
+        let full = world.network.host(place).full;
+        let progress = engine.progress();
+        if !full || progress.role != Role::Leader || world.mutant == Some(Mutant::FullLeads) {
+            continue;
+        }
+        let voters = progress.members.voters.into_iter().flatten();
+        let others = voters.filter(|node| node.0 != u64::from(place));
+        if let Some(to) = others.max_by_key(|node| progress.matched.get(node).copied().flatten()) {
+            engine.hand_over(to).await;
+        }
+    }
+}
+
 /// Makes a snapshot now and then.
 async fn snapshots(place: Place, engine: Engine<LabRuntime>, store: Store, world: Arc<World>) {
     loop {
@@ -348,13 +403,23 @@ async fn snapshots(place: Place, engine: Engine<LabRuntime>, store: Store, world
         if store.sealed_bytes() < SNAPSHOT_AFTER {
             continue;
         }
-        // What a snapshot contains is compared no longer.
-        world.compare_log(place);
-        // A failing disk makes none; it is tried again.
-        if let Ok(Some(_)) = store.compact() {
-            world.count(|counts| counts.snapshots += 1);
+        if world.compact(place, &store) {
             engine.snapshot_made(KEEP).await;
         }
+    }
+}
+
+impl World {
+    /// Folds the sealed part of a node's log into a snapshot; `false` if none was made.
+    pub(super) fn compact(&self, place: Place, store: &Store) -> bool {
+        // What a snapshot contains is compared no longer.
+        self.compare_log(place);
+        // A failing disk makes none; it is tried again.
+        let made = store.compact().is_ok_and(|made| made.is_some());
+        if made {
+            self.count(|counts| counts.snapshots += 1);
+        }
+        made
     }
 }
 

@@ -31,7 +31,7 @@ fn no_rule_is_broken() {
     );
     assert!(counts.kills > seeds() && counts.pauses > seeds() && counts.cuts > seeds());
     assert!(
-        counts.changes > 0 && counts.snapshots > seeds(),
+        counts.changes > 0 && counts.snapshots > seeds() && counts.full_disks > seeds(),
         "{counts:?}"
     );
 }
@@ -44,9 +44,12 @@ fn equal_seeds_end_equal() {
     assert_ne!(run(4, None, false).hash, first.hash);
 }
 
-/// The first seed in which a mutant is found, and the rule that it breaks.
+/// The first seed in which a mutant is found, and the rule that it breaks. Seeds with a scenario come first: most mutants
+/// need one.
 fn found(mutant: Mutant, within: u64) -> Option<(u64, Rule)> {
-    (0..within).find_map(|seed| Some((seed, run(seed, Some(mutant), false).violation?.rule)))
+    let (scenarios, others): (Vec<u64>, Vec<u64>) = (0..within).partition(|seed| seed % 3 == 2);
+    let mut seeds = scenarios.into_iter().chain(others);
+    seeds.find_map(|seed| Some((seed, run(seed, Some(mutant), false).violation?.rule)))
 }
 
 #[test]

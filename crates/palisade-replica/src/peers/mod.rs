@@ -18,6 +18,7 @@
 mod clock;
 mod frame;
 mod handshake;
+mod history;
 mod inbound;
 mod introduction;
 mod line;
@@ -37,12 +38,13 @@ use tokio::sync::watch;
 
 use crate::engine::{MESSAGE_BYTES, Transport};
 use crate::entry::NodeId;
-use crate::message::Offer;
 use handshake::{Failed, Lane, Meeting};
 use line::Link;
 use secure::{Connection, certified, explain};
 
+pub use crate::message::Offer;
 pub use handshake::Key;
+pub use history::PeerHistory;
 pub use introduction::{Introduction, Known, MOST_NODES, Standing, judge};
 pub use secure::{PROTOCOL, Security, host};
 
@@ -115,8 +117,7 @@ struct Shared {
     answer: Mutex<Option<Answer>>,
     links: Mutex<HashMap<(NodeId, Lane), Arc<Link>>>,
     nodes: Mutex<BTreeMap<NodeId, Seen>>,
-    /// The last append that was sent to any node: it says how far this node has committed while it leads.
-    offered: Mutex<Option<Offer>>,
+    history: Mutex<PeerHistory>,
     /// What was logged about each address: it is logged once.
     logged: Mutex<BTreeSet<(String, String)>>,
     stopped: watch::Sender<bool>,
@@ -125,22 +126,9 @@ struct Shared {
 /// What was seen of a node.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    known: Option<Known>,
-    /// The last append that it took in.
-    taken: Option<Offer>,
     status: PeerStatus,
     /// When `connected` changed.
     changed: Duration,
-}
-
-impl Seen {
-    /// Raises what both have to what the last append that it took in shows, with a later one.
-    fn agree(&mut self, later: Option<Offer>) {
-        let agreed = self.taken.and_then(|taken| taken.agreed(later));
-        if let Some(known) = &mut self.known {
-            known.agreed = known.agreed.max(agreed);
-        }
-    }
 }
 
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -161,7 +149,7 @@ impl Peers {
                 answer: Mutex::default(),
                 links: Mutex::default(),
                 nodes: Mutex::default(),
-                offered: Mutex::default(),
+                history: Mutex::default(),
                 logged: Mutex::default(),
                 stopped: watch::Sender::new(false),
             }),
@@ -235,8 +223,8 @@ impl Transport for Peers {
     ) -> io::Result<Vec<u8>> {
         let shared = &self.shared;
         let offer = Offer::of(&message);
-        if offer.is_some() {
-            *hold(&shared.offered) = offer;
+        if let Some(offer) = offer {
+            hold(&shared.history).offered(offer);
         }
         let lane = match message.len() {
             ..=SHORT => Lane::Short,
@@ -247,13 +235,10 @@ impl Transport for Peers {
         let answer = tokio::time::timeout(within, link.call(shared, message));
         let answer = answer.await.map_err(|_| io::ErrorKind::TimedOut)??;
         let took = clock::now().saturating_sub(begun);
-        shared.with(to, |seen| {
-            seen.status.round_trip = Some(took);
-            if let Some(taken) = offer.and_then(|offer| offer.taken(&answer, seen.taken)) {
-                seen.agree(Some(taken));
-                seen.taken = Some(taken);
-            }
-        });
+        shared.with(to, |seen| seen.status.round_trip = Some(took));
+        if let Some(offer) = offer {
+            hold(&shared.history).answered(to, offer, &answer);
+        }
         Ok(answer)
     }
 }
@@ -350,12 +335,7 @@ impl Shared {
     ) -> Result<(), String> {
         // Nobody else may change what is known of a node.
         certified(certificate, own, theirs)?;
-        let offered = *hold(&self.offered);
-        let known = hold(&self.nodes).get_mut(&theirs.node).and_then(|seen| {
-            seen.agree(offered);
-            seen.known.clone()
-        });
-        let judged = introduction::judge(own, expected, known.as_ref(), theirs);
+        let judged = hold(&self.history).judge(own, expected, theirs);
         if let (Err(why), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {
             seen.status.refusal = Some(why.clone());
         }
@@ -380,7 +360,7 @@ impl Shared {
         }
     }
 
-    /// Remembers a node that was accepted. Only members are measured by what they said before.
+    /// Remembers a node that was accepted.
     fn met(&self, theirs: &Introduction) {
         let mut nodes = hold(&self.nodes);
         let is_new = !nodes.contains_key(&theirs.node);
@@ -391,13 +371,7 @@ impl Shared {
         seen.status.address.clone_from(&theirs.address);
         seen.status.url.clone_from(&theirs.url);
         seen.status.refusal = None;
-        if let Standing::Member { .. } = theirs.standing {
-            seen.known = Some(Known {
-                address: theirs.address.clone(),
-                starts: theirs.starts,
-                agreed: seen.known.as_ref().and_then(|known| known.agreed),
-            });
-        }
+        hold(&self.history).met(theirs);
     }
 
     fn set_connected(&self, node: NodeId, connected: bool) {

@@ -1,0 +1,264 @@
+//! What goes wrong in a set order, where chance alone would need too many seeds. The first step of each is a cluster
+//! that works.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use palisade_core::Token;
+use palisade_replica::{NodeId, Stored, recovery};
+use palisade_wal::Options;
+use palisade_wal::testing::{Loss, PutBack, SimStorage};
+
+use super::check::Rule;
+use super::mutants::Mutant;
+use super::nemesis::{fill_disk, hand_over, leader, leads};
+use super::network::{CLIENT, Place};
+use super::node;
+use super::runtime::{now, sleep};
+use super::{MS, World, hold};
+
+/// Plays the one that the seed says.
+pub(super) async fn play(world: &Arc<World>) {
+    let Some(leader) = leader(world) else { return };
+    let draw = world.fork(5).below(6);
+    // Only five nodes have one to spare that is no voter.
+    let spare = world.network.nodes() > 3 && world.fork(6).chance(600);
+    match draw {
+        _ if spare => count_a_learner(world, leader).await,
+        0 => forget_votes(world, leader).await,
+        1 => return_with_less(world, leader, true).await,
+        2 => return_with_less(world, leader, false).await,
+        3 => fill_the_disk(world, leader).await,
+        4 => snapshot_of_an_uncommitted_tail(world, leader).await,
+        _ => lose_the_majority(world, leader).await,
+    }
+}
+
+/// A leader is cut off. Another node is elected, and is cut off in its turn before it could say anything. Those that
+/// elected it lose the power at that moment, and find the first leader again: they must not follow it any more
+/// (rule R2).
+async fn forget_votes(world: &Arc<World>, first: Place) {
+    isolate(world, first);
+    let until = now() + 3_000 * MS;
+    let elected = loop {
+        let elected = others(world, &[first]).find(|place| leads(world, *place));
+        match elected {
+            Some(elected) => break elected,
+            None if now() > until => return,
+            None => sleep(MS / 10).await,
+        }
+    };
+    world.say(|| format!("node {elected} is elected and cut off, and the others lose the power"));
+    world.network.heal();
+    isolate(world, elected);
+    for place in others(world, &[first, elected]) {
+        world.kill(place, true, 2, 50 * MS);
+    }
+    sleep(3_000 * MS).await;
+    world.network.heal();
+    sleep(1_000 * MS).await;
+}
+
+/// A node comes back with an empty disk, or with an older state of it, and would make up a majority with nodes that
+/// are behind as well. It must be refused (rules R14, R24); the operator stops it then, and it is not replaced.
+async fn return_with_less(world: &Arc<World>, leads: Place, wiped: bool) {
+    // There are no handshakes with that mutant, and it is to be found by what its disks lose.
+    if world.mutant == Some(Mutant::LyingDisk) {
+        return;
+    }
+    let voters = voters(world, leads);
+    let Some(returns) = voters.iter().copied().find(|place| *place != leads) else {
+        return;
+    };
+    let older = world.network.host(returns).disk.crash(Loss::KeepAll);
+    for _ in 0..2 {
+        world.kill(returns, false, 0, 50 * MS);
+        sleep(1_000 * MS).await;
+    }
+    let both = [leads, returns];
+    let behind = voters.iter().copied().filter(|place| !both.contains(place));
+    let behind: Vec<Place> = behind.take((voters.len() - 1) / 2).collect();
+    // Only a leader meets all others, and only those who met it refuse it.
+    for place in behind.iter().copied().chain([leads]) {
+        hand_over(world, place);
+        sleep(1_000 * MS).await;
+        if leader(world) != Some(place) {
+            return;
+        }
+    }
+    behind.iter().for_each(|place| isolate(world, *place));
+    sleep(1_500 * MS).await;
+
+    world.stop(returns, false, 0);
+    world.network.heal();
+    let ahead = others(world, &behind).filter(|place| *place != returns);
+    ahead.for_each(|place| isolate(world, place));
+    let mut host = world.network.host(returns);
+    let way = PutBack::ALL[(world.seed / 3) as usize % PutBack::ALL.len()];
+    let copied = host.disk.put_back(&older, way);
+    (host.lost, host.disk) = match wiped {
+        true => (true, SimStorage::new(world.seed ^ 0x77)),
+        false => (true, older),
+    };
+    drop(host);
+    world.say(|| format!("node {returns} comes back with less; {behind:?} are behind as well"));
+    if !wiped && node::open(&copied).is_ok() {
+        let what = format!("node {returns} opens a copy that was put back: {way:?}");
+        hold(&world.check).broken(Rule::Sound, what);
+    }
+    world.start_later(returns, 0);
+    let mut refused = false;
+    for _ in 0..300 {
+        sleep(10 * MS).await;
+        if !refused && world.network.host(returns).refused.is_some() {
+            refused = world.stop(returns, false, 0);
+        }
+    }
+    if !refused && world.mutant != Some(Mutant::HandshakeOff) {
+        let what = format!("node {returns} lost what it had acknowledged, and nobody refuses it");
+        hold(&world.check).broken(Rule::Sound, what);
+    }
+    world.network.heal();
+    sleep(1_000 * MS).await;
+}
+
+/// A leader has a batch that no other node has, and its log goes into a snapshot. Others go on without that batch
+/// (rule R20).
+async fn snapshot_of_an_uncommitted_tail(world: &Arc<World>, first: Place) {
+    isolate(world, first);
+    keep_readers_away(world, first);
+    sleep(400 * MS).await;
+    // A start seals what was written before.
+    world.kill(first, false, 0, 50 * MS);
+    sleep(150 * MS).await;
+    let store = world.network.host(first).store.clone();
+    if let Some(store) = store {
+        let made = world.compact(first, &store);
+        world.say(|| format!("node {first} made a snapshot: {made}"));
+    }
+    sleep(1_500 * MS).await;
+    world.network.heal();
+    sleep(1_000 * MS).await;
+    world.kill(first, false, 0, 50 * MS);
+    sleep(1_000 * MS).await;
+}
+
+/// A leader whose disk is full must let another node lead (rule R23).
+async fn fill_the_disk(world: &Arc<World>, full: Place) {
+    fill_disk(world, full);
+    world.say(|| format!("the disk of node {full} is full"));
+    sleep(2_500 * MS).await;
+    hold(&world.served).clear();
+    sleep(2_500 * MS).await;
+    if hold(&world.served).is_empty() {
+        let what = format!("nobody is served while the disk of node {full} is full");
+        hold(&world.check).broken(Rule::Serves, what);
+    }
+    world.network.host(full).disk.set_capacity(None);
+    sleep(1_000 * MS).await;
+}
+
+/// A leader reaches a learner, and too few of those that vote (rule R18).
+async fn count_a_learner(world: &Arc<World>, leads: Place) {
+    let Some(engine) = world.network.host(leads).engine.clone() else {
+        return;
+    };
+    let voters = voters(world, leads).into_iter();
+    let two = voters.filter(|place| *place != leads).take(2);
+    let three: BTreeSet<Place> = two.chain([leads]).collect();
+    let ids = three.iter().map(|place| NodeId((*place).into()));
+    if engine.set_voters(ids.collect()).await.is_err() {
+        return;
+    }
+    let Some(learner) = (0..world.network.nodes()).find(|place| !three.contains(place)) else {
+        return;
+    };
+    let id = NodeId(learner.into());
+    if engine.add_learner(id, &id.to_string()).await.is_err() {
+        return;
+    }
+    sleep(1_000 * MS).await;
+    world.say(|| format!("node {leads} reaches node {learner} only, which has no vote"));
+    keep_readers_away(world, leads);
+    for apart in others(world, &[leads, learner]) {
+        for place in [leads, learner] {
+            world.network.cut(apart, place);
+            world.network.cut(place, apart);
+        }
+    }
+    sleep(2_500 * MS).await;
+    world.network.heal();
+    sleep(1_000 * MS).await;
+}
+
+/// Of all nodes only one is left, which was behind, and is made a server of its own. Its tokens must be higher than all
+/// that were issued (rule R26). The cluster itself goes on here: what is recovered is a copy of the disk.
+async fn lose_the_majority(world: &Arc<World>, leads: Place) {
+    let mut voters = voters(world, leads).into_iter();
+    let Some(left) = voters.find(|place| *place != leads) else {
+        return;
+    };
+    isolate(world, left);
+    sleep(1_500 * MS).await;
+    let disk = world.network.host(left).disk.crash(Loss::DropAll);
+    let recovered = match world.mutant {
+        Some(Mutant::NoLeap) => without_leap(&disk),
+        _ => {
+            let recovered = recovery::recover_on(Arc::new(disk), &Options::small(4 << 10));
+            let next = recovered.map(|recovered| recovered.next_token);
+            next.map_err(|error| error.to_string())
+        }
+    };
+    let mut check = hold(&world.check);
+    let highest = check.highest();
+    match recovered {
+        Ok(next) if next > highest => {}
+        Ok(next) => {
+            let [next, highest] = [next, highest].map(|token| token.map_or(0, Token::get));
+            let what = format!("a recovery goes on with token {next}, and {highest} was seen");
+            check.broken(Rule::TokenOrder, what);
+        }
+        Err(why) => check.broken(Rule::Sound, format!("a recovery: {why}")),
+    }
+    drop(check);
+    world.network.heal();
+    sleep(1_000 * MS).await;
+}
+
+/// The next token of a server that has this log, all of which counts.
+fn without_leap(disk: &SimStorage) -> Result<Option<Token>, String> {
+    let opened = node::open(disk).map_err(|error| error.to_string())?;
+    let stored = Stored::read(opened, 0).map_err(|error| error.to_string())?;
+    let mut state = stored.state;
+    state.commit_all().map_err(|error| error.to_string())?;
+    Ok(state.machine.finish().next_token())
+}
+
+/// The nodes that vote, as the one that leads knows them.
+fn voters(world: &World, leads: Place) -> Vec<Place> {
+    let engine = world.network.host(leads).engine.clone();
+    let voters = engine.map_or_else(Vec::new, |engine| engine.progress().members.voters);
+    let voters: BTreeSet<NodeId> = voters.into_iter().flatten().collect();
+    voters.into_iter().map(|node| node.0 as Place).collect()
+}
+
+/// All nodes but these.
+fn others(world: &World, but: &[Place]) -> impl Iterator<Item = Place> + use<> {
+    let but = but.to_vec();
+    (0..world.network.nodes()).filter(move |place| !but.contains(place))
+}
+
+/// A leader that is asked first finds out that it has no quorum, before it has anything to log.
+fn keep_readers_away(world: &World, leads: Place) {
+    for reader in world.clients - world.readers..world.clients {
+        world.network.cut(CLIENT + reader, leads);
+    }
+}
+
+/// Cuts a node off from all other nodes.
+fn isolate(world: &World, place: Place) {
+    for other in others(world, &[place]) {
+        world.network.cut(other, place);
+        world.network.cut(place, other);
+    }
+}
