@@ -66,10 +66,15 @@ def test_a_verifier_that_believes_every_signature_is_found() -> None:
     assert "forged: another payload under the signature" in differing(keys)
 
 
-def test_a_header_that_is_nested_deeply_is_refused() -> None:
-    deep = base64.urlsafe_b64encode(b'{"a":' + b"[" * 2_995).decode().rstrip("=")
+@pytest.mark.parametrize(
+    "text",
+    [b'{"a":' + b"[" * 2_995, b' {"alg":"EdDSA","kid":"k1","typ":"palisade-sequencer"}'],
+    ids=["nested deeply", "a blank before it"],
+)
+def test_a_header_of_another_form_is_refused(text: bytes) -> None:
+    header = base64.urlsafe_b64encode(text).decode().rstrip("=")
     with pytest.raises(BadSequencer, match="its header") as bad:
-        Keys(JWKS).verify(f"{deep}.e30.AAAA")
+        Keys(JWKS).verify(f"{header}.e30.AAAA")
     assert bad.value.code == "bad_sequencer"
 
 

@@ -70,7 +70,7 @@ class Keys:
                 "sequencers are checked with the package cryptography: pip install 'palisade[sequencer]'"
             ) from None
         self._invalid_signature = InvalidSignature
-        found = _object(jwks.encode(errors="replace") if isinstance(jwks, str) else jwks)
+        found = _object((jwks.encode(errors="replace") if isinstance(jwks, str) else jwks).strip())
         listed = found.get("keys") if found else None
         if not found or not isinstance(listed, list) or not all(isinstance(key, dict) for key in listed):
             raise _bad_keys("this is not a set of keys")
@@ -175,7 +175,8 @@ def _decoded(part: str) -> Optional[bytes]:
 
 
 def _object(text: bytes) -> Optional[dict[str, Any]]:
-    """A JSON object, in UTF-8, in which no member stands twice: two readers could take different ones."""
+    """A JSON object, in UTF-8 and with nothing before it, in which no member stands twice: two readers could take
+    different ones."""
 
     def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(members)
@@ -183,11 +184,13 @@ def _object(text: bytes) -> Optional[dict[str, Any]]:
             raise ValueError("a member stands twice")
         return found
 
+    if not text.startswith(b"{"):
+        return None
     try:
-        found = json.loads(text.decode(), object_pairs_hook=once)
+        found: dict[str, Any] = json.loads(text.decode(), object_pairs_hook=once)
     except (ValueError, RecursionError):  # the latter for very deep arrays, which anybody can send
         return None
-    return found if isinstance(found, dict) else None
+    return found
 
 
 def _is_name(value: Any) -> bool:
