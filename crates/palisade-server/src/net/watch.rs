@@ -339,7 +339,7 @@ mod tests {
     use std::cell::RefCell;
 
     use palisade_core::{
-        Change, ClientId, LeaseId, LockName, Principal, Slots, Timestamp, Token, Ttl,
+        Change, ClientId, LeaseId, LockName, Principal, Slots, Span, Timestamp, Token, Ttl,
     };
 
     use super::*;
@@ -355,6 +355,7 @@ mod tests {
             slots: Slots::NONE,
             by: Principal::ANONYMOUS,
             lease: LeaseId(Token::FIRST),
+            held: Span::ZERO,
             change: Change::Granted { ttl: Ttl::MIN },
         }
     }

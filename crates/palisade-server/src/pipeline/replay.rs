@@ -400,9 +400,11 @@ mod tests {
     /// Version 8: two leaders with values, one taken back; one resigns, and the next proclaims.
     /// Version 9: a set of three locks, one of them released, and two sets that wait for parts of it, one of them an orphan;
     /// a request waits behind them for a lock that is free.
+    /// Version 10: locks in mode update; two are upgraded, one after a wait and a change of leader, and a third upgrade
+    /// waits, an orphan, as requests for mode update do.
     #[test]
     fn a_log_is_replayed_under_the_rule_it_was_written_under() {
-        let golden: [(&[u8], &[u8]); 9] = [
+        let golden: [(&[u8], &[u8]); 10] = [
             (
                 include_bytes!("golden/version-1.log"),
                 include_bytes!("golden/version-1.snapshot"),
@@ -439,6 +441,10 @@ mod tests {
                 include_bytes!("golden/version-9.log"),
                 include_bytes!("golden/version-9.snapshot"),
             ),
+            (
+                include_bytes!("golden/version-10.log"),
+                include_bytes!("golden/version-10.snapshot"),
+            ),
         ];
         for (version, (mut log, state)) in (1..).zip(golden) {
             let mut replay = Replay::from_nothing(1);
@@ -471,6 +477,7 @@ mod tests {
             include_bytes!("golden/version-7.log"),
             include_bytes!("golden/version-8.log"),
             include_bytes!("golden/version-9.log"),
+            include_bytes!("golden/version-10.log"),
         ] {
             let mut log = golden;
             while let Some((batch, rest)) = split(log) {
