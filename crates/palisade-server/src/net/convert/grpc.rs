@@ -534,11 +534,11 @@ mod tests {
             (vec![None], "an option of the acquire is empty, or unknown"),
             (
                 vec![Some(Wanted(0))],
-                "mode must be exclusive (1) or shared (2), not 0",
+                "mode must be exclusive (1), shared (2), update (4) or upgrade (5), not 0",
             ),
             (
                 vec![Some(Wanted(9))],
-                "mode must be exclusive (1) or shared (2), not 9",
+                "mode must be exclusive (1), shared (2), update (4) or upgrade (5), not 9",
             ),
             (
                 vec![Some(Wanted(2)), Some(Wanted(1))],
