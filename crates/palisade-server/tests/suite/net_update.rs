@@ -3,7 +3,7 @@
 use palisade_proto::v1;
 use serde_json::{Value, json};
 
-use crate::net_support::grpc::{acquire, client, error, granted, said};
+use crate::net_support::grpc::{acquire, client, granted, said};
 use crate::net_support::{Server, soon};
 
 async fn hold(server: &Server, client: &str, mode: &str) -> Value {
@@ -183,6 +183,8 @@ async fn over_grpc_the_mode_is_an_option() {
     let writer = granted(said(client.acquire(upgrade(&update)).await));
     assert_eq!((writer.fencing_token, writer.grant_id), (2, 0));
     assert_eq!(writer.lock_token, update.lock_token);
-    let refused = error(said(client.acquire(upgrade(&update)).await));
-    assert_eq!(refused.code, "invalid", "{}", refused.message);
+    let refused = client.acquire(upgrade(&update)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    let says = refused.message();
+    assert!(says.contains("ask for mode update"), "{says}");
 }
