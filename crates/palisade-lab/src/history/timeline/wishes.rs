@@ -301,7 +301,7 @@ impl<'h> Gathered<'h> {
     }
 
     /// A wish under a lease may have been answered with an existing grant of that lease. Abandoning the wish then
-    /// releases the grant.
+    /// releases the grant, and all parts of a set.
     pub(super) fn spread_abandons(&mut self) {
         let wishes = self.places.iter().flat_map(|(place, timeline)| {
             let under = move |wish: &Wish<'h>| Some((place.lock, wish.under?, wish.abandoned?));
@@ -309,15 +309,25 @@ impl<'h> Gathered<'h> {
         });
         let abandoned: Vec<_> = wishes.collect();
         for (lock, lease, sent) in abandoned {
+            let end = || End {
+                sent,
+                back: None,
+                how: Ending::Released,
+            };
+            let mut sets = Vec::new();
             for timeline in self.of_lock_mut(lock) {
                 let lifetimes = timeline.lifetimes.values_mut();
                 for lifetime in lifetimes.filter(|lifetime| lifetime.lease == lease) {
-                    lifetime.ends.push(End {
-                        sent,
-                        back: None,
-                        how: Ending::Released,
-                    });
+                    match lifetime.set.is_empty() {
+                        true => lifetime.ends.push(end()),
+                        false => sets.push(lifetime.token),
+                    }
                 }
+            }
+            let lifetimes = self.places.values_mut();
+            let lifetimes = lifetimes.flat_map(|timeline| timeline.lifetimes.values_mut());
+            for part in lifetimes.filter(|lifetime| sets.contains(&lifetime.token)) {
+                part.ends.push(end());
             }
         }
     }

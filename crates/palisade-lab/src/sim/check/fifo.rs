@@ -33,6 +33,8 @@ pub(crate) struct Fifo {
     /// Each lock's grant in mode update and its client, and every such grant so far.
     updates: BTreeMap<u8, (u64, u8)>,
     in_update: BTreeSet<u64>,
+    /// Locks whose waiting upgrade was passed, because its grant is over, and that grant.
+    upgrades_over: BTreeMap<u8, u64>,
     /// The slots of semaphores; such a lock has neither writer nor readers.
     slots: SlotTable,
     /// Locks that nobody has and that are not closed, although requests wait for them.
@@ -71,6 +73,7 @@ impl Fifo {
             shared: BTreeSet::new(),
             updates: BTreeMap::new(),
             in_update: BTreeSet::new(),
+            upgrades_over: BTreeMap::new(),
             slots: SlotTable::new(plan),
             free: BTreeSet::new(),
             passed_on: BTreeSet::new(),
@@ -215,7 +218,7 @@ impl Fifo {
             self.waiting.remove(place);
             return self.at_once(who, at, token);
         }
-        let before = self.ahead(locks, place, at);
+        let before = self.ahead(locks, place, at) - self.upgrades_over(locks, place, at);
         self.waiting.remove(place);
         if waiter.orphan.is_some() && who.is_none() {
             return Err(format!(
@@ -276,9 +279,42 @@ impl Fifo {
             .count()
     }
 
+    /// How many of the first `places` are upgrades that nobody came back for. They end with their grants, which nobody is
+    /// told; whether the grant is over is seen with the rest of the entry.
+    fn upgrades_over(&mut self, locks: Locks, places: usize, at: u64) -> usize {
+        let first = self.waiting.iter().take(places);
+        let over = first.filter(|waiter| {
+            waiter.mode == LockMode::Upgrade
+                && waiter.orphan.is_some()
+                && waiter.locks.meets(locks)
+                && !self.gone.contains(&waiter.request)
+                && !waiter.is_lost(at)
+        });
+        let over: Vec<u8> = over.flat_map(|waiter| waiter.locks.iter()).collect();
+        for lock in &over {
+            if let Some((token, _)) = self.updates.get(lock) {
+                self.upgrades_over.insert(*lock, *token);
+            }
+        }
+        over.len()
+    }
+
+    /// An upgrade that was passed has lost the grant that it is for.
+    fn upgrades_are_over(&mut self, lock: u8) -> Result<(), String> {
+        let over = self.upgrades_over.remove(&lock);
+        let lasts = self.updates.get(&lock).map(|(token, _)| *token);
+        match over.filter(|over| lasts == Some(*over)) {
+            Some(token) => Err(format!(
+                "the upgrade of {token} was passed, and that grant is not over (S8)"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// All connections are gone, so all waits are over, or those of orphans.
     fn recovered(&mut self, at: u64, live: &[(u8, u64, u8)], closed: &[u8], orphans: &[Orphan]) {
         self.gone.clear();
+        self.upgrades_over.clear();
         self.full = false;
         let orphans = orphans.iter().map(|orphan| Waiter {
             request: orphan.request,
@@ -355,7 +391,10 @@ impl Check for Fifo {
                 slots,
                 ..
             } => return self.decided(*request, *who, *at, *token, *slots),
-            Fact::Published(turn) => return self.nobody_waits_in_vain(turn.lock, turn.at),
+            Fact::Published(turn) => {
+                self.upgrades_are_over(turn.lock)?;
+                return self.nobody_waits_in_vain(turn.lock, turn.at);
+            }
             Fact::AcquireTaken {
                 request: Some(request),
                 locks,
@@ -398,6 +437,10 @@ impl Check for Fifo {
                         let updates = self.updates.get(&turn.lock);
                         if updates.is_some_and(|(token, _)| *token == turn.token) {
                             self.updates.remove(&turn.lock);
+                            let ended = Locks::one(turn.lock);
+                            self.waiting.retain(|waiter| {
+                                waiter.mode != LockMode::Upgrade || waiter.locks != ended
+                            });
                         }
                         if self.shared.contains(&turn.token) {
                             let readers = self.readers.entry(turn.lock).or_default();
