@@ -93,14 +93,16 @@ async fn return_with_less(world: &Arc<World>, leads: Place, wiped: bool) {
     world.network.heal();
     let ahead = others(world, &behind).filter(|place| *place != returns);
     ahead.for_each(|place| isolate(world, place));
-    let mut host = world.network.host(returns);
     let way = PutBack::ALL[(world.seed / 3) as usize % PutBack::ALL.len()];
-    let copied = host.disk.put_back(&older, way);
-    (host.lost, host.disk) = match wiped {
-        true => (true, SimStorage::new(world.seed ^ 0x77)),
-        false => (true, older),
+    let copied = {
+        let mut host = world.network.host(returns);
+        let copied = host.disk.put_back(&older, way);
+        (host.lost, host.disk) = match wiped {
+            true => (true, SimStorage::new(world.seed ^ 0x77)),
+            false => (true, older),
+        };
+        copied
     };
-    drop(host);
     world.say(|| format!("node {returns} comes back with less; {behind:?} are behind as well"));
     if !wiped && node::open(&copied).is_ok() {
         let what = format!("node {returns} opens a copy that was put back: {way:?}");
@@ -209,18 +211,19 @@ async fn lose_the_majority(world: &Arc<World>, leads: Place) {
             next.map_err(|error| error.to_string())
         }
     };
-    let mut check = hold(&world.check);
-    let highest = check.highest();
-    match recovered {
-        Ok(next) if next > highest => {}
+    let highest = hold(&world.check).highest();
+    let wrong = match recovered {
+        Ok(next) if next > highest => None,
         Ok(next) => {
             let [next, highest] = [next, highest].map(|token| token.map_or(0, Token::get));
             let what = format!("a recovery goes on with token {next}, and {highest} was seen");
-            check.broken(Rule::TokenOrder, what);
+            Some((Rule::TokenOrder, what))
         }
-        Err(why) => check.broken(Rule::Sound, format!("a recovery: {why}")),
+        Err(why) => Some((Rule::Sound, format!("a recovery: {why}"))),
+    };
+    if let Some((rule, what)) = wrong {
+        hold(&world.check).broken(rule, what);
     }
-    drop(check);
     world.network.heal();
     sleep(1_000 * MS).await;
 }
