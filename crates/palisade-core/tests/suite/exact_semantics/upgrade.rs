@@ -199,7 +199,8 @@ fn a_request_that_ends_the_last_readers_lease_does_not_overtake_the_upgrade() {
 
 #[test]
 fn when_the_wait_is_over_it_stays_in_mode_update_and_readers_join_again() {
-    let give_up: [(fn(&mut World), Option<&str>); 4] = [
+    type GiveUp = fn(&mut World);
+    let give_up: [(GiveUp, Option<&str>); 4] = [
         (
             |world| {
                 world.pass(ms(500));
@@ -242,7 +243,8 @@ fn when_the_wait_is_over_it_stays_in_mode_update_and_readers_join_again() {
 
 #[test]
 fn an_upgrade_ends_with_the_grant_that_it_is_for() {
-    let end: [(fn(&mut World, &Granted), Ending); 3] = [
+    type End = fn(&mut World, &Granted);
+    let end: [(End, Ending); 3] = [
         (
             |world, held| drop(world.release(&grant(held))),
             Ending::Released,
@@ -454,6 +456,7 @@ fn the_last_token_is_not_drawn_for_an_upgrade_that_cannot_have_it() {
 
 #[test]
 fn a_machine_with_an_upgrade_that_waits_is_restored_alike() {
+    type Spoil = fn(&mut Record);
     let (mut world, held, reader) = beside_a_reader();
     world.queued(ask("x", "w").wait(60_000).request(1));
     world.queued(update("v").wait(60_000).request(2));
@@ -468,7 +471,7 @@ fn a_machine_with_an_upgrade_that_waits_is_restored_alike() {
         assert_eq!(world.handed_over().0, request(3));
     }
     // What no machine wrote is refused.
-    let spoil: [(fn(&mut Record), &str); 3] = [
+    let spoil: [(Spoil, &str); 3] = [
         (
             |record| {
                 if let Record::Share(share) = record {

@@ -236,7 +236,11 @@ fn storm_of_sets(seed: u64) -> Vec<Arrival> {
             shared: count == 1 && draw(3) == 0,
             locks,
             ttl,
-            uses: if seed % 2 == 0 { ttl } else { draw(ttl) + 1 },
+            uses: if seed.is_multiple_of(2) {
+                ttl
+            } else {
+                draw(ttl) + 1
+            },
         });
     }
     arrivals
@@ -254,7 +258,11 @@ fn storm_of_readers(seed: u64) -> Vec<Arrival> {
             shared: n % 100 != 12,
             locks: vec!["l".to_owned()],
             ttl,
-            uses: if seed % 2 == 0 { ttl } else { draw(ttl) + 1 },
+            uses: if seed.is_multiple_of(2) {
+                ttl
+            } else {
+                draw(ttl) + 1
+            },
         });
     }
     arrivals
