@@ -150,6 +150,10 @@ async fn requests_and_holds_are_told_apart_by_how_they_ended() {
 }
 
 #[tokio::test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the age of a lock is counted by the server's wall clock"
+)]
 async fn the_oldest_lock_is_found_once_and_looked_at_until_it_ends() {
     const DAY: u64 = 86_400;
     let now = std::time::SystemTime::now();
