@@ -112,7 +112,8 @@ const empty = (text) => el("p", { class: "empty" }, text);
 /** Where a button of the mouse is down: what is replaced before it is up again is never clicked. */
 let pressed = null;
 addEventListener("pointerdown", (event) => {
-  pressed = event.target;
+  // A menu may keep the end of another button's press to itself.
+  if (event.button === 0) pressed = event.target;
 }, true);
 // The click comes right after.
 for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => {
