@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
 
-use crate::net_support::{Server, Wish, grpc, soon};
+use crate::net_support::{Server, Wish, grpc, hang_up, soon};
 
 /// The principals: one for each verb with the locks in `x/`, one with every verb elsewhere, and one with both `hold` and
 /// `observe`.
@@ -637,13 +637,9 @@ async fn new_rules_reach_open_sessions_and_a_file_with_a_mistake_changes_nothing
     let mut session = open_session(server, Some(&token("both"))).await;
     let show = || operation(Asked::Show).unwrap();
     assert_eq!(code_of(ask_session(&mut session, show()).await), "");
-    let hang_up = || {
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP)
-            .unwrap()
-    };
 
     std::fs::write(&closed.file, "[auth]\n[[auth.rule]]\n").unwrap();
-    hang_up();
+    hang_up().await;
     // The next file is read after the broken one.
     let revoked = format!(
         "{}[[auth.revoked]]\nid = \"{}\"\n",
@@ -651,7 +647,7 @@ async fn new_rules_reach_open_sessions_and_a_file_with_a_mistake_changes_nothing
         Token::make([4; 36]).1.id()
     );
     std::fs::write(&closed.file, &revoked).unwrap();
-    hang_up();
+    hang_up().await;
     soon(async {
         while http(server, Asked::Break, Some(&token("break"))).await != "unauthenticated" {}
     })
@@ -667,7 +663,7 @@ async fn new_rules_reach_open_sessions_and_a_file_with_a_mistake_changes_nothing
         Token::make([7; 36]).1.id()
     );
     std::fs::write(&closed.file, revoked).unwrap();
-    hang_up();
+    hang_up().await;
     soon(async { while code_of(ask_session(&mut session, show()).await) != "unauthenticated" {} })
         .await;
 }

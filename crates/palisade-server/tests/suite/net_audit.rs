@@ -5,14 +5,13 @@ use std::path::Path;
 
 use palisade_proto::v1::{self, request::Operation};
 use palisade_server::net::Settings;
-use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
 
 use crate::net_access::{
     Closed, ask_session, closed_with, code_of, http_of, open_session, plain_of, rules, stream_of,
     token, unary_of,
 };
-use crate::net_support::{Server, grpc, soon};
+use crate::net_support::{Server, grpc, hang_up, soon};
 
 async fn audited(file: &Path) -> Closed {
     audited_with(file, "").await
@@ -162,7 +161,7 @@ async fn a_break_is_refused_while_the_file_cannot_be_written_and_an_acquire_is_n
     let real = dir.path().join("real");
     std::fs::remove_file(&file).unwrap();
     symlink(&real, &file).unwrap();
-    kill_process(getpid(), Signal::HUP).unwrap();
+    hang_up().await;
     soon(async {
         while !real.exists() {
             tokio::task::yield_now().await
@@ -197,7 +196,7 @@ async fn new_rules_are_recorded_and_so_are_those_that_are_refused() {
         (rules(), true),
     ] {
         std::fs::write(&closed.file, text).unwrap();
-        kill_process(getpid(), Signal::HUP).unwrap();
+        hang_up().await;
         let recorded = |lines: &[Value]| {
             lines
                 .last()

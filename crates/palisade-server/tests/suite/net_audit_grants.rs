@@ -6,12 +6,11 @@ use palisade_core::AuthorityId;
 use palisade_server::net::{SequencerKeys, ServeError, Settings};
 use palisade_server::pipeline::Identity;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
 
 use crate::net_access::{Closed, closed_with, rules, token};
 use crate::net_audit::{audited_with, lines, without_rules};
-use crate::net_support::{Server, Wish, soon};
+use crate::net_support::{Server, Wish, hang_up, soon};
 
 const AUDIT: &str = "[[auth.audit]]\nprefix = \"x/\"\n";
 
@@ -151,7 +150,7 @@ async fn grants_are_recorded_only_where_the_file_asks_for_it_and_new_rules_chang
         // The server receives signals once it answers.
         let x = acquire(&closed, "other/1", "c", json!({}), "elsewhere").await;
         release(&closed, "other/1", &x, "elsewhere").await;
-        kill_process(getpid(), Signal::HUP).unwrap();
+        hang_up().await;
         lines(&file, |lines| reloads(lines) > reloads(&before)).await;
         let x = acquire(&closed, "x/1", "c", json!({}), "hold").await;
         release(&closed, "x/1", &x, "hold").await;

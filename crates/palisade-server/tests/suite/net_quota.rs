@@ -3,7 +3,6 @@
 use palisade_proto::frames;
 use palisade_proto::v1::{self, Replies, request::Operation};
 use prost::Message as _;
-use rustix::process::{Signal, getpid, kill_process};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -11,7 +10,7 @@ use crate::net_access::{
     Closed, acquires, ask_session, call, closed_by, code_of, http_of, open_session, plain_of,
     rules, stream_of, token, unary_of,
 };
-use crate::net_support::{Server, grpc, soon};
+use crate::net_support::{Server, grpc, hang_up, soon};
 
 /// A server whose rules have this quota besides.
 async fn bounded(quota: &str) -> Closed {
@@ -163,7 +162,7 @@ async fn locks_that_were_held_before_a_quota_came_count() {
         assert_eq!(acquire(server, lock, "hold").await, "");
     }
     std::fs::write(&closed.file, with("prefix = \"x/\"\nlocks = 3")).unwrap();
-    kill_process(getpid(), Signal::HUP).unwrap();
+    hang_up().await;
     // Others are granted until the new rules are in force; the last of them that is refused changes nothing.
     let mut granted = 3;
     soon(async {

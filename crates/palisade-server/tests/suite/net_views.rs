@@ -4,7 +4,7 @@ use palisade_proto::v1;
 use tonic::Streaming;
 
 use crate::net_access::{Closed, call, closed, http_of, rules, token};
-use crate::net_support::{grpc, soon};
+use crate::net_support::{grpc, hang_up, soon};
 use crate::net_watch::Events;
 
 /// A watch of all locks by one principal, at each interface that has one.
@@ -79,7 +79,7 @@ async fn a_watch_ends_before_it_shows_what_new_rules_do_not_grant() {
     let narrower = rules().replace(was, "principal = \"both\"\nprefix = \"x/1\"");
     assert_ne!(narrower, rules());
     std::fs::write(&closed.file, narrower).unwrap();
-    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+    hang_up().await;
     let token = token("both");
     let show = ("GET", "/v1/locks/x%2F2", String::new());
     soon(async {

@@ -15,10 +15,11 @@ use palisade_server::pipeline::{
     Answer, Handle, Identity, Log, LogError, Request, Start, Status, start,
 };
 use palisade_server::shell::{self, Hosts, Listen, Listeners};
+use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, RwLockWriteGuard, oneshot};
 use tokio::task::JoinHandle;
 
 /// A test that takes longer than this hangs.
@@ -29,6 +30,20 @@ pub(crate) async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future)
         .await
         .expect("it never happened")
+}
+
+/// A SIGHUP reaches all servers of this process.
+static HANG_UPS: RwLock<()> = RwLock::const_new(());
+
+/// Sends a SIGHUP, on which servers read their rules again.
+pub(crate) async fn hang_up() {
+    let _allowed = HANG_UPS.read().await;
+    kill_process(getpid(), Signal::HUP).unwrap();
+}
+
+/// Until the end of what this gives back, no test sends a SIGHUP.
+pub(crate) async fn without_hang_ups() -> RwLockWriteGuard<'static, ()> {
+    HANG_UPS.write().await
 }
 
 /// A log in memory that counts what changed the state.
