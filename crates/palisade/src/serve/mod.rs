@@ -127,7 +127,7 @@ async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Err
     };
     service::watch_over(&handle);
     service::ready();
-    let served = net::serve(listeners, handle.clone(), network, stopped).await;
+    let served = net::serve(listeners, handle.clone(), None, network, Box::pin(stopped)).await;
     handle.stop();
     let _ = tokio::task::spawn_blocking(move || authority.join()).await;
     Ok(served?)
@@ -176,7 +176,8 @@ async fn run_member(
     let view = Arc::clone(&member.view);
     service::watch_over(&handle);
     service::ready();
-    let served = net::serve_member(listeners, handle.clone(), Some(view), network, shutdown).await;
+    let shutdown = Box::pin(shutdown);
+    let served = net::serve(listeners, handle.clone(), Some(view), network, shutdown).await;
     handle.stop();
     member.stop().await;
     Ok(served?)

@@ -184,10 +184,11 @@ impl Server {
         let serving = tokio::spawn(net::serve(
             listeners,
             pipeline.handle,
+            None,
             wish.settings,
-            async move {
+            Box::pin(async move {
                 let _ = stopped.await;
-            },
+            }),
         ));
         Server {
             addr,
