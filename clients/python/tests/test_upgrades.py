@@ -120,10 +120,10 @@ def test_asyncio_upgrades_and_gives_up(server: Palisade) -> None:
             while (await client.show("report")).waiters:
                 await asyncio.sleep(0.01)
             reader.check()
+            assert await reader.release() == "released"
             await beside.release()
-            async with await reader.upgrade() as writer:
+            async with client.lock("report", update=True) as reader, await reader.upgrade() as writer:
                 assert writer.token > reader.token
-            assert await reader.release() == "over"
 
     asyncio.run(run())
     assert server.show("report")["holder"] is None

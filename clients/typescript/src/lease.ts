@@ -238,8 +238,8 @@ export class Lease implements AsyncDisposable {
    * this one is not held any more then. Until then it is held and renewed as before, also after a `LockHeld`, which names a
    * reader that was in the way.
    *
-   * Throws `LeaseLost` if this lease is lost meanwhile, and what `acquire` throws. If an upgrade that was given up is granted
-   * before the server knows, the lock is released, and this lease is lost.
+   * Throws `LeaseLost` if this lease is lost meanwhile, and what `acquire` throws. If an upgrade that is given up was granted
+   * by then, or can be granted at that moment, the lock is released, and this lease is lost.
    */
   async upgrade(options: UpgradeOptions = {}): Promise<Lease> {
     this.check();

@@ -279,7 +279,8 @@ class Grant(BaseGrant):
         which names a reader that was in the way.
 
         Raises `LeaseLost` if this grant is lost meanwhile, and what `acquire` raises. An upgrade that is interrupted is
-        given up in the background. If it is granted before that, the lock is released, and this grant is lost."""
+        given up in the background. If it was granted by then, or can be granted at that moment, the lock is released,
+        and this grant is lost."""
         wish = self._become_writer(wait)
         try:
             return self._client._acquire(wish)
