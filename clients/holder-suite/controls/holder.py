@@ -166,8 +166,9 @@ class Holder:
         t0, answer = self.ask(id, command, body)
         if id in self.cancelled:
             raise Refused("cancelled")
-        slots = [1] if "permits" in body and self.flaw == "any-slots" else answer.get("slots")
-        if is_broken(body, {**answer, "slots": slots}):
+        any_slots = "permits" in body and self.flaw == "any-slots"
+        slots = [1] if any_slots else answer.get("slots")
+        if is_broken({} if any_slots else body, {**answer, "slots": slots}):
             self.abandon(*self.under_way[id])
             raise Refused("unknown_outcome")
         if reader and self.flaw != "upgrades-lost" and reader.check():
