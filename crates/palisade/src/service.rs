@@ -83,7 +83,7 @@ impl Exporting {
     /// Sends what is left, within two seconds.
     #[cfg_attr(
         not(feature = "otlp"),
-        expect(clippy::unused_async, reason = "with the feature it waits")
+        allow(clippy::unused_async, reason = "with the feature it waits")
     )]
     pub(crate) async fn finish(self) {
         #[cfg(feature = "otlp")]

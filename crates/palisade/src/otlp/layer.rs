@@ -52,11 +52,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let scope = context.event_scope(event).into_iter().flatten();
-        let parent = |span: tracing_subscriber::registry::SpanRef<'_, S>| {
-            span.extensions().get::<Parent>().copied()
-        };
-        let Some(parent) = scope.filter_map(|span| parent(span)).next() else {
+        let mut scope = context.event_scope(event).into_iter().flatten();
+        let Some(parent) = scope.find_map(|span| span.extensions().get::<Parent>().copied()) else {
             return;
         };
         let mut fields = Fields::default();
