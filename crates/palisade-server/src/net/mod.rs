@@ -41,4 +41,4 @@ pub use lease_keys::LOCK_TOKEN_FILE;
 pub use secrets::ClusterSecret;
 pub use sequencer::{KEY_FILE, KeyFileError, SequencerKeys};
 pub use serve::{ServeError, Serving, Shutdown, serve};
-pub use settings::{OutOfRange, Settings};
+pub use settings::{Counter, OutOfRange, Settings};
