@@ -19,8 +19,7 @@ type wish struct {
 	ttl       time.Duration
 	wait      time.Duration
 	requestID string
-	// As a reader, beside other readers.
-	shared bool
+	mode      mode
 	// Of a semaphore, or nil.
 	permits *wirePermits
 	// How long nobody is granted the lock after an expiry or a revocation, and from the grant.
@@ -28,11 +27,29 @@ type wish struct {
 	atLeastFor time.Duration
 	// Under a lease that the client has already; else empty.
 	leaseKey string
+	// Of an upgrade: the lease that it takes the place of; else nil.
+	reader *Lease
 
 	// An attempt is under way, or ended without certainty: it must be abandoned.
 	mayHaveHappened bool
 	lastSent        instant
 }
+
+// A mode is how a lock is asked for, as the server calls it.
+type mode string
+
+const (
+	exclusive mode = ""
+	// Beside other readers.
+	shared mode = "shared"
+	// As the one reader that may become the writer.
+	update mode = "update"
+	// That reader becomes the writer.
+	upgrade mode = "upgrade"
+)
+
+// isReader tells whether it is held beside other readers.
+func (m mode) isReader() bool { return m == shared || m == update }
 
 type wirePermits struct {
 	Count int `json:"count"`
@@ -45,7 +62,7 @@ type acquireBody struct {
 	Wait      int64  `json:"wait_ms"`
 	RequestID string `json:"request_id"`
 	Metadata  string `json:"metadata,omitempty"`
-	Mode      string `json:"mode,omitempty"`
+	Mode      mode   `json:"mode,omitempty"`
 	LeaseKey  string `json:"lock_token,omitempty"`
 
 	Permits    *wirePermits `json:"permits,omitempty"`
@@ -79,11 +96,11 @@ func (c *Client) newWish(names []string, options []LockOption) (*wish, error) {
 	if len(w.metadata) > maxMetadataBytes {
 		return nil, invalid("the metadata has %d bytes; 0 ..= %d are allowed", len(w.metadata), maxMetadataBytes)
 	}
-	if w.shared && w.permits != nil {
+	if w.mode != exclusive && w.permits != nil {
 		return nil, invalid("a lock is shared by readers, or has permits: not both")
 	}
-	if len(names) > 1 && (w.shared || w.permits != nil || w.lockDelay > 0 || w.atLeastFor > 0) {
-		return nil, invalid("several locks at once are exclusive: without Shared, Permits, LockDelay and AtLeastFor")
+	if len(names) > 1 && (w.mode != exclusive || w.permits != nil || w.lockDelay > 0 || w.atLeastFor > 0) {
+		return nil, invalid("several locks at once are exclusive: without Shared, Update, Permits, LockDelay and AtLeastFor")
 	}
 	var err error
 	if w.requestID, err = randomID(); err != nil {
@@ -103,7 +120,16 @@ func (c *Client) newWish(names []string, options []LockOption) (*wish, error) {
 func (w *wish) asReader(leaseKey string) (*wish, error) {
 	id, err := randomID()
 	return &wish{
-		names: w.names, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, requestID: id, shared: true, leaseKey: leaseKey,
+		names: w.names, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, requestID: id, mode: shared, leaseKey: leaseKey,
+	}, err
+}
+
+// asWriter is the request that makes the reader in mode update the writer.
+func (w *wish) asWriter(reader *Lease, wait time.Duration) (*wish, error) {
+	id, err := randomID()
+	return &wish{
+		names: w.names, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, wait: wait, requestID: id, mode: upgrade,
+		leaseKey: reader.grant.leaseKey, reader: reader,
 	}, err
 }
 
@@ -125,6 +151,11 @@ func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration
 	giveUp := waitUntil.add(patience)
 	pauses := newBackoff(giveUp)
 	for {
+		if w.reader != nil {
+			if err := w.reader.Check(); err != nil {
+				return granted{}, err
+			}
+		}
 		earlier := w.mayHaveHappened
 		t0 := now()
 		w.mayHaveHappened, w.lastSent = true, t0
@@ -134,11 +165,20 @@ func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration
 		}
 		if failed == nil && answer.status != 200 {
 			w.mayHaveHappened = false
+			if w.reader != nil && answer.over() {
+				w.reader.lose(w.name(), answer.code())
+				return granted{}, w.reader.Check()
+			}
 			return granted{}, answer.err()
 		}
 		if failed == nil {
 			var grant granted
 			if grant, failed = readGrant(t0, answer, w); failed == nil {
+				if w.reader != nil {
+					if err := w.reader.makeWay(); err != nil {
+						return granted{}, err
+					}
+				}
 				w.mayHaveHappened = false
 				return grant, nil
 			}
@@ -158,6 +198,7 @@ func (w *wish) request(left time.Duration) request {
 		Wait:      wholeMilliseconds(atLeast(left, 0)),
 		RequestID: w.requestID,
 		Metadata:  w.metadata,
+		Mode:      w.mode,
 		LeaseKey:  w.leaseKey,
 		Permits:   w.permits,
 
@@ -168,23 +209,37 @@ func (w *wish) request(left time.Duration) request {
 	if w.leaseKey == "" {
 		body.TTL = wholeMilliseconds(w.ttl)
 	}
-	if w.shared {
-		body.Mode = "shared"
-	}
 	return request{"POST", lockPath(w.name(), "/acquire"), body}
 }
 
 // abandon is repeated until the server has acknowledged it, or must have forgotten the grant by itself.
+//
+// An upgrade may have been granted, and abandoning it would free the lock while the reader still believes. So as long as the
+// reader holds, the same request is tried once more: a denial settles it, and the reader goes on.
 func (t *transport) abandon(ctx context.Context, w *wish) error {
 	until := w.lastSent.add(w.wait + 2*w.ttl)
 	pauses := newBackoff(until)
 	for {
 		limit := atMost(until.sub(now()), 2*time.Second)
-		answer, failed := t.send(ctx, request{"POST", "/v1/requests/" + w.requestID + "/abandon", struct{}{}}, limit)
+		sent := request{"POST", "/v1/requests/" + w.requestID + "/abandon", struct{}{}}
+		settles := w.reader != nil && w.reader.hold.holds()
+		if settles {
+			// It takes the place of an attempt that still waits at the server, and leaves the queue with its connection.
+			sent = w.request(millisecond)
+		}
+		answer, failed := t.send(ctx, sent, limit)
 		if failed == nil {
 			failed = answer.fault()
 		}
-		if failed == nil {
+		switch {
+		case failed != nil:
+		case settles && answer.status == 200:
+			w.reader.lose(w.name(), "superseded")
+			continue
+		case settles && answer.over():
+			w.reader.lose(w.name(), answer.code())
+			return nil
+		default:
 			return nil
 		}
 		if err := pauses.pause(ctx, failed); err != nil {

@@ -36,17 +36,17 @@ func New(options ...Option) (*Client, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	token, err := s.token()
+	bearer, err := newBearer(&s)
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := newEndpoints(s.urls, token != "")
+	endpoints, err := newEndpoints(s.urls, bearer.current() != "")
 	if err != nil {
 		return nil, err
 	}
 	base, end := context.WithCancel(context.Background())
 	return &Client{
-		transport: newTransport(endpoints, token, s.tls),
+		transport: newTransport(endpoints, bearer, s.tls),
 		patience:  s.patience,
 		margin:    s.margin,
 		host:      hostName(),

@@ -82,16 +82,16 @@ func (h *hold) renewed(until instant) {
 	}
 }
 
-// end: not held from now on. The first reason stays.
-func (h *hold) end(code string) {
+// end: not held from now on. The first reason stays. It tells whether this was it.
+func (h *hold) end(code string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.endLocked(code)
+	return h.endLocked(code)
 }
 
-func (h *hold) endLocked(code string) {
+func (h *hold) endLocked(code string) bool {
 	if h.over.Load() != nil {
-		return
+		return false
 	}
 	h.over.Store(&code)
 	h.alarm.Stop()
@@ -99,6 +99,7 @@ func (h *hold) endLocked(code string) {
 		close(h.lost)
 	}
 	h.ended()
+	return true
 }
 
 // reason is the code of a hold that is over; after a release it is not held.

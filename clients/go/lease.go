@@ -27,8 +27,10 @@ type Lease struct {
 	// The lock that the server said is over.
 	lostLock atomic.Pointer[string]
 	hold     *hold
-	parent   context.Context
-	context  context.Context
+	// An upgrade is under way.
+	upgrading atomic.Bool
+	parent    context.Context
+	context   context.Context
 }
 
 // newLease makes a lease whose context comes from parent.
@@ -37,7 +39,12 @@ func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Leas
 	renewals, stop := context.WithCancel(c.base)
 	var cancel context.CancelFunc
 	l.context, cancel = context.WithCancel(parent)
-	l.hold = newHold(c.deadline(grant.t0, grant.validFor), func() {
+	until := c.deadline(grant.t0, grant.validFor)
+	if w.reader != nil && w.reader.hold.deadline() > until {
+		// The same lease, which was renewed while the upgrade waited.
+		until = w.reader.hold.deadline()
+	}
+	l.hold = newHold(until, func() {
 		cancel()
 		stop()
 	})
@@ -56,8 +63,11 @@ func (l *Lease) Token() uint64 { return l.grant.token }
 // GrantID is the number that names the grant, as in Client.Break: the token, or a reader's own number. It is not for fences.
 func (l *Lease) GrantID() uint64 { return l.grant.number }
 
-// Shared tells whether it is a reader's.
-func (l *Lease) Shared() bool { return l.wish.shared }
+// Shared tells whether it is a reader's, also in mode update.
+func (l *Lease) Shared() bool { return l.wish.mode.isReader() }
+
+// Update tells whether it is the reader that may become the writer, by Upgrade.
+func (l *Lease) Update() bool { return l.wish.mode == update }
 
 // Slots are the slots of a semaphore that it has, rising; none for another kind of lock.
 func (l *Lease) Slots() []int { return append([]int(nil), l.grant.slots...) }
@@ -225,6 +235,59 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	return reader, nil
 }
 
+// Upgrade makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue
+// and waits for the other readers alone, 0 – 24 h. The lease returned has a new token, with which it claims before it writes,
+// and a context of its own; this one is not held any more then. Until then it is held and renewed as before, also after
+// ErrHeld, which names a reader that was in the way.
+//
+// The errors are those of Client.Lock, and ErrLost if this lease is lost meanwhile. If the context ends first, the upgrade is
+// given up in the background. If it was granted by then, or can be granted at that moment, the lock is released, and this lease
+// is lost.
+func (l *Lease) Upgrade(ctx context.Context, wait time.Duration) (*Lease, error) {
+	if err := l.Check(); err != nil {
+		return nil, err
+	}
+	if !l.Update() {
+		return nil, invalid("only a reader in mode update is upgraded: ask for the lock with Update")
+	}
+	if err := within("the wait", wait, 0, day); err != nil {
+		return nil, err
+	}
+	w, err := l.wish.asWriter(l, wait)
+	if err != nil {
+		return nil, err
+	}
+	if !l.upgrading.CompareAndSwap(false, true) {
+		return nil, invalid("an upgrade of %s is under way already", l.quoted())
+	}
+	defer l.upgrading.Store(false)
+	unlost, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		select {
+		case <-l.Lost():
+			stop()
+		case <-unlost.Done():
+		}
+	}()
+	writer, err := l.client.acquire(unlost, l.parent, w)
+	if err != nil && ctx.Err() == nil && unlost.Err() != nil {
+		return nil, l.Check()
+	}
+	return writer, err
+}
+
+// makeWay: its upgrade is granted, so it does not hold any more. A lease that was lost meanwhile has no successor.
+func (l *Lease) makeWay() error {
+	if err := l.Check(); err != nil {
+		return err
+	}
+	if !l.hold.end(released) {
+		return l.Check()
+	}
+	return nil
+}
+
 // Sequencer is the token as the authority signs it, for resources that check it with package fence/sequencer or with --keys.
 // Of several locks it signs the part that is named; else the name is that of the lock.
 //
@@ -310,6 +373,9 @@ func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) bool {
 		case answer.over():
 			if !l.parts.holds(name) {
 				continue // It was released here meanwhile.
+			}
+			if l.upgrading.Load() && answer.code() == "superseded" {
+				return false // By its own upgrade, whose answer is on its way.
 			}
 			l.lose(name, answer.code())
 			return false

@@ -2,8 +2,6 @@ package palisade
 
 import (
 	"crypto/tls"
-	"os"
-	"strings"
 	"time"
 )
 
@@ -28,6 +26,7 @@ type Option func(*settings)
 type settings struct {
 	urls     []string
 	bearer   *string
+	file     *string
 	tls      *tls.Config
 	patience time.Duration
 	margin   time.Duration
@@ -41,6 +40,10 @@ func Endpoints(urls ...string) Option { return func(s *settings) { s.urls = urls
 // that of PALISADE_TOKEN.
 func BearerToken(token string) Option { return func(s *settings) { s.bearer = &token } }
 
+// BearerTokenFile is a file with the token. It is read again for each request, so a token may be replaced while the client
+// runs; while the file cannot be used, the last token stays.
+func BearerTokenFile(path string) Option { return func(s *settings) { s.file = &path } }
+
 // TLSConfig is for https addresses: authorities, a client certificate. The client keeps a copy.
 func TLSConfig(config *tls.Config) Option { return func(s *settings) { s.tls = config } }
 
@@ -50,21 +53,6 @@ func Patience(d time.Duration) Option { return func(s *settings) { s.patience = 
 
 // Margin is taken off each deadline: time between a check and the effect of what follows, 0 – 24 h. The default is 0.
 func Margin(d time.Duration) Option { return func(s *settings) { s.margin = d } }
-
-// token is the bearer token, or "". An error does not repeat it: it is a secret.
-func (s *settings) token() (string, error) {
-	name, token, given := "PALISADE_TOKEN", "", false
-	if s.bearer != nil {
-		name, token, given = "BearerToken", *s.bearer, true
-	} else {
-		token, given = os.LookupEnv("PALISADE_TOKEN")
-	}
-	token = strings.TrimSpace(token)
-	if given && (token == "" || strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0) {
-		return "", invalid("%s: a bearer token is printable ASCII without spaces", name)
-	}
-	return token, nil
-}
 
 func (s *settings) check() error {
 	if err := within("the patience", s.patience, millisecond, day); err != nil {
@@ -91,7 +79,11 @@ func Metadata(text string) LockOption { return func(w *wish) { w.metadata = text
 
 // Shared asks for the lock as a reader, beside other readers; a writer keeps all of them out. Readers claim at the resource
 // before they read, and never write.
-func Shared() LockOption { return func(w *wish) { w.shared = true } }
+func Shared() LockOption { return func(w *wish) { w.mode = shared } }
+
+// Update asks for the lock as the one reader that may become the writer, by Lease.Upgrade, beside plain readers. It is
+// instead of Shared.
+func Update() LockOption { return func(w *wish) { w.mode = update } }
 
 // LockDelay is how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
 func LockDelay(d time.Duration) LockOption { return func(w *wish) { w.lockDelay = d } }

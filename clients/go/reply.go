@@ -162,7 +162,7 @@ func readGrant(t0 instant, r reply, w *wish) (granted, *fault) {
 		return granted{}, broken(err.Error())
 	case !isToken(answer.Token):
 		return granted{}, broken("fencing_token is missing or out of range")
-	case w.shared && !isToken(answer.GrantID):
+	case w.mode.isReader() && !isToken(answer.GrantID):
 		return granted{}, broken("grant_id is missing or out of range")
 	case !w.hasSlots(answer.Slots):
 		return granted{}, broken("slots are missing, or others than were wanted")
@@ -172,7 +172,7 @@ func readGrant(t0 instant, r reply, w *wish) (granted, *fault) {
 		return granted{}, broken("valid_for_ms or waited_ms is missing or out of range")
 	}
 	number := *answer.Token
-	if w.shared {
+	if w.mode.isReader() {
 		number = *answer.GrantID
 	}
 	return granted{

@@ -28,12 +28,12 @@ const (
 // A transport makes attempts, at the address that leads.
 type transport struct {
 	endpoints *endpoints
-	bearer    string
+	bearer    *bearer
 	http      *http.Client
 	pool      *http.Transport
 }
 
-func newTransport(endpoints *endpoints, bearer string, config *tls.Config) *transport {
+func newTransport(endpoints *endpoints, bearer *bearer, config *tls.Config) *transport {
 	pool := &http.Transport{
 		// A proxy of the environment would keep connections and time-outs of its own.
 		Proxy:               nil,
@@ -118,8 +118,8 @@ func (t *transport) open(ctx context.Context, address string, r request) (*http.
 	if r.body != nil {
 		sent.Header.Set("Content-Type", "application/json")
 	}
-	if t.bearer != "" {
-		sent.Header.Set("Authorization", "Bearer "+t.bearer)
+	if token := t.bearer.current(); token != "" {
+		sent.Header.Set("Authorization", "Bearer "+token)
 	}
 	return t.http.Do(sent)
 }

@@ -15,13 +15,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
-from suite import holding, giving_up, sharing, permits, sets, delays, wire  # isort: skip  (their order is the order of the rules)
+from suite import holding, giving_up, sharing, upgrading, permits, sets, delays, wire  # isort: skip  (their order is the order of the rules)
 from suite.driver import DriverFailed
 from suite.rules import RULES, Rule
 from suite.trial import Broken, NotApplicable, Trial
 
 # Importing them enters their rules.
-assert delays and giving_up and holding and permits and sets and sharing and wire
+assert delays and giving_up and holding and permits and sets and sharing and upgrading and wire
 
 
 def run(rule: Rule, palisade: str, driver: list[str], client_wire: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def main() -> int:
     options = arguments.parse_args()
     if options.list:
         for rule in RULES:
-            print(f"{rule.id:20} {rule.says}")
+            print(f"{rule.id:22} {rule.says}")
         return 0
     if not options.palisade or not options.driver:
         arguments.error("--palisade and --driver are needed")
@@ -95,7 +95,7 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda rule: run(rule, options.palisade, driver, client_wire), rules))
     for result in results:
-        print(f"{result['outcome']:8} {result['rule']:20} {result.get('why') or result['says']}")
+        print(f"{result['outcome']:8} {result['rule']:22} {result.get('why') or result['says']}")
     if options.report:
         with open(options.report, "w", encoding="utf-8") as report:
             json.dump({"driver": options.driver, "results": results}, report, indent=1)

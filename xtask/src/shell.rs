@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The root of the repository: the parent of this crate's directory, as cargo names it now. Clones that share a
@@ -53,13 +53,44 @@ fn is_about_this_crate(name: &OsStr) -> bool {
 /// # Errors
 /// The program could not be started, or did not succeed.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
-    let status = command
-        .status()
-        .map_err(|error| format!("{}: {error}", spelled(command)))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("{} ended with {status}", spelled(command)))
+    Background::start(command)?.finish()
+}
+
+/// A program that runs while we go on. It is stopped where nobody waits for it any more.
+pub(crate) struct Background {
+    name: String,
+    child: Child,
+}
+
+impl Background {
+    /// # Errors
+    /// The program could not be started.
+    pub(crate) fn start(command: &mut Command) -> Result<Background, String> {
+        let name = spelled(command);
+        let child = command.spawn();
+        let child = child.map_err(|error| format!("{name}: {error}"))?;
+        Ok(Background { name, child })
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It did not succeed.
+    pub(crate) fn finish(mut self) -> Result<(), String> {
+        let status = self.child.wait();
+        let status = status.map_err(|error| format!("{}: {error}", self.name))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("{} ended with {status}", self.name))
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::bench::instructions;
 use crate::package;
 use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
-use crate::shell::{cargo, read, run, spelled, target, timed};
+use crate::shell::{Background, cargo, read, run, spelled, target, timed};
 
 /// How long the output may stay open after cargo has ended. A process that holds it then was left behind by a test.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,13 +88,15 @@ impl Plan {
     }
 
     fn work(&self, stages: &mut Stages) -> Result<(Tally, Result<(), String>), String> {
+        let parts = self.parts()?;
+        let kinds: &[&str] = if self.quick { &UNIT_TESTS } else { &[] };
+        // The one waits for the network, and the other computes.
+        let build = Background::start(cargo(&TESTS).args(kinds).arg("--no-run"))?;
         stages.add("prerequisites", || {
             ensure(PREREQUISITES)?;
             ensure_environments(&target())
         })?;
-        let parts = self.parts()?;
-        let kinds: &[&str] = if self.quick { &UNIT_TESTS } else { &[] };
-        stages.add("build", || run(cargo(&TESTS).args(kinds).arg("--no-run")))?;
+        stages.add("rest of the build", || build.finish())?;
         let instructions = stages.add("instructions", || self.instructions());
         let mut complaints = Vec::from_iter(instructions.err());
         let mut tally = Tally::default();
@@ -273,15 +275,53 @@ fn drain(lines: &Receiver<String>, tally: &mut Tally, patience: Duration) -> boo
     }
 }
 
-/// How long each stage took.
+/// How long each stage took, and how busy the machine was. A stage that leaves processors idle may run beside another one.
 #[derive(Debug, Default)]
 struct Stages(Vec<String>);
 
 impl Stages {
     fn add<T>(&mut self, name: &str, stage: impl FnOnce() -> T) -> T {
+        let before = Ticks::now();
         let (result, time) = timed(stage);
-        self.0.push(format!("{name} {:.0} s", time.as_secs_f32()));
+        let mut spoken = format!("{name} {:.0} s", time.as_secs_f32());
+        let busy = before.and_then(|before| Ticks::now()?.busy_since(&before));
+        if let Some(busy) = busy {
+            spoken += &format!(" ({busy} % busy)");
+        }
+        self.0.push(spoken);
         result
+    }
+}
+
+/// What all processors of the machine have spent since it was started, in hundredths of a second.
+#[derive(Debug)]
+struct Ticks {
+    idle: u64,
+    all: u64,
+}
+
+impl Ticks {
+    /// `None` where the kernel is not Linux.
+    fn now() -> Option<Ticks> {
+        Ticks::of(&std::fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// Reads the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5)).
+    fn of(stat: &str) -> Option<Ticks> {
+        let numbers = stat.lines().next()?.strip_prefix("cpu ")?;
+        let numbers = numbers.split_whitespace().take(8).map(str::parse);
+        let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
+        Some(Ticks {
+            idle: numbers.get(3..5)?.iter().sum(),
+            all: numbers.iter().sum(),
+        })
+    }
+
+    /// In percent of what was there.
+    fn busy_since(&self, before: &Ticks) -> Option<u64> {
+        let idle = self.idle.saturating_sub(before.idle);
+        let all = self.all.saturating_sub(before.all);
+        (100 * all.saturating_sub(idle)).checked_div(all)
     }
 }
 
@@ -346,6 +386,16 @@ mod tests {
                 names: vec!["b::c".to_owned()],
             }
         );
+    }
+
+    #[test]
+    fn a_stage_that_waits_for_a_disk_is_not_busy() {
+        let ticks = |line: &str| Ticks::of(line).unwrap();
+        let before = ticks("cpu  10 0 10 100 0 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1\n");
+        let after = ticks("cpu  20 2 16 150 30 1 1 0 7 0\n");
+        assert_eq!(after.busy_since(&before), Some(20));
+        assert_eq!(before.busy_since(&before), None);
+        assert!(Ticks::of("intr 1 2 3 4 5 6 7 8\n").is_none());
     }
 
     #[test]

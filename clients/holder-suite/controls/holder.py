@@ -32,6 +32,14 @@ FLAWS = {
     "forgets-delays": "asks for no time after its grant",
     "late-downgrade": "holds as a writer until a downgrade is answered",
     "keeps-writer": "holds as a writer after a downgrade",
+    "keeps-token": "goes on with the reader's token after an upgrade",
+    "keeps-reader": "holds as a reader after an upgrade",
+    "believes-upgrade": "takes an upgrade that was denied for granted",
+    "rests-while-upgrading": "does not renew a reader while its upgrade waits",
+    "upgrades-lost": "takes the upgrade of a reader that was lost meanwhile",
+    "superseded-is-loss": "takes a reader that its own upgrade superseded for lost",
+    "upgrades-anything": "asks for the upgrade of any grant, and ends it",
+    "abandons-upgrade": "abandons an upgrade while the reader believes",
     "follows-redirects": "follows redirects",
     "follows-leaders": "follows one leader after the other without a pause",
     "one-by-one": "asks for several locks one after the other",
@@ -70,8 +78,9 @@ class Holder:
         self.patience = 5000.0
         self.grants: dict[str, Grant] = {}
         self.cancelled: set[int] = set()
-        # The request that each command has under way, and until when it matters.
-        self.under_way: dict[int, tuple[str, float]] = {}
+        # What each command has under way: the path and the body of the request, until when it matters, and the reader
+        # that it upgrades.
+        self.under_way: dict[int, tuple[str, dict[str, Any], float, Optional[Grant]]] = {}
 
     def now(self) -> float:
         clock = time.CLOCK_MONOTONIC if self.flaw == "monotonic" else time.CLOCK_BOOTTIME
@@ -148,30 +157,58 @@ class Holder:
         return body
 
     def acquire(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
-        also = command.get("also") or []
+        also, reader = command.get("also") or [], command.get("reader")
         if also and self.flaw == "one-by-one":
             for lock in [command["lock"], *also]:
                 answered = self.acquire(id, {**command, "lock": lock, "also": None})
             return answered
-        path = lock_path(command["lock"], "acquire")
         body = self.acquire_body(command)
+        t0, answer = self.ask(id, command, body)
+        if id in self.cancelled:
+            raise Refused("cancelled")
+        any_slots = "permits" in body and self.flaw == "any-slots"
+        slots = [1] if any_slots else answer.get("slots")
+        if is_broken({} if any_slots else body, {**answer, "slots": slots}):
+            self.abandon(*self.under_way[id])
+            raise Refused("unknown_outcome")
+        if reader and self.flaw != "upgrades-lost" and reader.check():
+            self.abandon(*self.under_way[id])
+            raise Refused(str(reader.check()))
+        if reader and self.flaw == "keeps-token":
+            answer.update(fencing_token=reader.token, grant_id=reader.body["fencing_token"])
+        grant = Grant(self, command["as"], {**command, "client_id": body["client_id"]}, {**answer, "t0": t0})
+        grant.believe(t0, answer)
+        if reader:
+            reader.released = self.flaw != "keeps-reader"
+        if self.now() >= grant.deadline:
+            grant.release()
+            raise Refused("expired")
+        self.grants[command["as"]] = grant
+        threading.Thread(target=grant.keep, daemon=True).start()
+        return grant.facts({**answer, "slots": slots})
+
+    def ask(self, id: int, command: dict[str, Any], body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        """Repeats the request until its outcome is known. Returns the clock's reading from before the attempt that was
+        answered, and the answer."""
+        path, reader = lock_path(command["lock"], "acquire"), command.get("reader")
         wait_end = self.now() + command["wait_ms"]
         end, pause, worst = wait_end + self.patience, 10.0, "unavailable"
         lingers = command["wait_ms"] + 2 * command["ttl_ms"]
         while True:
             t0 = self.now()
             body["wait_ms"] = max(0, int(wait_end - t0))
-            self.under_way[id] = (body["request_id"], t0 + lingers)
+            self.under_way[id] = (path, dict(body), t0 + lingers, reader)
             try:
-                answer = self.attempt("POST", path, body, end - t0)
-                break
+                return t0, self.attempt("POST", path, body, end - t0)
             except Refused as refused:
-                if refused.code not in RETRY:
+                if refused.code in GONE and reader:
+                    reader.lose(refused.code)
+                if refused.code not in RETRY or id in self.cancelled:
                     raise
                 if refused.code in ("unknown_outcome", "internal"):
                     worst = "unknown_outcome"
-                if self.now() + pause >= end or id in self.cancelled:
-                    self.abandon(body["request_id"], t0 + lingers)
+                if self.now() + pause >= end:
+                    self.abandon(*self.under_way[id])
                     raise Refused(worst) from refused
             if self.flaw == "new-request-ids":
                 body["request_id"] = uuid.uuid4().hex
@@ -179,36 +216,6 @@ class Holder:
                 body.pop("also", None)
             time.sleep(pause / 1e3)
             pause = min(2 * pause, 500)
-        if id in self.cancelled:
-            raise Refused("cancelled")
-        broken = body.get("mode") == "shared" and "grant_id" not in answer
-        slots = answer.get("slots")
-        if "permits" in body and self.flaw == "any-slots":
-            slots = [1]
-        elif "permits" in body:
-            wanted = body["permits"]["count"]
-            numbers = isinstance(slots, list) and all(type(slot) is int and 1 <= slot <= 64 for slot in slots)
-            broken = not numbers or len(slots) != wanted or slots != sorted(set(slots))
-        if broken or not 1 <= answer["fencing_token"] < 2**53:
-            self.abandon(body["request_id"], t0 + lingers)
-            raise Refused("unknown_outcome")
-        grant = Grant(self, command["as"], {**command, "client_id": body["client_id"]}, {**answer, "t0": t0})
-        grant.believe(t0, answer)
-        if self.now() >= grant.deadline:
-            grant.release()
-            raise Refused("expired")
-        self.grants[command["as"]] = grant
-        threading.Thread(target=grant.keep, daemon=True).start()
-        before = self.now()
-        return {
-            "token": answer["fencing_token"],
-            "grant_id": answer.get("grant_id"),
-            "slots": slots,
-            "slot_keys": [f"{command['lock']}~{slot}" for slot in slots or []],
-            "authority": answer["authority"],
-            "before_ms": before,
-            "remaining_ms": grant.remaining(),
-        }
 
     def downgrade(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
         writer = self.grants[command["grant"]]
@@ -226,20 +233,50 @@ class Holder:
         finally:
             writer.released = self.flaw != "keeps-writer"
 
+    def upgrade(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
+        reader = self.grants[command["grant"]]
+        anything = self.flaw == "upgrades-anything"
+        code = reader.check()
+        if code or (reader.command.get("mode") != "update" and not anything):
+            raise Refused(code or "invalid")
+        under = {"lock_token": reader.body["lock_token"]}
+        changed = {"as": command["as"], "wait_ms": command["wait_ms"], "mode": "upgrade", "under": under}
+        reader.upgrading = True
+        try:
+            return self.acquire(id, {**reader.command, **changed, "reader": reader})
+        except Refused as refused:
+            if refused.code == "held" and self.flaw == "believes-upgrade":
+                return {"token": reader.token + 1, "before_ms": self.now(), "remaining_ms": reader.remaining()}
+            reader.released = reader.released or anything
+            raise
+        finally:
+            reader.upgrading = False
+
     def cancel(self, id: int) -> None:
         self.cancelled.add(id)
         if self.flaw != "forgets-cancelled":
             self.abandon(*self.under_way[id])
         say({"id": id, "ok": False, "code": "cancelled"})
 
-    def abandon(self, request: str, until: float) -> None:
+    def abandon(self, path: str, body: dict[str, Any], until: float, reader: Optional[Grant]) -> None:
+        """An upgrade is tried once more as long as the reader holds: it does not believe beside the next holder."""
+        request = f"/v1/requests/{body['request_id']}/abandon"
+
         def run() -> None:
             while self.now() < until:
+                settles = reader and not reader.check() and self.flaw != "abandons-upgrade"
                 try:
-                    self.attempt("POST", f"/v1/requests/{request}/abandon", {}, 2000)
-                    return
-                except Refused:
+                    if not settles:
+                        self.attempt("POST", request, {}, 2000)
+                        return
+                    self.attempt("POST", path, {**body, "wait_ms": 1}, 2000)
+                except Refused as refused:
+                    if settles and refused.code not in RETRY:
+                        return
                     time.sleep(0.1)
+                else:
+                    assert reader
+                    reader.lose("superseded")
 
         threading.Thread(target=run, daemon=True).start()
 
@@ -258,6 +295,7 @@ class Grant:
         self.deadline = 0.0
         self.lost: Optional[str] = None
         self.released = False
+        self.upgrading = False
         # Of the attempt to renew that was sent last.
         self.answered: Optional[bool] = True
         self.guard = threading.Lock()
@@ -272,6 +310,18 @@ class Grant:
             self.deadline = max(self.deadline, start + valid * 0.99 / 1.01)
             if flaw == "revives" and self.lost == "expired":
                 self.lost = None
+
+    def facts(self, answer: dict[str, Any]) -> dict[str, Any]:
+        before = self.holder.now()
+        return {
+            "token": self.token,
+            "grant_id": answer.get("grant_id"),
+            "slots": answer["slots"],
+            "slot_keys": [f"{self.lock}~{slot}" for slot in answer["slots"] or []],
+            "authority": answer["authority"],
+            "before_ms": before,
+            "remaining_ms": self.remaining(),
+        }
 
     def check(self) -> Optional[str]:
         late = self.holder.now() >= self.deadline and self.holder.flaw != "ignores-deadline"
@@ -301,7 +351,7 @@ class Grant:
             now = self.holder.now()
             if now >= self.deadline:
                 self.check()
-            if now < due:
+            if now < due or (self.upgrading and self.holder.flaw == "rests-while-upgrading"):
                 time.sleep(0.003)
                 continue
             self.answered = None
@@ -332,6 +382,10 @@ class Grant:
             try:
                 answer = self.holder.attempt("POST", lock_path(lock, "renew"), self.body, timeout)
             except Refused as refused:
+                if refused.code == "superseded" and self.upgrading and flaw != "superseded-is-loss":
+                    # The answer to the upgrade is on its way.
+                    self.answered = False
+                    return
                 if refused.code in GONE and (lock in self.held or flaw == "release-is-loss"):
                     self.lose(refused.code)
                     if len(self.locks) > 1 and flaw != "leaves-rest":
@@ -375,6 +429,15 @@ class Grant:
         return {"result": next(result for result in ("over", "released", "already_released") if result in found)}
 
 
+def is_broken(body: dict[str, Any], answer: dict[str, Any]) -> bool:
+    slots, wanted = answer["slots"], body.get("permits", {}).get("count")
+    numbers = isinstance(slots, list) and all(type(slot) is int and 1 <= slot <= 64 for slot in slots)
+    if wanted and (not numbers or len(slots) != wanted or slots != sorted(set(slots))):
+        return True
+    unnamed = body.get("mode") in ("shared", "update") and "grant_id" not in answer
+    return unnamed or not 1 <= answer["fencing_token"] < 2**53
+
+
 def check_names(locks: list[str]) -> None:
     bad = any(not 1 <= len(lock) <= 255 or lock in (".", "..") for lock in locks)
     if bad or len(set(locks)) < len(locks) or len(locks) > 64:
@@ -394,6 +457,8 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
         return holder.acquire(id, command)
     elif do == "downgrade":
         return holder.downgrade(id, command)
+    elif do == "upgrade":
+        return holder.upgrade(id, command)
     elif do == "check" and grant:
         before = holder.now()
         code = grant.check()
@@ -427,7 +492,7 @@ def serve(holder: Holder) -> None:
             "event": "hello",
             "client": "control",
             "wire": "http",
-            "can": ["addresses", "cancel", "delays", "permits", "sets", "shared"],
+            "can": ["addresses", "cancel", "delays", "permits", "sets", "shared", "update"],
         }
     )
     for line in sys.stdin:

@@ -65,6 +65,7 @@ def request(client: Any, command: Command) -> Any:
 def options(command: Command) -> dict[str, Any]:
     return {
         "shared": command.get("mode") == "shared",
+        "update": command.get("mode") == "update",
         "lock_delay": command.get("lock_delay_ms", 0) / 1e3,
         "at_least_for": command.get("at_least_for_ms", 0) / 1e3,
         "permits": (command["permits"]["count"], command["permits"]["of"]) if "permits" in command else None,
@@ -82,7 +83,7 @@ def change(name: str, event: Any) -> None:
     say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
 
 
-CAN = ["addresses", "delays", "list", "permits", "sets", "shared", "watch"]
+CAN = ["addresses", "delays", "list", "permits", "sets", "shared", "update", "watch"]
 
 
 class Threads:
@@ -97,6 +98,8 @@ class Threads:
             return self.taken(command, request(self.client, command).acquire())
         elif do == "downgrade":
             return self.taken(command, self.grants[command["grant"]].downgrade())
+        elif do == "upgrade":
+            return self.taken(command, self.grants[command["grant"]].upgrade(command["wait_ms"] / 1e3))
         elif do == "release":
             grant = self.grants[command["grant"]]
             return {"result": grant.release_part(command["lock"]) if "lock" in command else grant.release()}
@@ -159,6 +162,8 @@ class Tasks:
             return self.taken(command, await request(self.client, command).acquire())
         elif do == "downgrade":
             return self.taken(command, await self.grants[command["grant"]].downgrade())
+        elif do == "upgrade":
+            return self.taken(command, await self.grants[command["grant"]].upgrade(command["wait_ms"] / 1e3))
         elif do == "release":
             grant = self.grants[command["grant"]]
             return {"result": await (grant.release_part(command["lock"]) if "lock" in command else grant.release())}

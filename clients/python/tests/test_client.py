@@ -148,7 +148,7 @@ def test_a_bearer_token_is_for_tls_and_this_machine_only(monkeypatch: pytest.Mon
     monkeypatch.setenv("PALISADE_TOKEN", "pal_environment\n")
     for token, sent in ((None, "pal_environment"), ("pal_given", "pal_given")):
         requests = Client("https://a", token=token)._requests
-        assert requests.settings.headers == {"Authorization": f"Bearer {sent}"}
+        assert requests.settings.options["auth"].current() == sent
     for kept in ("http://localhost:1", "http://127.9.9.9:1", "http://[::1]:1", "https://a"):
         Client(kept)
     with pytest.raises(Invalid, match=r"http://10\.0\.0\.1:1.*https") as refused:

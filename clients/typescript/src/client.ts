@@ -1,6 +1,6 @@
 import { setMaxListeners } from "node:events";
-import { readFileSync } from "node:fs";
 
+import { Bearer } from "./bearer.js";
 import { latest, sleepUntil } from "./clock.js";
 import { Endpoints } from "./endpoints.js";
 import { Invalid, LockHeld, type LockHolder } from "./errors.js";
@@ -25,7 +25,7 @@ export interface ClientOptions {
    * PALISADE_TOKEN.
    */
   readonly token?: string;
-  /** A file with the bearer token, read once. */
+  /** A file with the bearer token. It is read again for each request, so a token may be replaced while the client runs. */
   readonly tokenFile?: string;
   readonly tls?: TlsOptions;
   /** How long a call is repeated while there is no answer, 1 – 86,400,000 ms; an acquire for that long after its wait. */
@@ -76,8 +76,8 @@ export class Client implements AsyncDisposable {
   constructor(options: ClientOptions = {}) {
     this.#patienceMs = within("patienceMs", options.patienceMs ?? DEFAULT_PATIENCE, 1, DAY);
     this.#marginMs = within("marginMs", options.marginMs ?? 0, 0, DAY);
-    const token = bearerToken(options);
-    this.#transport = new Transport(new Endpoints(options.urls, token !== undefined), token, options.tls);
+    const bearer = new Bearer(options);
+    this.#transport = new Transport(new Endpoints(options.urls, bearer.isSet), bearer, options.tls);
     setMaxListeners(0, this.#closing.signal);
   }
 
@@ -286,32 +286,6 @@ export class Client implements AsyncDisposable {
 
   #checkOpen(): void {
     this.#closing.signal.throwIfAborted();
-  }
-}
-
-function bearerToken({ token, tokenFile }: ClientOptions): string | undefined {
-  if (token !== undefined && tokenFile !== undefined) {
-    throw new Invalid("token and tokenFile are both given: one is needed");
-  }
-  const [text, from] =
-    tokenFile !== undefined
-      ? [readToken(tokenFile), tokenFile]
-      : [token ?? process.env["PALISADE_TOKEN"], token === undefined ? "PALISADE_TOKEN" : "token"];
-  if (text === undefined) {
-    return undefined;
-  }
-  // Does not repeat the text: it is a secret.
-  if (!/^[!-~]+$/.test(text.trim())) {
-    throw new Invalid(`${from}: a bearer token is printable ASCII without spaces`);
-  }
-  return text.trim();
-}
-
-function readToken(file: string): string {
-  try {
-    return readFileSync(file, "utf8");
-  } catch (error) {
-    throw new Invalid(`tokenFile cannot be read: ${error instanceof Error ? error.message : String(error)}`);
   }
 }
 

@@ -22,4 +22,4 @@ export {
 export { Lease, slotKey, type Released } from "./lease.js";
 export type { TlsOptions } from "./transport.js";
 export type { LockEvent, MissedEvent, WatchEvent, WatchOptions } from "./watch.js";
-export type { AcquireOptions, Permits } from "./wish.js";
+export type { AcquireOptions, Permits, UpgradeOptions } from "./wish.js";

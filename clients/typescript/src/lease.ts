@@ -8,7 +8,7 @@ import { Hold, RELEASED } from "./hold.js";
 import { asText, readRenewal, Reply, unreadable, type Granted } from "./reply.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
 import type { Send, Transport } from "./transport.js";
-import { DAY, lockPath, type Wish } from "./wish.js";
+import { DAY, lockPath, type Reader, type UpgradeOptions, type Wish } from "./wish.js";
 
 /** The resource id under which a fence keeps the tokens of one slot of a semaphore. */
 export function slotKey(lock: string, slot: number): string {
@@ -51,6 +51,8 @@ export class Lease implements AsyncDisposable {
   readonly #unreleased: Set<string>;
   /** The lock that the server said is over. */
   #lostLock: string | undefined;
+  /** An upgrade is under way. */
+  #upgrading = false;
 
   /** The name of the lock. Several locks have none, but `locks`: then it is "". */
   readonly lock: string;
@@ -75,7 +77,9 @@ export class Lease implements AsyncDisposable {
     });
     // One signal may be given to any number of requests.
     setMaxListeners(0, this.#ended.signal);
-    this.#hold = new Hold(keeper.deadline(grant.t0, grant.validForMs), (code) => {
+    // An upgrade comes under the reader's lease, which was renewed while it waited.
+    const until = Math.max(keeper.deadline(grant.t0, grant.validForMs), wish.reader?.deadline ?? 0);
+    this.#hold = new Hold(until, (code) => {
       this.#over(code);
     });
     keeper.leases.add(this);
@@ -102,9 +106,14 @@ export class Lease implements AsyncDisposable {
     return this.#grant.number;
   }
 
-  /** Whether it is a reader's. */
+  /** Whether it is a reader's, also in mode update. */
   get shared(): boolean {
     return this.#wish.shared;
+  }
+
+  /** Whether it is the reader that may become the writer, by `upgrade`. */
+  get update(): boolean {
+    return this.#wish.mode === "update";
   }
 
   /** The slots of a semaphore that it has, rising; none for another kind of lock. */
@@ -221,6 +230,60 @@ export class Lease implements AsyncDisposable {
       this.#giveBack();
       throw error;
     }
+  }
+
+  /**
+   * Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue and
+   * waits for the other readers alone. The lease that is returned has a new token, with which it claims before it writes;
+   * this one is not held any more then. Until then it is held and renewed as before, also after a `LockHeld`, which names a
+   * reader that was in the way.
+   *
+   * Throws `LeaseLost` if this lease is lost meanwhile, and what `acquire` throws. If an upgrade that is given up was granted
+   * by then, or can be granted at that moment, the lock is released, and this lease is lost.
+   */
+  async upgrade(options: UpgradeOptions = {}): Promise<Lease> {
+    this.check();
+    if (!this.update) {
+      throw new Invalid("only a reader in mode update is upgraded: acquire it with update: true");
+    }
+    if (this.#upgrading) {
+      throw new Invalid(`an upgrade of ${this.#quoted()} is under way already`);
+    }
+    options.signal?.throwIfAborted();
+    const lost = new AbortController();
+    void this.lost.then((loss) => {
+      lost.abort(loss);
+    });
+    const signal = options.signal === undefined ? lost.signal : AbortSignal.any([options.signal, lost.signal]);
+    const writer = this.#wish.asWriter(this.#grant.leaseKey, this.#reader(), { ...options, signal });
+    this.#upgrading = true;
+    try {
+      return await this.#keeper.acquire(writer);
+    } finally {
+      this.#upgrading = false;
+    }
+  }
+
+  #reader(): Reader {
+    const hold = this.#hold;
+    return {
+      get held() {
+        return hold.holds();
+      },
+      get deadline() {
+        return hold.deadline;
+      },
+      lose: (code) => {
+        this.#lose(this.#wish.lock, code);
+      },
+      makeWay: () => {
+        this.check();
+        hold.end(RELEASED);
+      },
+      check: () => {
+        this.check();
+      },
+    };
   }
 
   /**
@@ -345,6 +408,9 @@ export class Lease implements AsyncDisposable {
       }
       if (answer.over && !this.#held.has(lock)) {
         continue; // It was released here meanwhile.
+      }
+      if (answer.over && this.#upgrading && answer.code === "superseded") {
+        return false; // By its own upgrade, whose answer is on its way.
       }
       if (answer.over) {
         this.#lose(lock, answer.code);

@@ -3,6 +3,7 @@ import http from "node:http";
 import https from "node:https";
 import tls from "node:tls";
 
+import type { Bearer } from "./bearer.js";
 import { Alarm, latest } from "./clock.js";
 import type { Endpoints } from "./endpoints.js";
 import { Invalid } from "./errors.js";
@@ -45,7 +46,7 @@ export class Transport {
 
   constructor(
     readonly endpoints: Endpoints,
-    private readonly bearer: string | undefined,
+    private readonly bearer: Bearer,
     options: TlsOptions = {},
   ) {
     const pool = { keepAlive: true, maxFreeSockets: MAX_IDLE, timeout: IDLE_TIME };
@@ -82,6 +83,7 @@ export class Transport {
     const secure = address.startsWith("https:");
     const { hostname, port } = new URL(address);
     const text = body === undefined ? undefined : JSON.stringify(body);
+    const token = this.bearer.current();
     const request = (secure ? https : http).request({
       agent: secure ? this.#secure : this.#plain,
       // Brackets belong to the URL, not to the address.
@@ -93,7 +95,7 @@ export class Transport {
         ...(text === undefined
           ? {}
           : { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(text) }),
-        ...(this.bearer === undefined ? {} : { Authorization: `Bearer ${this.bearer}` }),
+        ...(token === undefined ? {} : { Authorization: `Bearer ${token}` }),
       },
     });
     let sent = false;

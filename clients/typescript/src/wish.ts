@@ -32,6 +32,8 @@ export interface AcquireOptions {
    * write nothing.
    */
   readonly shared?: boolean;
+  /** As the one reader that may become the writer, by `lease.upgrade`, beside plain readers. */
+  readonly update?: boolean;
   /** So many permits of a semaphore that has `of`, 1 – 64, all or none. Claim each of `lease.slotKeys`. */
   readonly permits?: Permits;
   /** How long nobody is granted the lock after this grant expires or is revoked, 0 – 60,000 ms. */
@@ -49,6 +51,36 @@ export interface Permits {
   readonly of: number;
 }
 
+/** Sets up one upgrade. */
+export interface UpgradeOptions {
+  /** How long to wait for the other readers, 0 – 86,400,000 ms. 0 tries once. The default is 30,000. */
+  readonly waitMs?: number;
+  /** Ends the upgrade, which is then given up in the background. */
+  readonly signal?: AbortSignal;
+}
+
+/** The reader that an upgrade makes the writer. @internal */
+export interface Reader {
+  /** Whether it holds, at this moment. */
+  readonly held: boolean;
+  readonly deadline: number;
+  /** The server said that its grant is over. */
+  lose(code: string): void;
+  /** Its upgrade is granted: it does not hold any more. Throws `LeaseLost` if it was lost before. */
+  makeWay(): void;
+  check(): void;
+}
+
+/** Whether a lock is held alone, beside other readers, or as the reader that may become the writer, by an upgrade. */
+export type Mode = "exclusive" | "shared" | "update" | "upgrade";
+
+/** What a request has that comes under a lease that the client has already. */
+interface Under {
+  readonly leaseKey: string;
+  /** Of an upgrade. */
+  readonly reader?: Reader;
+}
+
 /** A request for a lock, or for several at once, as the caller put it, and what became of it. */
 export class Wish {
   /** Sorted. */
@@ -57,18 +89,17 @@ export class Wish {
   readonly clientId: string;
   readonly ttlMs: number;
   readonly waitMs: number;
-  readonly shared: boolean;
+  readonly mode: Mode;
   readonly permits: Permits | undefined;
   readonly #delays: { readonly lock_delay_ms?: number; readonly at_least_for_ms?: number };
   readonly #metadata: string | undefined;
-  readonly #leaseKey: string | undefined;
+  readonly #under: Under | undefined;
   /** The caller's. */
   readonly signal: AbortSignal | undefined;
   #mayHaveHappened = false;
   #lastSent = 0;
 
-  /** With a `leaseKey` the grant comes under a lease that the client has already. */
-  constructor(locks: string | readonly string[], options: AcquireOptions, leaseKey?: string) {
+  constructor(locks: string | readonly string[], options: AcquireOptions, under?: Under) {
     this.locks = sorted(typeof locks === "string" ? [locks] : locks);
     this.ttlMs = within("ttlMs", options.ttlMs ?? DEFAULT_TTL, MIN_TTL, DAY);
     this.waitMs = within("waitMs", options.waitMs ?? DEFAULT_WAIT, 0, DAY);
@@ -77,7 +108,7 @@ export class Wish {
     if (bytes > MAX_METADATA_BYTES) {
       throw new Invalid(`the metadata has ${bytes} bytes; 0 ..= ${MAX_METADATA_BYTES} are allowed`);
     }
-    this.shared = options.shared === true;
+    this.mode = modeOf(options, under);
     this.permits = options.permits;
     this.#delays = {
       ...delay("lock_delay_ms", within("lockDelayMs", options.lockDelayMs ?? 0, 0, MAX_LOCK_DELAY)),
@@ -86,28 +117,42 @@ export class Wish {
     if (this.shared && this.permits !== undefined) {
       throw new Invalid("a lock is shared by readers, or has permits: not both");
     }
-    const isPlain = !this.shared && this.permits === undefined && Object.keys(this.#delays).length === 0;
+    const isPlain = this.mode === "exclusive" && this.permits === undefined && Object.keys(this.#delays).length === 0;
     if (this.locks.length > 1 && !isPlain) {
-      throw new Invalid("several locks at once are exclusive: without shared, permits, lockDelayMs and atLeastForMs");
+      throw new Invalid(
+        "several locks at once are exclusive: without shared, update, permits, lockDelayMs and atLeastForMs",
+      );
     }
     this.#metadata = options.metadata;
     this.signal = options.signal;
-    this.#leaseKey = leaseKey;
+    this.#under = under;
+  }
+
+  /** Beside other readers. */
+  get shared(): boolean {
+    return this.mode === "shared" || this.mode === "update";
+  }
+
+  /** Of an upgrade. */
+  get reader(): Reader | undefined {
+    return this.#under?.reader;
   }
 
   /** The request that makes the writer a reader. */
   asReader(leaseKey: string, signal: AbortSignal | undefined): Wish {
+    const asked = { ...this.#asked, waitMs: 0, shared: true, ...(signal === undefined ? {} : { signal }) };
+    return new Wish(this.locks, asked, { leaseKey });
+  }
+
+  /** The request that makes the reader in mode update the writer. */
+  asWriter(leaseKey: string, reader: Reader, options: UpgradeOptions): Wish {
+    return new Wish(this.locks, { ...this.#asked, ...options }, { leaseKey, reader });
+  }
+
+  /** What stays the same when the mode changes. */
+  get #asked(): AcquireOptions {
     const { clientId, ttlMs } = this;
-    const metadata = this.#metadata === undefined ? {} : { metadata: this.#metadata };
-    const asked = {
-      clientId,
-      ttlMs,
-      waitMs: 0,
-      shared: true,
-      ...metadata,
-      ...(signal === undefined ? {} : { signal }),
-    };
-    return new Wish(this.locks, asked, leaseKey);
+    return { clientId, ttlMs, ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }) };
   }
 
   /** The first one stands for all of them in paths and messages. */
@@ -127,6 +172,7 @@ export class Wish {
     const giveUp = waitUntil + patienceMs;
     const pauses = new Backoff(giveUp);
     for (;;) {
+      this.reader?.check();
       const earlier = this.#mayHaveHappened;
       const t0 = earliest();
       this.#mayHaveHappened = true;
@@ -137,10 +183,16 @@ export class Wish {
         outcome = outcome.fault ?? (outcome.status === 200 ? readGrant(t0, outcome, this) : outcome);
       }
       if (!(outcome instanceof Fault)) {
-        this.#mayHaveHappened = false;
         if (outcome instanceof Reply) {
+          this.#mayHaveHappened = false;
+          if (outcome.over && this.reader !== undefined) {
+            this.reader.lose(outcome.code);
+            this.reader.check();
+          }
           throw outcome.error();
         }
+        this.reader?.makeWay();
+        this.#mayHaveHappened = false;
         return outcome;
       }
       this.#mayHaveHappened = earlier || outcome.unknown;
@@ -148,18 +200,34 @@ export class Wish {
     }
   }
 
-  /** Is repeated until the server has acknowledged it, or must have forgotten the grant by itself. */
+  /**
+   * Is repeated until the server has acknowledged it, or must have forgotten the grant by itself.
+   *
+   * An upgrade may have been granted, and abandoning it would free the lock while the reader still believes. So as long as
+   * the reader holds, the same request is tried once more: a denial settles it, and the reader goes on.
+   */
   async abandon(transport: Transport): Promise<void> {
     const until = this.#lastSent + this.waitMs + 2 * this.ttlMs;
     const pauses = new Backoff(until);
     const send: Send = { method: "POST", path: `/v1/requests/${this.requestId}/abandon`, body: {} };
     for (;;) {
-      const answer = await transport.send(send, Math.min(until, latest() + ABANDON_TIME));
+      const reader = this.reader?.held === true ? this.reader : undefined;
+      // It takes the place of an attempt that still waits at the server, and leaves the queue with its connection.
+      const sent = reader === undefined ? send : this.#send(1);
+      const answer = await transport.send(sent, Math.min(until, latest() + ABANDON_TIME));
       const fault = answer instanceof Reply ? answer.fault : answer;
-      if (fault === undefined) {
-        return;
+      if (answer instanceof Reply && fault === undefined) {
+        if (answer.over) {
+          reader?.lose(answer.code);
+        }
+        if (reader === undefined || answer.status !== 200) {
+          return;
+        }
+        reader.lose("superseded");
       }
-      await pauses.pause(fault);
+      if (fault !== undefined) {
+        await pauses.pause(fault);
+      }
     }
   }
 
@@ -169,8 +237,8 @@ export class Wish {
       path: lockPath(this.lock, "/acquire"),
       body: {
         client_id: this.clientId,
-        ...(this.#leaseKey === undefined ? { lease_duration_ms: this.ttlMs } : { lock_token: this.#leaseKey }),
-        ...(this.shared ? { mode: "shared" } : {}),
+        ...(this.#under === undefined ? { lease_duration_ms: this.ttlMs } : { lock_token: this.#under.leaseKey }),
+        ...(this.mode === "exclusive" ? {} : { mode: this.mode }),
         ...(this.permits === undefined ? {} : { permits: this.permits }),
         ...this.#delays,
         ...(this.locks.length > 1 ? { also: this.locks.slice(1) } : {}),
@@ -180,6 +248,16 @@ export class Wish {
       },
     };
   }
+}
+
+function modeOf({ shared, update }: AcquireOptions, under: Under | undefined): Mode {
+  if (under?.reader !== undefined) {
+    return "upgrade";
+  }
+  if (shared === true && update === true) {
+    throw new Invalid("a reader asks with shared, or with update: not both");
+  }
+  return update === true ? "update" : shared === true ? "shared" : "exclusive";
 }
 
 /** A field that is left out if it is 0. */

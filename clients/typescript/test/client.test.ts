@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -379,4 +379,38 @@ test("the bearer token comes from the option, the file or the environment", asyn
     });
   }
   assert.deepEqual(asked, ["Bearer given", "Bearer of-the-file", "Bearer of-the-environment"]);
+});
+
+test("a bearer token that is replaced in its file is taken without a restart", async (t) => {
+  let counts = "one";
+  const server = http.createServer((request, response) => {
+    const known = request.headers.authorization === `Bearer ${counts}`;
+    response.writeHead(known ? 200 : 401).end(known ? "{}" : '{"error": {"code": "unauthenticated", "message": "no"}}');
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const urls = `http://127.0.0.1:${(server.address() as { port: number }).port}`;
+  const file = join(folder(t), "token");
+  // As Kubernetes does: the new file takes the old one's place.
+  const replace = (text: string): void => {
+    writeFileSync(`${file}.fresh`, text);
+    renameSync(`${file}.fresh`, file);
+  };
+  replace("one\n");
+  const [client, fixed] = [connect(t, { urls, tokenFile: file }), connect(t, { urls, token: "one" })];
+  await Promise.all([client.status(), fixed.status()]);
+  replace("two\n");
+  counts = "two";
+  await client.status();
+  // A control: a client that does not read the file again is refused.
+  await assert.rejects(fixed.status(), Invalid);
+  // While the file cannot be used, the last token stays.
+  replace("two words");
+  await client.status();
+  rmSync(file);
+  await client.status();
 });

@@ -45,14 +45,20 @@ function lease(name: string): Lease {
   return found;
 }
 
-async function acquire(command: Command): Promise<Answer> {
+function cancellable(command: Command): AbortSignal {
   const cancel = new AbortController();
   acquires.set(command.id, cancel);
+  return cancel.signal;
+}
+
+async function acquire(command: Command): Promise<Answer> {
+  const signal = cancellable(command);
   const made = await connected().acquire(command.also === undefined ? command.lock : [command.lock, ...command.also], {
     ttlMs: command.ttl_ms,
     waitMs: command.wait_ms,
-    signal: cancel.signal,
+    signal,
     shared: command.mode === "shared",
+    update: command.mode === "update",
     ...(command.permits === undefined ? {} : { permits: command.permits }),
     lockDelayMs: command.lock_delay_ms ?? 0,
     atLeastForMs: command.at_least_for_ms ?? 0,
@@ -107,6 +113,10 @@ async function carryOut(command: Command): Promise<Answer> {
       return acquire(command);
     case "downgrade":
       return taken(command, await lease(command.grant).downgrade());
+    case "upgrade": {
+      const signal = cancellable(command);
+      return taken(command, await lease(command.grant).upgrade({ waitMs: command.wait_ms, signal }));
+    }
     case "cancel":
       acquires.get(command.target)?.abort();
       return {};
@@ -175,7 +185,7 @@ say({
   event: "hello",
   client: "typescript",
   wire: "http",
-  can: ["addresses", "cancel", "delays", "list", "permits", "sets", "shared", "watch"],
+  can: ["addresses", "cancel", "delays", "list", "permits", "sets", "shared", "update", "watch"],
 });
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))

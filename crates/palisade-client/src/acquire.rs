@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::lease::Lease;
 use crate::pending::Pending;
 use crate::random;
-use crate::schedule::KeptLease;
+use crate::schedule::{Kept, KeptLease};
 use crate::service::{AcquireRequest, Acquired, Under};
 
 /// The default time to live of a lease: long enough to survive a restart of the server, short enough to wait
@@ -40,6 +40,8 @@ pub struct LockRequest {
     client: Option<String>,
     metadata: Option<String>,
     under: Option<Parent>,
+    /// Of an upgrade.
+    reader: Option<Arc<Kept>>,
     mode: Mode,
     lock_delay: Duration,
     at_least_for: Duration,
@@ -94,6 +96,7 @@ impl LockRequest {
             client: None,
             metadata: None,
             under: None,
+            reader: None,
             mode: Mode::Plain(LockMode::Exclusive),
             lock_delay: Duration::ZERO,
             at_least_for: Duration::ZERO,
@@ -148,9 +151,10 @@ impl LockRequest {
     }
 
     /// Asks for the upgrade of a grant in mode update.
-    pub(crate) fn upgrade(mut self) -> LockRequest {
+    pub(crate) fn upgrade(mut self, reader: &Lease) -> LockRequest {
         self.mode = Mode::Plain(LockMode::Upgrade);
-        self
+        self.reader = Some(Arc::clone(reader.kept()));
+        self.under(reader)
     }
 
     /// Asks for `wanted` permits of a semaphore, all or none; [`PermitsRequest::of`] says how many it has.
@@ -248,7 +252,7 @@ impl LockRequest {
         let request = self.checked()?;
         let keeper = Arc::clone(&self.inner.keeper);
         keeper.start()?;
-        let pending = Pending::new(keeper, &request);
+        let pending = Pending::new(keeper, &request, self.reader.clone());
         let (t0, acquired) = pending.resolve(&request).await?;
         Ok((request, t0, acquired))
     }
@@ -348,6 +352,9 @@ impl LockRequest {
 
     fn over(&self, why: Loss) -> Error {
         let lock = &self.lock;
+        if let Some(reader) = &self.reader {
+            reader.hold.lose(why);
+        }
         match self.under {
             Some(_) => Fault::invalid(format!("the lease given for {lock} is lost: {why}")).into(),
             // Nothing is held, so asking again is safe.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::holder::Caution;
-use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Span, Token, Ttl};
+use palisade_core::{AuthorityId, Ending, GrantRef, LockName, LockView, Span, Token, Ttl};
 
 use crate::acquire::{LockRequest, SetRequest};
 use crate::clock::{BootClock, Clock};
-use crate::error::Error;
+use crate::error::{Error, Loss};
 use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::keeper::{Core, Keeper};
@@ -236,16 +236,25 @@ impl Client {
     /// request goes ahead of the queue and waits for the other readers alone, up to `wait`; new readers wait behind it. The
     /// lease stays the same. The reader's guard ends with the upgrade, and the writer's takes its place.
     ///
-    /// Dropping the future gives the upgrade up: the reader keeps its grant. If the upgrade was granted by then, the lock is
-    /// released, and the reader's guard is lost.
+    /// Dropping the future gives the upgrade up: the reader keeps its grant. If the upgrade was granted by then, the reader's
+    /// guard is lost, and then the lock is released.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`]: after [`Error::Held`], which names a reader that was in the way, the reader's guard holds
-    /// as before. [`Fault::Invalid`](crate::Fault) for a lease in another mode. After a fault whose outcome is unknown the
-    /// upgrade is abandoned in the background, as if the future had been dropped.
+    /// as before. [`Error::Lost`] if the reader's guard was lost meanwhile; a grant that came later is given back.
+    /// [`Fault::Invalid`](crate::Fault) for a lease in another mode. After a fault whose outcome is unknown the upgrade is
+    /// given up in the background, as if the future had been dropped.
     pub async fn upgrade(&self, reader: &Lease, wait: Duration) -> Result<Lease, Error> {
-        let request = self.lock(reader.lock()).under(reader).upgrade();
-        let writer = request.wait(wait).acquire().await?;
+        let request = self.lock(reader.lock()).upgrade(reader);
+        let writer = request.wait(wait).acquire().await;
+        if let Err(lost) = reader.check() {
+            // The upgrade itself supersedes the reader's grant, and a renewal may have been told so first.
+            let by_itself = writer.is_ok() && lost.why == Loss::Ended(Ending::Superseded);
+            if !by_itself {
+                return Err(lost.into());
+            }
+        }
+        let writer = writer?;
         reader.no_longer_holds();
         Ok(writer)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::client::Options;
 use crate::fault::Fault;
 use crate::secrets::without_secrets;
-use crate::service::LockService;
+use crate::service::{LockService, Operation};
 
 /// The URL schemes, and the feature that each one needs.
 const KNOWN: &[(&str, &str)] = &[
@@ -39,7 +39,13 @@ const KNOWN: &[(&str, &str)] = &[
 /// # Errors
 /// [`Fault::Invalid`] for an address that is not valid or an authority that is not part of this build,
 /// [`Fault::Unreachable`] if nothing answers there. A message never contains a password.
-pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService>, Fault> {
+///
+/// Not an `async fn`: with those, the code of every authority would be generated in each program that connects.
+pub fn connect<'a>(url: &'a str, options: &'a Options) -> Operation<'a, Arc<dyn LockService>> {
+    Box::pin(connect_to(url, options))
+}
+
+async fn connect_to(url: &str, options: &Options) -> Result<Arc<dyn LockService>, Fault> {
     // In a build without any authority there is nothing to configure.
     let _ = options;
     match scheme(url)? {

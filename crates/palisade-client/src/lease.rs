@@ -273,6 +273,11 @@ impl Lease {
         Arc::ptr_eq(&self.keeper, keeper).then(|| Arc::clone(&self.lease))
     }
 
+    /// What is known of the grant.
+    pub(crate) fn kept(&self) -> &Arc<Kept> {
+        &self.kept
+    }
+
     /// Not held from now on by this guard; its lease may still be.
     pub(crate) fn no_longer_holds(&self) {
         self.kept.hold.lose(Loss::Released);

@@ -8,6 +8,7 @@ use palisade_core::{RequestId, Span, Timestamp, Ttl};
 use crate::fault::Fault;
 use crate::keeper::Keeper;
 use crate::retry::{Backoff, Cleanup, Task, before, graver};
+use crate::schedule::Kept;
 use crate::service::{AcquireRequest, Acquired, Under};
 
 /// A request that may have reached the authority. Dropping it before its outcome is known abandons it in the
@@ -15,6 +16,8 @@ use crate::service::{AcquireRequest, Acquired, Under};
 pub(crate) struct Pending {
     keeper: Arc<Keeper>,
     request: RequestId,
+    /// Of an upgrade.
+    reader: Option<Arc<Kept>>,
     /// How long the authority may keep the grant without a renewal, from the last attempt on.
     lingers: Span,
     /// Whether an attempt is in flight, or one ended without certainty that nothing happened.
@@ -26,7 +29,12 @@ pub(crate) struct Pending {
 type Judged = ControlFlow<Result<Acquired, Fault>, Fault>;
 
 impl Pending {
-    pub(crate) fn new(keeper: Arc<Keeper>, request: &AcquireRequest) -> Pending {
+    /// `reader`: of an upgrade.
+    pub(crate) fn new(
+        keeper: Arc<Keeper>,
+        request: &AcquireRequest,
+        reader: Option<Arc<Kept>>,
+    ) -> Pending {
         let ttl = match request.under {
             Under::New { ttl, .. } => ttl.span(),
             // The parent lease may be renewed by its own guard for a long time.
@@ -37,6 +45,7 @@ impl Pending {
         Pending {
             keeper,
             request: request.request,
+            reader,
             lingers,
             may_have_happened: false,
             last_sent: Timestamp::ZERO,
@@ -106,10 +115,11 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if self.may_have_happened {
             let until = self.last_sent.after(self.lingers);
-            self.keeper.send(Cleanup {
-                task: Task::Abandon(self.request),
-                until,
-            });
+            let task = match self.reader.take() {
+                Some(reader) => Task::GiveUp(self.request, reader),
+                None => Task::Abandon(self.request),
+            };
+            self.keeper.send(Cleanup { task, until });
         }
     }
 }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use palisade_core::{GrantRef, RequestId, Span, Timestamp};
 
 use crate::clock::Clock;
+use crate::error::Loss;
 use crate::fault::Fault;
 use crate::keeper::Core;
-use crate::service::Operation;
+use crate::schedule::Kept;
+use crate::service::{Operation, Renewal};
 
 /// A release or an abandon that is repeated in the background until it is acknowledged or no longer matters.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub(crate) enum Task {
     Release(GrantRef),
     /// An acquire was cancelled or got no answer.
     Abandon(RequestId),
+    /// The same for the upgrade of this reader.
+    GiveUp(RequestId, Arc<Kept>),
 }
 
 impl Cleanup {
@@ -38,10 +42,40 @@ impl Cleanup {
             Task::Abandon(request) => {
                 repeat_until(&core, until, || core.service.abandon(*request)).await
             }
+            Task::GiveUp(upgrade, reader) => give_up(&core, until, *upgrade, reader).await,
         };
         if let Err(fault) = result {
             tracing::debug!(cleanup = ?self.task, %fault, "left to expire");
         }
+    }
+}
+
+/// Gives an upgrade up. It may have been granted, and abandoning it frees the lock, so the reader has to know first. It asks
+/// once more afterwards, because the upgrade may have been granted in between.
+async fn give_up(
+    core: &Core,
+    until: Timestamp,
+    upgrade: RequestId,
+    reader: &Kept,
+) -> Result<(), Fault> {
+    find_out(core, reader).await;
+    repeat_until(core, until, || core.service.abandon(upgrade)).await?;
+    find_out(core, reader).await;
+    Ok(())
+}
+
+/// Asks whether a reader that believes still has its grant, and records it if not.
+async fn find_out(core: &Core, reader: &Kept) {
+    let Some(deadline) = reader.hold.deadline() else {
+        return;
+    };
+    let renew = || core.service.renew(reader.grant.clone(), None);
+    match repeat_until(core, deadline, renew).await {
+        Ok(Renewal::Ended(how)) => reader.hold.lose(Loss::Ended(how)),
+        Ok(Renewal::NotHeld) => reader.hold.lose(Loss::NotHeld),
+        Ok(Renewal::Stale { highest }) => reader.hold.lose(Loss::Stale { highest }),
+        // Its own deadline ends it.
+        Ok(Renewal::Renewed(_)) | Err(_) => {}
     }
 }
 

@@ -172,7 +172,7 @@ fn readers_do_not_wait_for_readers(machine: &Machine) -> bool {
                 LockMode::Shared => false,
                 LockMode::Update => tables.update_on(lock).is_some(),
                 LockMode::Upgrade => tables.upgrade_has_to_wait(lock),
-                LockMode::Permits(permits) => tables.free_slots(lock).count() < permits.wanted(),
+                LockMode::Permits(permits) => tables.free_permits(lock) < permits.wanted(),
             };
             blocked || first.orphan.is_some() || first.ends() <= machine.now
         })

@@ -17,7 +17,7 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 struct Held {
     /// A guard for each of its locks, without those that a release took. The suite's grant of several locks is lost as a
     /// whole, so when one is lost the others are dropped.
-    leases: Vec<Lease>,
+    leases: Vec<Rc<Lease>>,
     is_lost: Box<dyn Fn() -> bool>,
     is_announced: bool,
 }
@@ -32,7 +32,7 @@ struct Driver {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     say(
-        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "list", "permits", "sets", "shared", "watch"]}),
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "list", "permits", "sets", "shared", "update", "watch"]}),
     );
     LocalSet::new().run_until(serve(commands())).await;
 }
@@ -79,6 +79,7 @@ impl Driver {
             "connect" => answer(self.connect(command).await),
             "acquire" => answer(self.acquire(command).await),
             "downgrade" => answer(self.downgrade(command).await),
+            "upgrade" => answer(self.upgrade(command).await),
             "check" => self.check(text(command, "grant")),
             "checks" => self.checks(command),
             "pairs" => answer(self.pairs(command).await),
@@ -130,9 +131,11 @@ impl Driver {
         if let Some(client) = command["client_id"].as_str() {
             request = request.client_id(client);
         }
-        if command["mode"] == "shared" {
-            request = request.shared();
-        }
+        request = match text(command, "mode") {
+            "shared" => request.shared(),
+            "update" => request.for_update(),
+            _ => request,
+        };
         request = request
             .lock_delay(millis(command, "lock_delay_ms"))
             .at_least_for(millis(command, "at_least_for_ms"));
@@ -152,11 +155,22 @@ impl Driver {
 
     async fn downgrade(self: &Rc<Driver>, command: &Value) -> Result<Value, Error> {
         let writer = self.take(text(command, "grant"), |_| true).pop();
-        let writer =
-            writer.ok_or_else(|| palisade_client::Fault::invalid("there is no such grant"))?;
+        let writer = alone(writer)?;
         writer.check()?;
         let reader = self.client()?.downgrade(writer).await?;
         Ok(self.taken(command, vec![reader]))
+    }
+
+    async fn upgrade(self: &Rc<Driver>, command: &Value) -> Result<Value, Error> {
+        let reader = {
+            let held = self.held.borrow();
+            let held = held.get(text(command, "grant"));
+            held.and_then(|held| held.leases.first().map(Rc::clone))
+        };
+        let reader = reader.ok_or_else(no_such_grant)?;
+        let client = self.client()?;
+        let writer = client.upgrade(&reader, millis(command, "wait_ms")).await?;
+        Ok(self.taken(command, vec![writer]))
     }
 
     fn taken(self: &Rc<Driver>, command: &Value, leases: Vec<Lease>) -> Value {
@@ -176,7 +190,7 @@ impl Driver {
         }
         let lost: Vec<_> = leases.iter().map(Lease::cancellation_token).collect();
         let held = Held {
-            leases,
+            leases: leases.into_iter().map(Rc::new).collect(),
             is_lost: Box::new(move || lost.iter().any(|token| token.is_cancelled())),
             is_announced: false,
         };
@@ -185,7 +199,7 @@ impl Driver {
     }
 
     /// Those guards of a grant, which are then no longer checked.
-    fn take(&self, grant: &str, which: impl Fn(&Lease) -> bool) -> Vec<Lease> {
+    fn take(&self, grant: &str, which: impl Fn(&Lease) -> bool) -> Vec<Rc<Lease>> {
         let mut held = self.held.borrow_mut();
         let found = held.get_mut(grant).map(|held| &mut held.leases);
         found.map_or_else(Vec::new, |leases| {
@@ -256,7 +270,7 @@ impl Driver {
         let held = self.held.borrow();
         let before = now_ms();
         let leases = held.get(grant).map_or(&[][..], |held| &held.leases);
-        let remaining = leases.iter().map(Lease::remaining).min();
+        let remaining = leases.iter().map(|lease| lease.remaining()).min();
         let remaining = remaining.unwrap_or_default();
         json!({"ok": true, "before_ms": before, "remaining_ms": remaining.as_secs_f64() * 1e3})
     }
@@ -266,7 +280,7 @@ impl Driver {
         let is_wanted = |lease: &Lease| part.is_none_or(|part| lease.lock().as_str() == part);
         let mut worst = 0;
         for lease in self.take(text(command, "grant"), is_wanted) {
-            let found = match lease.release().await? {
+            let found = match alone(Some(lease))?.release().await? {
                 Released::Ended(palisade_client::Ending::Released) => 0,
                 Released::Released | Released::Delayed { .. } => 1,
                 _ => 2,
@@ -334,6 +348,15 @@ impl Driver {
         });
         Ok(json!({}))
     }
+}
+
+/// The guard itself: an upgrade that is under way has a part in it.
+fn alone(lease: Option<Rc<Lease>>) -> Result<Lease, Error> {
+    lease.and_then(Rc::into_inner).ok_or_else(no_such_grant)
+}
+
+fn no_such_grant() -> Error {
+    palisade_client::Fault::invalid("there is no such grant").into()
 }
 
 fn answer(result: Result<Value, Error>) -> Value {

@@ -6,6 +6,8 @@ mod cluster;
 mod demo;
 mod exposure;
 mod gateway;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod run;
 mod serve;
 mod service;

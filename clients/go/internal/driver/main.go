@@ -59,7 +59,7 @@ func main() {
 		leases:  map[string]*palisade.Lease{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	can := []string{"addresses", "cancel", "delays", "list", "permits", "sets", "shared", "watch"}
+	can := []string{"addresses", "cancel", "delays", "list", "permits", "sets", "shared", "update", "watch"}
 	d.say(answer{"event": "hello", "client": "go", "wire": "http", "can": can})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -118,6 +118,9 @@ func (d *driver) carryOut(ctx context.Context, c command) (answer, error) {
 	case "downgrade":
 		lease, err := d.lease(c).Downgrade(ctx)
 		return d.taken(c, lease, err)
+	case "upgrade":
+		lease, err := d.lease(c).Upgrade(ctx, milliseconds(c.Wait))
+		return d.taken(c, lease, err)
 	case "check":
 		before := nowMS()
 		return answer{"before_ms": before}, d.lease(c).Check()
@@ -166,8 +169,11 @@ func (d *driver) acquire(ctx context.Context, c command) (answer, error) {
 	if c.ClientID != "" {
 		options = append(options, palisade.ClientID(c.ClientID))
 	}
-	if c.Mode == "shared" {
+	switch c.Mode {
+	case "shared":
 		options = append(options, palisade.Shared())
+	case "update":
+		options = append(options, palisade.Update())
 	}
 	options = append(options, palisade.LockDelay(milliseconds(c.LockDelay)), palisade.AtLeastFor(milliseconds(c.AtLeastFor)))
 	if c.Permits != nil {

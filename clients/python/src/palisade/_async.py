@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from types import TracebackType
 from typing import Any, AsyncIterator, Callable, Optional, Sequence, TypeVar, Union
 
 import httpx
 
 from . import _protocol as protocol
+from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, status
@@ -32,10 +34,11 @@ class AsyncClient:
         patience: Duration = "5s",
         margin: Duration = 0,
         token: Optional[str] = None,
+        token_file: Union[str, os.PathLike[str], None] = None,
         verify: Any = True,
         cert: Any = None,
     ) -> None:
-        self._requests = Requests(url, patience, margin, token, verify, cert)
+        self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
         self._transport = AsyncTransport(self._requests.settings)
         # Tasks that nobody waits for: the event loop itself keeps only weak references.
         self._cleanups: set[asyncio.Task[None]] = set()
@@ -49,15 +52,14 @@ class AsyncClient:
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
         shared: bool = False,
+        update: bool = False,
         permits: Optional[tuple[int, int]] = None,
         lock_delay: Duration = 0,
         at_least_for: Duration = 0,
     ) -> AsyncLock:
         """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
-        delays = lock_delay, at_least_for
-        return AsyncLock(
-            self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, shared, permits, *delays)
-        )
+        kind = shared, update, permits, lock_delay, at_least_for
+        return AsyncLock(self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, *kind))
 
     def locks(
         self,
@@ -233,6 +235,15 @@ class AsyncGrant(BaseGrant):
         except BaseException:
             self._give_back(f"the lock {self._ref.lock}")
             raise
+
+    async def upgrade(self, wait: Duration = "30s") -> AsyncGrant:
+        """Makes the reader in mode update the writer, in one step; see `palisade.Grant.upgrade`. When the task is
+        cancelled, the upgrade is given up in the background."""
+        wish = self._become_writer(wait)
+        try:
+            return await self._client._acquire(wish)
+        finally:
+            self._upgrade_ended()
 
     async def sequencer(self, name: Optional[str] = None) -> str:
         """The token as the authority signs it; see `palisade.Grant.sequencer`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from types import TracebackType
@@ -12,6 +13,7 @@ import httpx
 
 from . import _protocol as protocol
 from ._alarms import ALARMS
+from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, status
@@ -37,7 +39,8 @@ class Client:
     `url`: one address, or several (a list, or a text with commas); by default `PALISADE_URL`, else
     http://127.0.0.1:7420. `patience`: how long an operation is repeated without an answer. `margin`: time wanted
     between a check and the effect of what follows. `token`: a bearer token, by default `PALISADE_TOKEN`; it is sent
-    with TLS or within this machine only. `verify`, `cert`: as in httpx."""
+    with TLS or within this machine only. `token_file`: a file with it, which is read again for each request, so a token
+    may be replaced while the client runs. `verify`, `cert`: as in httpx."""
 
     def __init__(
         self,
@@ -46,10 +49,11 @@ class Client:
         patience: Duration = "5s",
         margin: Duration = 0,
         token: Optional[str] = None,
+        token_file: Union[str, os.PathLike[str], None] = None,
         verify: Any = True,
         cert: Any = None,
     ) -> None:
-        self._requests = Requests(url, patience, margin, token, verify, cert)
+        self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
         self._transport = SyncTransport(self._requests.settings)
         self._cleanups: set[threading.Thread] = set()
         self._guard = threading.Lock()
@@ -63,6 +67,7 @@ class Client:
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
         shared: bool = False,
+        update: bool = False,
         permits: Optional[tuple[int, int]] = None,
         lock_delay: Duration = 0,
         at_least_for: Duration = 0,
@@ -72,13 +77,12 @@ class Client:
         `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h.
         `client_id`: a lock that is held by a client id is granted to the same id again, and its earlier grant ends.
         `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write.
+        `update`: as the one reader that may become the writer (`grant.upgrade`), beside plain readers.
         `permits`: `(2, 5)` for two of the five permits of a semaphore, all or none. Claim each of `grant.slot_keys`.
         `lock_delay`: how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
         `at_least_for`: how long nobody else is granted it from this grant on, also after its release, 0 – 24 h."""
-        delays = lock_delay, at_least_for
-        return Lock(
-            self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, shared, permits, *delays)
-        )
+        kind = shared, update, permits, lock_delay, at_least_for
+        return Lock(self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, *kind))
 
     def locks(
         self,
@@ -267,6 +271,21 @@ class Grant(BaseGrant):
         except BaseException:
             self._give_back(f"the lock {self._ref.lock}")
             raise
+
+    def upgrade(self, wait: Duration = "30s") -> Grant:
+        """Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the
+        queue and waits for the other readers alone. The grant returned has a new token, with which it claims before it
+        writes; this one is not held any more then. Until then it is held and renewed as before, also after `LockHeld`,
+        which names a reader that was in the way.
+
+        Raises `LeaseLost` if this grant is lost meanwhile, and what `acquire` raises. An upgrade that is interrupted is
+        given up in the background. If it was granted by then, or can be granted at that moment, the lock is released,
+        and this grant is lost."""
+        wish = self._become_writer(wait)
+        try:
+            return self._client._acquire(wish)
+        finally:
+            self._upgrade_ended()
 
     def sequencer(self, name: Optional[str] = None) -> str:
         """The token as the authority signs it, for resources that check it with `palisade.fences.sequencer` or with

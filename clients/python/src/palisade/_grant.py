@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Protocol
 from . import _protocol as protocol
 from ._clock import MILLISECOND, SECOND, now_ns
 from ._hold import Hold
-from ._model import slot_key
+from ._model import Duration, slot_key
 from ._requests import Requests
 from .errors import Invalid, LeaseLost
 from .fences.rule import Pass
@@ -38,7 +38,11 @@ class BaseGrant:
     def __init__(self, keeper: Keeper, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._keeper, self._wish, self._granted = keeper, wish, granted
         self._ref = protocol.GrantRef(wish, granted)
-        self._hold = Hold(keeper._requests.deadline(granted.t0_ns, granted.valid_for_ms), self._announce)
+        deadline = keeper._requests.deadline(granted.t0_ns, granted.valid_for_ms)
+        if wish.reader is not None:
+            # The same lease, which was renewed while the upgrade waited.
+            deadline = max(deadline, wish.reader.hold.deadline)
+        self._hold = Hold(deadline, self._announce)
 
     @property
     def token(self) -> int:
@@ -52,8 +56,13 @@ class BaseGrant:
 
     @property
     def shared(self) -> bool:
-        """Whether it is a reader's."""
+        """Whether it is a reader's, also in mode update."""
         return self._wish.shared
+
+    @property
+    def update(self) -> bool:
+        """Whether it is the reader that may become the writer, by `upgrade`."""
+        return self._wish.mode == "update"
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -148,6 +157,23 @@ class BaseGrant:
         self._hold.end("released")
         self._stop()
         return self._wish.as_reader(self._ref.lease_key)
+
+    def _become_writer(self, wait: Duration) -> protocol.Wish:
+        """The request that makes this reader the writer. Until it is granted, this is held and renewed as before."""
+        self.check()
+        if not self.update:
+            raise Invalid(
+                "invalid", f"only a reader in mode update is upgraded: client.lock({self.lock!r}, update=True)"
+            )
+        wait_ms = self._keeper._requests.wait_ms(wait)
+        if not self._hold.begin_upgrade():
+            raise Invalid("invalid", f"an upgrade of {self.lock!r} is under way already")
+        return self._wish.as_writer(protocol.Reader(self._ref, self._hold), wait_ms)
+
+    def _upgrade_ended(self) -> None:
+        self._hold.end_upgrade()
+        if self._hold.over:
+            self._stop()
 
     def _give_back(self, what: str) -> None:
         """Releases in the background what is not held any more."""

@@ -25,6 +25,7 @@ class Hold:
         self._over: Optional[str] = None
         self._announce = announce
         self._guard = threading.Lock()
+        self._upgrading = False
 
     @property
     def deadline(self) -> int:
@@ -50,11 +51,26 @@ class Hold:
             with self._guard:
                 self._deadline = max(self._deadline, deadline)
 
-    def end(self, code: str) -> None:
-        """Not held from now on. The first reason stays."""
+    def end(self, code: str) -> bool:
+        """Not held from now on. The first reason stays. Tells whether this was it."""
         with self._guard:
             if self._over is not None:
-                return
+                return False
             self._over = code
         if code != "released":
             self._announce()
+        return True
+
+    def begin_upgrade(self) -> bool:
+        """Whether no upgrade of the grant is under way. From now on one is."""
+        with self._guard:
+            began, self._upgrading = not self._upgrading, True
+        return began
+
+    def end_upgrade(self) -> None:
+        self._upgrading = False
+
+    def expects(self, code: str) -> bool:
+        """Whether a renewal that is answered so is no loss yet: an upgrade supersedes the reader's grant, and the
+        answer to the upgrade may be the later one. Nothing is extended meanwhile."""
+        return self._upgrading and code == "superseded"

@@ -13,7 +13,7 @@ import json
 import urllib.parse
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Generator, Optional, TypeVar, Union
+from typing import Any, Generator, Literal, Optional, TypeVar, Union
 
 from ._clock import MILLISECOND, now_ns
 from ._hold import Hold
@@ -66,6 +66,8 @@ class Fault(Exception):
 Outcome = Union[Reply, Fault, None]
 Result = TypeVar("Result")
 Steps = Generator[Union[Send, Pause], Outcome, Result]
+#: "update" is the one reader that may become the writer, by "upgrade".
+Mode = Literal["exclusive", "shared", "update", "upgrade"]
 
 GONE = frozenset({"expired", "revoked", "superseded", "not_held", "stale"})
 _NOTHING_HAPPENED = frozenset({"unavailable", "request_timeout", "not_leader"})
@@ -190,8 +192,7 @@ class Wish:
     wait_ms: int
     metadata: Optional[str]
     patience_ns: int
-    #: As a reader, beside other readers.
-    shared: bool = False
+    mode: Mode = "exclusive"
     #: So many permits of a semaphore that has so many.
     permits: Optional[tuple[int, int]] = None
     #: How long nobody is granted the lock after an expiry or a revocation, and from the grant.
@@ -199,6 +200,8 @@ class Wish:
     at_least_for_ms: int = 0
     #: Under a lease that the client has already.
     lease_key: Optional[str] = field(default=None, repr=False)
+    #: Of an upgrade: the grant that it takes the place of.
+    reader: Optional[Reader] = None
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     #: An attempt is under way, or ended without certainty.
     may_have_happened: bool = False
@@ -209,6 +212,11 @@ class Wish:
         """Names the request in paths and messages."""
         return self.locks[0]
 
+    @property
+    def shared(self) -> bool:
+        """Beside other readers."""
+        return self.mode in ("shared", "update")
+
     def body(self, wait_ms: int) -> dict[str, Any]:
         body: dict[str, Any] = {"client_id": self.client_id, "wait_ms": wait_ms, "request_id": self.request_id}
         if len(self.locks) > 1:
@@ -217,8 +225,8 @@ class Wish:
             body["lease_duration_ms"] = self.ttl_ms
         else:
             body["lock_token"] = self.lease_key
-        if self.shared:
-            body["mode"] = "shared"
+        if self.mode != "exclusive":
+            body["mode"] = self.mode
         if self.permits is not None:
             count, of = self.permits
             body["permits"] = {"count": count, "of": of}
@@ -232,7 +240,12 @@ class Wish:
     def as_reader(self, lease_key: str) -> Wish:
         """The request that makes the writer a reader."""
         kept = self.locks, self.client_id, self.ttl_ms, 0, self.metadata, self.patience_ns
-        return Wish(*kept, shared=True, lease_key=lease_key)
+        return Wish(*kept, mode="shared", lease_key=lease_key)
+
+    def as_writer(self, reader: Reader, wait_ms: int) -> Wish:
+        """The request that makes the reader in mode update the writer."""
+        kept = self.locks, self.client_id, self.ttl_ms, wait_ms, self.metadata, self.patience_ns
+        return Wish(*kept, mode="upgrade", lease_key=reader.ref.lease_key, reader=reader)
 
 
 @dataclass(frozen=True)
@@ -258,6 +271,8 @@ def acquire(wish: Wish) -> Steps[Granted]:
     backoff = Backoff(give_up)
     path = lock_path(wish.lock, "acquire")
     while True:
+        if wish.reader is not None:
+            wish.reader.check()
         uncertain = wish.may_have_happened
         t0 = now_ns()
         wish.may_have_happened, wish.last_sent_ns = True, t0
@@ -267,12 +282,17 @@ def acquire(wish: Wish) -> Steps[Granted]:
         if isinstance(outcome, Reply) and fault is None:
             if outcome.status != 200:
                 wish.may_have_happened = False
+                if wish.reader is not None and code_of(outcome) in GONE:
+                    wish.reader.hold.end(code_of(outcome))
+                    wish.reader.check()
                 raise error_of(outcome)
             try:
                 granted = _granted(t0, outcome.value, wish.shared, wish.permits)
             except Malformed as malformed:
                 fault = Fault(f"a broken answer: {malformed}", unknown=True)
             else:
+                if wish.reader is not None:
+                    wish.reader.make_way()
                 wish.may_have_happened = False
                 return granted
         assert fault is not None
@@ -299,16 +319,36 @@ def _granted(t0: int, value: dict[str, Any], shared: bool, permits: Optional[tup
 
 
 def abandon(wish: Wish) -> Steps[None]:
-    """Until the server has acknowledged it, or must have forgotten the grant by itself."""
+    """Until the server has acknowledged it, or must have forgotten the grant by itself.
+
+    An upgrade may have been granted, and abandoning it would free the lock while the reader still believes. So as long
+    as the reader holds, the same request is tried once more: a denial settles it, and the reader goes on."""
     until = wish.last_sent_ns + (wish.wait_ms + 2 * wish.ttl_ms) * MILLISECOND
     backoff = Backoff(until)
+    reader = wish.reader
     while True:
         # A connection on which no answer comes is replaced.
         timeout = min(until - now_ns(), 2_000 * MILLISECOND)
-        fault = fault_of((yield Send("POST", f"/v1/requests/{wish.request_id}/abandon", {}, timeout)))
-        if fault is None:
+        settles = reader is not None and reader.hold.holds()
+        if settles:
+            # It takes the place of an attempt that still waits at the server, and leaves the queue with its connection.
+            send = Send("POST", lock_path(wish.lock, "acquire"), wish.body(1), timeout)
+        else:
+            send = Send("POST", f"/v1/requests/{wish.request_id}/abandon", {}, timeout)
+        outcome = yield send
+        fault = fault_of(outcome)
+        if fault is not None:
+            yield backoff.after(fault)
+            continue
+        assert isinstance(outcome, Reply)
+        if reader is None or not settles:
             return
-        yield backoff.after(fault)
+        if outcome.status == 200:
+            reader.hold.end("superseded")
+        elif code_of(outcome) in GONE:
+            reader.hold.end(code_of(outcome))
+        else:
+            return
 
 
 class GrantRef:
@@ -341,6 +381,24 @@ class GrantRef:
         if name not in self.locks:
             raise Invalid("invalid", f"{name!r} is not a lock of this grant: it has {', '.join(map(repr, self.locks))}")
         return name
+
+
+@dataclass
+class Reader:
+    """A grant in mode update, whose upgrade is under way."""
+
+    ref: GrantRef
+    hold: Hold
+
+    def check(self) -> None:
+        if not self.hold.holds():
+            raise lost(self.hold, self.ref)
+
+    def make_way(self) -> None:
+        """The upgrade is granted: the reader's grant is over. A grant that was lost meanwhile has no successor."""
+        self.check()
+        if not self.hold.end("released"):
+            raise lost(self.hold, self.ref)
 
 
 def release(grant: GrantRef, until_ns: int, part: Optional[str] = None) -> Steps[str]:
@@ -406,7 +464,7 @@ def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], deadline_of: 
             except Malformed:
                 return False
             hold.renewed(min(deadlines[each] for each in [lock, *grant.held]))
-        elif code_of(outcome) not in GONE:
+        elif code_of(outcome) not in GONE or hold.expects(code_of(outcome)):
             return False
         elif lock in grant.held:  # else it was released here meanwhile
             grant.over = lock

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import urllib.parse
 import uuid
 from typing import Any, Optional, Sequence, Union
 
+from ._bearer import Bearer
 from ._clock import MILLISECOND
 from ._endpoints import Endpoints
 from ._hold import deadline_ns
 from ._model import Duration, milliseconds
-from ._protocol import Fault, Wish, error_of, fault_of, lock_path, read_reply
+from ._protocol import Fault, Mode, Wish, error_of, fault_of, lock_path, read_reply
 from ._sse import Position
 from ._transport import Settings
 from .errors import Invalid
@@ -30,12 +30,11 @@ class Requests:
         url: Union[str, Sequence[str], None],
         patience: Duration,
         margin: Duration,
-        token: Optional[str],
+        bearer: Bearer,
         verify: Any,
         cert: Any,
     ) -> None:
-        bearer = _bearer(token)
-        self.endpoints = Endpoints(url, secret=bearer is not None)
+        self.endpoints = Endpoints(url, secret=bearer.is_set)
         self.settings = Settings(self.endpoints, bearer, verify, cert)
         self.patience_ns = _milliseconds(patience, "patience", 1, _DAY_MS) * MILLISECOND
         self.margin_ns = _milliseconds(margin, "margin", 0, _DAY_MS) * MILLISECOND
@@ -50,6 +49,7 @@ class Requests:
         client_id: Optional[str],
         metadata: Optional[str],
         shared: bool = False,
+        update: bool = False,
         permits: Optional[tuple[int, int]] = None,
         lock_delay: Duration = 0,
         at_least_for: Duration = 0,
@@ -63,7 +63,6 @@ class Requests:
             if one == following:
                 raise Invalid("invalid", f"the lock {one!r} is named twice")
         ttl_ms = _milliseconds(ttl, "ttl", 100, _DAY_MS)
-        wait_ms = _milliseconds(wait, "wait", 0, _DAY_MS)
         delays = (
             _milliseconds(lock_delay, "lock_delay", 0, _MAX_LOCK_DELAY_MS),
             _milliseconds(at_least_for, "at_least_for", 0, _DAY_MS),
@@ -75,10 +74,16 @@ class Requests:
             raise Invalid("invalid", f"permits is {permits!r}: two numbers are needed, such as (2, 5) for two of five")
         if metadata is not None and len(metadata.encode()) > _MAX_METADATA:
             raise Invalid("invalid", f"metadata has {len(metadata.encode())} bytes; 0 ..= {_MAX_METADATA} are allowed")
-        if shared and permits is not None:
+        if (shared or update) and permits is not None:
             raise Invalid("invalid", "a lock is shared by readers, or has permits: not both")
+        if shared and update:
+            raise Invalid("invalid", "a reader asks with shared, or with update: not both")
+        mode: Mode = "update" if update else "shared" if shared else "exclusive"
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
-        return Wish(locks, client, ttl_ms, wait_ms, metadata, self.patience_ns, shared, permits, *delays)
+        return Wish(locks, client, ttl_ms, self.wait_ms(wait), metadata, self.patience_ns, mode, permits, *delays)
+
+    def wait_ms(self, wait: Duration) -> int:
+        return _milliseconds(wait, "wait", 0, _DAY_MS)
 
     def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)
@@ -111,14 +116,3 @@ def _milliseconds(duration: Duration, what: str, low: int, high: int) -> int:
         return milliseconds(duration, what, low, high)
     except ValueError as error:
         raise Invalid("invalid", str(error)) from None
-
-
-def _bearer(token: Optional[str]) -> Optional[str]:
-    """The token that was given, or that of the environment. An error does not repeat it: it is a secret."""
-    name = "PALISADE_TOKEN" if token is None else "token"
-    found = os.environ.get("PALISADE_TOKEN") if token is None else token
-    if found is None:
-        return None
-    if not isinstance(found, str) or not re.fullmatch("[!-~]+", found.strip()):
-        raise Invalid("invalid", f"{name}: a bearer token is printable ASCII without spaces")
-    return found.strip()

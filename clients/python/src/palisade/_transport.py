@@ -6,10 +6,11 @@ from __future__ import annotations
 import ssl
 import threading
 import weakref
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 import httpx
 
+from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
 from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, read_reply
@@ -21,9 +22,8 @@ WATCH_SILENCE_S = 45.0
 class Settings:
     """How to reach a server; `verify` and `cert` as in httpx."""
 
-    def __init__(self, endpoints: Endpoints, token: Optional[str], verify: Any, cert: Any) -> None:
+    def __init__(self, endpoints: Endpoints, bearer: Bearer, verify: Any, cert: Any) -> None:
         self.endpoints = endpoints
-        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         if verify is True and all(url.startswith("http:") for url in endpoints.urls):
             # Loading the certificates of authorities takes longer than everything else here.
             verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -31,7 +31,13 @@ class Settings:
             verify = ssl.create_default_context()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=16)
         # A proxy of the environment would keep connections and time-outs of its own.
-        self.options: dict[str, Any] = {"verify": verify, "cert": cert, "limits": limits, "trust_env": False}
+        self.options: dict[str, Any] = {
+            "auth": bearer,
+            "verify": verify,
+            "cert": cert,
+            "limits": limits,
+            "trust_env": False,
+        }
 
 
 class _Pool:
@@ -56,7 +62,7 @@ class _Pool:
 class _SyncPool(_Pool):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.client = httpx.Client(headers=settings.headers, **settings.options)
+        self.client = httpx.Client(**settings.options)
         # For a program that does not close its client.
         weakref.finalize(self, self.client.close)
 
@@ -64,7 +70,7 @@ class _SyncPool(_Pool):
 class _AsyncPool(_Pool):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.client = httpx.AsyncClient(headers=settings.headers, **settings.options)
+        self.client = httpx.AsyncClient(**settings.options)
 
 
 def _fault(url: str, error: Exception) -> Fault:

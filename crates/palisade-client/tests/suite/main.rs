@@ -38,6 +38,7 @@ mod redis;
 #[cfg(feature = "redlock")]
 mod redlock;
 mod support;
+mod upgrades;
 #[cfg(all(
     feature = "conformance",
     feature = "zookeeper",

@@ -32,9 +32,19 @@ impl Tables {
     /// The slots that are free. A semaphore that was made smaller may have slots beyond its number; they end with
     /// their holders.
     pub(crate) fn free_slots(&self, lock: Slot) -> Slots {
+        Slots::all(self.permits(lock).unwrap_or(0)).without(self.taken_slots(lock))
+    }
+
+    /// How many permits may be granted. A semaphore that was made smaller may have slots that are free and as many holders
+    /// as permits, or more: nobody is granted one until fewer are held (P1).
+    pub(crate) fn free_permits(&self, lock: Slot) -> u32 {
+        let held = self.taken_slots(lock).count();
+        self.permits(lock).unwrap_or(0).saturating_sub(held)
+    }
+
+    fn taken_slots(&self, lock: Slot) -> Slots {
         let taken = self.readers_of(lock).map(|share| self.slots_of(share));
-        let taken = taken.fold(Slots::NONE, Slots::with);
-        Slots::all(self.permits(lock).unwrap_or(0)).without(taken)
+        taken.fold(Slots::NONE, Slots::with)
     }
 }
 
@@ -84,7 +94,7 @@ impl Machine {
             return self.again(share, permits, Span::ZERO);
         }
         let waits = self.tables.first_waiter(lock).is_some();
-        if waits || self.tables.free_slots(lock).count() < permits.wanted() {
+        if waits || self.tables.free_permits(lock) < permits.wanted() {
             return self.wait_or_deny(lock, acquire);
         }
         let Some(number) = self.draw() else {
@@ -149,7 +159,8 @@ impl Machine {
         if has != of {
             self.changed = true;
             self.tables.extra_mut(lock).permits = Some(of);
-            while let Some((waiter, wanted)) = self.first_larger(name, of) {
+            // From the end of the queue: the lock is handed on by those that leave its head, and to nobody who must leave.
+            while let Some((waiter, wanted)) = self.last_larger(name, of) {
                 let orphan = self.tables.waiters[waiter].orphan.is_some();
                 let refused = Outcome::Invalid(Invalid::Permits { wanted, of });
                 self.leave(waiter, (!orphan).then_some(refused), effects);
@@ -161,13 +172,14 @@ impl Machine {
         Outcome::Done
     }
 
-    /// The first waiting request that wants more permits than there are, and how many it wants.
-    fn first_larger(&self, name: &LockName, of: u32) -> Option<(Slot, u32)> {
-        let mut queue = self.tables.queue_of(self.tables.find_lock(name)?);
-        queue.find_map(|slot| {
+    /// The last waiting request that wants more permits than there are, and how many it wants.
+    fn last_larger(&self, name: &LockName, of: u32) -> Option<(Slot, u32)> {
+        let queue = self.tables.queue_of(self.tables.find_lock(name)?);
+        let larger = queue.filter_map(|slot| {
             let wanted = self.tables.waiters[slot].mode.permits()?.wanted();
             (wanted > of).then_some((slot, wanted))
-        })
+        });
+        larger.last()
     }
 }
 

@@ -198,7 +198,7 @@ impl Machine {
             LockMode::Shared => false,
             LockMode::Update => self.tables.update_on(lock).is_some(),
             LockMode::Upgrade => self.tables.upgrade_has_to_wait(lock),
-            LockMode::Permits(permits) => self.tables.free_slots(lock).count() < permits.wanted(),
+            LockMode::Permits(permits) => self.tables.free_permits(lock) < permits.wanted(),
         }
     }
 

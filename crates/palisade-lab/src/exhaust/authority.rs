@@ -28,6 +28,22 @@ pub(super) enum Step {
         client: u8,
         ask: u8,
     },
+    /// A reader in mode update wants to become the writer.
+    Upgrade {
+        client: u8,
+        ask: u8,
+    },
+    /// The same, for two weaknesses: it, or the other readers, release first.
+    ReleaseAndUpgrade {
+        client: u8,
+        ask: u8,
+        queues: bool,
+    },
+    /// A reader gives its upgrade up while that waits.
+    GiveUpUpgrade {
+        client: u8,
+        ask: u8,
+    },
     Release {
         client: u8,
         ask: u8,
@@ -108,13 +124,21 @@ impl Authority {
 
     /// The numbers of the lock's live grants.
     pub(super) fn live(&self, machine: MachineId) -> Vec<Token> {
+        self.live_but(machine, None)
+    }
+
+    /// The same, without those of a client.
+    pub(super) fn live_but(&self, machine: MachineId, client: Option<u8>) -> Vec<Token> {
         let records = self.states[machine as usize].records();
         let grants = records.filter_map(|record| match record {
             Record::Grant(grant) => Some(grant),
             Record::Share(share) => Some(share.grant),
             _ => None,
         });
-        let of_lock = grants.filter(|grant| grant.lock == self.lock);
+        let of_lock = grants.filter(|grant| {
+            let [owner, ..] = *grant.key.as_bytes();
+            grant.lock == self.lock && Some(owner) != client
+        });
         of_lock.map(|grant| grant.token).collect()
     }
 
@@ -189,6 +213,34 @@ impl Authority {
                 };
                 apply(&mut machine, Command::Acquire(acquire))
             }
+            Step::Upgrade { client, ask } => {
+                let upgrade = self.upgrade(client, ask);
+                apply(&mut machine, Command::Acquire(upgrade))
+            }
+            Step::ReleaseAndUpgrade {
+                client,
+                ask,
+                queues,
+            } => {
+                let mut upgrade = self.upgrade(client, ask);
+                let own = key(client, ask);
+                for grant in readers(&machine, &self.lock) {
+                    if (grant.key == own) == queues {
+                        apply(&mut machine, Command::Release(grant));
+                    }
+                }
+                if queues {
+                    upgrade.mode = LockMode::Exclusive;
+                    upgrade.under = Under::New {
+                        key: LeaseKey::from_bytes(*upgraded(client, ask).as_bytes()),
+                        ttl: Ttl::MIN,
+                    };
+                }
+                apply(&mut machine, Command::Acquire(upgrade))
+            }
+            Step::GiveUpUpgrade { client, ask } => {
+                apply(&mut machine, Command::Abandon(upgraded(client, ask)))
+            }
             Step::Release { client, ask, token } => {
                 let grant = |lock: &LockName| GrantRef {
                     lock: lock.clone(),
@@ -261,6 +313,7 @@ impl Authority {
         };
         let ttl = u64::from(Ttl::MIN.as_millis()) + longer;
         let exclusive = match self.scope.is_reader(client) {
+            true if self.scope.is_updater(client) => LockMode::Update,
             true => LockMode::Shared,
             false => LockMode::Exclusive,
         };
@@ -278,6 +331,18 @@ impl Authority {
                 },
                 Some(request(client, ask)),
             )
+        }
+    }
+
+    fn upgrade(&self, client: u8, ask: u8) -> Acquire {
+        Acquire {
+            mode: LockMode::Upgrade,
+            request: Some(upgraded(client, ask)),
+            under: Under::Existing {
+                key: key(client, ask),
+                ttl: None,
+            },
+            ..self.acquire(client, ask)
         }
     }
 
@@ -304,6 +369,26 @@ fn request(client: u8, ask: u8) -> RequestId {
     let mut bytes = [0; 16];
     (bytes[0], bytes[1]) = (client, ask);
     RequestId::from_bytes(bytes)
+}
+
+/// The request of the upgrade of what this wish was granted.
+fn upgraded(client: u8, ask: u8) -> RequestId {
+    let mut bytes = *request(client, ask).as_bytes();
+    bytes[2] = 1;
+    RequestId::from_bytes(bytes)
+}
+
+/// The shared grants of a lock.
+fn readers(machine: &Machine, lock: &LockName) -> Vec<GrantRef> {
+    let shares = machine.records().filter_map(|record| match record {
+        Record::Share(share) if share.grant.lock == *lock => Some(GrantRef {
+            lock: share.grant.lock,
+            key: share.grant.key,
+            token: Some(share.grant.token),
+        }),
+        _ => None,
+    });
+    shares.collect()
 }
 
 /// Equal for machines that will answer alike: their records without the event counter.

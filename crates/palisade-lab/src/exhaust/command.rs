@@ -15,6 +15,9 @@ pub struct Args {
     /// How many of them only read; with any, writers may become readers
     #[arg(long, default_value_t = Scope::DEFAULT.readers)]
     readers: u8,
+    /// How many of the readers ask for mode update, and may upgrade
+    #[arg(long, default_value_t = Scope::DEFAULT.updates)]
+    updates: u8,
     /// The number of permits, if the lock is a semaphore: each client wants one
     #[arg(long, default_value_t = Scope::DEFAULT.slots)]
     slots: u8,
@@ -45,6 +48,7 @@ pub fn run(args: &Args) -> ExitCode {
     let scope = Scope {
         clients: args.clients,
         readers: args.readers,
+        updates: args.updates,
         slots: args.slots,
         locks: args.locks,
         grants: args.grants,

@@ -2,7 +2,7 @@
 
 use super::Scope;
 use super::authority::Authority;
-use super::state::{Phase, Resource, State};
+use super::state::{Phase, Resource, State, Upgrade};
 use super::step::{Action, World};
 
 /// A, B, C …
@@ -129,6 +129,17 @@ fn what(scope: Scope, before: &State, after: &State, action: Action) -> String {
             (name, client) if client.downgraded => format!("{name} becomes a reader"),
             (name, _) => format!("{name} wants to become a reader, and holds nothing any more"),
         },
+        Action::Upgrade(number) => match client(number) {
+            (name, client) if client.upgrade == Upgrade::Granted => {
+                let token = client.token.map_or(0, |token| token.get());
+                format!("{name} becomes the writer, with token {token}")
+            }
+            (name, client) if client.phase == Phase::Waiting => {
+                format!("{name} wants to become the writer, and waits")
+            }
+            (name, _) => format!("{name} wants to become the writer, and holds nothing any more"),
+        },
+        Action::GiveUpUpgrade(number) => format!("{} stays a reader", name(number)),
         Action::Release(number) => format!("{} releases", name(number)),
         Action::ReleaseAgain(number) => format!("{}'s release arrives again", name(number)),
         Action::Expire => "the holder's lease expires without its knowledge".to_owned(),

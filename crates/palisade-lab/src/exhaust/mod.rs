@@ -13,6 +13,8 @@
 //! A lock has one resource, and so has each slot of a semaphore. A client that asks for two locks at once claims both
 //! resources, reads both, and writes to both.
 //!
+//! A reader in mode update that has read may become the writer; it claims again, and writes without another read.
+//!
 //! No client looks at a deadline: a lease may expire at any moment without its holder knowing, and a client may be
 //! paused for ever between any two of its steps. Only the fence keeps the data.
 //!
@@ -38,6 +40,8 @@ pub struct Scope {
     pub clients: u8,
     /// How many of them only read, with shared grants; with any, writers may become readers.
     pub readers: u8,
+    /// How many of the readers ask for mode update, and may upgrade after they have read.
+    pub updates: u8,
     /// The number of slots, at most 2; 0 for a plain lock.
     pub slots: u8,
     /// How many locks a client asks for at once, at most 2.
@@ -58,6 +62,11 @@ impl Scope {
         client + self.readers >= self.clients
     }
 
+    /// Whether a reader asks for mode update: the last ones do.
+    const fn is_updater(self, client: u8) -> bool {
+        client + self.updates >= self.clients
+    }
+
     /// Whether leases of this contender last longer than others, so that they end one after another.
     const fn lasts_longer(self, client: u8) -> bool {
         self.is_reader(client) || self.slots > 0
@@ -67,6 +76,7 @@ impl Scope {
     pub const DEFAULT: Scope = Scope {
         clients: 2,
         readers: 0,
+        updates: 0,
         slots: 0,
         locks: 1,
         grants: 2,
@@ -101,6 +111,13 @@ pub enum Weakness {
     ReaderTokens,
     /// A writer that becomes a reader keeps its token (S7).
     DowngradeKeepsToken,
+    /// An upgrade gives the reader's grant up, and waits behind the queue (S8).
+    UpgradeQueues,
+    /// An upgrade takes the lock from the other readers instead of waiting for them (S8).
+    UpgradeEndsReaders,
+    /// The authority is restored from a backup in which a reader is in mode update whose lease is over since. The product
+    /// has no rule against it: with every rule in force, nobody restores where there is mode update.
+    UpgradeAfterRestore,
     /// All slots of a semaphore have one fence (P3).
     OneFenceForSlots,
     /// The slots of a semaphore have no fences (P3).
@@ -113,7 +130,7 @@ pub enum Weakness {
 
 impl Weakness {
     /// All weaknesses.
-    pub const ALL: [Weakness; 14] = [
+    pub const ALL: [Weakness; 17] = [
         Weakness::NoFence,
         Weakness::TextbookFence,
         Weakness::StrictFence,
@@ -124,6 +141,9 @@ impl Weakness {
         Weakness::RearmedAtHolder,
         Weakness::ReaderTokens,
         Weakness::DowngradeKeepsToken,
+        Weakness::UpgradeQueues,
+        Weakness::UpgradeEndsReaders,
+        Weakness::UpgradeAfterRestore,
         Weakness::OneFenceForSlots,
         Weakness::NoFenceForSlots,
         Weakness::ClaimsOne,
@@ -137,6 +157,7 @@ impl Weakness {
             Weakness::ReaderTokens | Weakness::OneFenceForSlots => Wrong::LiveRefused,
             Weakness::ClaimsLate => Wrong::TornRead,
             Weakness::DowngradeKeepsToken => Wrong::LateWrite,
+            Weakness::UpgradeEndsReaders => Wrong::EndedAnother,
             _ => Wrong::Lost,
         }
     }
@@ -155,6 +176,9 @@ impl Weakness {
             Weakness::RearmedAtHolder => "fence armed again at the last holder's token",
             Weakness::ReaderTokens => "readers with tokens of their own",
             Weakness::DowngradeKeepsToken => "a writer that becomes a reader with its old token",
+            Weakness::UpgradeQueues => "an upgrade that waits behind the queue",
+            Weakness::UpgradeEndsReaders => "an upgrade that takes the lock from other readers",
+            Weakness::UpgradeAfterRestore => "an upgrade at a restored authority",
             Weakness::OneFenceForSlots => "one fence for all slots",
             Weakness::NoFenceForSlots => "slots without fences",
             Weakness::ClaimsOne => "one of two locks claimed",
@@ -172,17 +196,27 @@ impl Weakness {
             | Weakness::ReadWithoutRaising
             | Weakness::ReaderTokens
             | Weakness::DowngradeKeepsToken
+            | Weakness::UpgradeQueues
+            | Weakness::UpgradeEndsReaders
             | Weakness::OneFenceForSlots
             | Weakness::NoFenceForSlots
             | Weakness::ClaimsOne
             | Weakness::ClaimsLate => (1, 0, 0),
             Weakness::NoSequence => (2, 1, 0),
-            Weakness::FenceLost | Weakness::NoLeap => (1, 0, 1),
+            Weakness::FenceLost | Weakness::NoLeap | Weakness::UpgradeAfterRestore => (1, 0, 1),
             Weakness::RearmedAtHolder => (2, 1, 1),
         };
         let readers = match self {
-            Weakness::ReaderTokens => 2,
-            Weakness::DowngradeKeepsToken => 1,
+            Weakness::ReaderTokens | Weakness::UpgradeEndsReaders => 2,
+            Weakness::DowngradeKeepsToken
+            | Weakness::UpgradeQueues
+            | Weakness::UpgradeAfterRestore => 1,
+            _ => 0,
+        };
+        let updates = match self {
+            Weakness::UpgradeQueues
+            | Weakness::UpgradeEndsReaders
+            | Weakness::UpgradeAfterRestore => 1,
             _ => 0,
         };
         let (slots, locks) = match self {
@@ -193,6 +227,7 @@ impl Weakness {
         Scope {
             clients: 2,
             readers,
+            updates,
             slots,
             locks,
             grants: 2,

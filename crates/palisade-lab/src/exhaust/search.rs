@@ -19,6 +19,8 @@ pub enum Wrong {
     TokenChanged,
     /// A late release freed somebody else's lock (A9).
     ReleasedAnother,
+    /// An upgrade, or its end, ended another live grant (S8).
+    EndedAnother,
     /// A live holder was rejected because of another live one (S3).
     LiveRefused,
     /// A writer that has become a reader, and has claimed as one, wrote (S7).
@@ -136,6 +138,7 @@ fn check(scope: Scope) -> Result<(), String> {
             0,
             if plain { scope.clients } else { 0 },
         ),
+        ("updates", scope.updates, 0, scope.readers),
         ("grants", scope.grants, 1, 4),
         ("writes", scope.writes, 1, 2),
         ("resends", scope.resends, 0, 4),

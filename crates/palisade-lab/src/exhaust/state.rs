@@ -56,6 +56,8 @@ pub(super) struct Client {
     pub(super) grant: Option<Token>,
     /// Whether it was a writer in this wish and is a reader now.
     pub(super) downgraded: bool,
+    /// Whether it has asked for the upgrade of its grant in this wish, and what came of it.
+    pub(super) upgrade: Upgrade,
     /// The first of its resources: that of its slot.
     pub(super) slot: u8,
     /// How many of its resources it has claimed.
@@ -76,12 +78,25 @@ impl Client {
         token: None,
         grant: None,
         downgraded: false,
+        upgrade: Upgrade::None,
         slot: 0,
         claimed: 0,
         read: 0,
         known: [0; 2],
         written: 0,
     };
+}
+
+/// How far a reader's upgrade is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Upgrade {
+    None,
+    /// It waits.
+    Asked,
+    /// It was given up while it waited.
+    GivenUp,
+    /// It was granted: the reader is the writer.
+    Granted,
 }
 
 /// The phase of a contender.

@@ -7,7 +7,7 @@ use palisade_core::{Granted, Outcome, Token};
 use super::authority::{Authority, Step, Stepped};
 use super::resource::{Decision, ResourceOp, decide};
 use super::search::Wrong;
-use super::state::{Client, Kept, Message, Phase, Resource, State};
+use super::state::{Client, Kept, Message, Phase, Resource, State, Upgrade};
 use super::{Scope, Weakness};
 
 /// A possible step.
@@ -28,6 +28,10 @@ pub(super) enum Action {
     DeliverUnheard(Message),
     /// A writer becomes a reader.
     Downgrade(u8),
+    /// A reader in mode update wants to become the writer.
+    Upgrade(u8),
+    /// It gives that up while it waits for other readers.
+    GiveUpUpgrade(u8),
     Release(u8),
     /// A release that was already executed arrives again.
     ReleaseAgain(u8),
@@ -93,10 +97,12 @@ impl World {
         if state.left.crashes > 0 {
             actions.push(Action::AuthorityRestart);
             actions.push(Action::LeaderChange);
-            actions.push(Action::AuthorityRestore);
             actions.push(Action::FenceLost);
-            if state.backup != state.machine {
-                actions.push(Action::Backup);
+            if self.restores() {
+                actions.push(Action::AuthorityRestore);
+                if state.backup != state.machine {
+                    actions.push(Action::Backup);
+                }
             }
         }
         actions
@@ -118,8 +124,14 @@ impl World {
                     to.push(Action::ReleaseAgain(number));
                 }
             }
-            Phase::Waiting if again => to.push(Action::AskAgain(number)),
-            Phase::Waiting => {}
+            Phase::Waiting => {
+                if again {
+                    to.push(Action::AskAgain(number));
+                }
+                if client.upgrade == Upgrade::Asked {
+                    to.push(Action::GiveUpUpgrade(number));
+                }
+            }
             Phase::Forgotten => to.push(Action::AskAgain(number)),
             Phase::Holding => {
                 if again && !client.downgraded {
@@ -133,8 +145,12 @@ impl World {
             }
             Phase::Claimed if armed => to.push(Action::Read(number)),
             Phase::Claimed => {}
-            Phase::Read if self.scope.is_reader(number) || client.downgraded => {
+            Phase::Read if !self.writes(client, number) => {
                 to.push(Action::Release(number));
+                let is_reader = client.upgrade == Upgrade::None && !client.downgraded;
+                if self.scope.is_updater(number) && is_reader {
+                    to.push(Action::Upgrade(number));
+                }
             }
             Phase::Read => {
                 if client.written < self.scope.writes * self.scope.locks {
@@ -147,13 +163,24 @@ impl World {
             Phase::Sent if again => to.push(Action::Resend(number)),
             Phase::Sent => {}
         }
-        let writes = !self.scope.is_reader(number) && !client.downgraded;
+        let writes = self.writes(client, number);
         if self.scope.readers > 0 && writes && matches!(client.phase, Phase::Read | Phase::Sent) {
             to.push(Action::Downgrade(number));
         }
         if left.crashes > 0 && client.phase != Phase::Idle {
             to.push(Action::ClientCrash(number));
         }
+    }
+
+    /// Whether the authority may be restored from a backup.
+    fn restores(&self) -> bool {
+        self.scope.updates == 0 || self.weakness == Some(Weakness::UpgradeAfterRestore)
+    }
+
+    /// Whether a client that holds may write.
+    fn writes(&self, client: &Client, number: u8) -> bool {
+        let writer = !self.scope.is_reader(number) || client.upgrade == Upgrade::Granted;
+        writer && !client.downgraded
     }
 
     /// The next state, and what is wrong with it.
@@ -186,7 +213,10 @@ impl World {
                     Phase::Forgotten => client.phase = Phase::Waiting,
                     _ => next.left.resends -= 1,
                 }
-                self.ask(next, number)
+                match client.upgrade {
+                    Upgrade::None | Upgrade::GivenUp => self.ask(next, number),
+                    Upgrade::Asked | Upgrade::Granted => self.upgrade(next, number),
+                }
             }
             Action::Claim(number) => self.at_resource(next, number, ResourceOp::Claim),
             Action::Read(number) => self.at_resource(next, number, ResourceOp::Read),
@@ -205,6 +235,8 @@ impl World {
             Action::Deliver(message) => self.deliver(next, message, true),
             Action::DeliverUnheard(message) => self.deliver(next, message, false),
             Action::Downgrade(number) => self.downgrade(next, number),
+            Action::Upgrade(number) => self.upgrade(next, number),
+            Action::GiveUpUpgrade(number) => self.give_up_upgrade(next, number),
             Action::Release(number) => {
                 next.clients[usize::from(number)].phase = Phase::Idle;
                 self.release(next, number)
@@ -269,6 +301,9 @@ impl World {
             let token = self.told(&granted);
             let client = &mut next.clients[usize::from(number)];
             if client.asks == ask && client.phase == Phase::Waiting {
+                if client.upgrade == Upgrade::Asked {
+                    (client.upgrade, client.claimed) = (Upgrade::Granted, 0);
+                }
                 (client.phase, client.token) = (Phase::Holding, Some(token));
                 (client.grant, client.slot) = (Some(granted.number()), slot(&granted));
             } else if client.asks == ask && client.phase == Phase::Forgotten {
@@ -311,6 +346,73 @@ impl World {
             wrong = wrong.or(issue(next, granted.number()));
         }
         wrong
+    }
+
+    /// A reader in mode update asks to become the writer, for the first time or again. It keeps what it has read.
+    fn upgrade(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
+        let client = next.clients[usize::from(number)];
+        let ask = client.asks;
+        let step = match self.weakness {
+            Some(Weakness::UpgradeQueues | Weakness::UpgradeEndsReaders)
+                if client.upgrade == Upgrade::None =>
+            {
+                let queues = self.weakness == Some(Weakness::UpgradeQueues);
+                Step::ReleaseAndUpgrade {
+                    client: number,
+                    ask,
+                    queues,
+                }
+            }
+            _ => Step::Upgrade {
+                client: number,
+                ask,
+            },
+        };
+        let others = self.authority.live_but(next.machine, Some(number));
+        let (outcome, wrong) = self.authority_step(next, step);
+        let wrong = wrong.or(self.ended_another(next, &others));
+        let client = &mut next.clients[usize::from(number)];
+        let before = client.grant;
+        let Outcome::Granted(granted) = outcome else {
+            match outcome {
+                Outcome::Queued => {
+                    (client.phase, client.upgrade) = (Phase::Waiting, Upgrade::Asked)
+                }
+                _ => (client.phase, client.token, client.grant) = (Phase::Idle, None, None),
+            }
+            return wrong;
+        };
+        if before == Some(granted.number()) {
+            return wrong;
+        }
+        let repeated = client.upgrade == Upgrade::Granted;
+        // An authority from a backup may have forgotten the upgrade and grant it again.
+        let restored = granted.number().get() > RESTORE_LEAP;
+        (client.token, client.grant) = (Some(granted.token), Some(granted.number()));
+        (client.phase, client.upgrade) = (Phase::Holding, Upgrade::Granted);
+        client.claimed = 0;
+        let wrong = wrong.or(issue(next, granted.number()));
+        wrong.or((repeated && !restored).then_some(Wrong::TokenChanged))
+    }
+
+    /// A reader that gives its upgrade up has what it had.
+    fn give_up_upgrade(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
+        let client = &mut next.clients[usize::from(number)];
+        (client.phase, client.upgrade) = (Phase::Read, Upgrade::GivenUp);
+        let step = Step::GiveUpUpgrade {
+            client: number,
+            ask: client.asks,
+        };
+        let all = self.authority.live(next.machine);
+        let (_, wrong) = self.authority_step(next, step);
+        wrong.or(self.ended_another(next, &all))
+    }
+
+    /// Whether one of these grants is over.
+    fn ended_another(&self, state: &State, before: &[Token]) -> Option<Wrong> {
+        let live = self.authority.live(state.machine);
+        let ended = before.iter().any(|other| !live.contains(other));
+        ended.then_some(Wrong::EndedAnother)
     }
 
     fn ask(&mut self, next: &mut State, number: u8) -> Option<Wrong> {

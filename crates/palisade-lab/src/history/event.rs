@@ -89,7 +89,7 @@ pub enum Call {
         under: Option<Token>,
         /// Attempts with the same text are one wish (rule A12).
         request: Option<Box<str>>,
-        /// Alone, among readers, or by permits. A set is exclusive.
+        /// Alone, among readers, in mode update, as the upgrade of that, or by permits. A set is exclusive.
         mode: LockMode,
     },
     /// Renew a lease for its full time.

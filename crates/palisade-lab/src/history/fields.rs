@@ -67,6 +67,10 @@ struct Fields<'a> {
     phase: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    update: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upgrade: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none", borrow)]
     also: Option<Vec<Text<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,7 +198,10 @@ fn take_call(kind: &str, fields: &mut Fields<'_>) -> Result<Call, String> {
             let mode = mode(fields)?;
             let also = also(&lock, fields)?;
             if !also.is_empty() && mode != LockMode::Exclusive {
-                return Err("an acquire with `also` is neither `shared` nor for permits".to_owned());
+                return Err("an acquire with `also` is exclusive".to_owned());
+            }
+            if mode == LockMode::Upgrade && under.is_none() {
+                return Err("an acquire with `upgrade` has `under`".to_owned());
             }
             Call::Acquire {
                 lock,
@@ -286,15 +293,23 @@ fn take_answer(kind: &str, fields: &mut Fields<'_>) -> Result<Answer, String> {
 }
 
 fn mode(fields: &mut Fields<'_>) -> Result<LockMode, String> {
-    let shared = fields.shared.take().unwrap_or(false);
-    match (shared, fields.permits.take(), fields.of.take()) {
-        (false, None, None) => Ok(LockMode::Exclusive),
-        (true, None, None) => Ok(LockMode::Shared),
-        (false, Some(wanted), Some(of)) => match Permits::new(wanted, of) {
+    let named = [
+        (fields.shared.take(), LockMode::Shared),
+        (fields.update.take(), LockMode::Update),
+        (fields.upgrade.take(), LockMode::Upgrade),
+    ];
+    let mut named = named.into_iter().filter(|(named, _)| *named == Some(true));
+    let first = named.next().map(|(_, mode)| mode);
+    match (first, named.next(), fields.permits.take(), fields.of.take()) {
+        (first, None, None, None) => Ok(first.unwrap_or(LockMode::Exclusive)),
+        (None, None, Some(wanted), Some(of)) => match Permits::new(wanted, of) {
             Ok(permits) => Ok(LockMode::Permits(permits)),
             Err(error) => Err(format!("`permits`: {error}")),
         },
-        _ => Err("expected `shared`, or `permits` and `of`, or none of them".to_owned()),
+        _ => Err(
+            "expected one of `shared`, `update`, `upgrade`, and `permits` with `of`, or none of them"
+                .to_owned(),
+        ),
     }
 }
 

@@ -61,6 +61,8 @@ impl<'w, 'h> Walk<'w, 'h> {
         let (mut free_from, mut gap_from) = (Timestamp::ZERO, Timestamp::ZERO);
         // The reader of the present phase that ends last, and when the lock is free of all of them.
         let mut phase: Option<(&Lifetime<'h>, Earliest)> = None;
+        // The grant of the present phase that was in mode update last.
+        let mut update: Option<(&Lifetime<'h>, Earliest)> = None;
         for (n, lifetime) in lifetimes.iter().enumerate() {
             if phase.is_none() {
                 gaps.push(Gap {
@@ -79,8 +81,20 @@ impl<'w, 'h> Walk<'w, 'h> {
                 .due(self.gathered.lease(self.place.lock, lifetime.lease));
             let held_to = self.held_to(lifetime, begin, due);
             let next = lifetimes.get(n + 1).copied();
-            let end = self.end(lifetime, held_to, due, next);
-            self.check_reported_ends(lifetime, held_to, due, end, next);
+            let successor = match lifetime.update {
+                true => self.timeline.after_phase(lifetime),
+                false => next,
+            };
+            let end = self.end(lifetime, held_to, due, successor);
+            self.check_reported_ends(lifetime, held_to, due, end, successor);
+            self.upgrades(lifetime);
+            if lifetime.update {
+                let before = update.replace((lifetime, end));
+                let beside = before.filter(|(other, _)| lifetime.shares_with(other));
+                if let Some((other, end)) = beside.filter(|(_, end)| end.at > by[n]) {
+                    self.no_room(other, lifetime, end);
+                }
+            }
             let (last, end) = match phase.take() {
                 Some((other, later)) if later.at > end.at => {
                     let free = later.free.max(end.free);
@@ -127,6 +141,29 @@ impl<'w, 'h> Walk<'w, 'h> {
             );
             self.report(Broken::PhaseToken, &[lifetime.token, next.token], what);
         }
+    }
+
+    /// An upgrade is of a grant in mode update, and nobody has the lock alone in between (S8).
+    fn upgrades(&mut self, writer: &Lifetime<'h>) {
+        let reader = self.timeline.upgraded_to(writer);
+        let apart = reader.map(|reader| self.timeline.after_phase(reader).map(|next| next.token));
+        let may_hide =
+            |wish: &Wish<'h>| wish.client == writer.client && wish.may_update(writer.lease);
+        let unseen = self.timeline.wishes.iter().any(may_hide);
+        if !writer.upgrade || apart == Some(Some(writer.token)) || unseen {
+            return;
+        }
+        let what = match reader {
+            Some(reader) => format!(
+                "{} upgraded its grant {}, and others had the lock in between",
+                writer.client, reader.token
+            ),
+            None => format!(
+                "{} upgraded under lease {}, which was not in mode update",
+                writer.client, writer.lease
+            ),
+        };
+        self.report(Broken::Upgrade, &[writer.token], what);
     }
 
     /// The last instant at which the grant was certainly live.
@@ -202,8 +239,7 @@ impl<'w, 'h> Walk<'w, 'h> {
         next: Option<&Lifetime<'h>>,
     ) -> Earliest {
         let expiry = held_to.max(due.earliest);
-        let superseded =
-            next.filter(|next| lifetime.is_superseded() && next.client == lifetime.client);
+        let superseded = next.filter(|next| self.is_superseded_by(lifetime, next));
         let asked = lifetime.ends.iter().map(|end| held_to.max(end.sent));
         let other = asked.chain(self.hidden(lifetime, held_to, next)).min();
         let free = other.map_or(expiry, |other| other.min(expiry));
@@ -221,6 +257,11 @@ impl<'w, 'h> Walk<'w, 'h> {
         }
     }
 
+    fn is_superseded_by(&self, lifetime: &Lifetime<'h>, next: &Lifetime<'h>) -> bool {
+        let taken_over = lifetime.is_superseded() && next.client == lifetime.client;
+        taken_over || lifetime.may_become(next)
+    }
+
     /// The same client may have superseded the grant with an unreported one, which then ended as well. That needs a
     /// token between the two that nobody else has.
     fn hidden(
@@ -229,7 +270,7 @@ impl<'w, 'h> Walk<'w, 'h> {
         held_to: Timestamp,
         next: Option<&Lifetime<'h>>,
     ) -> Option<Timestamp> {
-        if !lifetime.is_superseded() {
+        if !lifetime.is_superseded() && !lifetime.update {
             return None;
         }
         if next.is_some_and(|next| {
@@ -258,7 +299,13 @@ impl<'w, 'h> Walk<'w, 'h> {
     fn wishes(&self, lifetime: &Lifetime<'h>) -> impl Iterator<Item = &'w Wish<'h>> {
         let client = lifetime.client;
         let wishes = self.timeline.wishes.iter();
-        wishes.filter(move |wish| wish.client == client && !wish.is_for_permits())
+        // A reader is superseded by its upgrade alone.
+        let upgraded = lifetime.update.then_some(lifetime.lease);
+        wishes.filter(move |wish| {
+            wish.client == client
+                && !wish.is_for_permits()
+                && upgraded.is_none_or(|lease| wish.upgrades(lease))
+        })
     }
 
     /// Reported ends must have been possible by the time of the report.

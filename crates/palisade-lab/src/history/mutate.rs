@@ -44,6 +44,12 @@ pub enum Kind {
     ReaderApart,
     /// A reader's token is that of a writer before it.
     PhaseBack,
+    /// Another client joins in mode update while the lease of the one that has it cannot be over.
+    UpdateTwice,
+    /// An upgrade is granted while another reader's lease cannot be over.
+    UpgradeBesideReader,
+    /// A reader that is not in mode update is granted its upgrade.
+    ReaderUpgraded,
     /// Another client is granted a slot while its holder's lease cannot be over.
     SlotTwice,
     /// A slot is granted that the semaphore does not have.
@@ -62,7 +68,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 21] = [
+    pub const ALL: [Kind; 24] = [
         Kind::SwappedTokens,
         Kind::RepeatedToken,
         Kind::OverlappingGrant,
@@ -77,6 +83,9 @@ impl Kind {
         Kind::Revived,
         Kind::ReaderApart,
         Kind::PhaseBack,
+        Kind::UpdateTwice,
+        Kind::UpgradeBesideReader,
+        Kind::ReaderUpgraded,
         Kind::SlotTwice,
         Kind::SlotBeyond,
         Kind::PermitsInPart,
@@ -104,6 +113,9 @@ impl Kind {
             Kind::Revived => "revived",
             Kind::ReaderApart => "reader_apart",
             Kind::PhaseBack => "phase_back",
+            Kind::UpdateTwice => "update_twice",
+            Kind::UpgradeBesideReader => "upgrade_beside_reader",
+            Kind::ReaderUpgraded => "reader_upgraded",
             Kind::SlotTwice => "slot_twice",
             Kind::SlotBeyond => "slot_beyond",
             Kind::PermitsInPart => "permits_in_part",
@@ -160,6 +172,9 @@ impl Work<'_> {
             Kind::Revived => self.revive(),
             Kind::ReaderApart => self.reader_apart(),
             Kind::PhaseBack => self.phase_back(),
+            Kind::UpdateTwice => self.update_twice(),
+            Kind::UpgradeBesideReader => self.upgrade_beside_reader(),
+            Kind::ReaderUpgraded => self.reader_upgraded(),
             Kind::SlotTwice => self.another_permit(false),
             Kind::OtherCount => self.another_permit(true),
             Kind::SlotBeyond => self.reslot(|permits, slots| {
@@ -239,10 +254,76 @@ impl Work<'_> {
         let answer = Answer::Granted {
             token,
             lease: token,
-            phase: None,
+            phase: match mode {
+                LockMode::Update => grant.phase,
+                _ => None,
+            },
             slots,
         };
         self.insert(newcomer()?, call, answer, sent, back);
+        Some(())
+    }
+
+    fn update_twice(&mut self) -> Option<()> {
+        let grant = self.pick_reader(|grant| grant.update && grant.is_sure())?;
+        self.also_granted(&grant, LockMode::Update, Slots::NONE, Box::default())
+    }
+
+    fn upgrade_beside_reader(&mut self) -> Option<()> {
+        let readers = &self.sites.readers;
+        let pairs = readers
+            .iter()
+            .filter(|grant| grant.update)
+            .flat_map(|update| {
+                let beside = move |other: &&Grant| {
+                    (&other.lock, other.phase) == (&update.lock, update.phase)
+                        && other.client != update.client
+                        && is_long(update.both_from(other), update.both_until(other))
+                };
+                let others = readers.iter().filter(beside);
+                others.map(move |other| (update, other))
+            });
+        let pairs: Vec<(&Grant, &Grant)> = pairs.collect();
+        let (update, other) = *self.rng.choice(&pairs)?;
+        let (from, until) = (update.both_from(other), update.both_until(other));
+        let last = if update.token > other.token {
+            update
+        } else {
+            other
+        };
+        self.upgraded(update, last, from, until)
+    }
+
+    fn reader_upgraded(&mut self) -> Option<()> {
+        let grant = self.pick_reader(|grant| !grant.update && grant.is_sure())?;
+        self.upgraded(&grant, &grant, grant.answered, grant.sure_until)
+    }
+
+    /// A reader's upgrade is granted within a span, with the token after another grant's.
+    fn upgraded(
+        &mut self,
+        reader: &Grant,
+        after: &Grant,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> Option<()> {
+        let token = self.room_after(after)?;
+        let (sent, back) = self.within(from, until);
+        let call = Call::Acquire {
+            lock: reader.lock.clone(),
+            also: Box::default(),
+            ttl: None,
+            under: Some(reader.token),
+            request: None,
+            mode: LockMode::Upgrade,
+        };
+        let answer = Answer::Granted {
+            token,
+            lease: reader.token,
+            phase: None,
+            slots: Slots::NONE,
+        };
+        self.insert(reader.client.clone(), call, answer, sent, back);
         Some(())
     }
 
@@ -457,6 +538,11 @@ impl Work<'_> {
         self.pick_of(&sites.grants, fits)
     }
 
+    fn pick_reader(&mut self, fits: impl Fn(&Grant) -> bool) -> Option<Grant> {
+        let sites = self.sites;
+        self.pick_of(&sites.readers, fits)
+    }
+
     fn pick_permits(&mut self, fits: impl Fn(&Grant) -> bool) -> Option<Grant> {
         let sites = self.sites;
         self.pick_of(&sites.permits, fits)
@@ -522,6 +608,11 @@ impl Work<'_> {
             }
         }
     }
+}
+
+/// Whether there is room for a call and its answer.
+fn is_long(from: Timestamp, until: Timestamp) -> bool {
+    until.since(from) > Span::from_nanos(10)
 }
 
 fn newcomer() -> Option<ClientId> {
@@ -602,6 +693,16 @@ impl Grant {
 
     /// Whether it was certainly live for a while.
     fn is_sure(&self) -> bool {
-        self.sure_until.since(self.answered) > Span::from_nanos(10)
+        is_long(self.answered, self.sure_until)
+    }
+
+    /// From when on this grant and another one were both certainly live.
+    fn both_from(&self, other: &Grant) -> Timestamp {
+        self.answered.max(other.answered)
+    }
+
+    /// Until when they were.
+    fn both_until(&self, other: &Grant) -> Timestamp {
+        self.sure_until.min(other.sure_until)
     }
 }

@@ -1,5 +1,6 @@
 //! Overlap: a grant is certainly live from its answer until it could first have ended. No two grants of one lock may
-//! certainly be live at the same instant, unless both are readers of one phase. This does not use tokens, so it also works for histories with wrong tokens.
+//! certainly be live at the same instant, unless both are readers of one phase and not both in mode update. This does not use
+//! tokens, so it also works for histories with wrong tokens.
 //! Slots of a semaphore are locks of their own here, but all that hold some at the same instant must agree on how many there are.
 
 use std::collections::BTreeMap;
@@ -65,11 +66,13 @@ fn count(lock: Place<'_>, sure: &[Sure<'_, '_>], found: &mut Vec<Violation>) {
 }
 
 fn sweep(lock: Place<'_>, sure: &[Sure<'_, '_>], found: &mut Vec<Violation>) {
-    // The grant that lasts longest, of writers and of readers.
-    let mut last: [Option<(Timestamp, &Lifetime<'_>)>; 2] = [None; 2];
+    // The grant that lasts longest, of writers, of readers, and of those in mode update.
+    let mut last: [Option<(Timestamp, &Lifetime<'_>)>; 3] = [None; 3];
     for (from, until, lifetime) in sure {
-        let others = last.into_iter().flatten();
-        for (end, holder) in others.filter(|(_, holder)| !lifetime.shares_with(holder)) {
+        let [writer, reader, update] = last;
+        let update = update.filter(|(_, holder)| lifetime.shares_with(holder));
+        let others = [writer, reader, update].into_iter().flatten();
+        for (end, holder) in others.filter(|(_, holder)| !lifetime.may_be_beside(holder)) {
             if *from >= end {
                 continue;
             }
@@ -85,9 +88,15 @@ fn sweep(lock: Place<'_>, sure: &[Sure<'_, '_>], found: &mut Vec<Violation>) {
                 ),
             ));
         }
-        let last = &mut last[usize::from(lifetime.phase.is_some())];
-        if last.is_none_or(|(end, _)| end < *until) {
-            *last = Some((*until, lifetime));
+        let [writers, readers, updates] = &mut last;
+        let of_kind = match lifetime.phase {
+            None => [Some(writers), None],
+            Some(_) => [Some(readers), lifetime.update.then_some(updates)],
+        };
+        for last in of_kind.into_iter().flatten() {
+            if last.is_none_or(|(end, _)| end < *until) {
+                *last = Some((*until, lifetime));
+            }
         }
     }
 }

@@ -75,6 +75,10 @@ pub(super) struct Lifetime<'h> {
     pub(super) token: Token,
     /// If it is shared: its fencing token.
     pub(super) phase: Option<Token>,
+    /// Whether it is a reader in mode update.
+    pub(super) update: bool,
+    /// Whether it was asked for as the upgrade of a grant in mode update.
+    pub(super) upgrade: bool,
     /// If it holds a slot: what was asked for.
     pub(super) permits: Option<Permits>,
     /// All locks of the request, if it was for several.
@@ -110,6 +114,17 @@ impl Lifetime<'_> {
     pub(super) fn shares_with(&self, other: &Lifetime<'_>) -> bool {
         self.phase.is_some() && self.phase == other.phase
     }
+
+    /// Whether both may be live: readers of one phase, of whom one at most is in mode update (S8).
+    pub(super) fn may_be_beside(&self, other: &Lifetime<'_>) -> bool {
+        self.shares_with(other) && !(self.update && other.update)
+    }
+
+    /// Whether this grant in mode update may have become that writer. A grant that only others saw may be of any lease.
+    pub(super) fn may_become(&self, writer: &Lifetime<'_>) -> bool {
+        let same_lease = writer.lease == self.lease || writer.answered.is_none();
+        self.update && writer.is_superseded() && same_lease && writer.client == self.client
+    }
 }
 
 /// A wish with an unknown outcome.
@@ -129,7 +144,17 @@ pub(super) struct Wish<'h> {
 
 impl Wish<'_> {
     pub(super) fn is_shared(&self) -> bool {
-        self.mode() == LockMode::Shared
+        self.mode().is_shared()
+    }
+
+    /// Whether it asks for the upgrade of a grant of this lease.
+    pub(super) fn upgrades(&self, lease: Token) -> bool {
+        self.mode() == LockMode::Upgrade && self.under == Some(lease)
+    }
+
+    /// Whether it may have put this lease into mode update.
+    pub(super) fn may_update(&self, lease: Token) -> bool {
+        self.mode() == LockMode::Update && self.under.is_none_or(|under| under == lease)
     }
 
     pub(super) fn is_for_permits(&self) -> bool {
@@ -152,6 +177,23 @@ pub(super) struct Timeline<'h> {
     pub(super) wishes: Vec<Wish<'h>>,
     /// The lock was free at some instant of each of these.
     pub(super) free: Vec<Window>,
+}
+
+impl<'h> Timeline<'h> {
+    /// The grant in mode update that became this writer, if it was asked for as an upgrade: the last one of its lease.
+    pub(super) fn upgraded_to(&self, writer: &Lifetime<'h>) -> Option<&Lifetime<'h>> {
+        let before = self.lifetimes.range(..writer.token).rev();
+        let mut readers = before.map(|(_, lifetime)| lifetime);
+        let reader = readers.find(|reader| reader.update && reader.lease == writer.lease);
+        reader.filter(|_| writer.upgrade)
+    }
+
+    /// What a grant in mode update may have become: the first one after its phase.
+    pub(super) fn after_phase(&self, reader: &Lifetime<'h>) -> Option<&Lifetime<'h>> {
+        let after = (Bound::Excluded(reader.token), Bound::Unbounded);
+        let mut after = self.lifetimes.range(after).map(|(_, lifetime)| lifetime);
+        after.find(|lifetime| !lifetime.shares_with(reader))
+    }
 }
 
 /// A moment from which a lease has its full time.
@@ -212,6 +254,7 @@ pub(super) fn gather<'h>(history: &'h History, found: &mut Vec<Violation>) -> Ga
         gathered.wish(attempts, found);
     }
     gathered.spread_abandons();
+    gathered.see_upgraded();
     for operation in &history.operations {
         gathered.observe(operation, wishes::first_sent(operation, &wishes), found);
     }

@@ -29,6 +29,8 @@ pub enum Broken {
     AfterEnd,
     /// The lock was reported as free, and was not.
     NotFree,
+    /// An upgrade was granted to a lease that did not have the lock in mode update until then (S8).
+    Upgrade,
     /// A grant of permits has more or fewer slots than it asked for, or one that the semaphore does not have (P2, P4).
     WrongSlots,
     /// Grants of one lock were certainly live at the same instant, and do not agree on the number of its permits (P1).

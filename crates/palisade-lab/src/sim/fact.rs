@@ -76,6 +76,8 @@ pub enum Fact {
         request: Option<u32>,
         /// How many permits it wants of a semaphore.
         wanted: u8,
+        /// How many it says that there are.
+        of: u8,
         /// The lock-delay that it asks for, in nanoseconds.
         lock_delay: u64,
         /// For how long it wants the lock closed to others from the grant, in nanoseconds.
@@ -99,6 +101,27 @@ pub enum Fact {
         lock: u8,
         /// The grant.
         token: u64,
+    },
+    /// The authority received an operator's change of a number of permits.
+    ResizeTaken {
+        /// The lock.
+        lock: u8,
+        /// How many.
+        permits: u8,
+    },
+    /// The log contains such a change.
+    Resized {
+        /// The lock.
+        lock: u8,
+        /// How many.
+        permits: u8,
+    },
+    /// The authority told the operator that it is done.
+    ResizeAcknowledged {
+        /// The lock.
+        lock: u8,
+        /// How many.
+        permits: u8,
     },
     /// The log contains a renewal.
     Renewed {
@@ -144,6 +167,8 @@ pub enum Fact {
         /// The locks that nobody holds and that are closed: lock, until when, and the length of the lock-delay that
         /// is running.
         closed: Vec<(u8, u64, u64)>,
+        /// The semaphores that are in use: lock, and the number of permits.
+        permits: Vec<(u8, u8)>,
         /// The requests that wait, in order of arrival, if another node took over and they may be repeated.
         orphans: Vec<Orphan>,
     },

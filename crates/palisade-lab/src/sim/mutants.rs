@@ -62,6 +62,10 @@ pub enum Mutant {
     OneFenceForAllSlots,
     /// Of several permits those are granted that are free.
     PermitsInPart,
+    /// Holders of slots beyond a lower number of permits lose them.
+    ResizeEndsHolders,
+    /// A number of permits that an operator set is forgotten in a restart.
+    ResizeForgotten,
     /// A small request for permits is granted although a larger one waits.
     SmallOvertakes,
     /// Of several locks those are granted that are free.
@@ -135,7 +139,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 49] = [
+pub const TABLE: [Row; 51] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -273,6 +277,18 @@ pub const TABLE: [Row; 49] = [
         "S8",
         check::EXCLUSION,
         "releases of the other readers come before an upgrade",
+    ),
+    row(
+        Mutant::ResizeEndsHolders,
+        "P1",
+        check::EXCLUSION,
+        "releases of the holders of slots beyond the number come before a change of it",
+    ),
+    row(
+        Mutant::ResizeForgotten,
+        "P1",
+        check::PERMITS,
+        "the machine that a restart finds has the first numbers of permits",
     ),
     row(
         Mutant::OneFenceForAllSlots,

@@ -14,6 +14,13 @@ use super::server::{Incoming, ReplyTo};
 use super::worker::lock_name;
 use super::world::{MS, World};
 
+/// Where answers to an operator go: nowhere.
+const OPERATOR: ReplyTo = ReplyTo {
+    client: u8::MAX,
+    incarnation: 0,
+    operation: 0,
+};
+
 impl World {
     pub(crate) fn nemesis(&mut self, event: Event) {
         match event {
@@ -109,6 +116,7 @@ impl World {
             PlannedFault::JumpWall(ms) => self.authority.jump_wall(ms),
             PlannedFault::Backup => self.authority.disk().back_up(),
             PlannedFault::Revoke(lock) => self.revoke(lock),
+            PlannedFault::Resize(lock, permits) => self.resize(lock, permits),
         }
     }
 
@@ -233,18 +241,26 @@ impl World {
         else {
             return;
         };
-        let operator = ReplyTo {
-            client: u8::MAX,
-            incarnation: 0,
-            operation: 0,
-        };
         let reason = "sim".into();
         let request = Request::Revoke {
             lock,
             token,
             reason,
         };
-        self.authority.take_in(Incoming::Ask(operator, request));
+        self.authority.take_in(Incoming::Ask(OPERATOR, request));
+    }
+
+    /// The clients learn the number at once; what they have sent is refused from then on.
+    fn resize(&mut self, lock: u8, permits: u8) {
+        let Ok(name) = LockName::new(&lock_name(lock)) else {
+            return;
+        };
+        self.permits[usize::from(lock)].store(permits, Ordering::Relaxed);
+        let request = Request::Resize {
+            lock: name,
+            permits: permits.into(),
+        };
+        self.authority.take_in(Incoming::Ask(OPERATOR, request));
     }
 
     /// From now on nothing fails, and everything that was down restarts.

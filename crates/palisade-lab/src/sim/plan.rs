@@ -115,6 +115,8 @@ pub enum PlannedFault {
     Restore(u64),
     /// An operator revokes a lock.
     Revoke(u8),
+    /// An operator gives a semaphore another number of permits: the lock, and how many.
+    Resize(u8, u8),
 }
 
 impl PlannedFault {
@@ -128,6 +130,9 @@ impl PlannedFault {
             PlannedFault::PauseHolder(lock, _)
             | PlannedFault::LoseFence(lock, _)
             | PlannedFault::Revoke(lock) => lock < plan.locks,
+            PlannedFault::Resize(lock, permits) => {
+                lock < plan.locks && permits <= plan.permits[usize::from(lock)]
+            }
             _ => true,
         }
     }
@@ -194,6 +199,8 @@ impl Plan {
             faults: Vec::new(),
         };
         plan.faults = faults(rng, &plan);
+        plan.faults.append(&mut resizes(&plan));
+        plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
 }
@@ -219,6 +226,26 @@ fn permits(seed: u64, sets: u64) -> [u8; LOCKS] {
         (0, drawn) => drawn,
         (_, [.., last]) => [0, 0, last],
     }
+}
+
+/// In half of the seeds with semaphores an operator changes their numbers. There are never more than the resource has slots.
+fn resizes(plan: &Plan) -> Vec<(u64, PlannedFault)> {
+    let mut rng = Rng::fork(plan.seed, 16);
+    let mut found = Vec::new();
+    let locks = (0..plan.locks).zip(plan.permits);
+    for (lock, most) in locks.filter(|(_, permits)| *permits > 0) {
+        let count = if rng.chance(500) {
+            rng.between(1, 6)
+        } else {
+            0
+        };
+        for _ in 0..count {
+            let permits = rng.between(1, most.into()) as u8;
+            let at = rng.between(50, plan.chaos_ms);
+            found.push((at, PlannedFault::Resize(lock, permits)));
+        }
+    }
+    found
 }
 
 /// Each seed favours a few kinds of faults: a uniform mix would rarely make two of a kind coincide.

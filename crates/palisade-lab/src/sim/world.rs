@@ -11,7 +11,7 @@
 //! process produced.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_server::pipeline::{Answer, Failure, Request};
@@ -22,7 +22,7 @@ use super::clock::{MachineClock, VirtualTime, hold};
 use super::fact::Fact;
 use super::mutants::Mutant;
 use super::observer::Observer;
-use super::plan::{AUTHORITY, NODES, Plan, RESOURCE};
+use super::plan::{AUTHORITY, LOCKS, NODES, Plan, RESOURCE};
 use super::port::{Outgoing, Port};
 use super::queue::{Event, Queue};
 use super::resource::{Job, Resource};
@@ -61,6 +61,8 @@ pub(crate) struct World {
     pub(crate) quiet: bool,
     /// The same, for the workers.
     pub(crate) workers_quiet: Arc<AtomicBool>,
+    /// How many permits each semaphore has, as the clients know it.
+    pub(crate) permits: Arc<[AtomicU8; LOCKS]>,
     pub(crate) clients: Vec<Client>,
     pub(crate) authority: Authority,
     pub(crate) authority_clock: Arc<MachineClock>,
@@ -119,6 +121,7 @@ impl World {
             cuts: Vec::new(),
             quiet: false,
             workers_quiet: Arc::default(),
+            permits: Arc::new(plan.permits.map(AtomicU8::new)),
             clients,
             authority: Authority::new(&plan, Arc::clone(&authority_clock), mutant),
             authority_clock,
@@ -323,6 +326,7 @@ impl World {
             elements: Arc::clone(&self.elements),
             keys: Arc::clone(&self.keys),
             quiet: Arc::clone(&self.workers_quiet),
+            permits: Arc::clone(&self.permits),
             mutant: self.mutant,
         };
         machine.port = Some(port);

@@ -10,6 +10,7 @@ fn scope([clients, grants, writes, resends, crashes]: [u8; 5]) -> Scope {
     Scope {
         clients,
         readers: 0,
+        updates: 0,
         slots: 0,
         locks: 1,
         grants,
@@ -74,6 +75,25 @@ fn a_writer_that_becomes_a_reader_beside_another_loses_nothing_over_a_crash() {
         ..scope([2, 2, 1, 0, 1])
     };
     correct_in(scope, 10_000);
+}
+
+#[test]
+fn a_reader_that_becomes_the_writer_loses_nothing_and_ends_no_other_reader() {
+    let scope = |readers, numbers| Scope {
+        readers,
+        updates: 1,
+        ..scope(numbers)
+    };
+    // A writer and a reader beside it, and repeated requests.
+    correct_in(scope(2, [3, 3, 1, 0, 0]), 10_000);
+    correct_in(scope(1, [2, 2, 1, 1, 0]), 1_000);
+    correct_in(scope(1, [2, 2, 1, 0, 1]), 10_000);
+    // Two readers in mode update: one after the other.
+    let both = Scope {
+        updates: 2,
+        ..scope(2, [2, 2, 1, 0, 1])
+    };
+    correct_in(both, 1_000);
 }
 
 #[test]

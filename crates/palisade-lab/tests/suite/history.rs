@@ -216,6 +216,87 @@ fn a_set_has_one_token_and_its_parts_end_by_themselves() {
     assert_eq!(found(&[set, apart]), [Broken::UnknownToken]);
 }
 
+/// A grant of a lock that has readers, and its release.
+fn reader(at: u64, client: &str, mode: &str, token: u64) -> String {
+    let call = format!("\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":1000,\"{mode}\":true");
+    let answer = format!("\"answer\":\"granted\",\"token\":{token},\"phase\":1");
+    pair(at, client, &call, &answer)
+}
+
+fn released(at: u64, client: &str, token: u64) -> String {
+    let call = format!("\"call\":\"release\",\"lock\":\"l\",\"token\":{token}");
+    let answer = format!("\"answer\":\"released\",\"token\":{token}");
+    pair(at, client, &call, &answer)
+}
+
+fn upgraded(at: u64, client: &str, lease: u64, token: u64) -> String {
+    let call = format!("\"call\":\"acquire\",\"lock\":\"l\",\"under\":{lease},\"upgrade\":true");
+    let answer = format!("\"answer\":\"granted\",\"token\":{token},\"lease\":{lease}");
+    pair(at, client, &call, &answer)
+}
+
+#[test]
+fn an_upgrade_is_of_the_one_reader_in_mode_update_and_waits_for_the_others() {
+    let update = reader(100, "u", "update", 1);
+    let other = reader(200, "r", "shared", 2);
+    let all = [
+        update.clone(),
+        other.clone(),
+        released(300, "r", 2),
+        upgraded(400, "u", 1, 3),
+        released(500, "u", 3),
+        reader(600, "r", "shared", 4).replace("\"phase\":1", "\"phase\":4"),
+    ];
+    assert_eq!(found(&all), []);
+    // It did not wait for the other reader.
+    let beside = found(&[update.clone(), other.clone(), upgraded(400, "u", 1, 3)]);
+    assert!(beside.contains(&Broken::Overlap), "{beside:?}");
+    // Two at once in mode update; one after the other is fine.
+    let second = reader(400, "v", "update", 3);
+    let twice = found(&[update.clone(), other.clone(), second.clone()]);
+    assert!(twice.contains(&Broken::Overlap), "{twice:?}");
+    let gone = released(300, "u", 1);
+    assert_eq!(
+        found(&[update.clone(), other.clone(), gone.clone(), second]),
+        []
+    );
+    // A reader that is not in mode update, alone or not.
+    let plain = found(&[update.clone(), other, gone, upgraded(400, "r", 2, 3)]);
+    assert!(plain.contains(&Broken::Upgrade), "{plain:?}");
+    // Somebody else wrote between the read and the write.
+    let writer = "\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":1000";
+    let writer = pair(
+        2 * SECOND,
+        "w",
+        writer,
+        "\"answer\":\"granted\",\"token\":2",
+    );
+    let late = [
+        update,
+        writer,
+        released(2 * SECOND + 100, "w", 2),
+        upgraded(2 * SECOND + 200, "u", 1, 3),
+    ];
+    let late = found(&late);
+    assert!(late.contains(&Broken::Upgrade), "{late:?}");
+}
+
+#[test]
+fn a_lost_reply_to_an_upgrade_is_unknown() {
+    let update = reader(100, "u", "update", 1);
+    let lost = "{\"at\":200,\"id\":9,\"client\":\"u\",\"call\":\"acquire\",\"lock\":\"l\",\"under\":1,\"upgrade\":true}\n";
+    let next = "\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":1000";
+    let next = |token: u64| {
+        let answer = format!("\"answer\":\"granted\",\"token\":{token}");
+        pair(300, "v", next, &answer)
+    };
+    // It was granted token 2, and given up.
+    assert_eq!(found(&[update.clone(), lost.to_owned(), next(3)]), []);
+    // No token is left for it.
+    assert_ne!(found(&[update.clone(), lost.to_owned(), next(2)]), []);
+    assert_ne!(found(&[update, next(3)]), []);
+}
+
 #[test]
 fn a_malformed_line_is_reported_with_the_expected_form() {
     let cases = [
@@ -263,7 +344,7 @@ fn a_malformed_line_is_reported_with_the_expected_form() {
         ),
         (
             "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"permits\":2}",
-            "line 2: expected `shared`, or `permits` and `of`, or none of them",
+            "line 2: expected one of `shared`, `update`, `upgrade`, and `permits` with `of`, or none of them",
         ),
         (
             "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"permits\":3,\"of\":2}",
@@ -275,7 +356,15 @@ fn a_malformed_line_is_reported_with_the_expected_form() {
         ),
         (
             "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"also\":[\"m\"],\"shared\":true}",
-            "line 2: an acquire with `also` is neither `shared` nor for permits",
+            "line 2: an acquire with `also` is exclusive",
+        ),
+        (
+            "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"shared\":true,\"update\":true}",
+            "line 2: expected one of `shared`, `update`, `upgrade`, and `permits` with `of`, or none of them",
+        ),
+        (
+            "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500,\"upgrade\":true}",
+            "line 2: an acquire with `upgrade` has `under`",
         ),
         (
             "HG{\"at\":3000,\"id\":2,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":500}\n\

@@ -12,6 +12,7 @@ mod members;
 mod writer;
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
@@ -25,8 +26,9 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::watch;
 
 use crate::applier::Applier;
-use crate::engine::{self, Engine, Tokio, Transport, Watch};
+use crate::engine::{self, Engine, Tokio, Watch};
 use crate::entry::NodeId;
+use crate::peers::Peers;
 use crate::state::StateError;
 use crate::store::{Store, Stored};
 use leadership::Candidate;
@@ -123,11 +125,29 @@ impl Node {
     ///
     /// # Errors
     /// [`Error`]; nothing was answered to other nodes.
-    pub async fn start(
+    ///
+    /// Not an `async fn`: the code of the engine would be generated in each program that starts a node.
+    pub fn start<'a>(
         opened: Opened,
         node: NodeId,
         identity: Identity,
-        transport: impl Transport,
+        peers: Peers,
+        engines: Engines,
+        settings: &'a Settings,
+    ) -> Pin<Box<dyn Future<Output = Result<Node, Error>> + Send + 'a>> {
+        Box::pin(Node::start_with(
+            opened,
+            (node, identity),
+            peers,
+            engines,
+            settings,
+        ))
+    }
+
+    async fn start_with(
+        opened: Opened,
+        (node, identity): (NodeId, Identity),
+        peers: Peers,
         engines: Engines,
         settings: &Settings,
     ) -> Result<Node, Error> {
@@ -144,7 +164,7 @@ impl Node {
             node,
             store: store.clone(),
             applier: Arc::clone(&applier),
-            transport,
+            transport: peers,
             settings: settings.engine,
         };
         let started = engines.handle.spawn(Engine::<Tokio>::start(start)).await;

@@ -29,6 +29,7 @@ use super::listings;
 use super::sequencer;
 use super::serve::ServeError;
 use super::session::{CountingCodec, ReplyStream};
+use super::traces::Asked;
 use super::watch::{self, Batch, Batches, Notice};
 use crate::pipeline::{Answer, Request};
 
@@ -116,6 +117,8 @@ type Replied = Result<Response<v1::Reply>, Status>;
 
 impl Service {
     async fn ask<T>(&self, call: &tonic::Request<T>, request: Result<Request, Refusal>) -> Replied {
+        let asked = request.as_ref().ok();
+        let asked = asked.and_then(|request| Asked::of(call.extensions(), request));
         let permitted = request.and_then(|request| {
             let who = gate::who(call.extensions())?;
             self.app.gate.permit(&who, request)
@@ -123,7 +126,7 @@ impl Service {
         let permitted = permitted.map_err(|refusal| status(&refusal))?;
         let answer = self.app.ask(permitted).await;
         if let Answer::Outcome(Outcome::Granted(granted)) = &answer {
-            self.app.traces.keep(call.extensions(), granted);
+            self.app.traces.keep(asked, granted);
         }
         said(messages::reply(0, answer, self.app.handle.identity()))
     }

@@ -80,7 +80,9 @@ pub(super) fn text(
             "# HELP {name} {help}\n# TYPE {name} {kind}\n{sample} {value}\n"
         );
     };
-    for counter in scrape.counters() {
+    let around = app.settings.counters.iter();
+    let around = around.map(|counter| (counter.name, counter.help, counter.value.load(Relaxed)));
+    for counter in scrape.counters().into_iter().chain(around) {
         let family = format!("palisade_{}", counter.0);
         let sample = format!("{family}_total");
         let name = match format {

@@ -40,5 +40,5 @@ pub use cluster::{Change, Changing, Cluster, NotChanged};
 pub use lease_keys::LOCK_TOKEN_FILE;
 pub use secrets::ClusterSecret;
 pub use sequencer::{KEY_FILE, KeyFileError, SequencerKeys};
-pub use serve::{ServeError, serve, serve_member};
-pub use settings::{OutOfRange, Settings};
+pub use serve::{ServeError, Serving, Shutdown, serve};
+pub use settings::{Counter, OutOfRange, Settings};

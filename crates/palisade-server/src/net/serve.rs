@@ -1,6 +1,7 @@
 //! The lock server as a service of the shell.
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -70,7 +71,8 @@ pub enum ServeError {
     Descriptor(String),
 }
 
-/// Serves gRPC, HTTP and plain sessions on `listeners` until `shutdown` completes or the pipeline stops.
+/// Serves gRPC, HTTP and plain sessions on `listeners` until `shutdown` completes or the pipeline stops. A member of a
+/// cluster names it.
 ///
 /// Then the ports are closed, requests in flight finish (waits in a queue, watches and sessions end at once), and the
 /// rest is cut after [`shell::Settings::drain_timeout`]. This does not stop the pipeline.
@@ -78,25 +80,30 @@ pub enum ServeError {
 /// # Errors
 /// [`ServeError::LogFailed`] if the pipeline stopped because its log failed; the others occur before anything is
 /// served.
-pub async fn serve(
-    listeners: impl Into<Listeners>,
-    handle: Handle,
-    settings: Settings,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
-    serve_member(listeners, handle, None, settings, shutdown).await
-}
-
-/// As [`serve`], for a member of a cluster.
 ///
-/// # Errors
-/// As [`serve`].
-pub async fn serve_member(
-    listeners: impl Into<Listeners>,
+/// Not an `async fn`: the code of the server would be generated in each program that serves.
+pub fn serve<'a>(
+    listeners: Listeners,
     handle: Handle,
     cluster: Option<Arc<dyn Cluster>>,
     settings: Settings,
-    shutdown: impl Future<Output = ()>,
+    shutdown: Shutdown<'a>,
+) -> Serving<'a> {
+    Box::pin(run(listeners, handle, cluster, settings, shutdown))
+}
+
+/// Completes when the server is to stop.
+pub type Shutdown<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Completes when the server has stopped.
+pub type Serving<'a> = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send + 'a>>;
+
+async fn run(
+    listeners: Listeners,
+    handle: Handle,
+    cluster: Option<Arc<dyn Cluster>>,
+    settings: Settings,
+    shutdown: Shutdown<'_>,
 ) -> Result<(), ServeError> {
     settings.check()?;
     let shell = Shell::new(settings.shell.clone())?;

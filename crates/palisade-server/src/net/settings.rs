@@ -1,6 +1,7 @@
 //! Every bound of the network side in one place.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 
 use palisade_tls::ClientFiles;
 
@@ -50,7 +51,28 @@ pub struct Settings {
     pub lease_keys: Option<PathBuf>,
     /// What a node makes both keys of, in place of random ones: all nodes have the same.
     pub cluster_secret: Option<ClusterSecret>,
+    /// Counters of the program around the server, for `/metrics`.
+    pub counters: Vec<Counter>,
 }
+
+/// A counter that the server shows and does not count.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// Between `palisade_` and `_total`.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// Where it is counted.
+    pub value: &'static AtomicU64,
+}
+
+impl PartialEq for Counter {
+    fn eq(&self, other: &Counter) -> bool {
+        (self.name, self.help) == (other.name, other.help) && std::ptr::eq(self.value, other.value)
+    }
+}
+
+impl Eq for Counter {}
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -72,6 +94,7 @@ impl Default for Settings {
             sequencer_keys: None,
             lease_keys: None,
             cluster_secret: None,
+            counters: Vec::new(),
         }
     }
 }

@@ -7,23 +7,58 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use palisade_core::{Granted, LockView, Token};
+use palisade_core::{ClientId, Granted, LockName, LockView, Token};
 
+use crate::pipeline::Request;
 use crate::shell::{TraceId, TraceParent};
 
 /// By the number that names the grant.
 #[derive(Default)]
 pub(super) struct Traces(Mutex<BTreeMap<Token, TraceId>>);
 
+/// What a request in a trace asks for.
+pub(super) struct Asked {
+    parent: TraceParent,
+    /// Of several, the first.
+    lock: LockName,
+    client: ClientId,
+}
+
+impl Asked {
+    /// `None` for a request that is in no trace, or that asks for no lock.
+    pub(super) fn of(extensions: &http::Extensions, request: &Request) -> Option<Asked> {
+        let parent = *extensions.get::<TraceParent>()?;
+        let Request::Acquire(wish) = request else {
+            return None;
+        };
+        Some(Asked {
+            parent,
+            lock: wish.lock.clone(),
+            client: wish.client.clone(),
+        })
+    }
+}
+
 impl Traces {
     /// Keeps the trace of a request that was granted a lock, if it has one. If the trace is recorded, the log has the
-    /// token beside it.
-    pub(super) fn keep(&self, extensions: &http::Extensions, granted: &Granted) {
-        let Some(parent) = extensions.get::<TraceParent>() else {
+    /// grant beside it.
+    pub(super) fn keep(&self, asked: Option<Asked>, granted: &Granted) {
+        let Some(Asked {
+            parent,
+            lock,
+            client,
+        }) = asked
+        else {
             return;
         };
         if parent.sampled {
-            tracing::info!(fencing_token = granted.token.get(), "granted");
+            tracing::info!(
+                lock = lock.as_str(),
+                client_id = client.as_str(),
+                fencing_token = granted.token.get(),
+                grant_id = granted.shared.map(|id| id.0.get()),
+                "granted"
+            );
         }
         let mut kept = self.lock();
         kept.insert(granted.number(), parent.trace);

@@ -46,7 +46,7 @@ pub use service::{Caller, Exchange, Origin, Peer, Service, Transport, refusal};
 pub use settings::{OutOfRange, Settings};
 pub use socket::prepare;
 pub use tls::keep_reloading;
-pub use trace::{TraceId, TraceParent};
+pub use trace::{SpanId, TraceId, TraceParent};
 
 use std::sync::atomic::AtomicU64;
 

@@ -15,6 +15,8 @@ use tracing::Span;
 pub struct TraceParent {
     /// The trace.
     pub trace: TraceId,
+    /// The caller's own span in it.
+    pub span: SpanId,
     /// Whether the caller records it.
     pub sampled: bool,
 }
@@ -22,6 +24,10 @@ pub struct TraceParent {
 /// The id of a trace; never zero. It is written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TraceId([u8; 16]);
+
+/// The id of a span; never zero. It is written as 16 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SpanId([u8; 8]);
 
 impl TraceParent {
     /// The place that a request's headers name. A header that is not valid, or not the only one of its name, names none:
@@ -49,15 +55,19 @@ impl TraceParent {
         let is_valid = ends && trace != [0; 16] && parent != [0; 8];
         is_valid.then_some(TraceParent {
             trace: TraceId(trace),
+            span: SpanId(parent),
             sampled: flags & 1 == 1,
         })
     }
 
-    /// The span of a request.
+    /// The span of a request. Its fields have the names that OpenTelemetry gives them in logs; no span of this server is
+    /// in the trace yet, so `span_id` is the caller's.
     pub(super) fn span(&self, head: &Parts) -> Span {
         tracing::info_span!(
             "request",
             trace_id = %self.trace,
+            span_id = %self.span,
+            trace_flags = if self.sampled { "01" } else { "00" },
             method = %head.method,
             path = head.uri.path(),
         )
@@ -71,6 +81,18 @@ impl fmt::Display for TraceId {
 }
 
 impl fmt::Debug for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SpanId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -119,6 +141,8 @@ mod tests {
             format!("cc-{TRACE}-00f067aa0ba902b7-01-more"),
         ] {
             assert_eq!(parsed(&valid).as_deref(), Some(TRACE), "{valid}");
+            let parent = TraceParent::parse(valid.as_bytes()).unwrap();
+            assert_eq!(parent.span.to_string(), "00f067aa0ba902b7", "{valid}");
         }
     }
 

@@ -124,6 +124,12 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 impl GatewayArgs {
+    /// Where spans are sent.
+    #[cfg(feature = "otlp")]
+    pub(super) fn collector(&self) -> Option<&crate::otlp::Endpoint> {
+        self.network.otlp.as_ref()
+    }
+
     fn routes(&self) -> Result<Routes, Failure> {
         let whole = ["/=/"];
         let lines = self.routes.iter().map(String::as_str);
@@ -267,7 +273,9 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         },
     };
     service::ready();
+    let spans = service::export_spans(None);
     let served = gateway.serve(ports, shutdown).await;
+    spans.finish().await;
     served.map_err(|why| failed(format!("the gateway stopped: {why}")))
 }
 

@@ -149,8 +149,7 @@ pub(crate) fn main() -> ExitCode {
         Err(Refused::Settings(failure)) => return usage::misconfigured(&failure),
     };
     let out = Out::new(cli.json);
-    logs::start(&cli);
-    match cli.command.carry_out(out) {
+    match logs::start(&cli).and_then(|()| cli.command.carry_out(out)) {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             out.failure(&failure);
@@ -205,6 +204,18 @@ impl Command {
             Command::Gateway(args) => gateway::check(args).map(drop),
             _ => Ok(()),
         }
+    }
+
+    /// The name of a command that sends spans, and where to.
+    #[cfg(feature = "otlp")]
+    fn collector(&self) -> Option<(&'static str, &crate::otlp::Endpoint)> {
+        let (name, collector) = match self {
+            Command::Serve(args) => ("serve", args.collector()),
+            Command::Store(args) => ("store", args.collector()),
+            Command::Gateway(args) => ("gateway", args.collector()),
+            _ => return None,
+        };
+        Some((name, collector?))
     }
 
     fn is_server(&self) -> bool {

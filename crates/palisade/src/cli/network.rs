@@ -40,6 +40,11 @@ pub(super) struct NetworkArgs {
     /// takes a token in place of a certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     tls_client_ca: Option<PathBuf>,
+    /// Send spans of grants and of rejected writes to the OpenTelemetry collector at this URL, as OTLP over HTTP, for
+    /// callers whose `traceparent` says that their trace is recorded. Also from OTEL_EXPORTER_OTLP_ENDPOINT.
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    pub(super) otlp: Option<crate::otlp::Endpoint>,
     /// Listen where other machines can connect, although nothing shows who they are.
     #[arg(long)]
     insecure: bool,

@@ -57,6 +57,14 @@ pub(crate) struct ServeArgs {
     network: NetworkArgs,
 }
 
+impl ServeArgs {
+    /// Where spans are sent.
+    #[cfg(feature = "otlp")]
+    pub(super) fn collector(&self) -> Option<&crate::otlp::Endpoint> {
+        self.network.otlp.as_ref()
+    }
+}
+
 /// How a node of a cluster finds the others.
 #[derive(Args, Clone, Debug)]
 struct ClusterArgs {

@@ -108,6 +108,12 @@ impl FenceMode {
 }
 
 impl StoreArgs {
+    /// Where spans are sent.
+    #[cfg(feature = "otlp")]
+    pub(super) fn collector(&self) -> Option<&crate::otlp::Endpoint> {
+        self.network.otlp.as_ref()
+    }
+
     fn rule(&self) -> Rule {
         let rule = match self.danger_unfenced {
             true => Rule {
@@ -167,7 +173,9 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     exposure::warn_of_addresses(&args.listen, args.network.scheme(), ANYBODY);
     announce(args, &listeners.addresses()?, out)?;
     service::ready();
+    let spans = service::export_spans(None);
     let served = store::serve(listeners, store, sequencers, network, shutdown).await;
+    spans.finish().await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))
 }
 

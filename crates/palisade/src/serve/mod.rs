@@ -127,7 +127,9 @@ async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Err
     };
     service::watch_over(&handle);
     service::ready();
-    let served = net::serve(listeners, handle.clone(), network, stopped).await;
+    let spans = service::export_spans(Some(&handle));
+    let served = net::serve(listeners, handle.clone(), None, network, Box::pin(stopped)).await;
+    spans.finish().await;
     handle.stop();
     let _ = tokio::task::spawn_blocking(move || authority.join()).await;
     Ok(served?)
@@ -176,7 +178,10 @@ async fn run_member(
     let view = Arc::clone(&member.view);
     service::watch_over(&handle);
     service::ready();
-    let served = net::serve_member(listeners, handle.clone(), Some(view), network, shutdown).await;
+    let spans = service::export_spans(Some(&handle));
+    let shutdown = Box::pin(shutdown);
+    let served = net::serve(listeners, handle.clone(), Some(view), network, shutdown).await;
+    spans.finish().await;
     handle.stop();
     member.stop().await;
     Ok(served?)
@@ -187,6 +192,7 @@ fn network(settings: &Settings) -> net::Settings {
         shell: settings.network.clone(),
         access: settings.access.clone(),
         audit: settings.audit.clone(),
+        counters: service::counters(),
         ..net::Settings::default()
     }
 }

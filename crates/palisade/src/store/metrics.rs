@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use axum::Json;
 use axum::extract::State;
@@ -10,6 +11,7 @@ use axum::response::IntoResponse;
 use palisade_fence::audit;
 use palisade_fence::http::Problem;
 use palisade_fence::store::Counts;
+use palisade_server::net::Counter;
 use serde_json::{Value, json};
 
 use crate::store::{App, mode_name};
@@ -97,5 +99,9 @@ pub(crate) fn exposition(prefix: &str, counts: &Counts, refused: audit::Counts) 
         "Resources with a fence.",
         &plain(counts.resources),
     );
+    for Counter { name, help, value } in crate::service::counters() {
+        let (name, value) = (format!("{name}_total"), value.load(Relaxed));
+        metric(&name, counter, &format!("{help}."), &plain(value));
+    }
     text
 }

@@ -467,6 +467,10 @@ def keeps_what_was_asked_for(palisade, folder):
     server.end()
 
 
+# What the page may load for its first view, besides itself.
+FIRST_VIEW_BYTES = 256 * 1024
+
+
 def shows_many_locks(palisade, folder):
     """PALISADE_PAGE_LOCKS of them; 20,000 unless it says more."""
     count = int(os.environ.get("PALISADE_PAGE_LOCKS", "20000"))
@@ -489,6 +493,15 @@ def shows_many_locks(palisade, folder):
         page.open()
         until("rows", lambda: page.tab.evaluate("window.firstView ?? 0"), 120)
         first = page.tab.evaluate("window.firstView")
+        # The first view costs the same with any number of locks: one page of the listing, and rankings of a fixed length.
+        assert len(page.rows("All locks")) == 100, len(page.rows("All locks"))
+        loaded = page.tab.evaluate("performance.getEntriesByType('resource').map(one => [one.name, one.decodedBodySize])")
+        listings = [size for name, size in loaded if "v1/locks?" in name]
+        assert len(listings) == 1 and listings[0] > 0, loaded
+        view = sum(size for _, size in loaded)
+        assert view < FIRST_VIEW_BYTES, loaded
+        # Control: all locks would not fit in the bound.
+        assert listings[0] * count / 100 > FIRST_VIEW_BYTES, listings
         until("the figure", lambda: page.figure("locks held") == str(count))
         until("the ranking", lambda: [row[0] for row in page.rows("Longest queues")] == ["lock-77"], 120)
         until("the oldest", lambda: len(page.rows("Held longest")) == 10)
@@ -504,7 +517,7 @@ def shows_many_locks(palisade, folder):
               == [f"lock-{count - 1}"])
         memory = page.tab.evaluate("performance.memory?.usedJSHeapSize ?? 0") / 1e6
         page.close()
-    print(f"{count} locks, acquired in {filled:.1f} s: first view after {first:.0f} ms, {memory:.0f} MB in the tab")
+    print(f"{count} locks, acquired in {filled:.1f} s: first view after {first:.0f} ms and {view / 1e3:.0f} kB, {memory:.0f} MB in the tab")
     server.end()
 
 

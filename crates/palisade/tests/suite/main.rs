@@ -28,6 +28,8 @@ mod exposure;
 mod gateway;
 mod open_files;
 mod openapi;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod page;
 mod pages;
 mod run_job;

@@ -11,16 +11,16 @@ use crate::common::{Run, json, palisade, status};
 use crate::gateway::support::{self, Caller, until_async};
 use crate::gateway::upstream::Upstream;
 
-const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-const OTHER: &str = "0af7651916cd43dd8448eb211c80319c";
+pub(crate) const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+pub(crate) const OTHER: &str = "0af7651916cd43dd8448eb211c80319c";
 
 /// The header of a request in a trace that is recorded.
-fn parent(trace: &str) -> String {
+pub(crate) fn parent(trace: &str) -> String {
     format!("00-{trace}-00f067aa0ba902b7-01")
 }
 
 /// A server that logs into a file, and a client of it.
-fn start(mut command: Command, log: &Path) -> (Run, Caller) {
+pub(crate) fn start(mut command: Command, log: &Path) -> (Run, Caller) {
     command
         .stdout(Stdio::piped())
         .stderr(fs::File::create(log).unwrap());
@@ -30,7 +30,7 @@ fn start(mut command: Command, log: &Path) -> (Run, Caller) {
     (Run::keep(child), caller)
 }
 
-fn command(server: &str, dir: &Path) -> Command {
+pub(crate) fn command(server: &str, dir: &Path) -> Command {
     let mut command = palisade();
     command
         .args([server, "--json", "--listen", "127.0.0.1:0", "--data"])
@@ -39,7 +39,7 @@ fn command(server: &str, dir: &Path) -> Command {
 }
 
 /// The trace of each logged event of this name, and the event's fields.
-fn logged(log: &Path, message: &str) -> Vec<(Value, Value)> {
+pub(crate) fn logged(log: &Path, message: &str) -> Vec<(Value, Value)> {
     let log = fs::read_to_string(log).unwrap();
     let lines = log.lines().map(|line| json(line.as_bytes()));
     let named = lines.filter(|line| line["fields"]["message"] == message);
@@ -48,7 +48,12 @@ fn logged(log: &Path, message: &str) -> Vec<(Value, Value)> {
         .collect()
 }
 
-async fn acquire(caller: &Caller, lock: &str, client: &str, parent: Option<String>) -> Value {
+pub(crate) async fn acquire(
+    caller: &Caller,
+    lock: &str,
+    client: &str,
+    parent: Option<String>,
+) -> Value {
     let body = json!({"client_id": client, "lease_duration_ms": 60_000, "wait_ms": 60_000});
     let path = format!("/v1/locks/{lock}/acquire");
     let mut headers = vec![("content-type", "application/json")];
@@ -109,7 +114,7 @@ async fn a_lock_and_the_log_name_the_trace_in_which_it_was_granted() {
 }
 
 /// A request of a holder at a fence; its status.
-async fn write(caller: &Caller, at: &str, token: u64, trace: Option<&str>) -> u16 {
+pub(crate) async fn write(caller: &Caller, at: &str, token: u64, trace: Option<&str>) -> u16 {
     let (number, parent) = (token.to_string(), trace.map(parent));
     let mut headers = vec![("content-type", "application/json")];
     headers.extend(parent.as_deref().map(|parent| ("traceparent", parent)));

@@ -35,8 +35,9 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let handle = authority.pipeline.handle.clone();
-        let shutdown = async { drop(stopped.await) };
-        let serving = tokio::spawn(serve(listener, handle, Settings::default(), shutdown));
+        let shutdown = Box::pin(async { drop(stopped.await) });
+        let settings = Settings::default();
+        let serving = tokio::spawn(serve(listener.into(), handle, None, settings, shutdown));
         Server {
             address,
             authority,

@@ -279,8 +279,53 @@ fn a_semaphore_gets_smaller_as_its_slots_come_free() {
         world.renew(&grant("x", &holders[1])),
         Outcome::Renewed(_)
     ));
+    // One is held still, as many as there are now, although slot 1 is free.
     world.release(&grant("x", &holders[0]));
+    assert_eq!(served(&world), []);
+    assert!(matches!(
+        world.acquire(permits("n", 1, 1)),
+        Outcome::Held(_)
+    ));
+    world.release(&grant("x", &holders[1]));
     assert_eq!(served(&world), [(2, vec![1])]);
+}
+
+#[test]
+fn nobody_is_granted_a_permit_while_as_many_are_held_as_there_are_now() {
+    let mut world = World::new();
+    let holders = ["a", "b", "c"].map(|client| world.granted(permits(client, 1, 4)));
+    world.release(&grant("x", &holders[0]));
+    world.release(&grant("x", &holders[1]));
+    // Slot 3 is held, so one of two permits is left.
+    assert_eq!(resize(&mut world, 2), Outcome::Done);
+    assert!(matches!(
+        world.acquire(permits("d", 2, 2)),
+        Outcome::Held(_)
+    ));
+    assert_eq!(slots(&world.granted(permits("e", 1, 2))), [1]);
+    assert!(matches!(
+        world.acquire(permits("f", 1, 2)),
+        Outcome::Held(_)
+    ));
+    world.release(&grant("x", &holders[2]));
+    assert_eq!(slots(&world.granted(permits("f", 1, 2))), [2]);
+}
+
+/// Nobody holds it, and it is kept for a request whose caller is not back yet.
+#[test]
+fn a_semaphore_that_gets_smaller_is_handed_on_to_nobody_who_wants_more() {
+    let mut world = World::new();
+    let holder = world.granted(permits("a", 3, 3));
+    world.queued(permits("b", 3, 3).wait(60_000).request(1));
+    world.apply(Command::Grace(Away::Led));
+    world.queued(permits("c", 3, 3).wait(60_000).request(2));
+    world.queued(permits("d", 1, 3).wait(60_000).request(3));
+    world.release(&grant("x", &holder));
+    assert_eq!(served(&world), []);
+    assert_eq!(resize(&mut world, 1), Outcome::Done);
+    let refused = Outcome::Invalid(Invalid::Permits { wanted: 3, of: 1 });
+    assert!(world.settled().contains(&(request(2), refused)));
+    assert_eq!(served(&world), [(3, vec![1])]);
 }
 
 #[test]

@@ -816,7 +816,7 @@ impl Reference {
         }
         if let Some(permits) = acquire.mode.permits()
             && !waits
-            && self.free(&acquire.lock).len() >= permits.wanted() as usize
+            && self.room(&acquire.lock) >= permits.wanted()
         {
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
@@ -1235,7 +1235,7 @@ impl Reference {
                 LockMode::Shared => false,
                 LockMode::Update => update,
                 LockMode::Upgrade => readers.len() > 1,
-                LockMode::Permits(permits) => self.free(lock).len() < permits.wanted() as usize,
+                LockMode::Permits(permits) => self.room(lock) < permits.wanted(),
             };
             // An upgrade ends with the grant that it is for.
             let lives = wait.mode != LockMode::Upgrade || update;
@@ -1428,6 +1428,16 @@ impl Reference {
         slots
     }
 
+    /// How many permits are left: of a semaphore that was made smaller none, as long as as many are held.
+    fn room(&self, lock: &LockName) -> u32 {
+        let held = self
+            .holders(lock)
+            .iter()
+            .map(|grant| grant.slots.count())
+            .sum();
+        self.size(lock).unwrap_or(0).saturating_sub(held)
+    }
+
     fn again(&self, grant: &Grant, permits: Permits, waited: Span, now: &Now) -> Outcome {
         let (held, asked) = (grant.slots.count(), permits.wanted());
         match held == asked {
@@ -1460,7 +1470,7 @@ impl Reference {
             let wanted = wait.mode.permits().map_or(0, Permits::wanted);
             wait.wants(lock) && wanted > of
         };
-        while let Some(wait) = self.waits.iter().find(larger).cloned() {
+        while let Some(wait) = self.waits.iter().rev().find(larger).cloned() {
             let wanted = wait.mode.permits().unwrap().wanted();
             let refused = Outcome::Invalid(Invalid::Permits { wanted, of });
             self.leave(&wait, Some(refused).filter(|_| wait.orphan.is_none()), now);

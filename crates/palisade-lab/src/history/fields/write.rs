@@ -78,6 +78,8 @@ fn call_fields(call: &Call) -> Fields<'_> {
             ..
         } => {
             fields.shared = (*mode == LockMode::Shared).then_some(true);
+            fields.update = (*mode == LockMode::Update).then_some(true);
+            fields.upgrade = (*mode == LockMode::Upgrade).then_some(true);
             fields.permits = mode.permits().map(|permits| permits.wanted());
             fields.of = mode.permits().map(|permits| permits.of());
             fields.also =

@@ -44,9 +44,22 @@ pub(super) struct Held {
     token: Token,
     lease: Token,
     key: LeaseKey,
+    update: bool,
 }
 
 impl Held {
+    /// A request for its upgrade.
+    fn upgrade(self, wait_ms: Option<u64>, request: RequestId) -> Wish {
+        Wish::Acquire {
+            lock: self.lock,
+            also: Box::default(),
+            under: Err((self.lease, self.key)),
+            wait_ms,
+            request: Some(request),
+            mode: LockMode::Upgrade,
+        }
+    }
+
     fn named(&self) -> GrantRef {
         GrantRef {
             lock: self.lock.clone(),
@@ -201,6 +214,13 @@ impl Client {
     }
 
     fn holding(&mut self, rng: &mut Rng, shape: &Shape, held: Held, other: LockName) -> Step {
+        // A reader that is not in mode update is refused.
+        let upgrades = if held.update { 40 } else { 2 };
+        if shape.kinds && rng.u8(0..100) < upgrades {
+            self.requests += 1;
+            let wait_ms = rng.bool().then(|| rng.u64(1..1_500));
+            return Step::Ask(held.upgrade(wait_ms, self.request()));
+        }
         match rng.u8(0..100) {
             0..40 => Step::Ask(Wish::Renew {
                 held,
@@ -262,7 +282,13 @@ impl Client {
         granted: Option<Granted>,
     ) -> u64 {
         match (wish, answer, granted) {
-            (Wish::Acquire { lock, also, .. }, _, Some(granted)) => {
+            (
+                Wish::Acquire {
+                    lock, also, mode, ..
+                },
+                _,
+                Some(granted),
+            ) => {
                 for lock in also.iter().chain([lock]) {
                     if granted.slots.is_empty() {
                         self.held.retain(|held| held.lock != *lock);
@@ -272,6 +298,7 @@ impl Client {
                         token: granted.number(),
                         lease: granted.lease.0,
                         key: granted.key,
+                        update: *mode == LockMode::Update,
                     });
                 }
             }
@@ -324,13 +351,14 @@ fn kind(rng: &mut Rng, shape: &Shape, wanted: &LockName) -> (LockMode, Box<[Lock
         let mode = permits.map_or(LockMode::Exclusive, LockMode::Permits);
         return (mode, Box::default());
     }
-    match rng.u8(0..3) {
+    match rng.u8(0..4) {
         0 => {
             let others = (0..plain).map(lock);
             let others = others.filter(|other| other != wanted && rng.bool());
             (LockMode::Exclusive, others.collect())
         }
-        one => (shared(one == 1), Box::default()),
+        1 => (LockMode::Update, Box::default()),
+        other => (shared(other == 2), Box::default()),
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Shape {
     pub locks: usize,
     /// The number of calls.
     pub operations: usize,
-    /// Whether some requests are for permits or for several locks.
+    /// Whether some requests are for permits, for several locks, or in mode update.
     pub kinds: bool,
 }
 

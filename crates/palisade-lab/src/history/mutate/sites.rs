@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use palisade_core::{ClientId, LockName, Permits, Slots, Timestamp, Token, Ttl};
+use palisade_core::{ClientId, LockMode, LockName, Permits, Slots, Timestamp, Token, Ttl};
 
 use crate::history::event::{Answer, Call, Event};
 
@@ -20,6 +20,8 @@ pub(super) struct Grant {
     pub(super) token: Token,
     /// If it is shared: the token of its phase.
     pub(super) phase: Option<Token>,
+    /// Whether it is in mode update.
+    pub(super) update: bool,
     /// If it is of permits: what was asked for, and the slots.
     pub(super) permits: Option<(Permits, Slots)>,
     /// When the first attempt was sent.
@@ -202,6 +204,7 @@ fn grant(op: &Op<'_>, lock: &LockName, ops: &[Op<'_>], returns: &[Timestamp]) ->
         client: op.client.clone(),
         token: *token,
         phase: *phase,
+        update: *mode == LockMode::Update,
         permits: mode.permits().map(|permits| (permits, *slots)),
         sent,
         answered,

@@ -260,6 +260,8 @@ fn adopted<'h>(token: Token, wish: &Wish<'h>, asked: &[Wish<'h>], window: Window
     Lifetime {
         token,
         phase: None,
+        update: false,
+        upgrade: false,
         permits: None,
         set: sets.flat_map(|wish| wish.call.locks()).collect(),
         client: wish.client,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use palisade_core::{ClientId, Ending, LockMode, LockName, Slots, Timestamp, Token};
 
-use super::{End, Gathered, Lifetime, Place, Refresh, ReportedEnd, Wish, places};
+use super::{End, Gathered, Lifetime, Place, Refresh, ReportedEnd, Window, Wish, places};
 use crate::history::event::{Answer, Call};
 use crate::history::read::{History, Operation};
 use crate::history::violation::{Broken, Violation};
@@ -245,6 +245,8 @@ impl<'h> Gathered<'h> {
         let mut lifetime = Lifetime {
             token: known.token,
             phase: known.phase,
+            update: *mode == LockMode::Update,
+            upgrade: *mode == LockMode::Upgrade,
             permits: mode.permits(),
             set: if call.is_of_set() {
                 call.locks().collect()
@@ -284,7 +286,13 @@ impl<'h> Gathered<'h> {
         let under_its_own = lifetime.under || known.under;
         if under_its_own && (known.client, known.lease) == (lifetime.client, lifetime.lease) {
             // Requested again under the lease that already holds it: the same grant.
+            if known.phase != lifetime.phase {
+                let what = "granted twice, with other phases".to_owned();
+                let tokens = [lifetime.token];
+                found.push(Violation::new(Broken::PhaseToken, place, &tokens, what));
+            }
             known.under &= lifetime.under;
+            known.upgrade |= lifetime.upgrade;
             known.sent = known.sent.min(lifetime.sent);
             known.by = known.by.min(lifetime.by);
             known.answered = known.answered.or(lifetime.answered);
@@ -298,6 +306,29 @@ impl<'h> Gathered<'h> {
             &[lifetime.token],
             format!("granted to {} and to {}", known.client, lifetime.client),
         ));
+    }
+
+    /// A grant in mode update lasts until its upgrade is granted.
+    pub(super) fn see_upgraded(&mut self) {
+        for timeline in self.places.values_mut() {
+            let upgraded: Vec<(Token, Window)> = timeline
+                .lifetimes
+                .values()
+                .filter_map(|writer| {
+                    let window = Window {
+                        sent: writer.sent,
+                        back: writer.by,
+                    };
+                    Some((timeline.upgraded_to(writer)?.token, window))
+                })
+                .collect();
+            for (token, window) in upgraded {
+                if let Some(reader) = timeline.lifetimes.get_mut(&token) {
+                    reader.seen.push(window);
+                    reader.by = reader.by.min(window.back);
+                }
+            }
+        }
     }
 
     /// A wish under a lease may have been answered with an existing grant of that lease. Abandoning the wish then

@@ -20,6 +20,8 @@ use crate::sim::plan::Plan;
 pub(crate) struct Fifo {
     /// The locks that each request asked for.
     asked: BTreeMap<u32, Locks>,
+    /// The numbers of permits that requests say there are.
+    of: BTreeMap<u32, u8>,
     /// The requests that wait, in order of arrival. A lock's queue is those that want it.
     waiting: Vec<Waiter>,
     /// Requests whose callers left, until they return.
@@ -64,6 +66,7 @@ impl Fifo {
     pub(crate) fn new(plan: &Plan) -> Fifo {
         Fifo {
             asked: BTreeMap::new(),
+            of: BTreeMap::new(),
             waiting: Vec::new(),
             gone: BTreeSet::new(),
             full: false,
@@ -114,6 +117,23 @@ impl Fifo {
         };
         self.waiting.insert(place, waiter);
         Ok(())
+    }
+
+    /// A new request was granted permits: the number that it named is in force, because another one is refused.
+    fn named(&mut self, request: u32, locks: Locks, slots: u64) {
+        let of = self.of.get(&request).filter(|_| slots != 0);
+        for (lock, of) in locks.iter().zip(of) {
+            self.slots.resize(lock, *of);
+        }
+    }
+
+    /// Requests for more permits than there are leave the queue; those whose callers are away are told nothing.
+    fn resized(&mut self, lock: u8, permits: u8) {
+        self.slots.resize(lock, permits);
+        let wants = Locks::one(lock);
+        self.waiting.retain(|waiter| {
+            waiter.orphan.is_none() || waiter.locks != wants || waiter.wanted <= permits
+        });
     }
 
     fn place(&self, request: u32) -> Option<usize> {
@@ -202,6 +222,7 @@ impl Fifo {
             self.slots.granted(lock, token, slots);
         }
         let Some(place) = waited else {
+            self.named(request, locks, slots);
             return self.at_once(who, at, token);
         };
         let waiter = self.waiting[place];
@@ -216,6 +237,7 @@ impl Fifo {
         if who.is_some() && (self.gone.remove(&request) || waiter.is_lost(at)) {
             // It left or was lost, and returns as a new request.
             self.waiting.remove(place);
+            self.named(request, locks, slots);
             return self.at_once(who, at, token);
         }
         let before = self.ahead(locks, place, at) - self.upgrades_over(locks, place, at);
@@ -312,7 +334,14 @@ impl Fifo {
     }
 
     /// All connections are gone, so all waits are over, or those of orphans.
-    fn recovered(&mut self, at: u64, live: &[(u8, u64, u8)], closed: &[u8], orphans: &[Orphan]) {
+    fn recovered(
+        &mut self,
+        at: u64,
+        live: &[(u8, u64, u8)],
+        closed: &[u8],
+        permits: &[(u8, u8)],
+        orphans: &[Orphan],
+    ) {
         self.gone.clear();
         self.upgrades_over.clear();
         self.full = false;
@@ -333,7 +362,7 @@ impl Fifo {
         for lock in live.iter().map(|(lock, ..)| lock).chain(closed) {
             self.free.remove(lock);
         }
-        self.slots.recovered(live);
+        self.slots.recovered(live, permits);
         self.holders.clear();
         self.readers.clear();
         self.updates.clear();
@@ -398,8 +427,13 @@ impl Check for Fifo {
             Fact::AcquireTaken {
                 request: Some(request),
                 locks,
+                of,
                 ..
-            } => drop(self.asked.insert(*request, *locks)),
+            } => {
+                self.asked.insert(*request, *locks);
+                self.of.insert(*request, *of);
+            }
+            Fact::Resized { lock, permits } => self.resized(*lock, *permits),
             Fact::Gone { request } => {
                 self.gone.insert(*request);
             }
@@ -459,13 +493,14 @@ impl Check for Fifo {
                 live,
                 closed,
                 next,
+                permits,
                 orphans,
                 ..
             } => {
                 // Decisions that the crash lost are made again.
                 self.granted.retain(|token| token < next);
                 let closed: Vec<u8> = closed.iter().map(|(lock, ..)| *lock).collect();
-                self.recovered(*at, live, &closed, orphans);
+                self.recovered(*at, live, &closed, permits, orphans);
             }
             _ => {}
         }

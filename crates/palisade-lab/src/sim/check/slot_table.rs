@@ -6,7 +6,7 @@ use crate::sim::plan::{LOCKS, Plan};
 
 /// See the module.
 pub(super) struct SlotTable {
-    /// How many permits each lock has.
+    /// How many permits each lock has now.
     permits: [u8; LOCKS],
     /// The slots of each grant so far.
     of: BTreeMap<u64, u64>,
@@ -26,6 +26,21 @@ impl SlotTable {
     /// All slots of a lock, one bit each.
     pub(super) fn all(&self, lock: u8) -> u64 {
         (1 << self.permits[usize::from(lock)]) - 1
+    }
+
+    /// From now on a lock has so many permits.
+    pub(super) fn resize(&mut self, lock: u8, permits: u8) {
+        self.permits[usize::from(lock)] = permits;
+    }
+
+    /// How many permits a lock has.
+    pub(super) fn size(&self, lock: u8) -> u8 {
+        self.permits[usize::from(lock)]
+    }
+
+    /// Whether somebody holds slots of a lock.
+    pub(super) fn is_in_use(&self, lock: u8) -> bool {
+        !self.live[usize::from(lock)].is_empty()
     }
 
     /// A grant of slots, or of another kind: a crash may have undone a grant of slots with its number.
@@ -60,15 +75,18 @@ impl SlotTable {
         self.of.contains_key(&token)
     }
 
-    /// How many slots nobody has.
+    /// How many permits may be granted: of a semaphore that was made smaller none while as many are held (P1).
     pub(super) fn free(&self, lock: u8) -> u32 {
         let held = self.live[usize::from(lock)].values();
-        let held = held.fold(0, |all, held| all | held);
-        (self.all(lock) & !held).count_ones()
+        let held = held.fold(0, |all, held| all | held).count_ones();
+        u32::from(self.size(lock)).saturating_sub(held)
     }
 
-    /// After a restart these grants are live: lock, grant, client.
-    pub(super) fn recovered(&mut self, live: &[(u8, u64, u8)]) {
+    /// After a restart these grants are live (lock, grant, client), and these semaphores have so many permits.
+    pub(super) fn recovered(&mut self, live: &[(u8, u64, u8)], permits: &[(u8, u8)]) {
+        for (lock, permits) in permits {
+            self.resize(*lock, *permits);
+        }
         self.live = Default::default();
         for (lock, token, _) in live {
             if let Some(slots) = self.of.get(token) {

@@ -146,7 +146,14 @@ impl Follower {
             Command::Renew { grant, .. } => grant.token,
             _ => None,
         };
+        let resizes = match &entry.command {
+            Command::Resize { lock, permits } => Some((index(lock), *permits as u8)),
+            _ => None,
+        };
         let outcome = self.machine.apply(entry, &mut self.effects).outcome;
+        if let (Some((lock, permits)), Outcome::Done) = (resizes, &outcome) {
+            facts.push(Fact::Resized { lock, permits });
+        }
         let effects = std::mem::take(&mut self.effects);
         if changes_leader {
             self.orphans = orphans(&self.machine);

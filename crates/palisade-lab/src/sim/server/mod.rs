@@ -29,7 +29,7 @@ use super::clock::MachineClock;
 use super::fact::{ChangeKind, Fact, LockChange};
 use super::locks::Locks;
 use super::mutants::Mutant;
-use super::plan::Plan;
+use super::plan::{LOCKS, Plan};
 use super::rng::Rng;
 use disk::{Disk, Opened};
 use id_map::IdMap;
@@ -61,6 +61,8 @@ pub(crate) enum Incoming {
 pub(crate) struct Authority {
     mutant: Option<Mutant>,
     led: bool,
+    /// How many permits each lock has at first.
+    permits: [u8; LOCKS],
     clock: Arc<MachineClock>,
     wall_ms: i64,
     disk: Disk,
@@ -82,6 +84,7 @@ impl Authority {
         Authority {
             mutant,
             led: plan.led,
+            permits: plan.permits,
             clock,
             wall_ms: FIRST_WALL_MS as i64,
             disk: Disk::new(seed),
@@ -114,7 +117,12 @@ impl Authority {
             replay,
             returning,
         } = self.disk.open()?;
-        let machine = replay.finish();
+        let machine = match self.mutant {
+            Some(Mutant::ResizeForgotten) => {
+                seams::forget_resizes(&replay.finish(), &self.permits)?
+            }
+            _ => replay.finish(),
+        };
         let led = self.led && !restored;
         let waiting = if led { waiting(&machine) } else { Vec::new() };
         if std::mem::replace(&mut self.was_here, true) {
@@ -243,6 +251,10 @@ impl Authority {
             Request::Renew { grant, .. } => grant.token,
             _ => None,
         };
+        let resizes = match &request {
+            Request::Resize { lock, permits } => Some((index(lock), *permits as u8)),
+            _ => None,
+        };
         if let Some(mutant) = self.mutant {
             overtake(mutant, process, &request, &mut self.ids);
         }
@@ -255,6 +267,7 @@ impl Authority {
                     ..to
                 },
                 renews: None,
+                resizes: None,
             };
             self.own_requests += 1;
             let key = LeaseKey::from_bytes(u128::from(self.own_requests).to_be_bytes());
@@ -268,9 +281,12 @@ impl Authority {
         let (machine, at) = (orderer.machine(), orderer.now());
         let request = seams::inward(request, self.mutant, machine, at, ids);
         let rng = &mut self.rng;
-        orderer.request(request, Caller { to, renews }, || {
-            LeaseKey::from_bytes(rng.bytes())
-        });
+        let caller = Caller {
+            to,
+            renews,
+            resizes,
+        };
+        orderer.request(request, caller, || LeaseKey::from_bytes(rng.bytes()));
         self.follow(Some((to, wanted)));
     }
 

@@ -47,6 +47,8 @@ struct Sleep {
 pub(super) struct Caller {
     pub(super) to: ReplyTo,
     pub(super) renews: Option<Token>,
+    /// The semaphore that its request changes, and how many permits that gets.
+    pub(super) resizes: Option<(u8, u8)>,
 }
 
 impl Address for Caller {

@@ -22,6 +22,7 @@ pub(super) fn recovered(
         next: machine.next_token().map_or(u64::MAX, |token| token.get()),
         live: live(machine, ids),
         closed: closed(machine),
+        permits: permits(machine),
         orphans: waiting
             .iter()
             .map(|Waiting { record, locks }| Orphan {
@@ -54,6 +55,18 @@ fn live(machine: &Machine, ids: &IdMap) -> Vec<(u8, u64, u8)> {
     let mut live: Vec<(u8, u64, u8)> = live.collect();
     live.sort_unstable();
     live
+}
+
+fn permits(machine: &Machine) -> Vec<(u8, u8)> {
+    let permits = machine.records().filter_map(|record| match record {
+        Record::Share(share) => Some((index(&share.grant.lock), share.permits?.0 as u8)),
+        Record::Kept(kept) => Some((index(&kept.lock), kept.permits? as u8)),
+        _ => None,
+    });
+    let mut permits: Vec<(u8, u8)> = permits.collect();
+    permits.sort_unstable();
+    permits.dedup();
+    permits
 }
 
 fn closed(machine: &Machine) -> Vec<(u8, u64, u64)> {

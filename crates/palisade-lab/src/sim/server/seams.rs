@@ -1,9 +1,9 @@
 //! The places where mutants act: between the clients and the orderer, and between the orderer and its clocks.
 
-use palisade_core::machine::Record;
+use palisade_core::machine::{GrantRecord, Record};
 use palisade_core::{
     Acquire, Away, Command, Delays, Ending, GrantId, GrantRef, Granted, LockMode, LockName,
-    Machine, Outcome, Permits, Principal, Renewed, Span, Timestamp, Token, Ttl, Under, Wish,
+    Machine, Outcome, Permits, Principal, Renewed, Slots, Span, Timestamp, Token, Ttl, Under, Wish,
     set_of,
 };
 use palisade_server::pipeline::orderer::{Moment, Orderer};
@@ -126,6 +126,23 @@ pub(super) fn forget_lock_delays(machine: &Machine) -> Result<Machine, String> {
     Machine::restore(0, records).map_err(|corrupt| corrupt.to_string())
 }
 
+/// A mutant: the machine that a restart finds does not know that an operator has changed numbers of permits.
+pub(super) fn forget_resizes(machine: &Machine, plan: &[u8; LOCKS]) -> Result<Machine, String> {
+    let first = |lock: &LockName| u32::from(plan[usize::from(index(lock))]);
+    let records = machine.records().map(|mut record| {
+        match &mut record {
+            Record::Share(share) => {
+                let of = first(&share.grant.lock);
+                share.permits = share.permits.map(|(_, slots)| (of, slots));
+            }
+            Record::Kept(kept) => kept.permits = kept.permits.map(|_| first(&kept.lock)),
+            _ => {}
+        }
+        record
+    });
+    Machine::restore(0, records).map_err(|corrupt| corrupt.to_string())
+}
+
 fn named(grant: GrantRef, ids: &IdMap) -> GrantRef {
     let token = grant.token.map(|token| ids.inward(token));
     GrantRef { token, ..grant }
@@ -198,6 +215,9 @@ pub(super) fn first(
         (Some(Mutant::UpgradeEndsReaders), Request::Acquire(wish)) => {
             return other_readers(wish, machine);
         }
+        (Some(Mutant::ResizeEndsHolders), Request::Resize { lock, permits }) => {
+            return holders_beyond(lock, *permits, machine);
+        }
         _ => None,
     };
     let stranger = || stranger(request, mutant, machine, at);
@@ -235,15 +255,35 @@ fn other_readers(wish: &Wish, machine: &Machine) -> Vec<Asked> {
     }
     let others = machine.records().filter_map(|record| match record {
         Record::Share(share) if share.grant.lock == wish.lock && !share.update => {
-            Some(Request::Release(GrantRef {
-                lock: share.grant.lock,
-                key: share.grant.key,
-                token: Some(share.grant.token),
-            }))
+            Some(release(share.grant))
         }
         _ => None,
     });
     others.map(Asked::from).collect()
+}
+
+/// A mutant: the holders of slots beyond a lower number lose their grants.
+fn holders_beyond(lock: &LockName, permits: u32, machine: &Machine) -> Vec<Asked> {
+    let beyond = machine.records().filter_map(|record| match record {
+        Record::Share(share)
+            if share.grant.lock == *lock
+                && share
+                    .permits
+                    .is_some_and(|(_, slots)| !slots.without(Slots::all(permits)).is_empty()) =>
+        {
+            Some(release(share.grant))
+        }
+        _ => None,
+    });
+    beyond.map(Asked::from).collect()
+}
+
+fn release(grant: GrantRecord) -> Request {
+    Request::Release(GrantRef {
+        lock: grant.lock,
+        key: grant.key,
+        token: Some(grant.token),
+    })
 }
 
 /// A stranger who has read a listing asks for a lock with the holder's client id. It has a principal of its own, so it is
@@ -321,6 +361,7 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
             client: index(&wish.client),
             request: wish.request.map(|request| ids.number(request)),
             wanted: wanted(wish.mode),
+            of: wish.mode.permits().map_or(0, |permits| permits.of() as u8),
             lock_delay: wish.delays.lock_delay().as_nanos(),
             at_least_for: wish.delays.at_least_for().as_nanos(),
         }),
@@ -332,6 +373,10 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
             lock: index(lock),
             token: token.get(),
         }),
+        Request::Resize { lock, permits } => Some(Fact::ResizeTaken {
+            lock: index(lock),
+            permits: *permits as u8,
+        }),
         Request::Abandon(request) => Some(Fact::AbandonTaken {
             request: ids.number(*request),
         }),
@@ -339,11 +384,15 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
     }
 }
 
-/// The fact that an answer is sent, if it says "you hold".
+/// The fact that an answer is sent, if it says "you hold" or, to an operator, that a number of permits has changed.
 pub(super) fn acknowledged(answer: &Answer, caller: Caller) -> Option<Fact> {
     let (token, fencing) = match answer {
         Answer::Outcome(Outcome::Granted(granted)) => (granted.number(), Some(granted.token)),
         Answer::Outcome(Outcome::Renewed(_)) => (caller.renews?, None),
+        Answer::Outcome(Outcome::Done) => {
+            let (lock, permits) = caller.resizes?;
+            return Some(Fact::ResizeAcknowledged { lock, permits });
+        }
         _ => return None,
     };
     Some(Fact::Acknowledged {

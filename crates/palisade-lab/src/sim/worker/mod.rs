@@ -49,6 +49,8 @@ pub(crate) struct Worker {
     pub(crate) keys: Arc<[LockName]>,
     /// Whether the faults are over.
     pub(crate) quiet: Arc<AtomicBool>,
+    /// How many permits each semaphore has.
+    pub(crate) permits: Arc<[AtomicU8; LOCKS]>,
     pub(crate) mutant: Option<Mutant>,
 }
 
@@ -145,7 +147,7 @@ impl Worker {
 
     /// What kind of grant to ask for.
     fn kind(&mut self, lock: u8, wish: LockRequest) -> LockRequest {
-        let permits = self.plan.permits[usize::from(lock)];
+        let permits = self.permits[usize::from(lock)].load(Ordering::Relaxed);
         if permits > 0 {
             let wanted = self.rng.between(1, permits.into()) as u32;
             return wish.permits(wanted).of(permits.into());

@@ -21,6 +21,7 @@ use crate::net::app::App;
 use crate::net::convert::{self, Refusal, json, refusal};
 use crate::net::gate::Who;
 use crate::net::ranking;
+use crate::net::traces::Asked;
 use crate::pipeline::{Answer, Request};
 
 /// The lock in the path.
@@ -59,16 +60,18 @@ pub(super) async fn acquire(
     extensions: Extensions,
     Input(body): Input<AcquireBody>,
 ) -> Reply<AcquireReply> {
+    let request = json::acquire(lock.clone(), &body)?;
+    let asked = Asked::of(&extensions, &request);
     let permitted = app
         .gate
-        .permit(&who, json::acquire(lock.clone(), &body)?)
+        .permit(&who, request)
         .map_err(|refusal| match refusal.code {
             Code::OverQuota => Problem::denied(lock.clone(), refusal),
             _ => refusal.into(),
         })?;
     match app.ask(permitted).await {
         Answer::Outcome(Outcome::Granted(granted)) => {
-            app.traces.keep(&extensions, &granted);
+            app.traces.keep(asked, &granted);
             Ok(Json(json::granted(&lock, &granted, app.handle.identity())))
         }
         other => Err(Problem::denied(lock, refusal(other))),

@@ -182,12 +182,13 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let handle = pipeline.handle.clone();
         let serving = tokio::spawn(net::serve(
-            listeners,
+            listeners.into(),
             pipeline.handle,
+            None,
             wish.settings,
-            async move {
+            Box::pin(async move {
                 let _ = stopped.await;
-            },
+            }),
         ));
         Server {
             addr,

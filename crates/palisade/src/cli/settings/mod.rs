@@ -182,15 +182,21 @@ fn elsewhere(
             continue;
         }
         match environment(&variable(key(arg))) {
-            Some(value) => settings.push(from_variable(arg, value)?),
-            None => settings.extend(from_file),
+            Some(value) => settings.push(from_variable(arg, variable(key(arg)), value)?),
+            None => match (from_file, usual(key(arg))) {
+                (None, Some(name)) => {
+                    let value = environment(name);
+                    let value = value.map(|value| from_variable(arg, name.to_owned(), value));
+                    settings.extend(value.transpose()?);
+                }
+                (from_file, _) => settings.extend(from_file),
+            },
         }
     }
     Ok(settings)
 }
 
-fn from_variable(arg: &Arg, value: OsString) -> Result<Setting, Failure> {
-    let name = variable(key(arg));
+fn from_variable(arg: &Arg, name: String, value: OsString) -> Result<Setting, Failure> {
     let value = value
         .into_string()
         .map_err(|_| Failure::usage(format!("{name} is not UTF-8")))?;
@@ -288,6 +294,11 @@ pub(crate) fn settable(server: &Command) -> impl Iterator<Item = &Arg> {
         );
         is_value && arg.get_long().is_some_and(|long| long != CONFIG) && !arg.is_global_set()
     })
+}
+
+/// A variable that other programs read for the same setting; our own, and the file, win over it.
+fn usual(key: &str) -> Option<&'static str> {
+    (key == "otlp").then_some("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
 /// The name of a setting.

@@ -225,3 +225,19 @@ fn required_settings_may_come_from_the_file() {
         matches!(alone, Err(Refused::Words(error)) if error.to_string().contains("--upstream"))
     );
 }
+
+#[cfg(feature = "otlp")]
+#[test]
+fn the_usual_variable_names_the_collector_where_nothing_of_ours_does() {
+    const USUAL: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://usual:4318");
+    let file = "[serve]\notlp = \"http://file:4318\"\n";
+    let of = |variables: &[(&str, &str)], file: &str| {
+        one(&settled(&[], variables, file).unwrap(), "otlp")
+    };
+    let url = |host: &str| vec![format!("http://{host}:4318")];
+    assert_eq!(of(&[], "[serve]\n").0, Vec::<String>::new());
+    assert_eq!(of(&[USUAL], "[serve]\n"), (url("usual"), USUAL.0.into()));
+    assert_eq!(of(&[USUAL], file), (url("file"), "line 2".into()));
+    let ours = ("PALISADE_OTLP", "http://ours:4318");
+    assert_eq!(of(&[USUAL, ours], file), (url("ours"), ours.0.into()));
+}

@@ -5,6 +5,7 @@ import java.net.InetAddress;
 import java.net.URLEncoder;
 import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
@@ -38,8 +39,8 @@ public final class Client implements AutoCloseable {
     private Client(Builder builder) {
         threads = Executors.newCachedThreadPool(Client::thread);
         alarms = Executors.newSingleThreadScheduledExecutor(Client::thread);
-        String token = bearer(builder.bearer);
-        transport = new Transport(new Endpoints(builder.endpoints, token != null), token, builder.tls, threads);
+        Bearer bearer = new Bearer(builder.bearer, builder.bearerFile);
+        transport = new Transport(new Endpoints(builder.endpoints, bearer.isSet()), bearer, builder.tls, threads);
         patience = builder.patience.toNanos();
         margin = builder.margin.toNanos();
     }
@@ -53,6 +54,7 @@ public final class Client implements AutoCloseable {
     public static final class Builder {
         private List<String> endpoints;
         private String bearer;
+        private Path bearerFile;
         private SSLContext tls;
         private Duration patience = Duration.ofSeconds(5);
         private Duration margin = Duration.ZERO;
@@ -74,6 +76,15 @@ public final class Client implements AutoCloseable {
          */
         public Builder bearerToken(String token) {
             bearer = token;
+            return this;
+        }
+
+        /**
+         * A file with the bearer token. It is read again for each request, so a token may be replaced while the client runs;
+         * while the file cannot be used, the last token stays.
+         */
+        public Builder bearerTokenFile(Path file) {
+            bearerFile = file;
             return this;
         }
 
@@ -99,19 +110,6 @@ public final class Client implements AutoCloseable {
         public Client build() {
             return new Client(this);
         }
-    }
-
-    /** The token that was given, or that of the environment, or null. An error does not repeat it: it is a secret. */
-    private static String bearer(String given) {
-        String token = given == null ? System.getenv("PALISADE_TOKEN") : given;
-        if (token == null) {
-            return null;
-        }
-        if (!token.strip().matches("[!-~]+")) {
-            throw PalisadeException.invalid((given == null ? "PALISADE_TOKEN" : "bearerToken")
-                    + ": a bearer token is printable ASCII without spaces");
-        }
-        return token.strip();
     }
 
     /** A request for a lock, which {@link LockRequest#acquire} sends. */

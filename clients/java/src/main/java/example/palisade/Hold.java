@@ -52,11 +52,11 @@ final class Hold {
         }
     }
 
-    /** Not held from now on. The first reason stays. */
-    void end(String code) {
+    /** Not held from now on. The first reason stays. Tells whether this was it. */
+    boolean end(String code) {
         synchronized (this) {
             if (over != null) {
-                return;
+                return false;
             }
             over = code;
         }
@@ -64,6 +64,7 @@ final class Hold {
         if (!code.equals(RELEASED)) {
             announce.run();
         }
+        return true;
     }
 
     /** Why it is over; after a release it is not held. */

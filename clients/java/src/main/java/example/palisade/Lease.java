@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentSkipListSet;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
  * A lock that is held, and renewed in the background, until it is released or lost. Its methods may be called by several
@@ -45,6 +46,8 @@ public final class Lease implements Presenter, AutoCloseable {
     private final Set<String> unreleased;
     /** The lock that the server said is over, or null. */
     private volatile String lostLock;
+    /** An upgrade is under way. */
+    private final AtomicBoolean upgrading = new AtomicBoolean();
 
     Lease(Client client, LockRequest.Wish wish, LockRequest.Granted grant) {
         this.client = client;
@@ -53,7 +56,7 @@ public final class Lease implements Presenter, AutoCloseable {
         this.held = new ConcurrentSkipListSet<>(wish.names());
         this.unreleased = new ConcurrentSkipListSet<>(wish.names());
         // Listeners run in a thread of their own: they may block.
-        this.hold = new Hold(deadline(grant.t0(), grant.validFor()), () -> lost.completeAsync(this::loss));
+        this.hold = new Hold(firstDeadline(), () -> lost.completeAsync(this::loss));
         if (!hold.holds()) {
             // The process was stopped while the grant was on its way: it is given back.
             releaseInBackground();
@@ -83,9 +86,14 @@ public final class Lease implements Presenter, AutoCloseable {
         return grant.number();
     }
 
-    /** Whether it is a reader's. */
+    /** Whether it is a reader's, also in mode update. */
     public boolean isShared() {
-        return wish.isShared();
+        return wish.mode().isReader();
+    }
+
+    /** Whether it is the reader that may become the writer, by {@link #upgrade}. */
+    public boolean isUpdate() {
+        return wish.mode() == LockRequest.Mode.UPDATE;
     }
 
     /** The slots of a semaphore that it has, rising; none for another kind of lock. */
@@ -214,13 +222,50 @@ public final class Lease implements Presenter, AutoCloseable {
         hold.end(Hold.RELEASED);
         boolean done = false;
         try {
-            Lease reader = new LockRequest.Wish(wish, grant.leaseKey()).lease();
+            Lease reader = wish.asReader(grant.leaseKey()).lease();
             done = true;
             return reader;
         } finally {
             if (!done) {
                 releaseInBackground();
             }
+        }
+    }
+
+    /**
+     * Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue and
+     * waits for the other readers alone, 0 – 24 h. The lease that is returned has a new token, with which it claims before
+     * it writes; this one is not held any more then. Until then it is held and renewed as before, also after a {@link
+     * LockHeldException}, which names a reader that was in the way.
+     *
+     * <p>If the thread is interrupted, the upgrade is given up in the background. If it was granted by then, or can be
+     * granted at that moment, the lock is released, and this lease is lost.
+     *
+     * @throws LeaseLostException if it is not held any more, or is lost meanwhile
+     * @throws LockHeldException if readers stayed for so long
+     * @throws PalisadeException if nobody answers, or the call is wrong
+     */
+    public Lease upgrade(Duration wait) throws InterruptedException {
+        check();
+        if (!isUpdate()) {
+            throw PalisadeException.invalid("only a reader in mode update is upgraded: ask for the lock with update()");
+        }
+        LockRequest.within("the wait", wait, Duration.ZERO, Duration.ofDays(1));
+        if (!upgrading.compareAndSet(false, true)) {
+            throw PalisadeException.invalid("an upgrade of " + quoted() + " is under way already");
+        }
+        try {
+            return wish.asWriter(this, wait, grant.leaseKey()).lease();
+        } finally {
+            upgrading.set(false);
+        }
+    }
+
+    /** Its upgrade is granted, so it does not hold any more. A lease that was lost meanwhile has no successor. */
+    void makeWay() {
+        check();
+        if (!hold.end(Hold.RELEASED)) {
+            throw loss();
         }
     }
 
@@ -377,6 +422,9 @@ public final class Lease implements Presenter, AutoCloseable {
                 if (reply.over() && !held.contains(name)) {
                     continue; // It was released here meanwhile.
                 }
+                if (reply.over() && upgrading.get() && reply.code().equals("superseded")) {
+                    return false; // By its own upgrade, whose answer is on its way.
+                }
                 if (reply.over()) {
                     lose(name, reply.code());
                     return false;
@@ -394,7 +442,7 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     /** The server said that a lock is over: what is left of several is of no use without it. */
-    private void lose(String name, String code) {
+    void lose(String name, String code) {
         if (hold.holds()) {
             lostLock = name;
             hold.end(code);
@@ -402,6 +450,12 @@ public final class Lease implements Presenter, AutoCloseable {
                 releaseInBackground();
             }
         }
+    }
+
+    private long firstDeadline() {
+        long first = deadline(grant.t0(), grant.validFor());
+        // An upgrade comes under the reader's lease, which was renewed while it waited.
+        return wish.reader() == null ? first : Math.max(first, wish.reader().hold.deadline());
     }
 
     private long deadline(long t0, Duration validFor) {

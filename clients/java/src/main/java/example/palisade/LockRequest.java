@@ -6,6 +6,7 @@ import java.time.Duration;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -24,10 +25,25 @@ public final class LockRequest {
     private Duration wait = Duration.ofSeconds(30);
     private String clientId;
     private String metadata;
-    private boolean shared;
+    private Mode mode = Mode.EXCLUSIVE;
     private Permits permits;
     private Duration lockDelay = Duration.ZERO;
     private Duration atLeastFor = Duration.ZERO;
+
+    /** How a lock is asked for. */
+    enum Mode {
+        EXCLUSIVE,
+        /** Beside other readers. */
+        SHARED,
+        /** As the one reader that may become the writer. */
+        UPDATE,
+        /** That reader becomes the writer. */
+        UPGRADE;
+
+        boolean isReader() {
+            return this == SHARED || this == UPDATE;
+        }
+    }
 
     /** So many of a semaphore's permits. */
     record Permits(int count, int of) {}
@@ -74,7 +90,16 @@ public final class LockRequest {
      * before they read, and never write.
      */
     public LockRequest shared() {
-        shared = true;
+        mode = Mode.SHARED;
+        return this;
+    }
+
+    /**
+     * Asks for the lock as the one reader that may become the writer, by {@link Lease#upgrade}, beside plain readers. It is
+     * instead of {@link #shared}.
+     */
+    public LockRequest update() {
+        mode = Mode.UPDATE;
         return this;
     }
 
@@ -108,12 +133,13 @@ public final class LockRequest {
      * @throws InterruptedException if the thread is interrupted
      */
     public Lease acquire() throws InterruptedException {
+        boolean shared = mode != Mode.EXCLUSIVE;
         if (shared && permits != null) {
             throw PalisadeException.invalid("a lock is shared by readers, or has permits: not both");
         }
         if (names.size() > 1 && (shared || permits != null || !lockDelay.isZero() || !atLeastFor.isZero())) {
             throw PalisadeException.invalid(
-                    "several locks at once are exclusive: without shared, permits, lockDelay and atLeastFor");
+                    "several locks at once are exclusive: without shared, update, permits, lockDelay and atLeastFor");
         }
         return new Wish(client, this).lease();
     }
@@ -176,13 +202,15 @@ public final class LockRequest {
         private final Duration wait;
         private final String clientId;
         private final String metadata;
-        private final boolean shared;
+        private final Mode mode;
         /** Of a semaphore, or null. */
         private final Permits permits;
         private final Duration lockDelay;
         private final Duration atLeastFor;
         /** Of a lease that the client has already, or null. */
         private final String leaseKey;
+        /** The reader that this makes the writer, or null. */
+        private final Lease reader;
         private final String requestId = random();
         /** An attempt is under way, or ended without certainty: it must be abandoned. */
         private boolean mayHaveHappened;
@@ -195,26 +223,37 @@ public final class LockRequest {
             this.wait = asked.wait;
             this.metadata = asked.metadata;
             this.clientId = asked.clientId == null ? client.host() + "-" + random() : asked.clientId;
-            this.shared = asked.shared;
+            this.mode = asked.mode;
             this.permits = asked.permits;
             this.lockDelay = asked.lockDelay;
             this.atLeastFor = asked.atLeastFor;
             this.leaseKey = null;
+            this.reader = null;
         }
 
-        /** The request that makes the writer a reader. */
-        Wish(Wish writer, String leaseKey) {
-            this.client = writer.client;
-            this.names = writer.names;
-            this.ttl = writer.ttl;
-            this.wait = Duration.ZERO;
-            this.metadata = writer.metadata;
-            this.clientId = writer.clientId;
-            this.shared = true;
+        private Wish(Wish before, Mode mode, Duration wait, String leaseKey, Lease reader) {
+            this.client = before.client;
+            this.names = before.names;
+            this.ttl = before.ttl;
+            this.wait = wait;
+            this.metadata = before.metadata;
+            this.clientId = before.clientId;
+            this.mode = mode;
             this.permits = null;
             this.lockDelay = Duration.ZERO;
             this.atLeastFor = Duration.ZERO;
             this.leaseKey = leaseKey;
+            this.reader = reader;
+        }
+
+        /** The request that makes the writer a reader. */
+        Wish asReader(String leaseKey) {
+            return new Wish(this, Mode.SHARED, Duration.ZERO, leaseKey, null);
+        }
+
+        /** The request that makes the reader in mode update the writer. */
+        Wish asWriter(Lease reader, Duration wait, String leaseKey) {
+            return new Wish(this, Mode.UPGRADE, wait, leaseKey, reader);
         }
 
         /** Sorted. */
@@ -231,8 +270,13 @@ public final class LockRequest {
             return clientId;
         }
 
-        boolean isShared() {
-            return shared;
+        Mode mode() {
+            return mode;
+        }
+
+        /** The reader that this makes the writer, or null. */
+        Lease reader() {
+            return reader;
         }
 
         /** Asks until the outcome is known; what may have been granted without it is abandoned in the background. */
@@ -251,6 +295,9 @@ public final class LockRequest {
             long giveUp = waitUntil + client.patience();
             Transport.Backoff backoff = new Transport.Backoff(giveUp, Client::sleepUntil);
             while (true) {
+                if (reader != null) {
+                    reader.check();
+                }
                 boolean earlier = mayHaveHappened;
                 long t0 = Clock.earliest();
                 mayHaveHappened = true;
@@ -260,9 +307,16 @@ public final class LockRequest {
                     reply.checkFault();
                     if (reply.status() != 200) {
                         mayHaveHappened = false;
+                        if (reader != null && reply.over()) {
+                            reader.lose(name(), reply.code());
+                            reader.check();
+                        }
                         throw reply.error();
                     }
                     Granted granted = granted(t0, reply.value());
+                    if (reader != null) {
+                        reader.makeWay();
+                    }
                     mayHaveHappened = false;
                     return granted;
                 } catch (Reply.Fault fault) {
@@ -282,8 +336,8 @@ public final class LockRequest {
             } else {
                 body.put("lock_token", leaseKey);
             }
-            if (shared) {
-                body.put("mode", "shared");
+            if (mode != Mode.EXCLUSIVE) {
+                body.put("mode", mode.name().toLowerCase(Locale.ROOT));
             }
             if (permits != null) {
                 body.put("permits", Map.of("count", permits.count(), "of", permits.of()));
@@ -309,13 +363,18 @@ public final class LockRequest {
                 throw Reply.broken("slots are others than were wanted");
             }
             return new Granted(
-                    t0, Reply.token(value), Reply.token(value, shared ? "grant_id" : "fencing_token"),
+                    t0, Reply.token(value), Reply.token(value, mode.isReader() ? "grant_id" : "fencing_token"),
                     Reply.text(value, "lock_token"), Reply.text(value, "authority"),
                     Reply.duration(Reply.number(value, "valid_for_ms")),
                     Reply.duration(Reply.number(value, "waited_ms")), ttl, slots);
         }
 
-        /** Until the server has acknowledged it, or must have forgotten the grant by itself. */
+        /**
+         * Until the server has acknowledged it, or must have forgotten the grant by itself.
+         *
+         * <p>An upgrade may have been granted, and abandoning it would free the lock while the reader still believes. So as
+         * long as the reader holds, the same request is tried once more: a denial settles it, and the reader goes on.
+         */
         void abandon() throws InterruptedException {
             long until = lastSent + wait.toNanos() + 2 * ttl.toNanos();
             Transport.Backoff backoff = new Transport.Backoff(until, Client::sleepUntil);
@@ -323,8 +382,17 @@ public final class LockRequest {
             while (true) {
                 try {
                     long limit = Math.min(until - Clock.earliest(), 2 * Clock.SECOND);
-                    client.transport().send(request, limit).checkFault();
-                    return;
+                    boolean settles = reader != null && reader.isHeld();
+                    // It takes the place of an attempt that still waits at the server, and leaves the queue with its
+                    // connection.
+                    Reply reply = client.transport().send(settles ? request(Clock.MILLISECOND) : request, limit);
+                    reply.checkFault();
+                    if (settles && (reply.status() == 200 || reply.over())) {
+                        reader.lose(name(), reply.over() ? reply.code() : "superseded");
+                    }
+                    if (!settles || reply.status() != 200) {
+                        return;
+                    }
                 } catch (Reply.Fault fault) {
                     backoff.after(fault);
                 }

@@ -31,7 +31,7 @@ final class Transport {
     private static final long LONGEST_PAUSE = 500 * Clock.MILLISECOND;
 
     final Endpoints endpoints;
-    private final String bearer;
+    private final Bearer bearer;
     private final SSLContext tls;
     private final ExecutorService threads;
     private volatile HttpClient http;
@@ -53,7 +53,7 @@ final class Transport {
         void until(long instant) throws InterruptedException;
     }
 
-    Transport(Endpoints endpoints, String bearer, SSLContext tls, ExecutorService threads) {
+    Transport(Endpoints endpoints, Bearer bearer, SSLContext tls, ExecutorService threads) {
         this.endpoints = endpoints;
         this.bearer = bearer;
         this.tls = tls;
@@ -130,8 +130,9 @@ final class Transport {
 
     private HttpRequest built(String address, Request request) {
         HttpRequest.Builder builder = HttpRequest.newBuilder(URI.create(address + request.path()));
-        if (bearer != null) {
-            builder.header("Authorization", "Bearer " + bearer);
+        String token = bearer.current();
+        if (token != null) {
+            builder.header("Authorization", "Bearer " + token);
         }
         if (request.body() == null) {
             return builder.GET().build();

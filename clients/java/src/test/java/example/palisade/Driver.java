@@ -21,7 +21,7 @@ public final class Driver {
     /** Reads commands until the end of the input. */
     public static void main(String[] arguments) throws IOException {
         System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
-                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"list\", \"permits\", \"sets\", \"shared\", \"watch\"]}");
+                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"list\", \"permits\", \"sets\", \"shared\", \"update\", \"watch\"]}");
         System.out.flush();
         Driver driver = new Driver();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -70,6 +70,8 @@ public final class Driver {
             case "connect" -> connect(command);
             case "acquire" -> acquire(command, answer);
             case "downgrade" -> taken(command, lease(command).downgrade(), answer);
+            case "upgrade" -> taken(
+                    command, lease(command).upgrade(Duration.ofMillis(number(command, "wait_ms"))), answer);
             case "check" -> {
                 answer.put("before_ms", nowMs());
                 lease(command).check();
@@ -137,6 +139,9 @@ public final class Driver {
         }
         if ("shared".equals(command.get("mode"))) {
             request.shared();
+        }
+        if ("update".equals(command.get("mode"))) {
+            request.update();
         }
         if (command.get("lock_delay_ms") instanceof Long delay) {
             request.lockDelay(Duration.ofMillis(delay));

@@ -1,0 +1,170 @@
+//! Grants that last, and how they end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use palisade_core::{Change, Ending, Event};
+use palisade_server::pipeline::Handle;
+
+use super::span::{Parent, now, number, text};
+use super::{DROPPED, Shared};
+
+/// A grant of a caller whose trace is recorded.
+pub(super) struct Held {
+    pub(super) parent: Parent,
+    pub(super) lock: String,
+    pub(super) client: String,
+    pub(super) token: u64,
+    /// When its request was answered.
+    pub(super) since: SystemTime,
+}
+
+impl Held {
+    fn span(&self, start: SystemTime, end: SystemTime, ending: &str, reason: Option<&str>) -> Span {
+        let mut attributes: Vec<KeyValue> = vec![
+            text("palisade.lock", &*self.lock),
+            text("palisade.client_id", &*self.client),
+            number("palisade.fencing_token", self.token),
+            text("palisade.ending", ending),
+        ];
+        attributes.extend(reason.map(|reason| text("palisade.reason", reason)));
+        self.parent.child("grant", (start, end), attributes)
+    }
+}
+
+/// The end of a grant.
+struct Ended {
+    /// The number that names the grant; locks of a set have the same.
+    grant: u64,
+    lock: Box<str>,
+    how: Ending,
+    reason: Option<Box<str>>,
+    at: SystemTime,
+    lasted: Duration,
+}
+
+impl Ended {
+    /// `None` for an event that ends no grant.
+    fn of(event: &Event) -> Option<Ended> {
+        let Change::Ended { how, reason, .. } = &event.change else {
+            return None;
+        };
+        Some(Ended {
+            grant: event.shared.map_or(event.token, |id| id.0).get(),
+            lock: event.lock.as_str().into(),
+            how: *how,
+            reason: reason.clone(),
+            at: now(),
+            lasted: event.held.to_duration(),
+        })
+    }
+
+    fn span(&self, held: &Held) -> Span {
+        let start = self.at.checked_sub(self.lasted).unwrap_or(self.at);
+        held.span(start, self.at, ending(self.how), self.reason.as_deref())
+    }
+}
+
+/// As the events and the audit file name it.
+fn ending(how: Ending) -> &'static str {
+    match how {
+        Ending::Released => "released",
+        Ending::Expired => "expired",
+        Ending::Revoked => "revoked",
+        Ending::Superseded => "superseded",
+    }
+}
+
+/// The grants that last, by number. Their memory is bounded.
+#[derive(Default)]
+pub(super) struct Grants {
+    last: BTreeMap<u64, Held>,
+    /// The latest ends, for a grant that ends before its request is answered.
+    ended: VecDeque<Ended>,
+}
+
+impl Grants {
+    /// Keeps a grant until its end; the span, if that has come already. The oldest makes room.
+    pub(super) fn granted(&mut self, grant: u64, held: Held) -> Option<Span> {
+        let mut ended = self.ended.iter();
+        if let Some(ended) = ended.find(|ended| ended.grant == grant && *ended.lock == *held.lock) {
+            return Some(ended.span(&held));
+        }
+        // A repeated request gets the same grant again.
+        self.last.entry(grant).or_insert(held);
+        if self.last.len() > GRANTS {
+            self.last.pop_first();
+            DROPPED.fetch_add(1, Relaxed);
+        }
+        None
+    }
+
+    fn ended(&mut self, ended: Ended) -> Option<Span> {
+        let last = self.last.get(&ended.grant);
+        if last.is_some_and(|held| *held.lock == *ended.lock) {
+            return Some(ended.span(&self.last.remove(&ended.grant)?));
+        }
+        self.ended.push_back(ended);
+        if self.ended.len() > ENDS {
+            self.ended.pop_front();
+        }
+        None
+    }
+
+    /// The spans of all that last; the server stops.
+    pub(super) fn take_all(&mut self) -> Vec<Span> {
+        let at = now();
+        let last = std::mem::take(&mut self.last).into_values();
+        last.map(|held| held.span(held.since.min(at), at, "server_stopped", None))
+            .collect()
+    }
+}
+
+/// Looks for the ends among the authority's events. Ends only with the server.
+pub(super) async fn follow(handle: Handle, shared: Arc<Shared>) {
+    let mut news = handle.news();
+    let mut seen = handle.revision();
+    loop {
+        seen = catch_up(&handle, &shared, seen);
+        // Under load, one round serves many batches.
+        tokio::time::sleep(PAUSE).await;
+        if news.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks at what is later than `seen`, and returns the revision of the last event. What has left the ring unseen may have
+/// ended grants; they stay until others take their places.
+fn catch_up(handle: &Handle, shared: &Shared, mut seen: u64) -> u64 {
+    loop {
+        let since = handle.since(seen);
+        let batches = since.batches.iter().flat_map(|batch| batch.iter());
+        for event in batches.filter(|event| event.revision > seen) {
+            if let Some(ended) = Ended::of(event) {
+                let span = shared.grants().ended(ended);
+                if let Some(span) = span {
+                    shared.send(span);
+                }
+            }
+        }
+        let last = since.batches.last().and_then(|batch| batch.last());
+        let reached = last.map_or(since.latest, |event| event.revision);
+        if reached <= seen {
+            return seen;
+        }
+        seen = reached;
+    }
+}
+
+/// How many grants are kept: some megabytes.
+const GRANTS: usize = 1 << 14;
+
+/// How many ends are kept.
+const ENDS: usize = 1 << 12;
+
+const PAUSE: Duration = Duration::from_millis(2);
