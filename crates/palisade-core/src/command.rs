@@ -89,6 +89,10 @@ pub enum Command {
 pub enum Away {
     /// The process was started again: nobody is connected any more.
     Restarted,
+    /// As [`Restarted`](Away::Restarted), from a backup: what happened since is not known. A reader in mode
+    /// [`Update`](LockMode::Update) is one in mode [`Shared`](LockMode::Shared) from now on, because its lease may have
+    /// ended and others may have written (rule S8).
+    Restored,
     /// Another node leads now: nobody is connected to it yet. As [`Restarted`](Away::Restarted), but the queues stay:
     /// every request that waits becomes an *orphan*, which keeps its place for
     /// [`ORPHAN_WINDOW`](crate::limits::ORPHAN_WINDOW) and never beyond its own deadline. Repeating the request takes

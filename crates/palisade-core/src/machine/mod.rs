@@ -228,7 +228,7 @@ impl Machine {
     fn give_back(&mut self, before: Timestamp, away: Away) {
         let pause = match away {
             Away::Paused(pause) => Some(pause),
-            Away::Restarted | Away::Led | Away::Stalled => None,
+            Away::Restarted | Away::Restored | Away::Led | Away::Stalled => None,
         };
         self.changed = pause.is_none();
         let (now, over) = (self.now, &self.over);
@@ -246,11 +246,15 @@ impl Machine {
             lease.expires = lease.expires.max(now.after(lease.ttl.span()));
             self.changed = true;
         }
-        if let Away::Restarted | Away::Led = away {
+        if let Away::Restarted | Away::Restored | Away::Led = away {
             self.delay_again(before);
         }
         match away {
             Away::Restarted => self.forget_waiters(),
+            Away::Restored => {
+                self.forget_waiters();
+                self.tables.end_updates();
+            }
             Away::Led => self.orphan_waiters(before),
             Away::Stalled | Away::Paused(_) => {}
         }

@@ -266,13 +266,16 @@ impl Reference {
                     lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
                 }
             }
-            if matches!(away, Away::Restarted | Away::Led) {
+            if matches!(away, Away::Restarted | Away::Restored | Away::Led) {
                 self.delay_again(last, now.at);
             }
             match away {
-                Away::Restarted => {
+                Away::Restarted | Away::Restored => {
                     self.waits.clear();
                     self.kept.clear();
+                    for grant in &mut self.grants {
+                        grant.update &= away != Away::Restored;
+                    }
                 }
                 Away::Led => {
                     let open = self
