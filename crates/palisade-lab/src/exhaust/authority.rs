@@ -63,6 +63,8 @@ pub(super) enum Step {
     Restore {
         backup: MachineId,
         leap: bool,
+        /// Whether readers in mode update stay what they are.
+        keeps_updates: bool,
     },
 }
 
@@ -278,11 +280,20 @@ impl Authority {
             Step::Restart => apply(&mut machine, Command::Grace(Away::Restarted)),
             Step::Lead => apply(&mut machine, Command::Grace(Away::Led)),
             // At the instant of the backup and in this order, as `palisade restore` does.
-            Step::Restore { leap, .. } => {
+            Step::Restore {
+                leap,
+                keeps_updates,
+                ..
+            } => {
+                let away = match keeps_updates {
+                    true => Away::Restarted,
+                    false => Away::Restored,
+                };
+                let outcome = apply(&mut machine, Command::Grace(away));
                 if leap {
                     apply(&mut machine, Command::Leap { by: RESTORE_LEAP });
                 }
-                apply(&mut machine, Command::Grace(Away::Restarted))
+                outcome
             }
         };
         let granted = effects.into_iter().filter_map(|effect| match effect {

@@ -157,7 +157,7 @@ impl Replay {
         let (at, wall) = (self.machine.now(), wall());
         let mut batch = Vec::new();
         codec::encode_head(&mut batch, at, wall);
-        for command in returning.commands() {
+        for command in returning.commands(&self.machine) {
             codec::encode_command(&mut batch, &command);
             self.machine.replay(Entry {
                 at,
