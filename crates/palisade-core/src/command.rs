@@ -89,9 +89,8 @@ pub enum Command {
 pub enum Away {
     /// The process was started again: nobody is connected any more.
     Restarted,
-    /// As [`Restarted`](Away::Restarted), from a backup: what happened since is not known. A reader in mode
-    /// [`Update`](LockMode::Update) is one in mode [`Shared`](LockMode::Shared) from now on, because its lease may have
-    /// ended and others may have written (rule S8).
+    /// As [`Restarted`](Away::Restarted), from a backup: leases may have ended since, and others may have written. So no
+    /// reader is upgraded that is there now, and nobody joins it (rule S11).
     Restored,
     /// Another node leads now: nobody is connected to it yet. As [`Restarted`](Away::Restarted), but the queues stay:
     /// every request that waits becomes an *orphan*, which keeps its place for

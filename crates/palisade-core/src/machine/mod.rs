@@ -73,6 +73,8 @@ pub struct Machine {
     by: Principal,
     /// `None` once the last token of the range is out.
     pub(crate) next_token: Option<Token>,
+    /// After a restore: lower tokens were drawn before it.
+    restored: Option<Token>,
     revision: u64,
     arrivals: u64,
     limits: Limits,
@@ -112,6 +114,7 @@ impl Machine {
             wall: WallTime::default(),
             by: Principal::ANONYMOUS,
             next_token: Some(Token::FIRST),
+            restored: None,
             revision: 0,
             arrivals: 0,
             limits: Limits::DEFAULT,
@@ -253,7 +256,7 @@ impl Machine {
             Away::Restarted => self.forget_waiters(),
             Away::Restored => {
                 self.forget_waiters();
-                self.tables.end_updates();
+                self.restored = self.next_token;
             }
             Away::Led => self.orphan_waiters(before),
             Away::Stalled | Away::Paused(_) => {}

@@ -44,7 +44,7 @@ pub(super) struct Readers {
     last: Slot,
     count: u32,
     /// The one in mode update, if there is one.
-    pub(super) update: Slot,
+    update: Slot,
 }
 
 impl Readers {

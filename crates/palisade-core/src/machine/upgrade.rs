@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::grants::LeaseFor;
-use super::slab::{NIL, Slot};
+use super::slab::Slot;
 use super::tables::Tables;
 use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::delays::Delays;
@@ -33,13 +33,6 @@ impl Tables {
         self.update_on(lock).is_some() && self.readers(lock) > 1
     }
 
-    /// Makes every reader in mode update one in shared mode. No upgrade may wait.
-    pub(super) fn end_updates(&mut self) {
-        for extra in self.extras.iter_mut() {
-            extra.readers.update = NIL;
-        }
-    }
-
     /// The oldest reader that an upgrade waits for.
     pub(super) fn ahead_of_upgrade(&self, lock: Slot) -> Option<Slot> {
         let update = self.update_on(lock);
@@ -48,13 +41,6 @@ impl Tables {
 }
 
 impl Machine {
-    /// Whether a reader is in mode update. Looks at all locks that have readers or a queue: for a restore.
-    #[must_use]
-    pub fn has_updates(&self) -> bool {
-        let mut extras = self.tables.extras.iter();
-        extras.any(|(_, extra)| extra.readers.update != NIL)
-    }
-
     /// A lock that has readers is asked for by the one in mode update, or by somebody who takes himself for it.
     #[cold]
     #[inline(never)]
@@ -74,6 +60,9 @@ impl Machine {
         };
         if !self.tables.is_update(share) {
             return Outcome::Invalid(Invalid::Upgrade);
+        }
+        if self.is_restored(lock) {
+            return Outcome::Invalid(Invalid::Restored);
         }
         if self.tables.upgrade_waits(lock) {
             return Outcome::Invalid(Invalid::UpgradeWaits);

@@ -770,6 +770,7 @@ fn the_scripts_reach_every_outcome() {
         "upgrade: TokensExhausted",
         "upgrade: Invalid NotUpdate",
         "upgrade: Invalid Upgrade",
+        "upgrade: Invalid Restored",
         "upgrade, settled: Ended Expired",
         "upgrade, settled: Granted",
         "upgrade, settled: Held",
