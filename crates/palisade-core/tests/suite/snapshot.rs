@@ -588,7 +588,8 @@ fn each_contradiction_is_named() {
             records
         }),
         ("it was restored after its next token", |mut records| {
-            spoil!(records, Head, 0, |head| head.restored = Some(token(1 << 50)));
+            spoil!(records, Head, 0, |head| head.restored =
+                Some(token(1 << 50)));
             records
         }),
         ("its records are out of order", |mut records| {

@@ -63,8 +63,8 @@ pub(super) enum Step {
     Restore {
         backup: MachineId,
         leap: bool,
-        /// Whether readers in mode update stay what they are.
-        keeps_updates: bool,
+        /// Whether it is taken for a restart.
+        restarts: bool,
     },
 }
 
@@ -280,12 +280,8 @@ impl Authority {
             Step::Restart => apply(&mut machine, Command::Grace(Away::Restarted)),
             Step::Lead => apply(&mut machine, Command::Grace(Away::Led)),
             // At the instant of the backup and in this order, as `palisade restore` does.
-            Step::Restore {
-                leap,
-                keeps_updates,
-                ..
-            } => {
-                let away = match keeps_updates {
+            Step::Restore { leap, restarts, .. } => {
+                let away = match restarts {
                     true => Away::Restarted,
                     false => Away::Restored,
                 };

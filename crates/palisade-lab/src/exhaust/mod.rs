@@ -115,7 +115,7 @@ pub enum Weakness {
     UpgradeQueues,
     /// An upgrade takes the lock from the other readers instead of waiting for them (S8).
     UpgradeEndsReaders,
-    /// A restored authority has readers in mode update as in its backup, also those whose leases are over since (S8).
+    /// A restored authority upgrades the readers of its backup, also those whose leases are over since (S11).
     UpgradeAfterRestore,
     /// All slots of a semaphore have one fence (P3).
     OneFenceForSlots,

@@ -261,7 +261,7 @@ impl World {
                 let step = Step::Restore {
                     backup: next.backup,
                     leap: self.weakness != Some(Weakness::NoLeap),
-                    keeps_updates: self.weakness == Some(Weakness::UpgradeAfterRestore),
+                    restarts: self.weakness == Some(Weakness::UpgradeAfterRestore),
                 };
                 let wrong = self.back_again(next, step);
                 next.floor = next.issued;

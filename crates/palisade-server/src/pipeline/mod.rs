@@ -92,8 +92,8 @@ impl Returning {
             Returning::Restored { leap } => {
                 // Grace first: otherwise a lease that is due would end with the leap's entry, and its lock would be
                 // granted under a token from before the leap.
-                // Where nobody is in mode update, the older reason says the same (rule R21).
-                let away = match machine.has_updates() {
+                // Where there are no readers, the older reason says the same (rule R21).
+                let away = match machine.has_readers() {
                     true => Away::Restored,
                     false => Away::Restarted,
                 };
