@@ -395,7 +395,8 @@ mod tests {
     /// Version 4: readers of two locks, with requests that wait, one of them an orphan; one writer has become a reader.
     /// Version 5: a lock of nobody known, and locks of two principals with one client id; each of them waits for the
     /// other's, under one request id; a release and an answer.
-    /// Version 6: two semaphores, one with fewer permits than before; a release, and requests that wait for one or more.
+    /// Version 6: two semaphores, one with fewer permits than before; a release, and requests that wait for one or more. Its
+    /// snapshot is newer than its log: P1 did not hold for a semaphore made smaller, and there had been no release.
     /// Version 7: locks with lock-delays and reservations; two are closed, one by an expiry and one after a release.
     /// Version 8: two leaders with values, one taken back; one resigns, and the next proclaims.
     /// Version 9: a set of three locks, one of them released, and two sets that wait for parts of it, one of them an orphan;
