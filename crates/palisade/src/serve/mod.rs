@@ -156,8 +156,7 @@ async fn run_member(
     let starting = cluster::start(&settings.data, cluster, &node);
     let stopped = stop_signal()?;
     let mut stopped = std::pin::pin!(stopped);
-    let why = "this server is starting: it reads its log and waits for the other nodes of its cluster; its own log says for \
-               which";
+    let why = "this server is starting: it reads its log, or waits for the other nodes of its cluster, which its messages name";
     let starting = net::while_starting(&listeners, &settings.network, why, starting);
     // The other nodes may take any time to be there.
     let member = tokio::select! {
