@@ -89,6 +89,9 @@ pub enum Command {
 pub enum Away {
     /// The process was started again: nobody is connected any more.
     Restarted,
+    /// As [`Restarted`](Away::Restarted), from a backup: leases may have ended since, and others may have written. So no
+    /// reader is upgraded that is there now, and nobody joins it (rule S11).
+    Restored,
     /// Another node leads now: nobody is connected to it yet. As [`Restarted`](Away::Restarted), but the queues stay:
     /// every request that waits becomes an *orphan*, which keeps its place for
     /// [`ORPHAN_WINDOW`](crate::limits::ORPHAN_WINDOW) and never beyond its own deadline. Repeating the request takes

@@ -72,6 +72,8 @@ pub enum Invalid {
     NotUpdate,
     /// An upgrade was asked for while another one of the same grant waits.
     UpgradeWaits,
+    /// An upgrade was asked for of a grant from before the authority was restored from a backup.
+    Restored,
     /// Not `1 ≤ wanted ≤ of ≤` [`limits::PERMITS`].
     Permits {
         /// How many permits were wanted.
@@ -223,6 +225,10 @@ impl fmt::Display for Invalid {
             ),
             Invalid::UpgradeWaits => f.write_str(
                 "an upgrade of this grant waits already: repeat it with its request_id, or wait for its answer",
+            ),
+            Invalid::Restored => f.write_str(
+                "this grant is older than the backup from which the authority was restored, and others may have written \
+                 since: release the lock, ask for it again, and read again",
             ),
             Invalid::Permits { wanted, of } => write!(
                 f,

@@ -169,8 +169,8 @@ fn readers_do_not_wait_for_readers(machine: &Machine) -> bool {
             let first = &tables.waiters[first];
             let blocked = match first.mode {
                 LockMode::Exclusive => true,
-                LockMode::Shared => false,
-                LockMode::Update => tables.update_on(lock).is_some(),
+                LockMode::Shared => machine.is_restored(lock),
+                LockMode::Update => machine.is_restored(lock) || tables.update_on(lock).is_some(),
                 LockMode::Upgrade => tables.upgrade_has_to_wait(lock),
                 LockMode::Permits(permits) => tables.free_permits(lock) < permits.wanted(),
             };

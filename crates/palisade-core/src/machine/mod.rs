@@ -73,6 +73,8 @@ pub struct Machine {
     by: Principal,
     /// `None` once the last token of the range is out.
     pub(crate) next_token: Option<Token>,
+    /// After a restore: lower tokens were drawn before it.
+    restored: Option<Token>,
     revision: u64,
     arrivals: u64,
     limits: Limits,
@@ -112,6 +114,7 @@ impl Machine {
             wall: WallTime::default(),
             by: Principal::ANONYMOUS,
             next_token: Some(Token::FIRST),
+            restored: None,
             revision: 0,
             arrivals: 0,
             limits: Limits::DEFAULT,
@@ -228,7 +231,7 @@ impl Machine {
     fn give_back(&mut self, before: Timestamp, away: Away) {
         let pause = match away {
             Away::Paused(pause) => Some(pause),
-            Away::Restarted | Away::Led | Away::Stalled => None,
+            Away::Restarted | Away::Restored | Away::Led | Away::Stalled => None,
         };
         self.changed = pause.is_none();
         let (now, over) = (self.now, &self.over);
@@ -246,11 +249,15 @@ impl Machine {
             lease.expires = lease.expires.max(now.after(lease.ttl.span()));
             self.changed = true;
         }
-        if let Away::Restarted | Away::Led = away {
+        if let Away::Restarted | Away::Restored | Away::Led = away {
             self.delay_again(before);
         }
         match away {
             Away::Restarted => self.forget_waiters(),
+            Away::Restored => {
+                self.forget_waiters();
+                self.restored = self.next_token;
+            }
             Away::Led => self.orphan_waiters(before),
             Away::Stalled | Away::Paused(_) => {}
         }

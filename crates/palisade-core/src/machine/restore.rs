@@ -85,6 +85,12 @@ impl Leases {
         let Some(Record::Head(head)) = records.next() else {
             return Err(Corrupt("it does not begin with a head"));
         };
+        if head
+            .next_token
+            .is_some_and(|next| head.restored > Some(next))
+        {
+            return Err(Corrupt("it was restored after its next token"));
+        }
         let mut leases = Leases {
             head,
             tables: Tables::new(seed, head.now),
@@ -305,6 +311,7 @@ impl Machine {
             wall: WallTime::default(),
             by: Principal::ANONYMOUS,
             next_token: head.next_token,
+            restored: head.restored,
             revision: head.revision,
             arrivals: head.arrivals,
             limits: head.limits,

@@ -54,6 +54,20 @@ impl Machine {
         self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
     }
 
+    /// Whether a lock has readers, as no semaphore has.
+    #[must_use]
+    pub fn has_readers(&self) -> bool {
+        let mut shares = self.tables.shares();
+        shares.any(|(share, _)| self.tables.slots_of(share).is_empty())
+    }
+
+    /// Whether a lock's phase is from before a restore. Its token may be lower than one of a writer since, who may have
+    /// written what its readers have read already (S11).
+    pub(crate) fn is_restored(&self, lock: Slot) -> bool {
+        let phase = self.tables.grant(lock).token();
+        self.restored.is_some_and(|first| phase < first)
+    }
+
     /// Adds a reader, or a holder of permits. On a lock that nobody holds it begins a phase, whose token is the reader's
     /// number (S1).
     #[cold]

@@ -67,6 +67,8 @@ pub struct Head {
     pub now: Timestamp,
     /// The next token; `None` when the range is exhausted.
     pub next_token: Option<Token>,
+    /// The next token at the last restore with readers, before the leap.
+    pub restored: Option<Token>,
     /// The last event's number.
     pub revision: u64,
     /// How many requests ever waited.
@@ -182,6 +184,7 @@ impl Machine {
         Head {
             now: self.now,
             next_token: self.next_token,
+            restored: self.restored,
             revision: self.revision,
             arrivals: self.arrivals,
             limits: self.limits,

@@ -61,6 +61,9 @@ impl Machine {
         if !self.tables.is_update(share) {
             return Outcome::Invalid(Invalid::Upgrade);
         }
+        if self.is_restored(lock) {
+            return Outcome::Invalid(Invalid::Restored);
+        }
         if self.tables.upgrade_waits(lock) {
             return Outcome::Invalid(Invalid::UpgradeWaits);
         }

@@ -195,8 +195,8 @@ impl Machine {
     pub(super) fn is_in_the_way(&self, lock: Slot, mode: LockMode) -> bool {
         match mode {
             LockMode::Exclusive => true,
-            LockMode::Shared => false,
-            LockMode::Update => self.tables.update_on(lock).is_some(),
+            LockMode::Shared => self.is_restored(lock),
+            LockMode::Update => self.is_restored(lock) || self.tables.update_on(lock).is_some(),
             LockMode::Upgrade => self.tables.upgrade_has_to_wait(lock),
             LockMode::Permits(permits) => self.tables.free_permits(lock) < permits.wanted(),
         }

@@ -479,7 +479,7 @@ fn a_set_has_at_most_so_many_parts() {
 
 #[test]
 fn each_contradiction_is_named() {
-    let contradictions: [Contradiction; 20] = [
+    let contradictions: [Contradiction; 21] = [
         ("it does not begin with a head", |_| Vec::new()),
         ("it does not begin with a head", |records| {
             records[1..].to_vec()
@@ -585,6 +585,11 @@ fn each_contradiction_is_named() {
         }),
         ("a request waits that has not arrived", |mut records| {
             spoil!(records, Head, 0, |head| head.arrivals = 1);
+            records
+        }),
+        ("it was restored after its next token", |mut records| {
+            spoil!(records, Head, 0, |head| head.restored =
+                Some(token(1 << 50)));
             records
         }),
         ("its records are out of order", |mut records| {

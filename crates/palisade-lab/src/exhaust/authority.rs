@@ -63,6 +63,8 @@ pub(super) enum Step {
     Restore {
         backup: MachineId,
         leap: bool,
+        /// Whether it is taken for a restart.
+        restarts: bool,
     },
 }
 
@@ -278,11 +280,16 @@ impl Authority {
             Step::Restart => apply(&mut machine, Command::Grace(Away::Restarted)),
             Step::Lead => apply(&mut machine, Command::Grace(Away::Led)),
             // At the instant of the backup and in this order, as `palisade restore` does.
-            Step::Restore { leap, .. } => {
+            Step::Restore { leap, restarts, .. } => {
+                let away = match restarts {
+                    true => Away::Restarted,
+                    false => Away::Restored,
+                };
+                let outcome = apply(&mut machine, Command::Grace(away));
                 if leap {
                     apply(&mut machine, Command::Leap { by: RESTORE_LEAP });
                 }
-                apply(&mut machine, Command::Grace(Away::Restarted))
+                outcome
             }
         };
         let granted = effects.into_iter().filter_map(|effect| match effect {

@@ -115,8 +115,7 @@ pub enum Weakness {
     UpgradeQueues,
     /// An upgrade takes the lock from the other readers instead of waiting for them (S8).
     UpgradeEndsReaders,
-    /// The authority is restored from a backup in which a reader is in mode update whose lease is over since. The product
-    /// has no rule against it: with every rule in force, nobody restores where there is mode update.
+    /// A restored authority upgrades the readers of its backup, also those whose leases are over since (S11).
     UpgradeAfterRestore,
     /// All slots of a semaphore have one fence (P3).
     OneFenceForSlots,

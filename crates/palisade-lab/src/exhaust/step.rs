@@ -98,11 +98,9 @@ impl World {
             actions.push(Action::AuthorityRestart);
             actions.push(Action::LeaderChange);
             actions.push(Action::FenceLost);
-            if self.restores() {
-                actions.push(Action::AuthorityRestore);
-                if state.backup != state.machine {
-                    actions.push(Action::Backup);
-                }
+            actions.push(Action::AuthorityRestore);
+            if state.backup != state.machine {
+                actions.push(Action::Backup);
             }
         }
         actions
@@ -170,11 +168,6 @@ impl World {
         if left.crashes > 0 && client.phase != Phase::Idle {
             to.push(Action::ClientCrash(number));
         }
-    }
-
-    /// Whether the authority may be restored from a backup.
-    fn restores(&self) -> bool {
-        self.scope.updates == 0 || self.weakness == Some(Weakness::UpgradeAfterRestore)
     }
 
     /// Whether a client that holds may write.
@@ -268,6 +261,7 @@ impl World {
                 let step = Step::Restore {
                     backup: next.backup,
                     leap: self.weakness != Some(Weakness::NoLeap),
+                    restarts: self.weakness == Some(Weakness::UpgradeAfterRestore),
                 };
                 let wrong = self.back_again(next, step);
                 next.floor = next.issued;

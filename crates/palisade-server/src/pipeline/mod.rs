@@ -86,13 +86,18 @@ pub enum Returning {
 
 impl Returning {
     /// The commands that have to be logged before any request is taken in.
-    fn commands(self) -> Vec<Command> {
+    fn commands(self, machine: &Machine) -> Vec<Command> {
         match self {
             Returning::Restarted => vec![Command::Grace(Away::Restarted)],
             Returning::Restored { leap } => {
                 // Grace first: otherwise a lease that is due would end with the leap's entry, and its lock would be
                 // granted under a token from before the leap.
-                vec![Command::Grace(Away::Restarted), Command::Leap { by: leap }]
+                // Where there are no readers, the older reason says the same (rule R21).
+                let away = match machine.has_readers() {
+                    true => Away::Restored,
+                    false => Away::Restarted,
+                };
+                vec![Command::Grace(away), Command::Leap { by: leap }]
             }
         }
     }
@@ -145,7 +150,7 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     } else {
         Clock::running_from(resumed)
     };
-    let mut first = returning.map(Returning::commands).unwrap_or_default();
+    let mut first = returning.map_or_else(Vec::new, |returning| returning.commands(&machine));
     first.push(Command::Configure(limits));
     let parts = Parts::new(identity, machine.revision(), Leading::Here)?;
     let (inbox, shared) = (parts.inbox, Arc::clone(&parts.shared));

@@ -157,7 +157,7 @@ impl Replay {
         let (at, wall) = (self.machine.now(), wall());
         let mut batch = Vec::new();
         codec::encode_head(&mut batch, at, wall);
-        for command in returning.commands() {
+        for command in returning.commands(&self.machine) {
             codec::encode_command(&mut batch, &command);
             self.machine.replay(Entry {
                 at,
@@ -376,6 +376,17 @@ mod tests {
         replay
     }
 
+    /// The acquire of a lock that nobody has.
+    fn first(mode: LockMode) -> Command {
+        let under = Under::New {
+            key: LeaseKey::from_bytes(id(1 << 20)),
+            ttl: Ttl::from_millis(60_000).unwrap(),
+        };
+        let client = ClientId::new("client").unwrap();
+        let acquire = Acquire::new(LockName::new("lock").unwrap(), client, under, None);
+        Command::Acquire(Acquire { mode, ..acquire })
+    }
+
     fn bytes(replay: &Replay) -> Vec<u8> {
         let mut bytes = Vec::new();
         let written = replay.snapshot(|part| {
@@ -403,9 +414,10 @@ mod tests {
     /// a request waits behind them for a lock that is free.
     /// Version 10: locks in mode update; two are upgraded, one after a wait and a change of leader, and a third upgrade
     /// waits, an orphan, as requests for mode update do.
+    /// Version 11: two readers, one of them in mode update, and a restore; two others wait, one for mode update.
     #[test]
     fn a_log_is_replayed_under_the_rule_it_was_written_under() {
-        let golden: [(&[u8], &[u8]); 10] = [
+        let golden: [(&[u8], &[u8]); 11] = [
             (
                 include_bytes!("golden/version-1.log"),
                 include_bytes!("golden/version-1.snapshot"),
@@ -446,6 +458,10 @@ mod tests {
                 include_bytes!("golden/version-10.log"),
                 include_bytes!("golden/version-10.snapshot"),
             ),
+            (
+                include_bytes!("golden/version-11.log"),
+                include_bytes!("golden/version-11.snapshot"),
+            ),
         ];
         for (version, (mut log, state)) in (1..).zip(golden) {
             let mut replay = Replay::from_nothing(1);
@@ -479,6 +495,7 @@ mod tests {
             include_bytes!("golden/version-8.log"),
             include_bytes!("golden/version-9.log"),
             include_bytes!("golden/version-10.log"),
+            include_bytes!("golden/version-11.log"),
         ] {
             let mut log = golden;
             while let Some((batch, rest)) = split(log) {
@@ -498,18 +515,9 @@ mod tests {
     /// What a cluster has used once, every member reads; a snapshot must not make it forget that.
     #[test]
     fn a_snapshot_remembers_the_newest_version_of_its_log() {
-        let shared = |mode| {
-            let under = Under::New {
-                key: LeaseKey::from_bytes(id(1)),
-                ttl: Ttl::from_millis(60_000).unwrap(),
-            };
-            let client = ClientId::new("client").unwrap();
-            let acquire = Acquire::new(LockName::new("lock").unwrap(), client, under, None);
-            Command::Acquire(Acquire { mode, ..acquire })
-        };
         let release = Command::Release(GrantRef {
             lock: LockName::new("lock").unwrap(),
-            key: LeaseKey::from_bytes(id(1)),
+            key: LeaseKey::from_bytes(id(1 << 20)),
             token: None,
         });
         let permits = LockMode::Permits(palisade_core::Permits::new(1, 2).unwrap());
@@ -522,7 +530,7 @@ mod tests {
             let mut replay = Replay::from_nothing(1);
             let mut batch = Vec::new();
             codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));
-            codec::encode_command(&mut batch, &shared(mode));
+            codec::encode_command(&mut batch, &first(mode));
             replay.batch(&batch).unwrap();
             assert_eq!(
                 (replay.version(), bytes(&replay)[0]),
@@ -537,20 +545,32 @@ mod tests {
         }
     }
 
+    /// A restore where there are readers is a kind of its own, and written as such (S11).
     #[test]
     fn the_batch_of_a_return_leads_to_the_state_that_returned() {
-        let (mut returned, mut follower) = (worked(10), worked(10));
-        for returning in [Returning::Restarted, Returning::Restored { leap: 1_000 }] {
-            let batch = returned.return_from(returning);
-            follower.batch(&batch).unwrap();
-            assert!(bytes(&returned) == bytes(&follower));
+        for (mode, version) in [(LockMode::Exclusive, 3), (LockMode::Shared, 11)] {
+            let worked = || {
+                let mut replay = worked(10);
+                let mut batch = Vec::new();
+                codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));
+                codec::encode_command(&mut batch, &first(mode));
+                replay.batch(&batch).unwrap();
+                replay
+            };
+            let (mut returned, mut follower) = (worked(), worked());
+            for returning in [Returning::Restarted, Returning::Restored { leap: 1_000 }] {
+                let batch = returned.return_from(returning);
+                follower.batch(&batch).unwrap();
+                assert!(bytes(&returned) == bytes(&follower));
+                let expected = match returning {
+                    Returning::Restarted => 3,
+                    Returning::Restored { .. } => version,
+                };
+                assert_eq!(batch[0], expected, "{mode:?}");
+            }
+            let next = follower.finish().next_token();
+            assert!(next.is_some_and(|next| next.get() > 1_000));
         }
-        assert!(
-            follower
-                .finish()
-                .next_token()
-                .is_some_and(|next| next.get() > 1_000)
-        );
     }
 
     /// Where the `n`th record of a snapshot begins.

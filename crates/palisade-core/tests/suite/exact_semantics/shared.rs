@@ -409,6 +409,51 @@ fn the_last_token_is_for_one_reader() {
     assert_eq!(LockMode::default(), LockMode::Exclusive);
 }
 
+/// The token of such a phase may be lower than that of a writer since.
+#[test]
+fn nobody_joins_readers_from_before_a_restore() {
+    for away in [Away::Restarted, Away::Restored] {
+        let mut world = World::new();
+        let [a, b] = ["a", "b"].map(|client| world.granted(read(client)));
+        let slot = world.granted(ask("s", "a").permits(1, 2));
+        world.apply(Command::Grace(away));
+        world.apply(Command::Leap { by: 1_000 });
+        let next = world.machine.next_token().unwrap();
+        world.granted(ask("s", "b").permits(1, 2));
+        world.release(&GrantRef {
+            lock: lock_name("s"),
+            ..grant(&slot)
+        });
+        if away == Away::Restarted {
+            // The control.
+            assert_eq!(world.granted(read("c")).token, a.token);
+            continue;
+        }
+        let denied = world.acquire(read("c"));
+        assert!(
+            matches!(&denied, Outcome::Held(holder) if *holder.client == *"a"),
+            "{denied:?}"
+        );
+        world.queued(read("c").wait(60_000).request(1));
+        world.queued(read("d").for_update().wait(60_000).request(2));
+        // Over a snapshot, too.
+        world.machine = Machine::restore(7, world.machine.records()).unwrap();
+        assert_eq!(
+            world.granted(read("a").under(a.key)),
+            a,
+            "its own are repeated"
+        );
+        world.release(&grant(&a));
+        assert_eq!(world.settled(), []);
+        world.release(&grant(&b));
+        for (_, outcome) in world.settled() {
+            assert!(matches!(outcome, Outcome::Granted(granted) if granted.token > next));
+        }
+        assert_eq!(world.machine.view("x", world.now).unwrap().reader_count, 2);
+        world.granted(read("e"));
+    }
+}
+
 #[test]
 fn one_request_id_is_for_one_mode() {
     let mut world = World::new();

@@ -432,6 +432,38 @@ fn an_orphaned_upgrade_keeps_its_place_until_its_caller_is_back() {
     assert!(renews(&mut world, &held));
 }
 
+/// Its lease may have ended after the backup, and others may have written: what it read is no ground for a write.
+#[test]
+fn a_reader_from_before_a_restore_is_not_upgraded() {
+    let (mut world, held, reader) = beside_a_reader();
+    world.queued(upgrade(&held).wait(60_000).request(1));
+    let mut restarted = World::new();
+    (restarted.machine, restarted.now) = (world.machine.clone(), world.now);
+    world.apply(Command::Grace(Away::Restored));
+    world.apply(Command::Leap { by: 1_000 });
+    assert_eq!((world.machine.waiters(), world.settled()), (0, Vec::new()));
+    let next = world.machine.next_token();
+    let refused = Outcome::Invalid(Invalid::Restored);
+    for wait in [0, 60_000] {
+        let again = upgrade(&held).wait(wait).request(1);
+        assert_eq!(world.acquire(again), refused);
+    }
+    world.release(&grant(&reader));
+    assert_eq!(world.acquire(upgrade(&held)), refused, "beside nobody");
+    assert_eq!(world.machine.next_token(), next, "nothing was drawn");
+    assert!(renews(&mut world, &held), "it reads on");
+    assert_eq!(world.granted(update("u").under(held.key)), held);
+    // Released and asked for again it may become the writer.
+    world.release(&grant(&held));
+    let anew = world.granted(update("u"));
+    assert!(anew.token >= next.unwrap());
+    world.granted(upgrade(&anew));
+    // The control: after a restart it is what it was.
+    restarted.apply(Command::Grace(Away::Restarted));
+    restarted.release(&grant(&reader));
+    restarted.granted(upgrade(&held).request(1));
+}
+
 #[test]
 fn a_set_behind_an_upgrade_waits_and_is_granted_in_its_turn() {
     let (mut world, held, reader) = beside_a_reader();

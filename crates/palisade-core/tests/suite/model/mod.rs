@@ -275,7 +275,7 @@ fn scripts_until_caught(bend: impl Bends + Copy) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 23] = [
+    let deviations: [(&str, Bend); 25] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -341,6 +341,12 @@ fn a_planted_deviation_is_found() {
         }),
         ("a stall drops the waiters", |entry| {
             away(entry, Away::Stalled, Away::Restarted)
+        }),
+        ("a restored reader is upgraded", |entry| {
+            away(entry, Away::Restored, Away::Restarted)
+        }),
+        ("a restart ends mode update", |entry| {
+            away(entry, Away::Restarted, Away::Restored)
         }),
         ("a new leader drops the waiters", |entry| {
             away(entry, Away::Led, Away::Restarted)
@@ -638,7 +644,7 @@ fn a_planted_deviation_of_sets_is_found() {
 #[test]
 fn the_scripts_reach_every_outcome() {
     let config = Config {
-        cases: 3_000,
+        cases: 6_000,
         failure_persistence: None,
         ..Config::default()
     };
@@ -764,6 +770,7 @@ fn the_scripts_reach_every_outcome() {
         "upgrade: TokensExhausted",
         "upgrade: Invalid NotUpdate",
         "upgrade: Invalid Upgrade",
+        "upgrade: Invalid Restored",
         "upgrade, settled: Ended Expired",
         "upgrade, settled: Granted",
         "upgrade, settled: Held",

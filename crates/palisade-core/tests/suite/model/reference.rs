@@ -140,6 +140,8 @@ pub(crate) struct Over {
 pub(crate) struct Reference {
     /// The number of the next token; beyond the range when it is exhausted.
     pub(crate) next: u64,
+    /// The next token at the last restore.
+    restored: Option<Token>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) grants: Vec<Grant>,
     pub(crate) waits: Vec<Wait>,
@@ -226,6 +228,7 @@ impl Reference {
     pub(crate) fn new(expiry: Expiry) -> Reference {
         Reference {
             next: 1,
+            restored: None,
             leases: Vec::new(),
             grants: Vec::new(),
             waits: Vec::new(),
@@ -266,13 +269,16 @@ impl Reference {
                     lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
                 }
             }
-            if matches!(away, Away::Restarted | Away::Led) {
+            if matches!(away, Away::Restarted | Away::Restored | Away::Led) {
                 self.delay_again(last, now.at);
             }
             match away {
-                Away::Restarted => {
+                Away::Restarted | Away::Restored => {
                     self.waits.clear();
                     self.kept.clear();
+                    if away == Away::Restored {
+                        self.restored = self.token();
+                    }
                 }
                 Away::Led => {
                     let open = self
@@ -811,7 +817,8 @@ impl Reference {
         let waits = self.waits.iter().any(|wait| wait.wants(&acquire.lock));
         let readers = self.readers(&acquire.lock);
         let updates = acquire.mode == LockMode::Update && readers.iter().any(|other| other.update);
-        if acquire.mode.is_shared() && !waits && !readers.is_empty() && !updates {
+        let joins = !readers.is_empty() && !updates && !self.is_restored(&readers);
+        if acquire.mode.is_shared() && !waits && joins {
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
         if let Some(permits) = acquire.mode.permits()
@@ -821,6 +828,12 @@ impl Reference {
             return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
         self.wait_or_deny(acquire, now)
+    }
+
+    /// Whether these readers were there before a restore.
+    fn is_restored(&self, readers: &[Grant]) -> bool {
+        let before = |reader: &Grant| reader.phase < self.restored;
+        readers.first().is_some_and(before)
     }
 
     fn wait_or_deny(&mut self, acquire: &Acquire, now: &Now) -> Outcome {
@@ -875,6 +888,9 @@ impl Reference {
         }
         if !own.update {
             return Outcome::Invalid(Invalid::Upgrade);
+        }
+        if self.is_restored(std::slice::from_ref(own)) {
+            return Outcome::Invalid(Invalid::Restored);
         }
         let its = |wait: &Wait| wait.mode == LockMode::Upgrade && wait.wants(&acquire.lock);
         if self.waits.iter().any(its) {
@@ -1232,8 +1248,8 @@ impl Reference {
             let blocked = match wait.mode {
                 _ if !wait.also.is_empty() => !self.is_ready(wait),
                 LockMode::Exclusive => read,
-                LockMode::Shared => false,
-                LockMode::Update => update,
+                LockMode::Shared => self.is_restored(&readers),
+                LockMode::Update => update || self.is_restored(&readers),
                 LockMode::Upgrade => readers.len() > 1,
                 LockMode::Permits(permits) => self.room(lock) < permits.wanted(),
             };

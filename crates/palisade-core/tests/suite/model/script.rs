@@ -239,6 +239,7 @@ fn what() -> impl Strategy<Value = What> {
             2 => Just(Away::Led),
             1 => Just(Away::Stalled),
             1 => Just(Away::Restarted),
+            1 => Just(Away::Restored),
             1 => (1..=499_u64).prop_map(|pause| Away::Paused(Span::from_millis(pause)))
         ].prop_map(What::Grace),
         1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),

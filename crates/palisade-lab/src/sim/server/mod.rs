@@ -445,7 +445,7 @@ pub(crate) fn wanted(mode: LockMode) -> u8 {
 fn pause(away: Away) -> Option<u64> {
     match away {
         Away::Paused(pause) => Some(pause.as_nanos()),
-        Away::Stalled | Away::Restarted | Away::Led => None,
+        Away::Stalled | Away::Restarted | Away::Restored | Away::Led => None,
     }
 }
 

@@ -35,6 +35,7 @@ const STALLED: u8 = 0;
 const RESTARTED: u8 = 1;
 const PAUSED: u8 = 2;
 const LED: u8 = 3;
+const RESTORED: u8 = 4;
 
 const HAS_TTL: u8 = 1;
 const HAS_WAIT: u8 = 1 << 1;
@@ -146,6 +147,7 @@ fn put_away(out: &mut Vec<u8>, away: Away) {
     match away {
         Away::Stalled => out.byte(STALLED),
         Away::Restarted => out.byte(RESTARTED),
+        Away::Restored => out.byte(RESTORED),
         Away::Led => out.byte(LED),
         Away::Paused(pause) => {
             out.byte(PAUSED);
@@ -158,6 +160,7 @@ fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
     Ok(match reader.byte()? {
         STALLED => Away::Stalled,
         RESTARTED => Away::Restarted,
+        RESTORED => Away::Restored,
         LED => Away::Led,
         PAUSED => Away::Paused(reader.span()?),
         _ => return reader.bad("a reason for grace is unknown"),

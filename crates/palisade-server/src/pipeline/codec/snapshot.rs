@@ -52,6 +52,8 @@ const UPDATER: u8 = 22;
 const ORPHAN_UPDATER: u8 = 23;
 const UPGRADE: u8 = 24;
 const ORPHAN_UPGRADE: u8 = 25;
+/// As [`HEAD`], with the next token at a restore behind it.
+const HEAD_RESTORED: u8 = 26;
 
 /// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
 const BY: u8 = 64;
@@ -64,7 +66,7 @@ pub fn part(record: &[u8]) -> Part {
         _ => record.first(),
     };
     match tag {
-        Some(&(HEAD | LEASE)) => Part::Leases,
+        Some(&(HEAD | HEAD_RESTORED | LEASE)) => Part::Leases,
         Some(
             &(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER | HOLDER
             | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS | GRANT_CLOSING | CLOSED | DELAYS
@@ -158,13 +160,19 @@ fn put_by(out: &mut Vec<u8>, by: Principal) {
 }
 
 fn put_head(out: &mut Vec<u8>, head: &Head) {
-    out.byte(HEAD);
+    out.byte(match head.restored {
+        None => HEAD,
+        Some(_) => HEAD_RESTORED,
+    });
     out.number(head.now.as_nanos());
     // 0 is never a token; here it stands for the end of the range.
     out.number(head.next_token.map_or(0, Token::get));
     out.number(head.revision);
     out.number(head.arrivals);
     put_limits(out, &head.limits);
+    if let Some(restored) = head.restored {
+        out.number(restored.get());
+    }
 }
 
 fn put_grant(out: &mut Vec<u8>, grant: &GrantRecord) {
@@ -236,7 +244,7 @@ pub fn decode_record(bytes: &[u8]) -> Result<Record, Malformed> {
 
 fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
     Ok(match reader.byte()? {
-        HEAD => Record::Head(get_head(reader)?),
+        tag @ (HEAD | HEAD_RESTORED) => Record::Head(get_head(reader, tag)?),
         LEASE => Record::Lease(LeaseRecord {
             id: LeaseId(reader.token()?),
             key: reader.key()?,
@@ -286,7 +294,7 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
     })
 }
 
-fn get_head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
+fn get_head(reader: &mut Reader<'_>, tag: u8) -> Result<Head, Malformed> {
     let now = reader.timestamp()?;
     let next_token = match reader.number()? {
         0 => None,
@@ -302,6 +310,7 @@ fn get_head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
         revision,
         arrivals,
         limits: get_limits(reader)?,
+        restored: reader.optional(tag == HEAD_RESTORED, Reader::token)?,
     })
 }
 

@@ -221,6 +221,7 @@ fn commands() -> Vec<Command> {
         Command::Configure(LIMITS),
         Command::Leap { by: 1 << 44 },
         Command::Grace(Away::Restarted),
+        Command::Grace(Away::Restored),
     ]
 }
 
@@ -289,7 +290,9 @@ fn only_what_is_new_needs_a_new_version() {
             needs(|acquire| matches!(acquire.mode, LockMode::Update | LockMode::Upgrade));
         let of_set = needs(|acquire| !acquire.also.is_empty()) && !of_update;
         assert_eq!(version_needed(&command) == 9, of_set);
-        assert_eq!(version_needed(&command) == BATCH_VERSION, of_update);
+        assert_eq!(version_needed(&command) == 10, of_update);
+        let restored = command == Command::Grace(Away::Restored);
+        assert_eq!(version_needed(&command) == BATCH_VERSION, restored);
     }
     let held = set(&["a", "b"], "one", new_lease(1));
     let waits = |names: &[&str]| Acquire {
@@ -384,7 +387,7 @@ fn machine_records() -> Vec<Record> {
         Command::Acquire(acquire("g", "five", new_lease(22))),
     );
     let all = commands();
-    for command in &all[..all.len() - 1] {
+    for command in &all[..all.len() - 2] {
         now(AT, command.clone());
     }
     machine.records().collect()
@@ -533,7 +536,11 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
             next_token: None,
             ..*head
         };
-        records.push(Record::Head(exhausted));
+        let restored = palisade_core::machine::Head {
+            restored: head.next_token,
+            ..*head
+        };
+        records.extend([exhausted, restored].map(Record::Head));
     }
     for record in records {
         let mut bytes = Vec::new();

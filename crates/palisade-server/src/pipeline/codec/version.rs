@@ -5,13 +5,13 @@
 //! reads it.
 
 use palisade_core::machine::{Closing, Record};
-use palisade_core::{Command, LockMode, Outcome};
+use palisade_core::{Away, Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 10;
+pub const BATCH_VERSION: u8 = 11;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 9;
+pub const SNAPSHOT_VERSION: u8 = 10;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -35,6 +35,7 @@ pub fn version_needed(command: &Command) -> u8 {
         },
         Command::Resize { .. } => 6,
         Command::Proclaim { .. } => 8,
+        Command::Grace(Away::Restored) => 11,
         _ => BATCH_FLOOR,
     }
 }
@@ -46,6 +47,7 @@ fn record_needs(record: &Record) -> u8 {
         false => 4,
     };
     by.max(match record {
+        Record::Head(head) if head.restored.is_some() => 10,
         Record::Share(share) if share.update => 9,
         Record::Waiter(waiter) if is_of_update(waiter.mode) => 9,
         Record::Grant(grant) if grant.closing.inherited.is_some() => 8,

@@ -63,8 +63,8 @@ const BATCH_BYTES: usize = 1 << 20;
 const CATCHING_UP: &str =
     "the log had no room until now, and what happened meanwhile is recorded first";
 
-/// The room that the log must have for a batch: its full size and the longest command.
-pub const ROOM: usize = BATCH_BYTES + (20 << 10);
+/// The room that the log must have for a batch: its full size and the longest request, which may be recorded twice.
+pub const ROOM: usize = BATCH_BYTES + (40 << 10);
 
 /// The clocks at the beginning of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -386,10 +386,30 @@ impl<A: Address> Orderer<A> {
             Command::Acquire(acquire) => acquire.request,
             _ => None,
         };
+        if let (Command::Acquire(acquire), Some(request)) = (&command, waits_as)
+            && acquire.wait.is_none_or(|wait| wait == Span::ZERO)
+            && self.machine.waiters() > 0
+            && self.machine.arrival(by, &request).is_some()
+        {
+            return self.end_wait(by, command, request, to);
+        }
         match (self.apply(by, command), waits_as) {
             (Outcome::Queued, Some(request)) => self.replies.wait((by, request), to),
             (outcome, _) => self.answer(to, Answer::Outcome(outcome)),
         }
+    }
+
+    /// A request that waits is asked again without a wait: it is answered at once. An orphan may have its turn; any other
+    /// one leaves its queue, and is denied as one that never waited.
+    #[cold]
+    fn end_wait(&mut self, by: Principal, again: Command, request: RequestId, to: A) {
+        let mut outcome = self.apply(by, again.clone());
+        if outcome == Outcome::Queued {
+            self.replies.ask_elsewhere(&(by, request));
+            self.apply(by, Command::Withdraw(request));
+            outcome = self.apply(by, again);
+        }
+        self.answer(to, Answer::Outcome(outcome));
     }
 
     /// Records with this batch, or with the next one that there is and has room.

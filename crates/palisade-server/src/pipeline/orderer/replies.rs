@@ -53,16 +53,21 @@ impl<A: Address> Replies<A> {
 
     /// A request went into a queue. Asked twice, it is answered where it was asked last.
     pub(super) fn wait(&mut self, request: Named, to: A) {
-        if let Some(earlier) = self.forget(&request) {
-            let why = "the same request was asked again elsewhere".into();
-            self.answer(earlier, Answer::Failed(Failure::UnknownOutcome(why)));
-        }
+        self.ask_elsewhere(&request);
         self.asked += 1;
         let place = self.asked;
         if let Some(session) = to.session() {
             self.of_sessions.insert((session, place), request);
         }
         self.waiting.insert(request, Waiting { to, place });
+    }
+
+    /// A request that may wait is asked again: its earlier caller gets no other answer.
+    pub(super) fn ask_elsewhere(&mut self, request: &Named) {
+        if let Some(earlier) = self.forget(request) {
+            let why = "the same request was asked again elsewhere".into();
+            self.answer(earlier, Answer::Failed(Failure::UnknownOutcome(why)));
+        }
     }
 
     /// A request that waited has its answer.

@@ -414,6 +414,87 @@ fn a_request_asked_again_elsewhere_outlives_its_first_caller() {
     assert_eq!(bench.commands().len(), 1);
 }
 
+/// The last word of a client counts: the first caller's wait would last a minute, whoever is there to be answered.
+#[test]
+fn a_request_asked_again_without_a_wait_waits_no_longer() {
+    for no_wait in [None, Some(0)] {
+        let mut bench = Bench::new();
+        bench.begin();
+        bench.acquire(caller(1), "a", None);
+        bench.acquire(of_session(7, 2), "a", Some(60_000));
+        bench.acquire(caller(3), "a", Some(60_000));
+        bench.commit();
+        bench.begin();
+        bench.acquire(of_session(8, 2), "a", no_wait);
+        // Another lock under the same id is refused and ends no wait.
+        bench.acquire(caller(3), "b", no_wait);
+        let (answers, events) = bench.commit();
+        assert_eq!(unknown(&answers), [2], "where it was asked first");
+        let denied = |answer: &Answer| matches!(answer, Answer::Outcome(Outcome::Held(holder)) if *holder.client == *"client-1");
+        let told = |number| answers.iter().filter(move |(to, _)| *to == number);
+        assert!(told(2).any(|(_, answer)| denied(answer)), "{answers:?}");
+        let reused = |answer: &Answer| matches!(answer, Answer::Outcome(Outcome::Invalid(_)));
+        assert!(told(3).any(|(_, answer)| reused(answer)), "{answers:?}");
+        assert!(events.is_empty());
+        assert_eq!(bench.recovered().waiters(), 1);
+        // Nobody is left to hang up, and the answer stays what it was.
+        bench.begin();
+        bench.orderer.hang_up(7);
+        bench.orderer.hang_up(8);
+        assert_eq!(bench.commands(), []);
+        bench.acquire(caller(2), "a", Some(60_000));
+        let (answers, _) = bench.commit();
+        assert!(
+            matches!(&answers[..], [(2, answer)] if denied(answer)),
+            "{answers:?}"
+        );
+    }
+}
+
+/// It stood in front of a reader, which joins the others now.
+#[test]
+fn a_wait_that_is_ended_lets_those_behind_it_in() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire_as(caller(1), "a", LockMode::Shared, None);
+    bench.acquire(caller(2), "a", Some(60_000));
+    bench.acquire_as(caller(3), "a", LockMode::Shared, Some(60_000));
+    bench.commit();
+    bench.begin();
+    bench.acquire(caller(2), "a", None);
+    let (answers, _) = bench.commit();
+    let granted = |(to, answer): &(u32, Answer)| {
+        *to == 3 && matches!(answer, Answer::Outcome(Outcome::Granted(_)))
+    };
+    assert!(answers.iter().any(granted), "{answers:?}");
+    let recovered = bench.recovered();
+    assert_eq!((recovered.readers(), recovered.waiters()), (2, 0));
+}
+
+/// Its place is kept for it, and nobody else is there to be told.
+#[test]
+fn an_orphan_that_comes_back_without_a_wait_has_its_turn() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    bench.acquire(caller(2), "a", Some(60_000));
+    bench.acquire(caller(3), "a", Some(60_000));
+    let (answers, _) = bench.commit();
+    let held = grant_of(&answers, 1);
+    let mut led = Bench::new();
+    led.orderer = Orderer::new(bench.orderer.into_machine(), false);
+    let at = led.orderer.now();
+    led.orderer
+        .open(at, WallTime::default(), vec![Command::Grace(Away::Led)]);
+    led.ask(caller(1), Request::Release(held));
+    led.acquire(caller(2), "a", None);
+    let (answers, _) = led.commit();
+    let granted = |(to, answer): &(u32, Answer)| {
+        *to == 2 && matches!(answer, Answer::Outcome(Outcome::Granted(_)))
+    };
+    assert!(answers.iter().any(granted), "{answers:?}");
+}
+
 #[test]
 fn a_full_log_refuses_changes_and_lets_them_in_again_after_a_grace() {
     let mut bench = Bench::new();
