@@ -298,21 +298,27 @@ mount -t proc proc /mnt/root/proc
 """
 
 
+def enter(what: str) -> bool:
+    """Starts this program again where processes, mounts and the network end with it; there, returns true."""
+    if INSIDE in os.environ:
+        return True
+    spaces = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+    tried = subprocess.run(["unshare", *spaces, "sh", "-euc", PROBE], stderr=subprocess.PIPE, text=True, check=False)
+    if tried.returncode == 0:
+        os.execvpe("unshare", ["unshare", *spaces, sys.executable, *sys.argv], os.environ | {INSIDE: "1"})
+    # A container may allow neither, and who is not root may not, either.
+    print(f"NOT RUN: the test of the {what} needs root, namespaces and overlays: {tried.stderr.strip()}")
+    return False
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--without", choices=["rising-tokens", "ownership"])
     arguments = parser.parse_args()
-    if INSIDE not in os.environ:
-        # Processes, mounts and the network end with this program.
-        spaces = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"]
-        tried = subprocess.run(["unshare", *spaces, "sh", "-euc", PROBE], stderr=subprocess.PIPE, text=True, check=False)
-        if tried.returncode != 0:
-            # A container may allow neither, and who is not root may not, either.
-            print(f"NOT RUN: the test of the package needs root, namespaces and overlays: {tried.stderr.strip()}")
-            return 0
-        os.execvpe("unshare", ["unshare", *spaces, sys.executable, *sys.argv], os.environ | {INSIDE: "1"})
+    if not enter("package"):
+        return 0
     try:
         with tempfile.TemporaryDirectory(prefix="palisade-package-") as place:
             try:

@@ -32,6 +32,7 @@ usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, 
        cargo xtask bench instructions [--bless]   the hot path against its baseline; --bless writes it
        cargo xtask package deb|all                the Debian package, into target/dist; with its parts and checksums
        cargo xtask package test                   installs, upgrades and purges it on a copy of this machine, as root
+       cargo xtask package image|kubernetes       builds the container image, or reads the manifests, and runs what they start
        cargo xtask package crates                 packs what is published, and builds each crate from its package
        cargo xtask purity                         prove that palisade-core is pure (a step of check)
 ";

@@ -1,7 +1,7 @@
 //! The programs that the tests need besides Rust. They are installed where that is allowed, and named elsewhere.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::shell::run;
@@ -178,6 +178,22 @@ pub(crate) const CALLGRIND: &[Prerequisite] = &[Prerequisite {
     needed_for: "counting the instructions of the hot path",
 }];
 
+/// The program that builds container images.
+pub(crate) const BUILDAH: &[Prerequisite] = &[
+    Prerequisite {
+        name: "buildah",
+        probe: &["buildah", "--version"],
+        packages: &["buildah"],
+        needed_for: "building the image as its Dockerfile says",
+    },
+    Prerequisite {
+        name: "a static C library",
+        probe: &["sh", "-c", "test -e \"$(cc -print-file-name=libc.a)\""],
+        packages: &["libc6-dev"],
+        needed_for: "linking a program that needs no other file",
+    },
+];
+
 /// Makes sure that everything in the table is there.
 ///
 /// # Errors
@@ -240,6 +256,13 @@ pub(crate) const ENVIRONMENTS: &[Environment] = &[
         program: "bin/playwright",
         packages: &["playwright==1.65.2", "axe-playwright-python==0.1.8"],
     },
+    // The schemas of Kubernetes.
+    Environment {
+        name: "kubernetes",
+        variable: None,
+        program: "bin/kubernetes-validate",
+        packages: &["kubernetes-validate==1.37.0"],
+    },
     // HTTP APIs without a fence, behind the gateway.
     Environment {
         name: "upstreams",
@@ -254,13 +277,18 @@ pub(crate) const ENVIRONMENTS: &[Environment] = &[
     },
 ];
 
+/// Where the environment of this name is.
+pub(crate) fn environment(target: &Path, name: &str) -> PathBuf {
+    target.join("palisade-tools").join(name)
+}
+
 /// Makes sure that every environment is where the testbed looks for it.
 ///
 /// # Errors
 /// One could not be installed; the message carries what failed.
 pub(crate) fn ensure_environments(target: &Path) -> Result<(), String> {
     for environment in ENVIRONMENTS {
-        let place = target.join("palisade-tools").join(environment.name);
+        let place = self::environment(target, environment.name);
         let named = environment
             .variable
             .is_some_and(|name| std::env::var_os(name).is_some());
@@ -342,7 +370,7 @@ mod tests {
 
     #[test]
     fn every_row_can_be_checked_and_installed() {
-        for row in PREREQUISITES.iter().chain(CALLGRIND) {
+        for row in PREREQUISITES.iter().chain(CALLGRIND).chain(BUILDAH) {
             assert!(
                 !row.probe.is_empty() && !row.packages.is_empty() && !row.needed_for.is_empty(),
                 "{}",

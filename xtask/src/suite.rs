@@ -149,12 +149,14 @@ impl Plan {
         run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
     }
 
-    /// The Debian package, from installing to purging it, when all tests run.
+    /// The Debian package, from installing to purging it, and the Kubernetes manifests, when all tests run.
     fn package(&self) -> Result<(), String> {
         if self.quick || !self.filter.is_empty() {
             return Ok(());
         }
-        package::check(&target().join("release/palisade"))
+        let program = target().join("release/palisade");
+        package::check(&program)
+            .and_then(|()| package::check_kubernetes(&program))
             .inspect_err(|complaint| println!("test: {complaint}"))
     }
 

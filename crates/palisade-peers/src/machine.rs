@@ -26,7 +26,7 @@ pub(crate) fn line_for(folder: &Path) -> Result<String, Error> {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let cores = std::thread::available_parallelism()?;
     Ok(format!(
-        "{cores} cores of {model}, Linux {}, fdatasync of 4 KiB {:.0} us",
+        "{cores} cores of {model}, Linux {}, fdatasync of 4 KiB {:.0} µs",
         kernel.trim(),
         fdatasync(folder)?
     ))

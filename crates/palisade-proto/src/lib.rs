@@ -2,11 +2,13 @@
 //!
 //! * [`v1`] – the gRPC interface, generated from `proto/palisade/v1/palisade.proto`.
 //! * [`frames`] – the same session's messages on a bare TCP connection, for the fast path.
+//! * [`borrowed`] – those of them that most frames consist of, without a copy.
 //! * [`json`] – the bodies of the HTTP interface.
 //! * [`codes`] – how both carry the codes of [`Code`].
 //!
 //! Nothing here knows the machine behind it; the server translates.
 
+pub mod borrowed;
 pub mod codes;
 pub mod frames;
 pub mod json;

@@ -26,12 +26,12 @@ use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockMode, LockName, Machine,
     RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
+use palisade_proto::borrowed;
 use palisade_proto::frames::{self, Open};
 use palisade_proto::v1 as pb;
 use palisade_server::pipeline::Request;
 use palisade_server::pipeline::codec::{encode_command, encode_head};
 use palisade_server::pipeline::orderer::{Address, Moment, Orderer};
-use prost::Message as _;
 
 type Step = fn(u64);
 
@@ -242,7 +242,8 @@ fn wire_in(times: u64) {
     frame.close(&mut bytes);
     for _ in 0..times {
         let frame = frames::first(black_box(&bytes), 1 << 20).unwrap().unwrap();
-        black_box(pb::Requests::decode(frame).unwrap());
+        let operations = frames::check_count(frame, 4_096).unwrap();
+        black_box(borrowed::operations(frame, operations).unwrap());
     }
 }
 

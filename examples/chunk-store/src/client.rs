@@ -7,11 +7,11 @@ use palisade_core::Span;
 
 use crate::event::now;
 use crate::http::call;
-use crate::name::ChunkId;
+use crate::name::{ChunkId, ServerId};
 use crate::version::Version;
 use crate::wire::{
     Append, Appended, Cloned, Content, Done, Named, PrimaryOf, Problem, ProblemCode, Read,
-    Replicas, Snapshot, Status, WantPrimary,
+    Replicas, Retire, Snapshot, Status, WantPrimary,
 };
 
 /// Reads and writes chunks.
@@ -167,6 +167,24 @@ impl ChunkClient {
             to: to.clone(),
         };
         call(self.master, "/v1/snapshot", &snapshot, self.limit).await
+    }
+
+    /// Retires a chunk server that is gone for good: nobody waits for it any more, and its name is refused for ever.
+    ///
+    /// # Errors
+    /// [`ProblemCode::InUse`]: it is live, or has the only current replica of a chunk, and `force` is not set.
+    /// [`ProblemCode::Unavailable`]: the master started a moment ago, and it may still report. Or the master did not
+    /// answer.
+    pub async fn retire(&self, server: &ServerId, force: bool) -> Result<(), Problem> {
+        let server = server.clone();
+        let _: Done = call(
+            self.master,
+            "/v1/retire",
+            &Retire { server, force },
+            self.limit,
+        )
+        .await?;
+        Ok(())
     }
 
     /// The master's view.

@@ -54,6 +54,16 @@ enum Command {
     },
     /// Delete a chunk.
     Delete(OneChunk),
+    /// Retire a chunk server that is gone for good: the master waits for it no more, and refuses it for ever.
+    Retire {
+        #[command(flatten)]
+        at: At,
+        /// The chunk server.
+        server: ServerId,
+        /// Also if it is live, or has the only current replica of a chunk, which is lost then.
+        #[arg(long)]
+        force: bool,
+    },
     /// Print the master's view.
     Status(At),
     /// Play the story of a paused primary, without and with the check of versions.
@@ -140,6 +150,9 @@ struct ChunkServer {
     /// Check no versions, for comparison: corrupts data.
     #[arg(long)]
     danger_unfenced: bool,
+    /// Answer without a sync, for comparison: loses data. Nothing is written, so a kill is like a power failure.
+    #[arg(long)]
+    danger_unsynced: bool,
     /// As the primary, stop this process (SIGSTOP) in front of this record, right after the check of the lease.
     #[arg(long)]
     freeze_at: Option<String>,
@@ -201,6 +214,7 @@ async fn serve_chunks(its: ChunkServer) -> Result<(), Failure> {
             true => Checks::DangerUnfenced,
             false => Checks::Versions,
         },
+        danger_unsynced: its.danger_unsynced,
         freeze_at: its.freeze_at,
     })
     .await
@@ -233,6 +247,10 @@ async fn ask(command: Command) -> Result<ExitCode, Failure> {
         Command::Delete(its) => {
             let deleted = its.at.client().delete(&its.chunk).await;
             deleted.map(|()| format!("deleted {}", its.chunk))
+        }
+        Command::Retire { at, server, force } => {
+            let retired = at.client().retire(&server, force).await;
+            retired.map(|()| format!("retired {server}"))
         }
         Command::Status(at) => match at.client().status().await {
             Ok(status) => Ok(serde_json::to_string(&status)?),

@@ -41,6 +41,10 @@ pub enum ProblemCode {
     OutOfOrder,
     /// The record is not at all replicas. It was not acknowledged, and may be found by readers.
     Incomplete,
+    /// The chunk server is live, or has the only replica of a chunk: stop it or keep it, or insist.
+    InUse,
+    /// The chunk server was retired: end its process.
+    Retired,
     /// Nobody can do it now: ask again later.
     Unavailable,
     /// There was no answer, so the outcome is unknown.
@@ -54,7 +58,8 @@ impl ProblemCode {
         match self {
             ProblemCode::Invalid => 400,
             ProblemCode::NotFound => 404,
-            ProblemCode::Exists | ProblemCode::NotPrimary => 409,
+            ProblemCode::Exists | ProblemCode::NotPrimary | ProblemCode::InUse => 409,
+            ProblemCode::Retired => 410,
             ProblemCode::Stale | ProblemCode::NotInstalled | ProblemCode::OutOfOrder => 412,
             ProblemCode::Incomplete | ProblemCode::Unavailable => 503,
             ProblemCode::NoAnswer => 504,
@@ -193,6 +198,16 @@ pub(crate) struct Snapshot {
     pub(crate) to: ChunkId,
 }
 
+/// `/v1/retire`: a chunk server is gone for good.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Retire {
+    pub(crate) server: ServerId,
+    /// Also if it is live, or has the only replica of a chunk.
+    #[serde(default)]
+    pub(crate) force: bool,
+}
+
 /// The chunk that a snapshot made, and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cloned {
@@ -207,6 +222,10 @@ pub struct Status {
     pub live: Vec<ServerId>,
     /// Whether every chunk server has reported since the master started.
     pub all_reported: bool,
+    /// Those that have not: nothing is collected before they report or are retired (rule K6).
+    pub missing: Vec<ServerId>,
+    /// The chunk servers that were retired.
+    pub retired: Vec<ServerId>,
     /// Replicas ahead of their chunk that were reported since the master started (rule K5). Not 0 is an alarm.
     pub alarms: u64,
 }

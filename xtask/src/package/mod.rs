@@ -3,6 +3,8 @@
 //! ```text
 //! deb ── deploy/debian/build ──► target/dist/palisade_VERSION_ARCH.deb
 //! test ── two revisions of it ──► deploy/check_package.py: install, start, upgrade, remove, purge
+//! image ── deploy/Dockerfile, a static program ──► deploy/check_image.py: build, start, kill, start
+//! kubernetes ── deploy/kubernetes ──► deploy/check_kubernetes.py: schemas, and what the containers run
 //! crates ── cargo publish --dry-run: every crate that is published, packed and built from its package, in their order
 //! all ── deb, and beside it the program's parts (CycloneDX) and the checksums of both
 //! ```
@@ -12,9 +14,11 @@ mod materials;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::prerequisites::{BUILDAH, ensure, ensure_environments, environment};
 use crate::shell::{cargo, read, root, run, target};
 
-const WHAT: &str = "package takes deb, test, crates or all, and then --program FILE for a binary that is already built";
+const WHAT: &str = "package takes deb, test, image, kubernetes, crates or all, and then --program FILE for a binary that is already \
+                    built";
 
 /// What to make, and from which program.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub(crate) struct Plan {
 enum Product {
     Deb,
     Test,
+    Image,
+    Kubernetes,
     Crates,
     All,
 }
@@ -39,6 +45,8 @@ impl Plan {
         let (product, rest) = match arguments {
             ["deb", rest @ ..] => (Product::Deb, rest),
             ["test", rest @ ..] => (Product::Test, rest),
+            ["image", rest @ ..] => (Product::Image, rest),
+            ["kubernetes", rest @ ..] => (Product::Kubernetes, rest),
             ["crates"] => (Product::Crates, &[][..]),
             ["all", rest @ ..] => (Product::All, rest),
             _ => return Err(WHAT.to_owned()),
@@ -56,6 +64,11 @@ impl Plan {
         let outcome = match self.product {
             Product::Deb => self.package().map(|_| ()),
             Product::Test => self.program().and_then(|program| check(&program)),
+            Product::Image => self.image(),
+            Product::Kubernetes => self.program().and_then(|program| {
+                ensure_environments(&target())?;
+                check_kubernetes(&program)
+            }),
             Product::Crates => crates(),
             Product::All => self.package().and_then(|package| describe(&package)),
         };
@@ -68,6 +81,16 @@ impl Plan {
         let package = deb(&self.program()?, "1")?;
         println!("{}", package.display());
         Ok(package)
+    }
+
+    /// Of a static program, which is built unless one is named.
+    fn image(&self) -> Result<(), String> {
+        ensure(BUILDAH)?;
+        let mut test = Command::new(root().join("deploy/check_image.py"));
+        if let Some(program) = &self.program {
+            test.arg("--program").arg(program);
+        }
+        run(&mut test)
     }
 
     fn program(&self) -> Result<PathBuf, String> {
@@ -140,6 +163,19 @@ pub(crate) fn check(program: &Path) -> Result<(), String> {
         std::fs::remove_file(package).map_err(|error| format!("{}: {error}", package.display()))?;
     }
     outcome
+}
+
+/// Starts what the Kubernetes manifests start, in a minute. Needs root.
+///
+/// # Errors
+/// A manifest is no manifest, or its containers do not do what they must; the test prints what.
+pub(crate) fn check_kubernetes(program: &Path) -> Result<(), String> {
+    let mut test = Command::new("timeout");
+    test.arg("300")
+        .arg(environment(&target(), "kubernetes").join("bin/python"));
+    run(test
+        .arg(root().join("deploy/check_kubernetes.py"))
+        .arg(program))
 }
 
 #[cfg(test)]

@@ -307,7 +307,7 @@ pub struct ClockReply {
 /// Whether the server can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HealthReply {
-    /// `serving`.
+    /// `serving`, or `starting` while the log is read or the other nodes of a cluster are not there.
     pub status: String,
     /// Whether the log has no room: grants stand and can be read, but nothing new is granted.
     pub log_full: bool,

@@ -32,6 +32,7 @@ mod sequencer;
 mod serve;
 mod session;
 mod settings;
+mod starting;
 mod traces;
 mod watch;
 
@@ -42,3 +43,4 @@ pub use secrets::ClusterSecret;
 pub use sequencer::{KEY_FILE, KeyFileError, SequencerKeys};
 pub use serve::{ServeError, Serving, Shutdown, serve};
 pub use settings::{Counter, OutOfRange, Settings};
+pub use starting::while_starting;

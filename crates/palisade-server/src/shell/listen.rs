@@ -15,7 +15,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
@@ -153,6 +153,19 @@ impl Listeners {
         self.0.iter().map(address).collect()
     }
 
+    /// The TCP ports once more. Both accept their connections until one of the two is dropped.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    pub(crate) fn ports(&self) -> io::Result<Listeners> {
+        let again = |listener: &Listener| match listener {
+            Listener::Tcp(listener) => Some(same_port(listener).map(Listener::Tcp)),
+            Listener::Unix(_) => None,
+        };
+        let ports: io::Result<_> = self.0.iter().filter_map(again).collect();
+        Ok(Listeners(ports?))
+    }
+
     /// The next connection on any of them. After one was accepted, the others are asked first, so that a flood on one
     /// does not keep them waiting.
     pub(super) async fn accept(&self, turn: &mut usize) -> io::Result<(Accepted, Origin)> {
@@ -177,6 +190,10 @@ impl Listeners {
             Listener::Unix(_) => Ok(()),
         })
     }
+}
+
+fn same_port(listener: &TcpListener) -> io::Result<TcpListener> {
+    TcpListener::from_std(listener.as_fd().try_clone_to_owned()?.into())
 }
 
 impl Listener {

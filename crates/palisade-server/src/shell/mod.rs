@@ -46,6 +46,7 @@ pub use service::{Caller, Exchange, Origin, Peer, Service, Transport, refusal};
 pub use settings::{OutOfRange, Settings};
 pub use socket::prepare;
 pub use tls::keep_reloading;
+pub(crate) use tls::{FAREWELL, farewell};
 pub use trace::{SpanId, TraceId, TraceParent};
 
 use std::sync::atomic::AtomicU64;

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{interval, sleep, timeout};
 
 use super::slots::{Slot, Slots};
-use super::{Error, Meters, Origin, Phase, Settings};
+use super::{Error, Meters, Origin, Phase, Settings, Transport};
 
 /// The handshakes of a port.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ pub async fn keep_reloading(server: &Server) {
 }
 
 /// Sends the last bytes and reads what the peer still sends: closing with unread bytes would take away what it was told.
-pub(super) async fn farewell(stream: &mut TcpStream, last: &[u8]) -> io::Result<()> {
+pub(crate) async fn farewell(stream: &mut impl Transport, last: &[u8]) -> io::Result<()> {
     stream.write_all(last).await?;
     stream.shutdown().await?;
     let mut rest = [0; 1_024];
@@ -155,7 +155,7 @@ pub(super) async fn farewell(stream: &mut TcpStream, last: &[u8]) -> io::Result<
 const LOOK: Duration = Duration::from_secs(2);
 
 /// How long a peer that was refused may still send.
-const FAREWELL: Duration = Duration::from_millis(500);
+pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// How often a connection asks for its turn.
 const TURN: Duration = Duration::from_millis(20);

@@ -52,6 +52,7 @@ mod net_session;
 mod net_sets;
 mod net_shared;
 #[cfg(feature = "net")]
+mod net_starting;
 mod net_support;
 #[cfg(feature = "net")]
 mod net_tls;

@@ -62,6 +62,8 @@ pub(crate) enum Error {
     },
     #[error(transparent)]
     Serve(#[from] net::ServeError),
+    #[error(transparent)]
+    Ports(#[from] shell::Error),
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
 }
@@ -115,7 +117,13 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
 }
 
 async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Error> {
-    let authority = open(settings)?;
+    let opening = {
+        let settings = settings.clone();
+        tokio::task::spawn_blocking(move || open(&settings))
+    };
+    let why = "this server is starting: it reads its log";
+    let opened = net::while_starting(&listeners, &settings.network, why, opening).await?;
+    let authority = opened.map_err(std::io::Error::other)??;
     let stopped = stop_signal()?;
     warn_of_exposure(settings);
     announce(settings, &listeners.addresses()?, &authority);
@@ -148,9 +156,11 @@ async fn run_member(
     let starting = cluster::start(&settings.data, cluster, &node);
     let stopped = stop_signal()?;
     let mut stopped = std::pin::pin!(stopped);
+    let why = "this server is starting: it reads its log, or waits for the other nodes of its cluster, which its messages name";
+    let starting = net::while_starting(&listeners, &settings.network, why, starting);
     // The other nodes may take any time to be there.
     let member = tokio::select! {
-        started = starting => started.map_err(|source| Error::Cluster {
+        started = starting => started?.map_err(|source| Error::Cluster {
             data: settings.data.display().to_string(),
             source: Box::new(source),
         })?,

@@ -13,6 +13,7 @@ mod grants;
 mod maintenance;
 mod placement;
 mod record;
+mod retire;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +38,7 @@ use crate::wire::{
     Done, Heartbeat, Judged, Location, Named, Problem, ProblemCode, Replicas, Reported, Standing,
     Status,
 };
-use placement::{Held, Placement, Report, Reports, all_reported, standing};
+use placement::{Held, Placement, Report, Reports, all_reported, missing, standing};
 use record::{Chunk, MasterRecord};
 
 /// The configuration of a master.
@@ -64,6 +65,8 @@ pub struct MasterConfig {
 /// A running master.
 pub(crate) struct Master {
     config: MasterConfig,
+    /// When this process started.
+    started: Timestamp,
     placement: Placement,
     client: Client,
     folder: Arc<Folder>,
@@ -100,6 +103,7 @@ pub async fn serve(config: MasterConfig) -> Result<(), Failure> {
     let listener = TcpListener::bind(config.listen).await?;
     let address = listener.local_addr()?;
     let master = Arc::new(Master {
+        started: event::now(),
         placement: Placement {
             copies: config.copies,
             dead_after: Span::from(config.dead_after),
@@ -125,6 +129,7 @@ pub async fn serve(config: MasterConfig) -> Result<(), Failure> {
         "/v1/lookup" => lookup,
         "/v1/snapshot" => snapshot,
         "/v1/status" => status,
+        "/v1/retire" => retire,
     });
     event::record(Event::Listening { address });
     tokio::spawn(maintenance::run(Arc::clone(&master)));
@@ -136,22 +141,27 @@ impl Master {
     async fn heartbeat(self: Arc<Self>, heartbeat: Heartbeat) -> Result<Judged, Problem> {
         let server = heartbeat.server.clone();
         if !self.record().servers.contains(&server) {
-            let known = server.clone();
-            self.change(move |record| {
-                record.servers.insert(known);
-                Ok(())
+            self.change(move |record| match record.retired.contains(&server) {
+                true => Err(retire::retired(&server)),
+                false => {
+                    record.servers.insert(server);
+                    Ok(())
+                }
             })
             .await?;
         }
-        let judged = self.judge(heartbeat);
+        let judged = self.judge(heartbeat)?;
         self.record_locations();
         Ok(judged)
     }
 
-    fn judge(&self, heartbeat: Heartbeat) -> Judged {
-        let (record, now) = (self.record(), event::now());
+    fn judge(&self, heartbeat: Heartbeat) -> Result<Judged, Problem> {
         let server = heartbeat.server;
         let mut reports = lock(&self.reports);
+        let (record, now) = (self.record(), event::now());
+        if record.retired.contains(&server) {
+            return Err(retire::retired(&server));
+        }
         let before = reports.remove(&server).map(|report| report.replicas);
         let mut replicas = BTreeMap::new();
         for Reported { chunk, version } in heartbeat.replicas {
@@ -191,7 +201,7 @@ impl Master {
                 replicas,
             },
         );
-        judged
+        Ok(judged)
     }
 
     /// Records a new judgement. `ahead` is an alarm: no durable authority lets it happen.
@@ -264,12 +274,15 @@ impl Master {
 
     async fn status(self: Arc<Self>, _: Done) -> Result<Status, Problem> {
         let (reports, now) = (lock(&self.reports), event::now());
+        let record = self.record();
         let live = reports
             .iter()
             .filter(|(_, report)| self.placement.is_live(report, now));
         Ok(Status {
             live: live.map(|(server, _)| server.clone()).collect(),
-            all_reported: all_reported(&self.record(), &reports),
+            all_reported: all_reported(&record, &reports),
+            missing: missing(&record, &reports).cloned().collect(),
+            retired: record.retired.iter().cloned().collect(),
             alarms: self.alarms.load(Ordering::Relaxed),
         })
     }

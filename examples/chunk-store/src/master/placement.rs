@@ -217,10 +217,16 @@ impl Placement {
 
 /// Whether every server has reported since the master started.
 pub(crate) fn all_reported(record: &MasterRecord, reports: &Reports) -> bool {
-    record
-        .servers
-        .iter()
-        .all(|server| reports.contains_key(server))
+    missing(record, reports).next().is_none()
+}
+
+/// The servers that have not reported since the master started. Retired ones are not waited for.
+pub(crate) fn missing<'a>(
+    record: &'a MasterRecord,
+    reports: &Reports,
+) -> impl Iterator<Item = &'a ServerId> {
+    let servers = record.servers.iter();
+    servers.filter(|server| !reports.contains_key(*server))
 }
 
 #[cfg(test)]
@@ -253,6 +259,7 @@ mod tests {
         };
         MasterRecord {
             servers: ["a", "b", "c"].map(server).into(),
+            retired: BTreeSet::new(),
             chunks: [(log(), chunk)].into(),
         }
     }

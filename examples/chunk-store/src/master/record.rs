@@ -11,8 +11,11 @@ use crate::version::Version;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MasterRecord {
-    /// Every chunk server that ever reported.
+    /// Every chunk server that ever reported, except those that were retired.
     pub(crate) servers: BTreeSet<ServerId>,
+    /// The chunk servers that were retired. Their names are refused for ever.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) retired: BTreeSet<ServerId>,
     /// All chunks.
     pub(crate) chunks: BTreeMap<ChunkId, Chunk>,
 }

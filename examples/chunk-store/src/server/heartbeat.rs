@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::ChunkServer;
 use crate::http::call;
-use crate::wire::{Heartbeat, Judged, Standing};
+use crate::wire::{Heartbeat, Judged, ProblemCode, Standing};
 
-/// Reports as long as the process runs.
+/// Reports as long as the process runs. A server that was retired ends.
 pub(super) async fn run(server: Arc<ChunkServer>) {
     let config = &server.config;
     let mut reachable = true;
@@ -33,6 +33,10 @@ pub(super) async fn run(server: Arc<ChunkServer>) {
                         );
                     }
                 }
+            }
+            Err(problem) if problem.code == ProblemCode::Retired => {
+                eprintln!("{problem}");
+                std::process::exit(1);
             }
             // The first time only: a master that restarts is no news every second.
             Err(problem) if reachable => {

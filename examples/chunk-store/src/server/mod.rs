@@ -57,6 +57,9 @@ pub struct ServerConfig {
     pub timeout: Duration,
     /// Whether replicas check versions.
     pub checks: Checks,
+    /// Answers do not wait for the disk, for comparison: **loses data**. What would be written stays in the memory of
+    /// this process, so a kill loses it, as a power failure may lose what was written and not synced.
+    pub danger_unsynced: bool,
     /// As the primary, it stops its own process in front of this record, right after it checked its lease. Garbage
     /// collection, a virtual machine or a full disk can do that to any process at any moment.
     pub freeze_at: Option<String>,
@@ -77,7 +80,7 @@ pub(crate) struct ChunkServer {
 /// # Errors
 /// Why it cannot serve: the folder, a damaged replica, the port or the authority.
 pub async fn serve(config: ServerConfig) -> Result<(), Failure> {
-    let slots = Slots::open(Folder::open(&config.data)?)?;
+    let slots = Slots::open(Folder::open(&config.data)?, config.danger_unsynced)?;
     let client = Client::connect(&config.authority).await?;
     let listener = TcpListener::bind(config.listen).await?;
     let address = listener.local_addr()?;

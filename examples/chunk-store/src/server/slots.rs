@@ -1,6 +1,7 @@
 //! The replicas of a chunk server: a slot for each chunk, and a file for each replica.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,6 +31,8 @@ pub(crate) type Held = OwnedMutexGuard<Slot>;
 /// All slots.
 pub(crate) struct Slots {
     folder: Arc<Folder>,
+    /// Answers do not wait for the disk, and nothing is written: **loses data**.
+    danger_unsynced: bool,
     slots: Mutex<BTreeMap<ChunkId, Shared>>,
     /// The versions on the disk, for heartbeats, which must not wait for a mutation.
     versions: Mutex<BTreeMap<ChunkId, Version>>,
@@ -43,7 +46,7 @@ fn file(chunk: &ChunkId) -> String {
 
 impl Slots {
     /// Reads all replicas. A damaged one keeps the server from starting, by its name.
-    pub(crate) fn open(folder: Folder) -> Result<Slots, Failure> {
+    pub(crate) fn open(folder: Folder, danger_unsynced: bool) -> Result<Slots, Failure> {
         let (mut slots, mut versions) = (BTreeMap::new(), BTreeMap::new());
         for path in folder.files(ENDING)? {
             let replica = load(&path).map_err(|why| {
@@ -62,6 +65,7 @@ impl Slots {
         }
         Ok(Slots {
             folder: Arc::new(folder),
+            danger_unsynced,
             slots: Mutex::new(slots),
             versions: Mutex::new(versions),
         })
@@ -84,19 +88,28 @@ impl Slots {
 
     /// Puts a replica into its slot, once it is durable.
     pub(crate) async fn keep(&self, slot: &mut Slot, replica: Replica) {
-        let (folder, content) = (Arc::clone(&self.folder), bytes(&replica));
-        let name = file(&replica.chunk);
-        or_stop(move || folder.replace(&name, &content?)).await;
+        let (name, content) = (file(&replica.chunk), bytes(&replica));
+        self.write(move |folder| folder.replace(&name, &content?))
+            .await;
         lock(&self.versions).insert(replica.chunk.clone(), replica.version);
         slot.replica = Some(replica);
     }
 
     /// Removes the replica of a slot.
     pub(crate) async fn remove(&self, slot: &mut Slot, chunk: &ChunkId) {
-        let (folder, name) = (Arc::clone(&self.folder), file(chunk));
-        or_stop(move || folder.remove(&name)).await;
+        let name = file(chunk);
+        self.write(move |folder| folder.remove(&name)).await;
         lock(&self.versions).remove(chunk);
         slot.replica = None;
+    }
+
+    /// Changes the folder. The change is on stable storage when this returns, unless syncs are skipped.
+    async fn write(&self, change: impl FnOnce(&Folder) -> io::Result<()> + Send + 'static) {
+        if self.danger_unsynced {
+            return;
+        }
+        let folder = Arc::clone(&self.folder);
+        or_stop(move || change(&folder)).await;
     }
 
     /// What a heartbeat reports (rule K5).
@@ -116,7 +129,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A checksum in hexadecimal, a line end, and the replica as JSON.
-fn bytes(replica: &Replica) -> std::io::Result<Vec<u8>> {
+fn bytes(replica: &Replica) -> io::Result<Vec<u8>> {
     let json = serde_json::to_vec(replica)?;
     let mut bytes = format!("{}\n", checksum(&json)).into_bytes();
     bytes.extend(json);

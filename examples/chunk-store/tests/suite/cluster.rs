@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -77,6 +77,11 @@ impl Process {
     pub(crate) fn until_stopped(&self) {
         let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
         waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) async fn until_ended(mut self) -> ExitStatus {
+        poll("its end", async || self.child.try_wait().unwrap()).await
     }
 
     fn address(&self) -> SocketAddr {

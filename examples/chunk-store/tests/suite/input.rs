@@ -8,7 +8,7 @@ use chunk_store::name::ChunkId;
 
 use crate::cluster::{Cluster, LIMIT};
 
-fn post(address: SocketAddr, path: &str, body: &str) -> String {
+pub(crate) fn post(address: SocketAddr, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let request = format!(

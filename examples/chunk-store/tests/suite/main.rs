@@ -9,5 +9,6 @@
 
 mod cluster;
 mod input;
+mod retire;
 mod rules;
 mod story;

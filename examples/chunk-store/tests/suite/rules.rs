@@ -14,16 +14,16 @@ use rustix::process::Signal;
 
 use crate::cluster::{Cluster, Process, TTL, poll};
 
-fn log() -> ChunkId {
+pub(crate) fn log() -> ChunkId {
     "log".parse().unwrap()
 }
 
-async fn append(client: &ChunkClient, chunk: &ChunkId, data: &str) -> Version {
+pub(crate) async fn append(client: &ChunkClient, chunk: &ChunkId, data: &str) -> Version {
     client.append(chunk, data).await.unwrap().position.version
 }
 
 /// The servers that look-ups name now; none if there is no current replica.
-async fn named(client: &ChunkClient, chunk: &ChunkId) -> Vec<String> {
+pub(crate) async fn named(client: &ChunkClient, chunk: &ChunkId) -> Vec<String> {
     let found = client.lookup(chunk).await;
     let replicas = found.map(|found| found.replicas).unwrap_or_default();
     replicas
@@ -32,7 +32,7 @@ async fn named(client: &ChunkClient, chunk: &ChunkId) -> Vec<String> {
         .collect()
 }
 
-fn until_judged(master: &Process, server: &str, standing: Standing) {
+pub(crate) fn until_judged(master: &Process, server: &str, standing: Standing) {
     master.until(
         &format!("that {server} is {standing:?}"),
         |event| match event {
@@ -268,4 +268,80 @@ async fn acknowledged_records_survive_a_kill_of_all_processes_but_the_lock_serve
     let after = append(&client, &log(), "two").await;
     assert!(before < after, "another primary is another version");
     assert_eq!(client.read(&log()).await.unwrap().data, "one\ntwo\n");
+}
+
+/// A power failure at the servers of a second version, after which a mutation of the first one arrives there. Returns how
+/// that mutation was answered, what readers are told then, and whether any file has the record of the second version.
+async fn power_failure(
+    switches: &[&str],
+) -> (
+    Result<Version, ProblemCode>,
+    Result<String, ProblemCode>,
+    bool,
+) {
+    let cluster = Cluster::start();
+    let a = cluster.chunk_server("a", &["--freeze-at", "late"]);
+    let others = ["b", "c"].map(|name| cluster.chunk_server(name, &[]));
+    cluster.until_live(&["a", "b", "c"]).await;
+    let client = cluster.client();
+    client.create(&log()).await.unwrap();
+    let first = append(&client, &log(), "one").await;
+    // b and c start again where a finds them.
+    let found = client.lookup(&log()).await.unwrap().replicas;
+    let start_again = |switches: &[&str]| {
+        let others = found.iter().filter(|its| its.server.as_str() != "a");
+        let others = others.map(|its| {
+            let address = its.address.to_string();
+            let more = [&["--listen", &address], switches].concat();
+            cluster.chunk_server(its.server.as_str(), &more)
+        });
+        others.collect::<Vec<_>>()
+    };
+    drop(others);
+    let others = start_again(switches);
+    // a checks its lease, which is valid, and is stopped with a mutation in its hand.
+    let late = tokio::spawn({
+        let client = client.clone();
+        async move { client.append(&log(), "late").await }
+    });
+    a.until_stopped();
+    cluster.until_live(&["b", "c"]).await;
+    assert!(first < append(&client, &log(), "two").await);
+    drop(others);
+    let _others = start_again(&[]);
+    a.signal(Signal::CONT);
+    let late = late.await.unwrap();
+    let reader = ChunkClient::new(cluster.address, Duration::from_secs(5));
+    let content = reader.read(&log()).await;
+    let kept = ["a", "b", "c"].iter().any(|name| {
+        let file = Path::new(&cluster.data(name)).join("log.chunk");
+        fs::read_to_string(file).is_ok_and(|replica| replica.contains("two"))
+    });
+    (
+        late.map(|appended| appended.position.version)
+            .map_err(|problem| problem.code),
+        content
+            .map(|content| content.data)
+            .map_err(|problem| problem.code),
+        kept,
+    )
+}
+
+/// K3: replicas that recorded a version durably still refuse the former one after a power failure, and have every record.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recorded_version_survives_a_power_failure() {
+    let (late, content, kept) = power_failure(&[]).await;
+    assert_eq!(late, Err(ProblemCode::Stale));
+    assert_eq!(content, Ok("one\ntwo\n".to_owned()));
+    assert!(kept);
+}
+
+/// The control of K3: the replicas answered before the version was on the disk. They are back at the former one, admit its
+/// late mutation, and no replica has the record that was acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_sync_a_power_failure_brings_a_former_version_back() {
+    let (late, content, kept) = power_failure(&["--danger-unsynced"]).await;
+    assert!(late.is_ok(), "{late:?}");
+    assert_eq!(content, Err(ProblemCode::Unavailable));
+    assert!(!kept, "the acknowledged record is somewhere");
 }

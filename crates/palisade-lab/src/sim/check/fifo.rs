@@ -4,7 +4,8 @@
 //! admits the whole run of readers at the head (S6). A request for more permits than are free is not overtaken by one for
 //! fewer (P6). There is one order of arrival for all locks: a set is overtaken on none of its locks, and it is granted as
 //! soon as it is first for all of them and all are free (M2). The upgrade of a grant in mode update goes to the head, and
-//! waits for the other readers alone; a second request for mode update waits for the first (S8).
+//! waits for the other readers alone; a second request for mode update waits for the first (S8). Nobody joins readers from
+//! before a restore (S11).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,6 +36,8 @@ pub(crate) struct Fifo {
     /// Each lock's grant in mode update and its client, and every such grant so far.
     updates: BTreeMap<u8, (u64, u8)>,
     in_update: BTreeSet<u64>,
+    /// Readers with lower numbers are from before a restore.
+    restored: u64,
     /// Locks whose waiting upgrade was passed, because its grant is over, and that grant.
     upgrades_over: BTreeMap<u8, u64>,
     /// The slots of semaphores; such a lock has neither writer nor readers.
@@ -76,6 +79,7 @@ impl Fifo {
             shared: BTreeSet::new(),
             updates: BTreeMap::new(),
             in_update: BTreeSet::new(),
+            restored: 0,
             upgrades_over: BTreeMap::new(),
             slots: SlotTable::new(plan),
             free: BTreeSet::new(),
@@ -150,8 +154,10 @@ impl Fifo {
     fn joins(&self, lock: u8, waiter: &Waiter) -> bool {
         match waiter.mode {
             LockMode::Exclusive => false,
-            LockMode::Shared => self.is_shared(lock),
-            LockMode::Update => self.is_shared(lock) && !self.updates.contains_key(&lock),
+            LockMode::Shared => self.is_shared(lock) && !self.is_restored(lock),
+            LockMode::Update => {
+                self.is_shared(lock) && !self.is_restored(lock) && !self.updates.contains_key(&lock)
+            }
             LockMode::Upgrade => {
                 let readers = self.readers.get(&lock).map_or(0, BTreeSet::len);
                 self.updates.contains_key(&lock) && readers == 1
@@ -164,6 +170,11 @@ impl Fifo {
         self.readers
             .get(&lock)
             .is_some_and(|readers| !readers.is_empty())
+    }
+
+    fn is_restored(&self, lock: u8) -> bool {
+        let first = self.readers.get(&lock).and_then(BTreeSet::first);
+        first.is_some_and(|first| *first < self.restored)
     }
 
     /// After each entry nobody waits who is first for all of its locks and could have them: no reader behind readers, no
@@ -495,8 +506,12 @@ impl Check for Fifo {
                 next,
                 permits,
                 orphans,
-                ..
+                restored,
             } => {
+                if *restored {
+                    let numbers = live.iter().map(|(_, number, _)| number + 1);
+                    self.restored = numbers.max().unwrap_or(0).max(self.restored);
+                }
                 // Decisions that the crash lost are made again.
                 self.granted.retain(|token| token < next);
                 let closed: Vec<u8> = closed.iter().map(|(lock, ..)| *lock).collect();

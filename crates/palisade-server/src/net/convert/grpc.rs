@@ -4,6 +4,7 @@ use palisade_core::{
     Change, Delays, Ending, Event, GrantRef, LeaseKey, LockMode, LockView, Outcome, Queued, Reader,
     RequestId, Span, Token, Wish,
 };
+use palisade_proto::borrowed;
 use palisade_proto::v1::{self, reply::Outcome as Say, request::Operation};
 
 use super::{Refusal, refusal};
@@ -28,12 +29,43 @@ pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request,
     }
 }
 
+/// One of the operations that most frames consist of.
+pub(in crate::net) fn borrowed(operation: borrowed::Operation<'_>) -> Result<Request, Refusal> {
+    use borrowed::Operation;
+    match operation {
+        Operation::Acquire(message) => wish(message, &[]),
+        Operation::Renew {
+            grant,
+            lease_duration_ms,
+        } => Ok(Request::Renew {
+            grant: self::grant(grant.lock, grant.lock_token, grant.fencing_token)?,
+            ttl: number(lease_duration_ms.into(), super::ttl)?,
+        }),
+        Operation::Release(of) => {
+            grant(of.lock, of.lock_token, of.fencing_token).map(Request::Release)
+        }
+    }
+}
+
 pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, Refusal> {
-    let lock = super::lock_name("lock", &message.lock)?;
-    let client = super::client_id(&message.client_id)?;
-    let lease = given(&message.lock_token, lease_key)?;
+    let plain = borrowed::Acquire {
+        lock: &message.lock,
+        client_id: &message.client_id,
+        lease_duration_ms: message.lease_duration_ms,
+        wait_ms: message.wait_ms,
+        lock_token: &message.lock_token,
+        request_id: &message.request_id,
+        metadata: &message.metadata,
+    };
+    wish(plain, &message.options)
+}
+
+fn wish(message: borrowed::Acquire<'_>, wanted: &[v1::AcquireOption]) -> Result<Request, Refusal> {
+    let lock = super::lock_name("lock", message.lock)?;
+    let client = super::client_id(message.client_id)?;
+    let lease = given(message.lock_token, lease_key)?;
     let ttl = number(message.lease_duration_ms.into(), super::ttl)?;
-    let Options { mode, delays, also } = options(&message.options)?;
+    let Options { mode, delays, also } = options(wanted)?;
     let (lock, also) = super::set(lock, also)?;
     Ok(Request::Acquire(Wish {
         lock,
@@ -41,8 +73,8 @@ pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, R
         mode,
         under: super::under(lease, ttl)?,
         wait: super::wait(message.wait_ms.into())?,
-        request: given(&message.request_id, request_id)?,
-        metadata: super::metadata(&message.metadata)?,
+        request: given(message.request_id, request_id)?,
+        metadata: super::metadata(message.metadata)?,
         delays,
         also,
     }))

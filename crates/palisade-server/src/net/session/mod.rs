@@ -143,13 +143,24 @@ impl Flow {
             .hold(self.bytes() + operations * OPERATION_BYTES, cx)
     }
 
-    /// Hands a frame's operations to the pipeline at once; listings are queued.
+    /// Hands the operations of a decoded frame to the pipeline.
     fn submit(&mut self, frame: Requests) {
+        let operations = frame.requests.into_iter();
+        self.submit_all(
+            operations.map(|Request { id, operation }| (id, convert::operation(operation))),
+        );
+    }
+
+    /// Hands a frame's operations to the pipeline at once; listings are queued.
+    fn submit_all(
+        &mut self,
+        frame: impl ExactSizeIterator<Item = (u64, Result<pipeline::Request, Refusal>)>,
+    ) {
         self.arriving = 0;
-        self.in_flight += frame.requests.len();
-        let mut operations = Vec::with_capacity(frame.requests.len());
-        for Request { id, operation } in frame.requests {
-            match convert::operation(operation).and_then(|request| self.permit(id, request)) {
+        self.in_flight += frame.len();
+        let mut operations = Vec::with_capacity(frame.len());
+        for (id, request) in frame {
+            match request.and_then(|request| self.permit(id, request)) {
                 Ok(listing) if matches!(listing.request(), pipeline::Request::List { .. }) => {
                     self.listings.push_back((id, listing));
                 }

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BytesMut};
-use palisade_proto::Code;
 use palisade_proto::frames::{self, Open, TooLong};
 use palisade_proto::v1::Requests;
+use palisade_proto::{Code, borrowed};
 use prost::Message as _;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
@@ -54,6 +54,17 @@ pub(in crate::net) fn refused(refusal: &Refusal) -> Vec<u8> {
     frame.put(&mut outbound, &convert::refused(0, refusal));
     frame.close(&mut outbound);
     outbound
+}
+
+/// The operations of any frame.
+fn decode(frame: &[u8]) -> Result<Requests, Refusal> {
+    let requests = Requests::decode(frame)
+        .map_err(|error| Refusal::invalid(format!("a frame that is not a message: {error}")))?;
+    if requests.requests.iter().any(|request| request.id == 0) {
+        let why = "an operation of a plain session must not have id 0";
+        return Err(Refusal::invalid(why));
+    }
+    Ok(requests)
 }
 
 struct Plain<T> {
@@ -245,15 +256,13 @@ impl<T: Transport> Plain<T> {
                     return Ok(());
                 }
                 self.done += operations + length / BYTES_AS_ONE;
-                let requests = Requests::decode(frame).map_err(|error| {
-                    Refusal::invalid(format!("a frame that is not a message: {error}"))
-                })?;
-                if requests.requests.iter().any(|request| request.id == 0) {
-                    return Err(Refusal::invalid(
-                        "an operation of a plain session must not have id 0",
-                    ));
+                match borrowed::operations(frame, operations) {
+                    Some(borrowed) => {
+                        let convert = |(id, operation)| (id, convert::borrowed(operation));
+                        self.flow.submit_all(borrowed.into_iter().map(convert));
+                    }
+                    None => self.flow.submit(decode(frame)?),
                 }
-                self.flow.submit(requests);
             }
             self.liveness.completed();
             self.inbound.advance(frames::HEADER + length);

@@ -255,12 +255,7 @@ impl Server {
 
     /// Sends bytes on a connection of its own and reads to its end.
     pub(crate) async fn raw(&self, bytes: &[u8]) -> Response {
-        let mut stream = self.connect().await;
-        // A server that refuses early may close while we still send.
-        let _ = stream.write_all(bytes).await;
-        let mut answer = Vec::new();
-        let _ = soon(stream.read_to_end(&mut answer)).await;
-        Response::parse(&answer)
+        exchange(self.addr, bytes).await
     }
 
     /// One request with the headers given, and a body.
@@ -309,6 +304,16 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.handle.stop();
     }
+}
+
+/// Sends bytes on a connection of its own and reads to its end.
+pub(crate) async fn exchange(to: SocketAddr, bytes: &[u8]) -> Response {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    // A server that refuses early may close while we still send.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = Vec::new();
+    let _ = soon(stream.read_to_end(&mut answer)).await;
+    Response::parse(&answer)
 }
 
 /// What came back.

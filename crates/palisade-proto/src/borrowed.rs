@@ -1,0 +1,353 @@
+//! The operations that most frames of a session consist of, read where they lie: nothing is allocated but their list.
+//!
+//! ```text
+//!   frame ─► operations ─┬─ acquire without options, renew, release; fields in order, each once ─► borrowed
+//!                        └─ anything else ─► None: decode it as v1::Requests
+//! ```
+//!
+//! What is read here is what decoding finds. Every writer of protobuf that we know puts the fields of a message in the order
+//! of their numbers; where one does not, its frame costs more and means the same.
+
+/// One operation of a frame; an absent field is empty or 0, as in [`v1`](crate::v1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// [`AcquireRequest`](crate::v1::AcquireRequest) without options.
+    Acquire(Acquire<'a>),
+    /// [`RenewRequest`](crate::v1::RenewRequest).
+    Renew {
+        /// The grant.
+        grant: Grant<'a>,
+        /// A new time to live, or 0.
+        lease_duration_ms: u32,
+    },
+    /// [`ReleaseRequest`](crate::v1::ReleaseRequest).
+    Release(Grant<'a>),
+}
+
+/// The fields of an acquire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the .proto carries the documentation")]
+pub struct Acquire<'a> {
+    pub lock: &'a str,
+    pub client_id: &'a str,
+    pub lease_duration_ms: u32,
+    pub wait_ms: u32,
+    pub lock_token: &'a [u8],
+    pub request_id: &'a [u8],
+    pub metadata: &'a str,
+}
+
+/// The fields that name a grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the .proto carries the documentation")]
+pub struct Grant<'a> {
+    pub lock: &'a str,
+    pub lock_token: &'a [u8],
+    pub fencing_token: u64,
+}
+
+/// The operations of a frame with their ids, of which there are `count` as
+/// [`check_count`](crate::frames::check_count) counts; `None` if one of them is something else than these, or has id 0.
+#[must_use]
+pub fn operations(frame: &[u8], count: usize) -> Option<Vec<(u64, Operation<'_>)>> {
+    let mut operations = Vec::with_capacity(count);
+    let mut fields = Fields(frame);
+    while !fields.0.is_empty() {
+        operations.push(operation(fields.bytes(1)?)?);
+    }
+    Some(operations)
+}
+
+fn operation(request: &[u8]) -> Option<(u64, Operation<'_>)> {
+    let mut fields = Fields(request);
+    let id = fields.number(1)?;
+    let operation = match fields.0.first()? >> 3 {
+        2 => Operation::Acquire(acquire(Fields(fields.bytes(2)?))?),
+        3 => {
+            let mut renew = Fields(fields.bytes(3)?);
+            let grant = grant(&mut renew)?;
+            let lease_duration_ms = renew.small(4)?;
+            renew.end()?;
+            Operation::Renew {
+                grant,
+                lease_duration_ms,
+            }
+        }
+        4 => {
+            let mut release = Fields(fields.bytes(4)?);
+            let grant = grant(&mut release)?;
+            release.end()?;
+            Operation::Release(grant)
+        }
+        _ => return None,
+    };
+    fields.end()?;
+    (id != 0).then_some((id, operation))
+}
+
+fn acquire(mut fields: Fields<'_>) -> Option<Acquire<'_>> {
+    let acquire = Acquire {
+        lock: fields.text(1)?,
+        client_id: fields.text(2)?,
+        lease_duration_ms: fields.small(3)?,
+        wait_ms: fields.small(4)?,
+        lock_token: fields.bytes(5)?,
+        request_id: fields.bytes(6)?,
+        metadata: fields.text(7)?,
+    };
+    fields.end()?;
+    Some(acquire)
+}
+
+fn grant<'a>(fields: &mut Fields<'a>) -> Option<Grant<'a>> {
+    Some(Grant {
+        lock: fields.text(1)?,
+        lock_token: fields.bytes(2)?,
+        fencing_token: fields.number(3)?,
+    })
+}
+
+/// The rest of a message. Each method takes the field of a number if that comes next, and its default if another one does;
+/// `None` if the bytes are no message.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn takes(&mut self, tag: u8) -> bool {
+        let Some((first, rest)) = self.0.split_first() else {
+            return false;
+        };
+        let is_next = *first == tag;
+        if is_next {
+            self.0 = rest;
+        }
+        is_next
+    }
+
+    fn number(&mut self, number: u8) -> Option<u64> {
+        if self.takes(number << 3) {
+            self.varint()
+        } else {
+            Some(0)
+        }
+    }
+
+    /// A number of 32 bits. Decoding would cut a larger one.
+    fn small(&mut self, number: u8) -> Option<u32> {
+        self.number(number)?.try_into().ok()
+    }
+
+    fn bytes(&mut self, number: u8) -> Option<&'a [u8]> {
+        if !self.takes(number << 3 | 2) {
+            return Some(&[]);
+        }
+        let length = usize::try_from(self.varint()?).ok()?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn text(&mut self, number: u8) -> Option<&'a str> {
+        str::from_utf8(self.bytes(number)?).ok()
+    }
+
+    /// Nothing is left: no field that is unknown here, or came again or too late.
+    fn end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        // Most numbers, and all lengths, are short.
+        if let Some((&byte, rest)) = self.0.split_first()
+            && byte < 0x80
+        {
+            self.0 = rest;
+            return Some(byte.into());
+        }
+        let mut number = 0;
+        for (at, byte) in self.0.iter().take(10).enumerate() {
+            number |= u64::from(byte & 0x7f) << (7 * at);
+            if byte & 0x80 == 0 {
+                self.0 = &self.0[at + 1..];
+                // The tenth byte has the last of 64 bits.
+                return (at < 9 || *byte == 1).then_some(number);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::v1::request::Operation as Decoded;
+    use crate::v1::{
+        AcquireOption, AcquireRequest, ReleaseRequest, RenewRequest, Request, Requests,
+    };
+
+    /// What decoding finds, in these types; `None` where there is more to it.
+    fn decoded(frame: &Requests) -> Option<Vec<(u64, Operation<'_>)>> {
+        let all = frame.requests.iter().map(|request| {
+            let operation = match request.operation.as_ref()? {
+                Decoded::Acquire(it) if it.options.is_empty() => Operation::Acquire(Acquire {
+                    lock: &it.lock,
+                    client_id: &it.client_id,
+                    lease_duration_ms: it.lease_duration_ms,
+                    wait_ms: it.wait_ms,
+                    lock_token: &it.lock_token,
+                    request_id: &it.request_id,
+                    metadata: &it.metadata,
+                }),
+                Decoded::Renew(it) => Operation::Renew {
+                    grant: Grant {
+                        lock: &it.lock,
+                        lock_token: &it.lock_token,
+                        fencing_token: it.fencing_token,
+                    },
+                    lease_duration_ms: it.lease_duration_ms,
+                },
+                Decoded::Release(it) => Operation::Release(Grant {
+                    lock: &it.lock,
+                    lock_token: &it.lock_token,
+                    fencing_token: it.fencing_token,
+                }),
+                _ => return None,
+            };
+            (request.id != 0).then_some((request.id, operation))
+        });
+        all.collect()
+    }
+
+    /// xorshift64: the same frames in every run.
+    struct Dice(u64);
+
+    impl Dice {
+        fn throw(&mut self, sides: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % sides
+        }
+
+        fn number(&mut self) -> u64 {
+            match self.throw(4) {
+                0 => 0,
+                1 => self.throw(128),
+                2 => u64::MAX >> self.throw(64),
+                _ => self.throw(100_000),
+            }
+        }
+
+        fn bytes(&mut self) -> Vec<u8> {
+            let length = [0, 1, 16, 200][self.throw(4) as usize];
+            (0..length).map(|_| self.throw(256) as u8).collect()
+        }
+
+        fn text(&mut self) -> String {
+            String::from_utf8_lossy(&self.bytes()).into_owned()
+        }
+
+        fn request(&mut self) -> Request {
+            let operation = match self.throw(7) {
+                0 | 1 => Decoded::Acquire(AcquireRequest {
+                    lock: self.text(),
+                    client_id: self.text(),
+                    lease_duration_ms: self.number() as u32,
+                    wait_ms: self.number() as u32,
+                    lock_token: self.bytes(),
+                    request_id: self.bytes(),
+                    metadata: self.text(),
+                    options: vec![AcquireOption::default(); self.throw(8) as usize / 7],
+                }),
+                2 | 3 => Decoded::Renew(RenewRequest {
+                    lock: self.text(),
+                    lock_token: self.bytes(),
+                    fencing_token: self.number(),
+                    lease_duration_ms: self.number() as u32,
+                }),
+                4 | 5 => Decoded::Release(ReleaseRequest {
+                    lock: self.text(),
+                    lock_token: self.bytes(),
+                    fencing_token: self.number(),
+                }),
+                _ => Decoded::Status(crate::v1::StatusRequest {}),
+            };
+            Request {
+                id: self.number(),
+                operation: (self.throw(20) > 0).then_some(operation),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_borrowed_is_what_decoding_finds() {
+        let (mut dice, mut borrowed_frames) = (Dice(7), 0);
+        for _ in 0..5_000 {
+            let requests = (0..dice.throw(4)).map(|_| dice.request()).collect();
+            let frame = Requests { requests };
+            let bytes = frame.encode_to_vec();
+            let borrowed = operations(&bytes, frame.requests.len());
+            assert_eq!(borrowed, decoded(&frame), "{frame:?}");
+            borrowed_frames += usize::from(borrowed.is_some_and(|all| !all.is_empty()));
+        }
+        assert!(borrowed_frames > 500, "{borrowed_frames}");
+    }
+
+    /// Bytes that no writer would send: fields twice, in another order, cut off, numbers that are too long.
+    #[test]
+    fn damaged_bytes_never_mean_anything_else() {
+        let (mut dice, mut agreed, mut refused) = (Dice(11), 0, 0);
+        for _ in 0..200_000 {
+            let requests = vec![dice.request()];
+            let mut bytes = Requests { requests }.encode_to_vec();
+            for _ in 0..dice.throw(3) {
+                let at = dice.throw(bytes.len() as u64 + 1) as usize;
+                match dice.throw(4) {
+                    0 => bytes.truncate(at),
+                    1 => bytes.insert(at, dice.throw(256) as u8),
+                    2 => bytes.extend_from_within(at..),
+                    _ => {
+                        if let Some(byte) = bytes.get_mut(at) {
+                            *byte ^= 1 << dice.throw(8);
+                        }
+                    }
+                }
+            }
+            let Some(borrowed) = operations(&bytes, 1) else {
+                refused += 1;
+                continue;
+            };
+            let whole = Requests::decode(&*bytes);
+            let whole = whole.unwrap_or_else(|error| panic!("{error}: {bytes:02x?}"));
+            assert_eq!(Some(borrowed), decoded(&whole), "{bytes:02x?}");
+            agreed += 1;
+        }
+        assert!(agreed > 20_000 && refused > 20_000, "{agreed}, {refused}");
+    }
+
+    #[test]
+    fn order_and_number_of_fields_are_looked_at() {
+        let release = |fields: &[&[u8]]| {
+            let body = fields.concat();
+            let body = [&[0x08, 1, 0x22, body.len() as u8][..], &body].concat();
+            [&[0x0a, body.len() as u8][..], &body].concat()
+        };
+        let (lock, key, token) = (&[0x0a, 1, b'a'][..], &[0x12, 1, 7][..], &[0x18, 5][..]);
+        let expected = Operation::Release(Grant {
+            lock: "a",
+            lock_token: &[7],
+            fencing_token: 5,
+        });
+        let usual = release(&[lock, key, token]);
+        assert_eq!(operations(&usual, 1), Some(vec![(1, expected)]));
+        for unusual in [
+            release(&[key, lock, token]),
+            release(&[lock, lock, key, token]),
+            release(&[lock, key, token, &[0x20, 1]]),
+        ] {
+            assert_eq!(operations(&unusual, 1), None);
+            assert!(Requests::decode(&*unusual).is_ok());
+        }
+    }
+}
