@@ -413,6 +413,12 @@ impl Check for Fifo {
                 mode,
                 wanted,
             } => {
+                if *wait == 0 {
+                    // It waited and is asked again without a wait: it leaves with this entry, and others may move up.
+                    self.gone.remove(request);
+                    self.waiting.retain(|waiter| waiter.request != *request);
+                    return Ok(());
+                }
                 let waiter = Waiter {
                     request: *request,
                     locks: self.asked.get(request).copied().unwrap_or(*locks),
