@@ -296,6 +296,12 @@ impl Check {
         }
     }
 
+    /// Nobody has a lock or waits for one, as far as entries are known to be committed.
+    pub(super) fn is_idle(&self) -> bool {
+        let machine = &self.reference.machine;
+        machine.leases() == 0 && machine.waiters() == 0
+    }
+
     /// Nothing is committed any more.
     pub(super) fn in_the_end(&mut self) {
         if !self.reference.ahead.is_empty() {
