@@ -245,6 +245,7 @@ impl World {
             };
             let entries = log.range(from..=committed.index);
             entries.for_each(|entry| check.committed(place, entry));
+            check.position(place, committed);
             committed.index + 1
         });
         check.did().into_iter().for_each(|did| self.say(|| did));

@@ -153,21 +153,37 @@ async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
     sleep(1_000 * MS).await;
 }
 
+/// So many starts fill a segment of a simulated log.
+const STARTS: u64 = 100;
+
 /// A leader has a batch that no other node has, and its log goes into a snapshot. Others go on without that batch
 /// (rule R20).
 async fn snapshot_of_an_uncommitted_tail(world: &Arc<World>, first: Place) {
     isolate(world, first);
     keep_readers_away(world, first);
     sleep(400 * MS).await;
-    // A start seals what was written before.
-    world.kill(first, false, 0, 50 * MS);
-    sleep(150 * MS).await;
-    let store = world.network.host(first).store.clone();
+    let store = || world.network.host(first).store.clone();
+    let sealed = || store().map_or(0, |store| store.sealed_bytes());
+    let before = sealed();
+    // Each start writes to the log, until the segment that has the batch is full.
+    for _ in 0..STARTS {
+        world.kill(first, false, 0, 10 * MS);
+        sleep(20 * MS).await;
+        if sealed() > before {
+            break;
+        }
+    }
+    let store = store();
     if let Some(store) = store {
         let made = world.compact(first, &store);
         world.say(|| format!("node {first} made a snapshot: {made}"));
     }
     sleep(1_500 * MS).await;
+    world.compare();
+    // It comes back from the snapshot before anybody can send it another one.
+    world.kill(first, false, 0, 50 * MS);
+    sleep(100 * MS).await;
+    world.compare();
     world.network.heal();
     sleep(1_000 * MS).await;
     world.kill(first, false, 0, 50 * MS);
