@@ -19,7 +19,7 @@ use palisade_core::{Machine, Timestamp};
 use palisade_server::pipeline::codec;
 
 use crate::applier::{Applier, Lent};
-use crate::engine::{Engine, NotCommitted, Progress, Role, Runtime};
+use crate::engine::{Engine, NotCommitted, Role, Runtime};
 use crate::entry::{Leader, LogId};
 use crate::state::StateError;
 
@@ -52,22 +52,12 @@ impl<R: Runtime> Leadership<R> {
     ) -> Result<(Leadership<R>, Machine), NotCommitted> {
         let mut watch = engine.watch();
         loop {
-            let place = || {
-                let Progress {
-                    role,
-                    vote,
-                    committed,
-                    applied,
-                    ..
-                } = engine.progress();
-                (role, vote, committed, applied)
-            };
-            let before = place();
+            let before = engine.place();
             if let Some(begun) = Leadership::begin(engine, applier).await? {
                 return Ok(begun);
             }
             let moved = async {
-                while place() == before {
+                while engine.place() == before {
                     watch.changed().await?;
                 }
                 Ok(())
@@ -83,7 +73,7 @@ impl<R: Runtime> Leadership<R> {
         engine: &Engine<R>,
         applier: &Arc<Applier>,
     ) -> Result<Option<(Leadership<R>, Machine)>, NotCommitted> {
-        match engine.progress().role {
+        match engine.place().0 {
             Role::Leader => {}
             Role::Stopped => return Err(NotCommitted::Stopped("the engine has ended".into())),
             Role::Learner | Role::Follower | Role::Candidate => return Ok(None),

@@ -296,6 +296,23 @@ impl Check {
         }
     }
 
+    /// A node holds everything up to here to be committed; the entry itself may be in a snapshot.
+    pub(super) fn position(&mut self, place: Place, committed: LogId) {
+        let first = self.log.get(&committed.index).map(|(id, _)| *id);
+        if let Some(first) = first.filter(|first| *first != committed) {
+            let what = format!(
+                "node {place} holds everything up to {committed} to be committed, another one {first}"
+            );
+            self.broken(Rule::SameLog, what);
+        }
+    }
+
+    /// Nobody has a lock or waits for one, as far as entries are known to be committed.
+    pub(super) fn is_idle(&self) -> bool {
+        let machine = &self.reference.machine;
+        machine.leases() == 0 && machine.waiters() == 0
+    }
+
     /// Nothing is committed any more.
     pub(super) fn in_the_end(&mut self) {
         if !self.reference.ahead.is_empty() {

@@ -1,6 +1,7 @@
 //! Clients: they acquire, renew, read and release, and repeat a request at another node when they are not answered.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use palisade_core::holder::Caution;
 use palisade_core::{
@@ -53,6 +54,7 @@ impl Client {
             let rest = self.rng.between(MS, longest * MS);
             sleep(rest).await;
         }
+        self.world.clients_left.fetch_add(1, Ordering::Relaxed);
     }
 
     async fn acquire(&mut self, lock: u8) -> Option<Held> {

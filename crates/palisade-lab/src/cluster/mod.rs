@@ -21,13 +21,14 @@ mod scenario;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openraft_rt::AsyncRuntime as _;
 use openraft_rt_sim::SimRuntime;
 use palisade_replica::peers::PeerHistory;
 use palisade_replica::{Applier, Engine, NodeId, Role, State, Store};
+use palisade_wal::Compactor;
 use palisade_wal::testing::SimStorage;
 use tokio::sync::mpsc;
 
@@ -47,6 +48,9 @@ const MS: u64 = 1_000_000;
 const CHAOS: u64 = 15_000 * MS;
 const SERVED: u64 = 15_000 * MS;
 
+/// Clients that wait have given up by then, and leases have ended.
+const GIVEN_UP: u64 = 12_000 * MS;
+
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -58,6 +62,7 @@ struct Host {
     inbox: Option<mpsc::UnboundedSender<Ask>>,
     engine: Option<Engine<LabRuntime>>,
     store: Option<Store>,
+    compactor: Option<Compactor>,
     applier: Option<Arc<Applier>>,
     /// Its log finds no room, and waits for some.
     full: bool,
@@ -84,6 +89,7 @@ impl Default for Host {
             inbox: None,
             engine: None,
             store: None,
+            compactor: None,
             applier: None,
             full: false,
             boots: 0,
@@ -169,6 +175,8 @@ struct World {
     /// Clients that were granted or refused a lock since everything was healed.
     served: Mutex<BTreeSet<u8>>,
     over: AtomicBool,
+    /// How many clients have stopped since.
+    clients_left: AtomicU8,
     /// Leaders give their machines back, so that these can be compared with the others.
     ended: AtomicBool,
     /// What happened, if anybody wants to read it.
@@ -237,6 +245,7 @@ impl World {
             };
             let entries = log.range(from..=committed.index);
             entries.for_each(|entry| check.committed(place, entry));
+            check.position(place, committed);
             committed.index + 1
         });
         check.did().into_iter().for_each(|did| self.say(|| did));
@@ -345,12 +354,10 @@ pub fn run(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
 async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
     let mut rng = Rng::fork(seed, 1);
     let nodes = if rng.chance(600) { 3 } else { 5 };
-    // The others would refuse a node whose disk lies.
-    let handshakes = !matches!(mutant, Some(Mutant::HandshakeOff | Mutant::LyingDisk));
     let world = Arc::new(World {
         seed,
         mutant,
-        network: Arc::new(Network::new(nodes, handshakes, Rng::fork(seed, 2))),
+        network: Arc::new(Network::new(nodes, mutant, Rng::fork(seed, 2))),
         first_members: 3,
         clients: rng.between(4, 7) as u8,
         readers: 1 + rng.below(2) as u8,
@@ -364,6 +371,7 @@ async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
         counts: Mutex::default(),
         served: Mutex::default(),
         over: AtomicBool::new(false),
+        clients_left: AtomicU8::new(0),
         ended: AtomicBool::new(false),
         trace: trace.then(Mutex::default),
     });
@@ -440,10 +448,18 @@ impl World {
             self.compare();
         }
         self.over.store(true, Ordering::Relaxed);
-        // Leases end, and clients that wait give up.
-        sleep(12_000 * MS).await;
+        let until = now() + GIVEN_UP;
+        while now() < until && !self.is_idle() {
+            sleep(50 * MS).await;
+            self.compare();
+        }
         self.ended.store(true, Ordering::Relaxed);
         sleep(1_000 * MS).await;
+    }
+
+    /// All clients have stopped, and nothing that they held or waited for is left.
+    fn is_idle(&self) -> bool {
+        self.clients_left.load(Ordering::Relaxed) == self.clients && hold(&self.check).is_idle()
     }
 
     fn is_ended(&self) -> bool {

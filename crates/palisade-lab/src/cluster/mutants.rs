@@ -14,6 +14,12 @@ pub enum Mutant {
     VoteNotSynced,
     /// A node comes back that lost what it had acknowledged (R14).
     HandshakeOff,
+    /// A node is let in although its log ends before what it had acknowledged (R24).
+    TornReturns,
+    /// A snapshot's machine has what is not committed (R20).
+    UncommittedFolded,
+    /// Answers leave when as many nodes as make a majority have the batch, also those without a vote (R18).
+    LearnerCounted,
     /// A recovery from a lost majority does not leap (R26).
     NoLeap,
     /// A machine that may contain what was never committed goes on (R3).
@@ -53,6 +59,24 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
     (
         Mutant::HandshakeOff,
         &[Rule::SameLog, Rule::Durable, Rule::OneToken],
+    ),
+    (
+        Mutant::TornReturns,
+        &[Rule::SameLog, Rule::Durable, Rule::OneToken],
+    ),
+    // Its log cannot take back what its snapshot contains.
+    (
+        Mutant::UncommittedFolded,
+        &[Rule::SameLog, Rule::SameState, Rule::Sound],
+    ),
+    (
+        Mutant::LearnerCounted,
+        &[
+            Rule::Durable,
+            Rule::OneToken,
+            Rule::OneHolder,
+            Rule::TokenOrder,
+        ],
     ),
     (Mutant::NoLeap, &[Rule::TokenOrder]),
     (

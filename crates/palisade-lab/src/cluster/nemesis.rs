@@ -233,6 +233,7 @@ impl World {
         };
         process.kill();
         (host.engine, host.inbox, host.store, host.applier) = (None, None, None, None);
+        host.compactor = None;
         let lying = self.mutant == Some(Mutant::LyingDisk);
         host.disk = match chance % 4 {
             _ if !power => host.disk.restart(),

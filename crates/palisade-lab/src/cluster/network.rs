@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade_replica::peers::{Introduction, Offer, Standing};
-use palisade_replica::{Log, NodeId, Transport};
+use palisade_replica::{Leader, Log, LogId, NodeId, Transport};
 use palisade_wal::Id;
 use tokio::sync::oneshot;
 
+use super::mutants::Mutant;
 use super::runtime::{sleep, within};
 use super::{Host, MS, hold};
 use crate::sim::rng::Rng;
@@ -29,8 +30,7 @@ pub(super) fn cluster() -> (Id, Id) {
 pub(super) struct Network {
     state: Mutex<State>,
     hosts: Vec<Mutex<Host>>,
-    /// Whether nodes judge each other when they meet.
-    handshakes: bool,
+    mutant: Option<Mutant>,
 }
 
 struct State {
@@ -44,7 +44,7 @@ struct State {
 }
 
 impl Network {
-    pub(super) fn new(nodes: u8, handshakes: bool, rng: Rng) -> Network {
+    pub(super) fn new(nodes: u8, mutant: Option<Mutant>, rng: Rng) -> Network {
         Network {
             state: Mutex::new(State {
                 rng,
@@ -54,7 +54,7 @@ impl Network {
                 slow: 0,
             }),
             hosts: (0..nodes).map(|_| Mutex::default()).collect(),
-            handshakes,
+            mutant,
         }
     }
 
@@ -117,7 +117,8 @@ impl Network {
         expected: Option<NodeId>,
         (other, theirs): (Place, &Introduction),
     ) -> Option<()> {
-        if !self.handshakes {
+        // The others would refuse a node whose disk lies.
+        if let Some(Mutant::HandshakeOff | Mutant::LyingDisk) = self.mutant {
             return Some(());
         }
         let judged = self.host(place).history.judge(own, expected, theirs);
@@ -129,12 +130,23 @@ impl Network {
     fn introduction(&self, place: Place) -> Option<Introduction> {
         let host = self.host(place);
         let (authority, incarnation) = cluster();
+        let last = host.store.as_ref()?.look(Log::last);
+        let later = LogId {
+            leader: Leader {
+                term: u64::MAX,
+                node: NodeId(place.into()),
+            },
+            index: u64::MAX,
+        };
         Some(Introduction {
             node: NodeId(place.into()),
             address: place.to_string(),
             url: String::new(),
             starts: host.starts,
-            last: host.store.as_ref()?.look(Log::last),
+            last: match self.mutant {
+                Some(Mutant::TornReturns) => Some(later),
+                _ => last,
+            },
             standing: Standing::Member {
                 authority,
                 incarnation,

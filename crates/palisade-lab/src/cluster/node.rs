@@ -1,19 +1,22 @@
 //! A node's process: the production engine, store, applier and orderer, driven in virtual time.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
 use palisade_replica::{
-    Applier, Directory, Engine, Leadership, Lent, Members, NodeId, NotCommitted, Role, Settings,
-    Sink, Start, Store, Stored, Work,
+    Applier, Directory, Engine, Leadership, Lent, Log, Members, NodeId, NotCommitted, Role,
+    Settings, Sink, Start, State, StateError, Store, Stored, Work,
 };
 use palisade_server::pipeline::orderer::{Address, Moment, Orderer, Released};
 use palisade_server::pipeline::{Answer, Failure, Request, take_over};
 use palisade_wal::testing::SimStorage;
-use palisade_wal::{OpenError, Opened, Options, Purpose};
+use palisade_wal::{
+    Fold, OpenError, Opened, Options, Purpose, Seq, SnapshotReader, SnapshotWriter,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use super::mutants::Mutant;
@@ -91,6 +94,7 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
         writer.compactor(),
         u64::from(place),
     );
+    host.compactor = Some(writer.compactor());
     let applier = Arc::new(Applier::new(state, store.clone()));
     let writer = Arc::new(Mutex::new(writer));
     let disk_rng = Arc::new(Mutex::new(world.fork(500 + u64::from(place))));
@@ -338,6 +342,17 @@ impl Node {
             let_out(orderer.committed());
         }
         let done = match entry {
+            Some(batch) if mutant == Some(Mutant::LearnerCounted) => {
+                let copied = pin!(self.copied());
+                let commit = pin!(within(NO_QUORUM, leadership.commit(batch)));
+                match select(commit, copied).await {
+                    Either::Left((done, _)) => done,
+                    Either::Right(((), commit)) => {
+                        let_out(orderer.committed());
+                        commit.await
+                    }
+                }
+            }
             Some(batch) => within(NO_QUORUM, leadership.commit(batch)).await,
             None if mutant == Some(Mutant::NoConfirm) => Some(Ok(())),
             None if orderer.has_answers() => within(NO_QUORUM, leadership.confirm()).await,
@@ -352,6 +367,24 @@ impl Node {
             let_out(orderer.committed());
         }
         true
+    }
+
+    /// Waits until as many nodes as make a majority have the next entry, whether they vote or not.
+    async fn copied(&self) {
+        let next = self.store.look(Log::last).map_or(0, |last| last.index + 1);
+        loop {
+            sleep(MS).await;
+            let Some(engine) = self.world.network.host(self.place).engine.clone() else {
+                return std::future::pending().await;
+            };
+            let progress = engine.progress();
+            let matched = progress.matched.values().flatten();
+            let copies = matched.filter(|matched| matched.index >= next).count();
+            let voters = progress.members.voters;
+            if voters.iter().all(|voters| copies > voters.len() / 2) {
+                return;
+            }
+        }
     }
 
     /// This node's own clock, which has nothing to do with another's.
@@ -409,13 +442,43 @@ async fn snapshots(place: Place, engine: Engine<LabRuntime>, store: Store, world
     }
 }
 
+/// Folds a log into a snapshot as if everything in it were committed.
+struct Hasty(State);
+
+impl Fold for Hasty {
+    type Error = StateError;
+
+    fn load(&mut self, snapshot: &mut SnapshotReader) -> Result<(), StateError> {
+        let mut bytes = Vec::new();
+        snapshot.read_to_end(&mut bytes)?;
+        self.0 = State::load(0, &bytes, false)?;
+        Ok(())
+    }
+
+    fn apply(&mut self, _: Seq, frame: &[u8]) -> Result<(), StateError> {
+        self.0.frame(frame)
+    }
+
+    fn save(&mut self, out: &mut SnapshotWriter) -> Result<(), StateError> {
+        self.0.commit_all()?;
+        Ok(self.0.save(|bytes| out.write_all(bytes))?)
+    }
+}
+
 impl World {
     /// Folds the sealed part of a node's log into a snapshot; `false` if none was made.
     pub(super) fn compact(&self, place: Place, store: &Store) -> bool {
         // What a snapshot contains is compared no longer.
         self.compare_log(place);
+        let compactor = self.network.host(place).compactor.clone();
         // A failing disk makes none; it is tried again.
-        let made = store.compact().is_ok_and(|made| made.is_some());
+        let made = match (self.mutant, compactor) {
+            (Some(Mutant::UncommittedFolded), Some(compactor)) => {
+                let made = compactor.compact(&mut Hasty(State::new(0, false)));
+                made.is_ok_and(|made| made.is_some())
+            }
+            _ => store.compact().is_ok_and(|made| made.is_some()),
+        };
         if made {
             self.count(|counts| counts.snapshots += 1);
         }

@@ -20,16 +20,17 @@ use super::{MS, World, hold};
 /// Plays the one that the seed says.
 pub(super) async fn play(world: &Arc<World>) {
     let Some(leader) = leader(world) else { return };
-    let draw = world.fork(5).below(6);
+    let draw = world.fork(5).below(7);
     // Only five nodes have one to spare that is no voter.
     let spare = world.network.nodes() > 3 && world.fork(6).chance(600);
     match draw {
         _ if spare => count_a_learner(world, leader).await,
         0 => forget_votes(world, leader).await,
-        1 => return_with_less(world, leader, true).await,
-        2 => return_with_less(world, leader, false).await,
-        3 => fill_the_disk(world, leader).await,
-        4 => snapshot_of_an_uncommitted_tail(world, leader).await,
+        1 => return_with_less(world, leader, Less::Nothing).await,
+        2 => return_with_less(world, leader, Less::Older).await,
+        3 => return_with_less(world, leader, Less::Torn).await,
+        4 => fill_the_disk(world, leader).await,
+        5 => snapshot_of_an_uncommitted_tail(world, leader).await,
         _ => lose_the_majority(world, leader).await,
     }
 }
@@ -59,9 +60,20 @@ async fn forget_votes(world: &Arc<World>, first: Place) {
     sleep(1_000 * MS).await;
 }
 
-/// A node comes back with an empty disk, or with an older state of it, and would make up a majority with nodes that
-/// are behind as well. It must be refused (rules R14, R24); the operator stops it then, and it is not replaced.
-async fn return_with_less(world: &Arc<World>, leads: Place, wiped: bool) {
+/// What is left on the disk of a node that comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Less {
+    Nothing,
+    /// An older state of it, as of a virtual machine that was set back.
+    Older,
+    /// Its log up to a torn end: the disk lied about its syncs, and lost the power. The node was never started in
+    /// between, so only the end of its log tells.
+    Torn,
+}
+
+/// A node comes back under its id with less than it had acknowledged, and would make up a majority with nodes that are
+/// behind as well. It must be refused (rules R14, R24); the operator stops it then, and it is not replaced.
+async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
     // There are no handshakes with that mutant, and it is to be found by what its disks lose.
     if world.mutant == Some(Mutant::LyingDisk) {
         return;
@@ -70,10 +82,21 @@ async fn return_with_less(world: &Arc<World>, leads: Place, wiped: bool) {
     let Some(returns) = voters.iter().copied().find(|place| *place != leads) else {
         return;
     };
-    let older = world.network.host(returns).disk.crash(Loss::KeepAll);
-    for _ in 0..2 {
-        world.kill(returns, false, 0, 50 * MS);
-        sleep(1_000 * MS).await;
+    let disk = world.network.host(returns).disk.clone();
+    let older = match less {
+        Less::Torn => {
+            disk.set_lying(true);
+            sleep(500 * MS).await;
+            disk.set_lying(false);
+            disk.crash(Loss::Torn(world.seed))
+        }
+        Less::Nothing | Less::Older => disk.crash(Loss::KeepAll),
+    };
+    if less != Less::Torn {
+        for _ in 0..2 {
+            world.kill(returns, false, 0, 50 * MS);
+            sleep(1_000 * MS).await;
+        }
     }
     let both = [leads, returns];
     let behind = voters.iter().copied().filter(|place| !both.contains(place));
@@ -97,26 +120,32 @@ async fn return_with_less(world: &Arc<World>, leads: Place, wiped: bool) {
     let copied = {
         let mut host = world.network.host(returns);
         let copied = host.disk.put_back(&older, way);
-        (host.lost, host.disk) = match wiped {
-            true => (true, SimStorage::new(world.seed ^ 0x77)),
-            false => (true, older),
+        host.lost = true;
+        host.disk = match less {
+            Less::Nothing => SimStorage::new(world.seed ^ 0x77),
+            Less::Older | Less::Torn => older,
         };
         copied
     };
     world.say(|| format!("node {returns} comes back with less; {behind:?} are behind as well"));
-    if !wiped && node::open(&copied).is_ok() {
+    if less == Less::Older && node::open(&copied).is_ok() {
         let what = format!("node {returns} opens a copy that was put back: {way:?}");
         hold(&world.check).broken(Rule::Sound, what);
     }
-    world.start_later(returns, 0);
-    let mut refused = false;
+    let left = world.network.host(returns).disk.crash(Loss::KeepAll);
+    // A log that is damaged before its end is refused by the node itself.
+    let mut refused = less == Less::Torn && node::open(&left).is_err();
+    if !refused {
+        world.start_later(returns, 0);
+    }
     for _ in 0..300 {
         sleep(10 * MS).await;
         if !refused && world.network.host(returns).refused.is_some() {
             refused = world.stop(returns, false, 0);
         }
     }
-    if !refused && world.mutant != Some(Mutant::HandshakeOff) {
+    let off = [Mutant::HandshakeOff, Mutant::TornReturns].map(Some);
+    if !refused && !off.contains(&world.mutant) {
         let what = format!("node {returns} lost what it had acknowledged, and nobody refuses it");
         hold(&world.check).broken(Rule::Sound, what);
     }
@@ -124,21 +153,37 @@ async fn return_with_less(world: &Arc<World>, leads: Place, wiped: bool) {
     sleep(1_000 * MS).await;
 }
 
+/// So many starts fill a segment of a simulated log.
+const STARTS: u64 = 100;
+
 /// A leader has a batch that no other node has, and its log goes into a snapshot. Others go on without that batch
 /// (rule R20).
 async fn snapshot_of_an_uncommitted_tail(world: &Arc<World>, first: Place) {
     isolate(world, first);
     keep_readers_away(world, first);
     sleep(400 * MS).await;
-    // A start seals what was written before.
-    world.kill(first, false, 0, 50 * MS);
-    sleep(150 * MS).await;
-    let store = world.network.host(first).store.clone();
+    let store = || world.network.host(first).store.clone();
+    let sealed = || store().map_or(0, |store| store.sealed_bytes());
+    let before = sealed();
+    // Each start writes to the log, until the segment that has the batch is full.
+    for _ in 0..STARTS {
+        world.kill(first, false, 0, 10 * MS);
+        sleep(20 * MS).await;
+        if sealed() > before {
+            break;
+        }
+    }
+    let store = store();
     if let Some(store) = store {
         let made = world.compact(first, &store);
         world.say(|| format!("node {first} made a snapshot: {made}"));
     }
     sleep(1_500 * MS).await;
+    world.compare();
+    // It comes back from the snapshot before anybody can send it another one.
+    world.kill(first, false, 0, 50 * MS);
+    sleep(100 * MS).await;
+    world.compare();
     world.network.heal();
     sleep(1_000 * MS).await;
     world.kill(first, false, 0, 50 * MS);
