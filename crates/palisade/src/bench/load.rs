@@ -7,10 +7,11 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use palisade_client::service::{AcquireRequest, Acquired, LockService, Renewal, Under};
 use palisade_client::{Client, Error, Fault};
-use palisade_core::{ClientId, GrantRef, LockName, Others, RequestId, Span, Token, Ttl, set_of};
+use palisade_core::{ClientId, GrantRef, LockName, Others, RequestId, Span, Ttl, set_of};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
+use super::bound::{Turn, Wait, waits};
 use super::{Mode, Settings};
 
 const WARMING: u8 = 0;
@@ -33,6 +34,8 @@ pub(super) struct Measured {
     pub(super) beside: Histogram<u64>,
     /// Nanoseconds of each acquire of a set.
     pub(super) set: Histogram<u64>,
+    /// How long each set waited at the server, and at most might have.
+    pub(super) waits: Vec<Wait>,
     /// Nanoseconds of each release.
     pub(super) release: Histogram<u64>,
     /// Nanoseconds from a release being sent to the next holder's grant being seen.
@@ -78,6 +81,15 @@ struct Loop {
     release: Histogram<u64>,
     hand_off: Histogram<u64>,
     tokens: Vec<u64>,
+    /// The turns of mode sets.
+    turns: Vec<Turn>,
+}
+
+/// What a loop was granted.
+struct Granted {
+    grant: GrantRef,
+    /// How long it waited at the server.
+    waited: Span,
 }
 
 impl Loops {
@@ -131,7 +143,11 @@ impl Loops {
         }
         self.shared.phase.store(DONE, Ordering::Relaxed);
         let elapsed = Duration::from_nanos(now() - begin);
-        collect(tasks, elapsed, &self.histogram).await
+        let loops = self.services.len() * self.in_flight;
+        let loops_of_lock: Vec<usize> = (0..SET)
+            .map(|lock| (lock..loops).step_by(SET).count())
+            .collect();
+        collect(tasks, elapsed, &self.histogram, &loops_of_lock).await
     }
 }
 
@@ -139,16 +155,19 @@ async fn collect(
     mut tasks: JoinSet<Result<Loop, Error>>,
     elapsed: Duration,
     empty: &Histogram<u64>,
+    loops_of_lock: &[usize],
 ) -> Result<Measured, Error> {
     let mut all = Measured {
         acquire: empty.clone(),
         beside: empty.clone(),
         set: empty.clone(),
+        waits: Vec::new(),
         release: empty.clone(),
         hand_off: empty.clone(),
         tokens: Vec::new(),
         elapsed,
     };
+    let mut turns = Vec::new();
     while let Some(ended) = tasks.join_next().await {
         let Ok(ended) = ended else { continue };
         let done = ended?;
@@ -159,7 +178,9 @@ async fn collect(
         let _ = all.release.add(&done.release);
         let _ = all.hand_off.add(&done.hand_off);
         all.tokens.push(done.tokens);
+        turns.extend(done.turns);
     }
+    all.waits = waits(turns, loops_of_lock);
     Ok(all)
 }
 
@@ -189,6 +210,7 @@ impl Loop {
             release: loops.histogram.clone(),
             hand_off: loops.histogram.clone(),
             tokens: Vec::new(),
+            turns: Vec::new(),
         })
     }
 
@@ -208,14 +230,14 @@ impl Loop {
 
     async fn run(mut self) -> Result<Loop, Error> {
         if self.shared.mode == Mode::Renew {
-            let grant = self
+            let granted = self
                 .acquire()
                 .await?
                 .ok_or_else(|| unexpected("the loop's own lock is held"))?;
             while self.phase() != DONE {
-                self.renew(&grant).await?;
+                self.renew(&granted.grant).await?;
             }
-            self.release(grant).await?;
+            self.release(granted).await?;
             return Ok(self);
         }
         while !self.also.is_empty() && self.phase() < BESIDE_SETS {
@@ -223,13 +245,13 @@ impl Loop {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         while self.phase() != DONE {
-            let Some(grant) = self.acquire().await? else {
+            let Some(granted) = self.acquire().await? else {
                 continue;
             };
             if !self.shared.hold.is_zero() {
                 tokio::time::sleep(self.shared.hold).await;
             }
-            self.release(grant).await?;
+            self.release(granted).await?;
         }
         Ok(self)
     }
@@ -238,7 +260,7 @@ impl Loop {
         self.shared.phase.load(Ordering::Relaxed)
     }
 
-    async fn acquire(&mut self) -> Result<Option<GrantRef>, Error> {
+    async fn acquire(&mut self) -> Result<Option<Granted>, Error> {
         let contended = self.shared.mode == Mode::Contended;
         let waits = contended || self.shared.mode == Mode::Sets;
         let request = AcquireRequest {
@@ -274,30 +296,45 @@ impl Loop {
                 record(&mut self.hand_off, seen.saturating_sub(released));
             }
         }
-        Ok(Some(self.grant(granted.key, granted.token)))
-    }
-
-    fn grant(&self, key: palisade_core::LeaseKey, token: Token) -> GrantRef {
-        GrantRef {
+        let grant = GrantRef {
             lock: self.lock.clone(),
-            key,
-            token: Some(token),
-        }
+            key: granted.key,
+            token: Some(granted.token),
+        };
+        let waited = granted.waited;
+        Ok(Some(Granted { grant, waited }))
     }
 
-    async fn release(&mut self, grant: GrantRef) -> Result<(), Error> {
+    async fn release(&mut self, granted: Granted) -> Result<(), Error> {
         let sent = now();
         self.shared.released_at.store(sent, Ordering::Release);
-        for lock in &*self.also {
+        for lock in self.also.clone().iter() {
             let part = GrantRef {
                 lock: lock.clone(),
-                ..grant.clone()
+                ..granted.grant.clone()
             };
-            self.service.release(part).await?;
+            self.release_part(part, granted.waited).await?;
         }
-        self.service.release(grant).await?;
+        self.release_part(granted.grant, granted.waited).await?;
         if self.phase() == MEASURING {
             record(&mut self.release, now() - sent);
+        }
+        Ok(())
+    }
+
+    async fn release_part(&mut self, part: GrantRef, waited: Span) -> Result<(), Error> {
+        let set_waited = (!self.also.is_empty()).then_some(waited.as_nanos());
+        let (token, lock) = (part.token, number_of(&part.lock));
+        let release_sent = now();
+        self.service.release(part).await?;
+        if let (Mode::Sets, Some(token), Some(lock)) = (self.shared.mode, token, lock) {
+            self.turns.push(Turn {
+                lock,
+                token: token.get(),
+                set_waited,
+                release_sent,
+                release_answered: now(),
+            });
         }
         Ok(())
     }
@@ -323,6 +360,12 @@ impl Loop {
 /// One of the locks of mode sets.
 fn of_eight(run: u64, number: usize) -> String {
     format!("bench/{run:x}/{}", number % SET)
+}
+
+/// The number of one of the locks of mode sets.
+fn number_of(lock: &LockName) -> Option<usize> {
+    let (_, number) = lock.as_str().rsplit_once('/')?;
+    number.parse().ok()
 }
 
 fn unexpected(what: &str) -> Error {

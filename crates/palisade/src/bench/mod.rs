@@ -8,6 +8,7 @@
 //! Closed loops: each waits for its answer before it asks again, so the latency printed is that of a
 //! server kept busy by that many loops, not of one under a fixed rate.
 
+mod bound;
 mod load;
 mod report;
 
@@ -60,11 +61,12 @@ pub(crate) enum Mode {
     Sets,
 }
 
-/// Runs the load and prints what it measured. `false` if a token was out of order or was issued twice.
+/// Runs the load and prints what it measured. Returns what is wrong with the authority, if anything: a token was out of order
+/// or was issued twice, or a set was granted later than its bound.
 ///
 /// # Errors
 /// If the server cannot be reached, or an operation failed.
-pub(crate) async fn run(settings: &Settings) -> Result<bool, Error> {
+pub(crate) async fn run(settings: &Settings) -> Result<Option<&'static str>, Error> {
     let mut clients = Vec::with_capacity(settings.clients);
     let options = Options {
         tls: settings.tls.clone(),
@@ -83,5 +85,5 @@ pub(crate) async fn run(settings: &Settings) -> Result<bool, Error> {
     };
     // A failed write means that nobody is reading.
     let _ = writeln!(std::io::stdout(), "{text}");
-    Ok(report.tokens_are_good())
+    Ok(report.flaw())
 }

@@ -20,6 +20,11 @@ struct Sets {
     set: f64,
     beside: f64,
     rate: f64,
+    /// The sets with a bound, and those granted later.
+    bounded: usize,
+    late: usize,
+    /// The wait of sets that waited, to the bound of each: the median, and the largest.
+    to_bound: (f64, f64),
 }
 
 /// What the check of the tokens found.
@@ -39,8 +44,18 @@ impl<'a> Report<'a> {
         }
     }
 
-    pub(super) fn tokens_are_good(&self) -> bool {
-        self.tokens.rising && self.tokens.distinct
+    /// What is wrong with the authority.
+    pub(super) fn flaw(&self) -> Option<&'static str> {
+        if !(self.tokens.rising && self.tokens.distinct) {
+            return Some("tokens were issued twice or out of order");
+        }
+        (self.late() > 0).then_some("a set was granted later than those ahead of it allow")
+    }
+
+    /// How many sets were granted later than their bounds.
+    fn late(&self) -> usize {
+        let waits = self.measured.waits.iter();
+        waits.filter(|wait| wait.waited > wait.bound).count()
     }
 
     fn per_second(&self) -> f64 {
@@ -55,13 +70,24 @@ impl<'a> Report<'a> {
             acquire,
             beside,
             set,
+            waits,
             ..
         } = &self.measured;
         if acquire.is_empty() || beside.is_empty() || set.is_empty() {
             return None;
         }
         let median = |histogram: &Histogram<u64>| histogram.value_at_quantile(0.5) as f64;
+        let mut to_bound: Vec<f64> = waits
+            .iter()
+            .filter(|wait| wait.bound > 0)
+            .map(|wait| wait.waited as f64 / wait.bound as f64)
+            .collect();
+        to_bound.sort_by(f64::total_cmp);
+        let at = |place: usize| to_bound.get(place).copied().unwrap_or_default();
         Some(Sets {
+            bounded: waits.len(),
+            late: self.late(),
+            to_bound: (at(to_bound.len() / 2), at(to_bound.len().saturating_sub(1))),
             set: median(set) / median(acquire),
             beside: median(beside) / median(acquire),
             rate: beside.len() as f64 / acquire.len() as f64,
@@ -103,6 +129,8 @@ impl<'a> Report<'a> {
             "latency_us": latencies,
             "sets": self.sets().map(|sets| json!({
                 "median_to_alone": sets.set, "beside_to_alone": sets.beside, "rate_beside_to_alone": sets.rate,
+                "bounded": sets.bounded, "late": sets.late,
+                "median_wait_to_bound": sets.to_bound.0, "longest_wait_to_bound": sets.to_bound.1,
             })),
             "tokens": {"count": self.tokens.count, "rising": self.tokens.rising, "distinct": self.tokens.distinct},
         })
@@ -142,11 +170,21 @@ impl<'a> Report<'a> {
             }
             text.push('\n');
         }
-        if let Some(Sets { set, beside, rate }) = self.sets() {
+        if let Some(sets) = self.sets() {
+            let Sets {
+                set,
+                beside,
+                rate,
+                bounded,
+                late,
+                to_bound: (median, longest),
+            } = sets;
             let _ = writeln!(
                 text,
                 "\nmedians: a set of 8 waits {set:.1} times as long as one lock without sets; beside sets, one lock waits \
-                 {beside:.1} times as long, and is granted {rate:.2} times as often"
+                 {beside:.1} times as long, and is granted {rate:.2} times as often\n\
+                 {bounded} sets checked, {late} granted later than those ahead of them allow; wait ÷ bound: {median:.2} in the \
+                 median, {longest:.2} at most"
             );
         }
         let _ = writeln!(text, "\n{}", self.tokens.sentence());

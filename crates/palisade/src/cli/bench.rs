@@ -66,9 +66,9 @@ pub(super) fn bench(args: &BenchArgs, out: Out) -> Result<(), Failure> {
         .enable_all()
         .build()?;
     match runtime.block_on(bench::run(&settings)) {
-        Ok(true) => Ok(()),
-        Ok(false) => {
-            let message = "tokens were issued twice or out of order: this is a bug in Palisade";
+        Ok(None) => Ok(()),
+        Ok(Some(flaw)) => {
+            let message = format!("{flaw}: this is a bug in Palisade");
             Err(Failure::new(FAILED, Code::Internal, message))
         }
         Err(error) => Err(Failure::of(&error, url)),

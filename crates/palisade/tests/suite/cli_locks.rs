@@ -349,6 +349,16 @@ fn a_load_of_sets_says_what_they_wait_and_cost() {
     for ratio in ["median_to_alone", "beside_to_alone", "rate_beside_to_alone"] {
         assert!(report["sets"][ratio].as_f64().unwrap() > 0.0, "{report}");
     }
+    // M2; the control is a unit test of the bound.
+    let sets = &report["sets"];
+    assert!(
+        sets["bounded"].as_u64() > Some(0) && sets["late"] == 0,
+        "{report}"
+    );
+    assert!(
+        sets["longest_wait_to_bound"].as_f64().unwrap() <= 1.0,
+        "{report}"
+    );
     let own = ["bench", "--duration", "50ms", "--warmup", "0s", "--json"];
     let own = json(&server.output(&own).stdout);
     assert!(own["sets"].is_null(), "control arm: {own}");
