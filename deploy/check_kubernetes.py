@@ -209,6 +209,8 @@ class Cluster:
     def __init__(self, machine: Machine, manifest: Manifest, without: Optional[str]) -> None:
         self.machine, self.manifest, self.without = machine, manifest, without
         self.pods = [Pod(self, number) for number in range(manifest.set["spec"]["replicas"])]
+        #: Those that were ready when the names were published last.
+        self.serving: list[Pod] = []
 
     def words(self) -> list[str]:
         words: list[str] = self.manifest.container["args"]
@@ -219,10 +221,11 @@ class Cluster:
     def publish(self) -> None:
         """The names, as the services give them: the node's own, and that of all that are ready."""
         rows = ["127.0.0.1 localhost"]
+        self.serving = [pod for pod in self.pods if pod.address and pod.probe("readinessProbe")]
         for service in self.manifest.services():
             early = service["spec"].get("publishNotReadyAddresses", False) and self.without != "unready-names"
             for pod in (pod for pod in self.pods if pod.address):
-                if early or pod.probe("readinessProbe"):
+                if early or pod in self.serving:
                     of_its_own = f"{pod.name}." if service["spec"].get("clusterIP") == "None" else ""
                     rows.append(f"{pod.address} {of_its_own}{service['metadata']['name']}.palisade.svc")
         self.machine.path("etc/hosts").write_text("\n".join(rows) + "\n")
@@ -241,8 +244,7 @@ class Cluster:
             time.sleep(0.1)
 
     def ready(self) -> None:
-        there = [pod for pod in self.pods if pod.address]
-        self.until("all are ready", lambda: all(pod.probe("readinessProbe") for pod in there))
+        self.until("all are ready", lambda: self.serving == [pod for pod in self.pods if pod.address])
 
     def operator(self, *command: str, fails: bool = False) -> str:
         environment = [f"PALISADE_AUTHORITY=https://{SERVICE}:7420", f"PALISADE_CA_FILE={HOME}/palisade-ca/ca.pem"]
