@@ -60,7 +60,8 @@ enum Command {
         at: At,
         /// The chunk server.
         server: ServerId,
-        /// Also if it is live, or has the only current replica of a chunk, which is lost then.
+        /// Also if it is live, may still report because the master started a moment ago, or has the only current replica of a
+        /// chunk, which is lost then.
         #[arg(long)]
         force: bool,
     },
