@@ -20,9 +20,7 @@ pub(crate) fn line_for(folder: &Path) -> Result<String, Error> {
     let model = cpus
         .lines()
         .find_map(|line| line.strip_prefix("model name"))
-        .map_or("", |wait_until_idle| {
-            wait_until_idle.trim_start_matches([' ', '\t', ':'])
-        });
+        .map_or("", |name| name.trim_start_matches([' ', '\t', ':']));
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let cores = std::thread::available_parallelism()?;
     Ok(format!(
@@ -49,15 +47,16 @@ fn fdatasync(folder: &Path) -> Result<f64, Error> {
     Ok(median(took))
 }
 
-/// How often to check the machine, and how many times at most.
+/// How often to check the machine.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-const MAX_CHECKS: u32 = 25;
 
-/// Waits until the machine is almost idle, [`MAX_CHECKS`] times [`CHECK_INTERVAL`] at most, so that cleanup after one
-/// measurement does not slow down the next, which may be of another system. Returns whether it became idle.
-pub(crate) async fn wait_until_idle() -> Result<bool, Error> {
+/// Waits until the machine is almost idle, so that cleanup after one measurement does not slow down the next, which may
+/// be of another system. It checks at least once, and waits about five times as long as it measures then. Returns
+/// whether it became idle.
+pub(crate) async fn wait_until_idle(measure: Duration) -> Result<bool, Error> {
     let mut before = times()?;
-    for _ in 0..MAX_CHECKS {
+    let checks = 5 * measure.as_millis() / CHECK_INTERVAL.as_millis();
+    for _ in 0..checks.max(1) {
         tokio::time::sleep(CHECK_INTERVAL).await;
         let after = times()?;
         // The kernel's count of waits for the disk may decrease.
@@ -101,7 +100,7 @@ mod tests {
             let work = Arc::downgrade(&wanted);
             std::thread::spawn(move || while work.strong_count() > 0 {});
         }
-        assert!(!wait_until_idle().await.unwrap());
+        assert!(!wait_until_idle(Duration::from_secs(1)).await.unwrap());
         drop(wanted);
     }
 }

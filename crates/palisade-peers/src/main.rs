@@ -11,6 +11,7 @@
 
 mod adapters;
 mod bare;
+mod echo;
 mod lane;
 mod machine;
 mod measure;
@@ -34,6 +35,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The server of the measurement with that name.
+    #[command(hide = true)]
+    Echo { port: u16, data: PathBuf },
     /// What an authority costs behind palisade-client, compared with a bare client of the same system.
     Adapters {
         /// Lanes, with one operation at a time each.
@@ -115,6 +119,7 @@ enum Command {
 fn main() -> ExitCode {
     let Arguments { command } = Arguments::parse();
     let done = match command {
+        Command::Echo { port, data } => echo::serve(port, &data),
         Command::Adapters {
             lanes,
             rounds,

@@ -20,9 +20,10 @@ impl Server {
         let arguments = |dir: &Path, port| {
             let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));
             let data = data.display().to_string();
-            ["serve", "--listen", &listen, "--data", &data]
-                .map(str::to_owned)
-                .to_vec()
+            let socket = socket(dir);
+            let listen = ["--listen", &listen, "--listen", &socket];
+            let words = ["serve", "--data", &data].into_iter().chain(listen);
+            words.map(str::to_owned).collect()
         };
         let ready = |port| answers_with(port, HEALTH, "200");
         Ok(Server(Program::start(
@@ -33,6 +34,15 @@ impl Server {
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address())
     }
+
+    pub(crate) fn socket_url(&self) -> String {
+        socket(self.dir())
+    }
+}
+
+/// The Unix socket of a server with this folder.
+fn socket(dir: &Path) -> String {
+    format!("unix:{}", dir.join("socket").display())
 }
 
 /// Three servers that are one cluster; dropping it ends them.

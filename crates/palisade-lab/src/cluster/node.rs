@@ -290,7 +290,7 @@ impl Node {
                 None => orderer.heartbeat(),
             };
             let first = within(planned.as_nanos().max(1), asks.recv()).await;
-            orderer.slept(Span::from_nanos(self.local() - slept), planned);
+            orderer.slept(Span::from_nanos(self.local() - slept), planned, Span::ZERO);
             let mut round = Vec::from_iter(first.flatten());
             while let Ok(ask) = asks.try_recv() {
                 round.push(ask);

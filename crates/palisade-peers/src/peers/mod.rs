@@ -79,8 +79,7 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
             rates(plan, &mut report).await?;
         }
         if let Some(locks) = plan.held {
-            // A cluster holds the same machine as one node.
-            for profile in plan.profiles()?.into_iter().filter(|one| !one.is_cluster()) {
+            for profile in plan.profiles()?.into_iter().filter(|one| one.holds()) {
                 eprintln!("{}: {locks} held locks", profile.name);
                 let held = million::run(profile, locks, plan.window).await;
                 let held = held.map_err(|error| error.to_string());
@@ -143,7 +142,7 @@ async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
     for profile in plan.profiles()? {
         eprintln!("starting {}", profile.name);
         servers.push((profile, Server::start(profile.system).await?));
-        let offered = workloads.iter().filter(|one| profile.offers(one.work));
+        let offered = workloads.iter().filter(|one| profile.offers(one));
         report.rows.extend(offered.map(|workload| Row {
             workload,
             profile,
@@ -160,7 +159,7 @@ async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
         for number in &order {
             let row = &mut report.rows[*number];
             let (_, server) = server(row).ok_or("no server")?;
-            report.restless += u32::from(!machine::wait_until_idle().await?);
+            report.restless += u32::from(!machine::wait_until_idle(plan.window.measure).await?);
             match measure(server, row, plan.window, &format!("r{round}/{number}")).await {
                 Ok(sample) => row.samples.push(sample),
                 Err(error) => row.failed = Some(error.to_string()),

@@ -3,15 +3,17 @@
 use palisade_testbed::{Etcd, Instance, Nats, Postgres, Redis, ZooKeeper};
 
 use super::drivers::{self, Connection, Terms};
-use super::workload::Work;
+use super::workload::{Work, Workload};
 use crate::lane::Error;
-use crate::palisade;
+use crate::{echo, palisade};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum System {
     Palisade,
+    PalisadeSocket,
     PalisadeCluster,
     RedisAlways,
+    RedisSocket,
     RedisEverySecond,
     RedisNoFile,
     Etcd,
@@ -19,6 +21,7 @@ pub(crate) enum System {
     ZooKeeper,
     Postgres,
     Nats,
+    Echo,
 }
 
 /// What a reader should know besides the figures.
@@ -35,13 +38,22 @@ pub(crate) struct Profile {
     version: &'static [&'static str],
 }
 
-pub(crate) const ALL: [Profile; 10] = [
+pub(crate) const ALL: [Profile; 13] = [
     Profile {
         system: System::Palisade,
         id: "palisade",
         name: "Palisade",
         durable: "synced before every answer",
         token: "one counter for all locks, in the log entry of the grant",
+        lease: "one for each grant",
+        version: &[],
+    },
+    Profile {
+        system: System::PalisadeSocket,
+        id: "palisade-socket",
+        name: "Palisade, Unix socket",
+        durable: "synced before every answer",
+        token: "as above",
         lease: "one for each grant",
         version: &[],
     },
@@ -60,6 +72,20 @@ pub(crate) const ALL: [Profile; 10] = [
         name: "Redis, always",
         durable: "synced before every answer",
         token: "INCR of one counter, in the script that takes the lock",
+        lease: "expiry of each key",
+        version: &[
+            "dpkg-query",
+            "--show",
+            "--showformat=${Version}",
+            "redis-server",
+        ],
+    },
+    Profile {
+        system: System::RedisSocket,
+        id: "redis-socket",
+        name: "Redis, always, Unix socket",
+        durable: "synced before every answer",
+        token: "as above",
         lease: "expiry of each key",
         version: &[
             "dpkg-query",
@@ -161,6 +187,15 @@ pub(crate) const ALL: [Profile; 10] = [
             "nats-server",
         ],
     },
+    Profile {
+        system: System::Echo,
+        id: "echo",
+        name: "echo with a sync",
+        durable: "synced before every answer",
+        token: "a count of messages",
+        lease: "none: what sockets and disk cost any server",
+        version: &[],
+    },
 ];
 
 impl Profile {
@@ -174,17 +209,32 @@ impl Profile {
 
     /// Whether it is Palisade, on one node or on three.
     pub(crate) fn is_palisade(&self) -> bool {
-        matches!(self.system, System::Palisade | System::PalisadeCluster)
+        matches!(
+            self.system,
+            System::Palisade | System::PalisadeSocket | System::PalisadeCluster
+        )
     }
 
-    /// Whether it has several nodes.
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.system, System::PalisadeCluster | System::EtcdCluster)
+    /// Whether holding many locks is measured on it: a cluster, and a server behind another kind of socket, hold them
+    /// like one node.
+    pub(crate) fn holds(&self) -> bool {
+        !matches!(
+            self.system,
+            System::PalisadeCluster
+                | System::EtcdCluster
+                | System::PalisadeSocket
+                | System::RedisSocket
+                | System::Echo
+        )
     }
 
     /// Whether this work can be measured on this system.
-    pub(crate) fn offers(&self, work: Work) -> bool {
-        self.system != System::ZooKeeper || work != Work::Renewals
+    pub(crate) fn offers(&self, workload: &Workload) -> bool {
+        match self.system {
+            System::ZooKeeper => workload.work != Work::Renewals,
+            System::Echo => workload.work == Work::Pairs && workload.lanes == 1,
+            _ => true,
+        }
     }
 
     /// The version of the Debian package, or of this build for Palisade.
@@ -201,26 +251,37 @@ impl Profile {
     }
 }
 
+/// The name of the Unix socket in the folder of Redis.
+const SOCKET: &str = "redis.socket";
+
 /// A running server; dropping it ends it.
 pub(crate) enum Server {
     Palisade(palisade::Server),
+    PalisadeSocket(palisade::Server),
     PalisadeCluster(palisade::Cluster),
     Redis(Redis),
+    RedisSocket(Redis),
     Etcd(Etcd),
     /// The leader is first.
     EtcdCluster(Vec<Etcd>),
     ZooKeeper(ZooKeeper),
     Postgres(Postgres),
     Nats(Nats),
+    Echo(echo::Server),
 }
 
 impl Server {
     pub(crate) async fn start(system: System) -> Result<Server, Error> {
-        let redis = |fsync| Redis::start(&["--appendonly", "yes", "--appendfsync", fsync]);
+        let redis = |fsync| {
+            let durable = ["--appendonly", "yes", "--appendfsync", fsync];
+            Redis::start(&[&durable[..], &["--unixsocket", SOCKET]].concat())
+        };
         let server = match system {
             System::Palisade => Server::Palisade(palisade::Server::start()?),
+            System::PalisadeSocket => Server::PalisadeSocket(palisade::Server::start()?),
             System::PalisadeCluster => Server::PalisadeCluster(palisade::Cluster::start()?),
             System::RedisAlways => Server::Redis(redis("always")),
+            System::RedisSocket => Server::RedisSocket(redis("always")),
             System::RedisEverySecond => Server::Redis(redis("everysec")),
             System::RedisNoFile => Server::Redis(Redis::start(&[])),
             // Its default limit of 2 GiB is too little for a million keys and their history.
@@ -235,6 +296,7 @@ impl Server {
             }
             System::Postgres => Server::Postgres(Postgres::start(&["max_connections=700"])),
             System::Nats => Server::Nats(Nats::start(&[])),
+            System::Echo => Server::Echo(echo::Server::start()?),
         };
         match &server {
             Server::Postgres(own) => drivers::postgres::prepare(&own.url()).await?,
@@ -246,14 +308,15 @@ impl Server {
 
     pub(crate) fn instance(&self) -> &Instance {
         match self {
-            Server::Palisade(own) => own,
+            Server::Palisade(own) | Server::PalisadeSocket(own) => own,
             Server::PalisadeCluster(own) => own.leader(),
-            Server::Redis(own) => own,
+            Server::Redis(own) | Server::RedisSocket(own) => own,
             Server::Etcd(own) => own,
             Server::EtcdCluster(members) => &members[0],
             Server::ZooKeeper(own) => own,
             Server::Postgres(own) => own,
             Server::Nats(own) => own,
+            Server::Echo(own) => own,
         }
     }
 
@@ -263,10 +326,20 @@ impl Server {
             Server::Palisade(own) => {
                 Box::new(drivers::palisade::Connection::open(&own.url(), terms).await?)
             }
+            Server::PalisadeSocket(own) => {
+                Box::new(drivers::palisade::Connection::open(&own.socket_url(), terms).await?)
+            }
             Server::PalisadeCluster(own) => {
                 Box::new(drivers::palisade::Connection::open(&own.url(), terms).await?)
             }
-            Server::Redis(_) => Box::new(drivers::redis::Connection::open(port, terms).await?),
+            Server::Redis(_) => {
+                let address = drivers::redis::Address::Port(port);
+                Box::new(drivers::redis::Connection::open(&address, terms).await?)
+            }
+            Server::RedisSocket(own) => {
+                let address = drivers::redis::Address::Socket(own.dir().join(SOCKET));
+                Box::new(drivers::redis::Connection::open(&address, terms).await?)
+            }
             Server::Etcd(_) | Server::EtcdCluster(_) => {
                 Box::new(drivers::etcd::Connection::open(port, terms).await?)
             }
@@ -277,6 +350,7 @@ impl Server {
                 Box::new(drivers::postgres::Connection::open(&own.url(), terms).await?)
             }
             Server::Nats(_) => Box::new(drivers::nats::Connection::open(port, terms).await?),
+            Server::Echo(_) => Box::new(drivers::echo::Connection::open(port).await?),
         })
     }
 }

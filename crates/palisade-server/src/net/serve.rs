@@ -160,15 +160,15 @@ impl Service for App {
         session::refused(&Refusal::new(code, message))
     }
 
-    /// The first two plain sessions run on the pipeline's own thread, where an answer wakes no other thread. Further
-    /// sessions run on other threads, which read and write while a batch is synced.
+    /// The first plain sessions run on the pipeline's own thread ([`Settings::sessions_near`]), further ones on other
+    /// threads.
     async fn serve_own<T: Transport>(self: Arc<App>, stream: T, read: Bytes, peer: Peer) {
         let read = BytesMut::from(read);
         // Asking who may what is work for other threads, too.
         if !T::MOVES || self.gate.is_closed() || self.gate.audit().is_on() {
             return session::serve(self, stream, read, peer).await;
         }
-        if self.meters.sessions_near.fetch_add(1, Relaxed) >= NEAR {
+        if self.meters.sessions_near.fetch_add(1, Relaxed) >= self.settings.sessions_near {
             self.meters.sessions_near.fetch_sub(1, Relaxed);
             return session::serve(self, stream, read, peer).await;
         }
@@ -187,7 +187,3 @@ impl Service for App {
         self.meters.sessions_near.fetch_sub(1, Relaxed);
     }
 }
-
-/// The number of sessions on the pipeline's thread. With more than a few, their reads and writes there cost more than
-/// the wakes they save (docs/performance.md).
-const NEAR: u64 = 2;

@@ -1,5 +1,6 @@
 //! Every bound of the network side in one place.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
@@ -31,6 +32,10 @@ pub struct Settings {
     /// How many bytes all sessions and waiting calls may hold together, besides 32 KiB for each session. By default an
     /// eighth of the machine's memory, at least 64 MiB and at most 1 GiB.
     pub sessions_bytes: usize,
+    /// How many plain sessions run on the pipeline's own thread, where an answer wakes no other thread. By default all on
+    /// a machine with up to two cores, and two on a larger one: there the others read and write on other threads, while a
+    /// batch is synced (docs/performance.md).
+    pub sessions_near: u64,
     /// How many listings by HTTP and gRPC calls may be in the making or unread by their callers. Further ones are
     /// refused as unavailable.
     pub listings: usize,
@@ -85,6 +90,7 @@ impl Default for Settings {
             sessions_bytes: usize::try_from(memory::of_this_machine() / 8)
                 .unwrap_or(usize::MAX)
                 .clamp(64 * MIB, 1_024 * MIB),
+            sessions_near: sessions_near(std::thread::available_parallelism().ok()),
             listings: 64,
             watches: 10_000,
             node: None,
@@ -100,6 +106,13 @@ impl Default for Settings {
 }
 
 const MIB: usize = 1024 * 1024;
+
+fn sessions_near(cores: Option<NonZero<usize>>) -> u64 {
+    match cores.map_or(1, NonZero::get) {
+        ..=2 => u64::MAX,
+        _ => 2,
+    }
+}
 
 impl Settings {
     /// Checks that a server can run with these settings; nothing is clamped. The shell checks its own settings.
@@ -151,6 +164,12 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sessions_run_beside_the_pipeline_where_no_core_is_left_for_another_thread() {
+        let near = [1, 2, 3, 64].map(|cores| sessions_near(NonZero::new(cores)));
+        assert_eq!(near, [u64::MAX, u64::MAX, 2, 2]);
+    }
 
     #[test]
     fn the_defaults_are_in_range_and_nonsense_is_named() {

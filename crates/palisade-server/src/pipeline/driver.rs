@@ -178,7 +178,7 @@ impl Driver {
 
     /// Waits for something to do, then takes everything that is there.
     async fn gather(&mut self, round: &mut Vec<Message>, mut alarm: Pin<&mut Sleep>) {
-        let sleeps = self.clock.now();
+        let (sleeps, worked) = (self.clock.now(), processor_time());
         let heartbeat = self.orderer.heartbeat().to_duration();
         let planned = self.clock.until(self.orderer.next_due(), heartbeat);
         #[expect(
@@ -200,8 +200,13 @@ impl Driver {
             }
             () = alarm => true,
         };
+        let nothing_to_do = self.clock.now().since(sleeps);
+        let neighbours = processor_time()
+            .as_nanos()
+            .saturating_sub(worked.as_nanos());
+        let neighbours = Span::from_nanos(neighbours);
         self.orderer
-            .slept(self.clock.now().since(sleeps), planned.into());
+            .slept(nothing_to_do, planned.into(), neighbours);
         if rang {
             if planned.is_zero() {
                 // More may be due than one entry ends. The neighbours have their turn between two of them.

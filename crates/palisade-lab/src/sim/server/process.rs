@@ -125,8 +125,8 @@ impl Process {
             return now;
         };
         let span = now.since(since);
-        self.truth.slept(span, planned);
-        self.orderer.slept(span, planned);
+        self.truth.slept(span, planned, Span::ZERO);
+        self.orderer.slept(span, planned, Span::ZERO);
         let was_quiet = mem::replace(&mut self.quiet, self.inbox.is_empty());
         if self.quiet && !was_quiet {
             let _ = self.wal.seal_mark();

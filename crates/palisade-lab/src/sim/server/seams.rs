@@ -342,11 +342,11 @@ pub(super) fn moment(
         },
         (Some(Mutant::ClockReadFirst), _) => Moment { at: before, ..now },
         (Some(Mutant::NoGrace), _) => {
-            orderer.slept(NO_END, NO_END);
+            orderer.slept(NO_END, NO_END, Span::ZERO);
             now
         }
         (Some(Mutant::ShortForgotten), Some(Away::Paused(pause))) => {
-            orderer.slept(pause, pause);
+            orderer.slept(pause, pause, Span::ZERO);
             now
         }
         _ => now,

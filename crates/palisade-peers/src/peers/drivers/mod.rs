@@ -7,6 +7,7 @@
 //!          contended: the recipe with waiters, in which nobody polls
 //! ```
 
+pub(crate) mod echo;
 pub(crate) mod etcd;
 pub(crate) mod nats;
 pub(crate) mod palisade;

@@ -177,9 +177,10 @@ impl<A: Address> Orderer<A> {
         HEARTBEAT.min(self.machine.bears())
     }
 
-    /// The ordering thread slept for `span`, of which it had meant to sleep `planned`.
-    pub fn slept(&mut self, span: Span, planned: Span) {
-        self.presence.slept(span, planned);
+    /// The ordering thread had nothing to do for `span`, of which it had meant to sleep `planned`; other tasks on it
+    /// `worked` meanwhile.
+    pub fn slept(&mut self, span: Span, planned: Span, worked: Span) {
+        self.presence.slept(span, planned, worked);
     }
 
     /// From now on requests that need a newer batch are refused (rule R21).

@@ -38,9 +38,11 @@ impl Presence {
         }
     }
 
-    /// The thread slept for `span`, of which it had meant to sleep `planned`.
-    pub fn slept(&mut self, span: Span, planned: Span) {
-        self.slept = self.slept.plus(span.min(planned));
+    /// The thread had nothing to do for `span`, of which it had meant to sleep `planned`. Other tasks on it `worked`
+    /// meanwhile, and that was not sleep.
+    pub fn slept(&mut self, span: Span, planned: Span, worked: Span) {
+        let idle = span.as_nanos().saturating_sub(worked.as_nanos());
+        self.slept = self.slept.plus(Span::from_nanos(idle).min(planned));
     }
 
     /// A look at the clock, and at the processor time used. Says what leases must be given, where the
@@ -103,16 +105,28 @@ mod tests {
     #[test]
     fn sleep_that_was_planned_is_not_away_and_what_is_slept_beyond_it_is() {
         let mut presence = Presence::new(at(0));
-        presence.slept(ms(100), ms(100));
+        presence.slept(ms(100), ms(100), Span::ZERO);
         assert_eq!(presence.look(at(101), ms(1), BEARS), None);
-        presence.slept(ms(460), ms(100));
+        presence.slept(ms(460), ms(100), Span::ZERO);
         let away = presence.look(at(561), ms(1), BEARS);
         assert_eq!(away, Some(Away::Paused(ms(360))));
-        presence.slept(ms(100_000), ms(100));
+        presence.slept(ms(100_000), ms(100), Span::ZERO);
         assert_eq!(
             presence.look(at(100_561), ms(1), BEARS),
             Some(Away::Stalled)
         );
+    }
+
+    #[test]
+    fn work_during_a_planned_sleep_counts_once() {
+        let mut presence = Presence::new(at(0));
+        presence.slept(ms(100), ms(100), ms(80));
+        let away = presence.look(at(200), ms(80), BEARS);
+        assert_eq!(away, Some(Away::Paused(ms(100))));
+        // The control: counted twice, it hides the pause.
+        let mut presence = Presence::new(at(0));
+        presence.slept(ms(100), ms(100), Span::ZERO);
+        assert_eq!(presence.look(at(200), ms(80), BEARS), None);
     }
 
     #[test]

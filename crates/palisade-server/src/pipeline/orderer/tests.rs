@@ -637,7 +637,7 @@ fn an_absence_gives_leases_their_time_again_and_work_does_not() {
     bench.commit();
     let slept = Span::from_millis(5_000);
     bench.now_ms += 5_000;
-    bench.orderer.slept(slept, slept);
+    bench.orderer.slept(slept, slept, Span::ZERO);
     assert_eq!(bench.begin(), None);
 }
 

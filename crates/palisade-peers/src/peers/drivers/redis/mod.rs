@@ -4,9 +4,11 @@ mod notifications;
 mod pipeline;
 mod resp;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
 use super::{Connection as Any, Terms};
@@ -46,15 +48,15 @@ const GIVE_AND_NOTIFY: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     redis.call('PUBLISH', KEYS[1], '') return redis.call('DEL', KEYS[1]) end return 0";
 
 impl Connection {
-    pub(crate) async fn open(port: u16, terms: Terms) -> Result<Connection, Error> {
-        let pipeline = Pipeline::new(socket(port).await?, terms.alone);
+    pub(crate) async fn open(address: &Address, terms: Terms) -> Result<Connection, Error> {
+        let pipeline = Pipeline::new(address.connect().await?, terms.alone);
         let give = if terms.contended {
             GIVE_AND_NOTIFY
         } else {
             GIVE
         };
         let notifications = match terms.contended {
-            true => Some(Notifications::new(socket(port).await?)),
+            true => Some(Notifications::new(address.connect().await?)),
             false => None,
         };
         let shared = Shared {
@@ -71,10 +73,39 @@ impl Connection {
     }
 }
 
-async fn socket(port: u16) -> Result<TcpStream, Error> {
-    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+/// Where the server listens.
+pub(crate) enum Address {
+    Port(u16),
+    Socket(PathBuf),
+}
+
+/// The two directions of a connection.
+struct Halves {
+    reading: Box<dyn AsyncRead + Send + Unpin>,
+    writing: Box<dyn AsyncWrite + Send + Unpin>,
+}
+
+impl Address {
+    async fn connect(&self) -> Result<Halves, Error> {
+        Ok(match self {
+            Address::Port(port) => {
+                let stream = TcpStream::connect(("127.0.0.1", *port)).await?;
+                stream.set_nodelay(true)?;
+                let (reading, writing) = stream.into_split();
+                Halves {
+                    reading: Box::new(reading),
+                    writing: Box::new(writing),
+                }
+            }
+            Address::Socket(path) => {
+                let (reading, writing) = UnixStream::connect(path).await?.into_split();
+                Halves {
+                    reading: Box::new(reading),
+                    writing: Box::new(writing),
+                }
+            }
+        })
+    }
 }
 
 /// Loads a script; returns the digest by which it is called.

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
+use super::Halves;
 use super::pipeline::next;
 use super::resp::{self, Value};
 use crate::lane::Error;
@@ -18,13 +17,13 @@ type Subscribers = Arc<Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>>;
 
 pub(super) struct Notifications {
     subscribers: Subscribers,
-    stream: tokio::sync::Mutex<OwnedWriteHalf>,
+    stream: tokio::sync::Mutex<Box<dyn AsyncWrite + Send + Unpin>>,
     confirmed: Arc<Notify>,
 }
 
 impl Notifications {
-    pub(super) fn new(stream: TcpStream) -> Notifications {
-        let (reading, writing) = stream.into_split();
+    pub(super) fn new(stream: Halves) -> Notifications {
+        let Halves { reading, writing } = stream;
         let notifications = Notifications {
             subscribers: Subscribers::default(),
             stream: tokio::sync::Mutex::new(writing),
@@ -57,7 +56,11 @@ impl Notifications {
     }
 }
 
-async fn listen(mut stream: OwnedReadHalf, subscribers: Subscribers, confirmed: Arc<Notify>) {
+async fn listen(
+    mut stream: impl AsyncRead + Unpin,
+    subscribers: Subscribers,
+    confirmed: Arc<Notify>,
+) {
     let mut inbound = BytesMut::new();
     while let Ok(Value::List(list)) = next(&mut stream, &mut inbound).await {
         let [Value::Text(kind), Value::Text(channel), _] = &list[..] else {

@@ -12,16 +12,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Buf as _, BytesMut};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot};
 
+use super::Halves;
 use super::resp::{self, Value};
 use crate::lane::Error;
 
 pub(super) enum Pipeline {
-    Alone(tokio::sync::Mutex<(TcpStream, BytesMut)>),
+    Alone(tokio::sync::Mutex<(Halves, BytesMut)>),
     Shared(mpsc::UnboundedSender<PendingCommand>),
 }
 
@@ -29,12 +28,12 @@ type PendingCommand = (Vec<u8>, oneshot::Sender<Value>);
 type Open = Arc<Mutex<VecDeque<oneshot::Sender<Value>>>>;
 
 impl Pipeline {
-    pub(super) fn new(stream: TcpStream, alone: bool) -> Pipeline {
+    pub(super) fn new(stream: Halves, alone: bool) -> Pipeline {
         if alone {
             return Pipeline::Alone(tokio::sync::Mutex::new((stream, BytesMut::new())));
         }
         let (asking, asked) = mpsc::unbounded_channel();
-        let (reading, writing) = stream.into_split();
+        let Halves { reading, writing } = stream;
         let open = Open::default();
         // Both tasks end with the connection, which ends when no caller is left.
         tokio::spawn(write(asked, writing, Arc::clone(&open)));
@@ -48,8 +47,8 @@ impl Pipeline {
         let value = match self {
             Pipeline::Alone(own) => {
                 let (stream, inbound) = &mut *own.lock().await;
-                stream.write_all(&command).await?;
-                next(stream, inbound).await?
+                stream.writing.write_all(&command).await?;
+                next(&mut stream.reading, inbound).await?
             }
             Pipeline::Shared(asking) => {
                 let (reply, answer) = oneshot::channel();
@@ -66,7 +65,7 @@ impl Pipeline {
 
 /// The next reply.
 pub(super) async fn next(
-    stream: &mut (impl tokio::io::AsyncRead + Unpin),
+    stream: &mut (impl AsyncRead + Unpin),
     inbound: &mut BytesMut,
 ) -> Result<Value, Error> {
     loop {
@@ -83,7 +82,7 @@ pub(super) async fn next(
 
 async fn write(
     mut asked: mpsc::UnboundedReceiver<PendingCommand>,
-    mut stream: OwnedWriteHalf,
+    mut stream: impl AsyncWrite + Unpin,
     open: Open,
 ) -> Option<()> {
     let (mut taken, mut outbound) = (Vec::new(), Vec::new());
@@ -101,7 +100,7 @@ async fn write(
     None
 }
 
-async fn read(mut stream: OwnedReadHalf, open: Open) -> Option<()> {
+async fn read(mut stream: impl AsyncRead + Unpin, open: Open) -> Option<()> {
     let mut inbound = BytesMut::new();
     loop {
         let value = next(&mut stream, &mut inbound).await.ok();
