@@ -526,6 +526,34 @@ async fn plain(server: &Server, bytes: &[u8]) -> Session {
     session
 }
 
+/// One session runs on the pipeline's thread, and the other one on a thread of the network.
+#[tokio::test]
+async fn sessions_on_both_kinds_of_threads_hand_a_lock_over() {
+    let server = Server::with(Wish::net(Settings {
+        sessions_near: 1,
+        ..Settings::default()
+    }))
+    .await;
+    let mut sessions = [
+        Session::open(&server, Dress::Plain).await,
+        Session::open(&server, Dress::Plain).await,
+    ];
+    let ask = |client| Operation::Acquire(acquire("x", client, 60_000));
+    sessions[0].send([(1, ask("a"))]).await;
+    let mut held = granted(sessions[0].expect(1).await);
+    for turn in 2..8 {
+        let (holder, next) = (turn as usize % 2, (turn as usize + 1) % 2);
+        sessions[next].send([(turn, ask(["a", "b"][next]))]).await;
+        server.waiters(1).await;
+        let give = Operation::Release(release("x", &held.lock_token));
+        sessions[holder].send([(100 + turn, give)]).await;
+        sessions[holder].expect(100 + turn).await;
+        let before = held.fencing_token;
+        held = granted(sessions[next].expect(turn).await);
+        assert!(held.fencing_token > before);
+    }
+}
+
 #[tokio::test]
 async fn a_plain_session_takes_frames_in_any_pieces_and_answers_an_empty_one_by_an_empty_one() {
     let server = Server::start().await;
