@@ -131,7 +131,7 @@ async fn a_watch_names_the_grant_of_a_reader_each_part_of_a_set_and_how_long_a_l
         ("granted", "report", 1, json!(1), Value::Null),
         ("granted", "report", 1, json!(2), Value::Null),
         ("released", "report", 1, json!(1), Value::Null),
-        ("granted", "gpu", 3, json!(3), Value::Null),
+        ("granted", "gpu", 3, Value::Null, Value::Null),
         ("granted", "x", 4, Value::Null, Value::Null),
         ("granted", "y", 4, Value::Null, Value::Null),
         ("granted", "z", 5, Value::Null, Value::Null),
