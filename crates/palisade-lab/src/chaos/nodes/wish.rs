@@ -47,7 +47,7 @@ impl Wish {
                 let names: Result<Vec<LockName>, _> = both.into_iter().collect();
                 let (lock, also) = set_of(names.ok()?).ok()?;
                 Wish {
-                    also,
+                    also: also.to_vec().into(),
                     ..of_mode(lock, LockMode::Exclusive)
                 }
             }

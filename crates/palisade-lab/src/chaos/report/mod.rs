@@ -118,7 +118,8 @@ impl Outcome {
                     chaos.adds
                 ));
             }
-            let kinds = plan.lacking(&report.done()).map(|kind| {
+            let done = report.done();
+            let kinds = plan.lacking(&done).map(|kind| {
                 let (kind, least) = (kind.word(), plan.least_of_kind());
                 format!("{word}: less than {least} adds, or second reads, under {kind}")
             });
