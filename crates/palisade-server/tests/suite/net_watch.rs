@@ -119,9 +119,9 @@ async fn a_watch_names_the_grant_of_a_reader_each_part_of_a_set_and_how_long_a_l
     };
     let first = ask("report", "a", r#""mode": "shared""#).await;
     ask("report", "b", r#""mode": "update""#).await;
-    let key = json!({"lock_token": first["lock_token"], "fencing_token": 1});
-    let released = server.post("/v1/locks/report/release", &key.to_string());
-    assert_eq!(released.await.status, 200);
+    let key = json!({"lock_token": first["lock_token"], "fencing_token": 1}).to_string();
+    let released = server.post("/v1/locks/report/release", &key).await;
+    assert_eq!(released.status, 200);
     ask("gpu", "c", r#""permits": {"count": 2, "of": 3}"#).await;
     ask("y", "d", r#""also": ["x"]"#).await;
     ask("z", "e", r#""lock_delay_ms": 1000"#).await;
