@@ -129,6 +129,8 @@ struct Held {
     client: ClientId,
     /// The grant's number.
     token: Token,
+    /// Its fencing token, which a renewal is answered with.
+    fence: Token,
     /// The lease's public id.
     lease: Token,
     key: String,
@@ -159,13 +161,14 @@ impl Observer {
         let ttl = Ttl::from_millis(self.random.u64(1_000..6_000)).ok()?;
         let wait = Duration::from_millis(self.random.u64(0..1_500));
         let (sent, body) = self.request(&client, &wish, Ok(ttl), wait).ok()??;
-        let token = number(&body)?;
+        let lease = number(&body)?;
         Some(Held {
             locks: wish.locks(),
+            fence: token(&body)?,
             wish,
             client,
-            token,
-            lease: token,
+            token: lease,
+            lease,
             key: body["lock_token"].as_str()?.to_owned(),
             ttl,
             deadline: sent.after(ttl.span()),
@@ -271,6 +274,7 @@ impl Observer {
         };
         Some(Held {
             token: number(&body)?,
+            fence: token(&body)?,
             wish,
             ..held
         })
@@ -313,7 +317,10 @@ impl Observer {
             ANSWER,
             |reply| match (reply.status, reply.code()) {
                 (200, _) if verb == "renew" => {
-                    number(&reply.body).map(|token| Answer::Renewed { token })
+                    let told = token(&reply.body)?;
+                    let own = told == held.fence;
+                    let token = if own { held.token } else { told };
+                    Some(Answer::Renewed { token })
                 }
                 (200, _) if reply.body["already_released"] == true => ended(Ending::Released),
                 (200, _) => number(&reply.body).map(|token| Answer::Released { token }),
