@@ -22,7 +22,7 @@ enum Does {
     Mutation,
 }
 
-const PARTS: [Part; 20] = [
+const PARTS: [Part; 21] = [
     lab("simulation", 5, "sim --seeds 1000000"),
     lab("mutants", 1, "mutants"),
     lab("clusters in virtual time", 45, "cluster --seeds 100000"),
@@ -49,6 +49,11 @@ const PARTS: [Part; 20] = [
         "chaos",
         25,
         "chaos --adds 10000 --lanes 8 --limit 1500 --report target/lab/chaos",
+    ),
+    lab(
+        "chaos in a cluster",
+        8,
+        "chaos --nodes 3 --nemesis nodes --arm claim --teams 2 --adds 200 --faults 200 --report target/lab/nodes",
     ),
     lab(
         "chaos without faults",

@@ -6,11 +6,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::kind::LockKind;
+
 /// One line of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct WorkerLine {
-    /// The index of the lock; each has its own set at the resource.
+    /// The index of the lock; each has its own set at the resource, or several.
     pub(super) lane: usize,
+    pub(super) kind: LockKind,
     /// Nanoseconds on the worker's own clock, which a nemesis may have changed.
     pub(super) own_ns: u64,
     /// The fencing token of the grant, if the lock has one.
@@ -24,8 +27,8 @@ pub(super) struct WorkerLine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(super) enum WorkerStep {
-    /// It believes that it holds the lock.
-    Granted,
+    /// It believes that it holds the lock. The number names the grant: its token, unless it is a reader's.
+    Granted { number: Option<u64> },
     /// It has claimed: the resource's fence is at its token.
     Claimed,
     /// It has read the set, still believes in its lock, and begins to think.
@@ -34,6 +37,8 @@ pub(super) enum WorkerStep {
     Sent { element: String },
     /// The resource acknowledged the set with this element as durable.
     Acknowledged { element: String },
+    /// It has read a second time under its grant, or what it wrote before its grant became a reader's.
+    ReadAgain { same: bool },
     /// The resource rejected the token.
     Rejected {
         step: Operation,

@@ -9,6 +9,7 @@ use palisade_client::clock::{BootClock, Clock as _};
 use palisade_core::Timestamp;
 
 use super::event::{Event, Fault, Target, WorkerLine, WorkerStep};
+use super::kind::LockKind;
 use super::server::lock;
 
 /// All events in the order in which the director received them.
@@ -23,7 +24,8 @@ pub(super) struct EventLog {
 pub(super) struct State {
     pub(super) events: Vec<Event>,
     pub(super) faults: Vec<Fault>,
-    pub(super) acknowledged: u64,
+    /// For each kind of lock, the acknowledged adds, and the second reads.
+    pub(super) done: BTreeMap<LockKind, (u64, u64)>,
     /// For each worker, the lanes on which it has read but not written yet.
     thinking: BTreeMap<usize, BTreeSet<usize>>,
     /// How many processes of a worker have ended.
@@ -75,8 +77,9 @@ impl EventLog {
         });
     }
 
-    pub(super) fn acknowledged(&self) -> u64 {
-        lock(&self.state).acknowledged
+    /// For each kind of lock, the acknowledged adds so far, and the second reads.
+    pub(super) fn done(&self) -> BTreeMap<LockKind, (u64, u64)> {
+        lock(&self.state).done.clone()
     }
 
     /// The worker, other than `but`, that is between read and write on the most lanes; waits briefly for one.
@@ -116,8 +119,15 @@ impl State {
         let thinking = self.thinking.entry(event.worker).or_default();
         match event.line.what {
             WorkerStep::Read => drop(thinking.insert(event.line.lane)),
-            WorkerStep::Sent { .. } => drop(thinking.remove(&event.line.lane)),
-            WorkerStep::Acknowledged { .. } => self.acknowledged += 1,
+            WorkerStep::Sent { .. } | WorkerStep::ReadAgain { .. } | WorkerStep::Released => {
+                thinking.remove(&event.line.lane);
+            }
+            _ => {}
+        }
+        let (adds, reads) = self.done.entry(event.line.kind).or_default();
+        match event.line.what {
+            WorkerStep::Acknowledged { .. } => *adds += 1,
+            WorkerStep::ReadAgain { .. } => *reads += 1,
             _ => {}
         }
         self.events.push(event);

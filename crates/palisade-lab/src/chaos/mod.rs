@@ -7,6 +7,7 @@
 //!   authority · store        authority · store           authority · store        a world each
 //!   workers: lock, read,     …                           workers: lock, claim,
 //!   think, write the set                                 read, think, write
+//!   locks of every kind: exclusive · readers and writers · permits · several at once
 //!                              │ every step, one line each
 //!                              │ one line for each step
 //!        event log ─► verdict: acknowledged − final set = lost; rejects; repeated tokens
@@ -21,6 +22,7 @@ mod arm;
 mod event;
 mod event_log;
 pub(crate) mod fixture;
+mod kind;
 mod nemesis;
 mod nodes;
 mod peers;
@@ -41,6 +43,7 @@ use clap::Args;
 
 use arm::Arm;
 pub use fixture::shim::wall_seconds;
+use kind::LockKind;
 use nemesis::Nemesis;
 use peers::Authority;
 pub use worker::work;
@@ -61,7 +64,10 @@ pub struct Chaos {
     /// Which fences, side by side; may be repeated [default: all]
     #[arg(long, value_enum, value_name = "NAME")]
     arm: Vec<Arm>,
-    /// Run until each arm has this many acknowledged adds, under each nemesis
+    /// Which kinds of locks, one lane after the other; may be repeated [default: all that the authority has]
+    #[arg(long, value_enum, value_name = "NAME")]
+    kind: Vec<LockKind>,
+    /// Run until each arm has this many acknowledged adds, under each nemesis, and each kind of lock a twentieth of them
     #[arg(long, env = "PALISADE_CHAOS_ADDS", default_value_t = 300)]
     adds: u64,
     /// After how many seconds a nemesis that has not finished is void
@@ -85,7 +91,7 @@ pub struct Chaos {
     /// Workers in each team, one process each: 1 ..= 16
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=16))]
     workers: u64,
-    /// Locks, each with its own set, that the workers of a team contend for: 1 ..= 256
+    /// Lanes, each a lock with its own set, that the workers of a team contend for: 1 ..= 256
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
     lanes: u64,
     /// The folder for the report
@@ -112,6 +118,17 @@ impl Chaos {
             eprintln!("palisade-lab: {why}");
             ExitCode::from(4)
         })
+    }
+
+    /// The kinds of locks, each once.
+    fn kinds(&self) -> Vec<LockKind> {
+        let all = match self.kind.as_slice() {
+            [] if self.authority == Authority::Palisade => LockKind::ALL.as_slice(),
+            [] => &[LockKind::Exclusive],
+            asked => asked,
+        };
+        let all: std::collections::BTreeSet<LockKind> = all.iter().copied().collect();
+        all.into_iter().collect()
     }
 
     fn ttl(&self) -> Duration {

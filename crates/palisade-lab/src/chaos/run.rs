@@ -27,6 +27,13 @@ pub(super) fn all(chaos: &Chaos) -> Result<Report, String> {
     let nemeses = chaos
         .authority
         .nemeses(&chaos.nemesis, chaos.nodes.is_some())?;
+    chaos.authority.kinds(&chaos.kinds())?;
+    let (lanes, kinds) = (chaos.teams * chaos.lanes, chaos.kinds().len() as u64);
+    if lanes < kinds {
+        return Err(format!(
+            "{lanes} lanes are too few for {kinds} kinds of locks: see --lanes and --kind"
+        ));
+    }
     let mut runs = Vec::new();
     for nemesis in nemeses {
         let plan = plan(chaos, nemesis, &program, seed);
@@ -44,6 +51,7 @@ fn plan(chaos: &Chaos, nemesis: Nemesis, program: &Path, seed: u64) -> Plan {
         _ => chaos.ttl(),
     };
     Plan {
+        kinds: chaos.kinds(),
         program: program.to_owned(),
         ttl,
         think: nemesis.think(),
@@ -87,7 +95,10 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
         }
         let enough = || {
             worlds.iter().all(|world| {
-                world.event_log.acknowledged() >= chaos.adds && world.covered.load(Ordering::SeqCst)
+                let done = world.event_log.done();
+                let adds: u64 = done.values().map(|(adds, _)| adds).sum();
+                let kinds = plan.lacking(&done).next().is_none();
+                adds >= chaos.adds && kinds && world.covered.load(Ordering::SeqCst)
             })
         };
         let begun = worlds.first().map_or(0.0, |world| world.event_log.now_ms());
@@ -120,7 +131,7 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
             Err(why) => problems.push(format!("{word}: {why}")),
         }
     }
-    let outcome = Outcome::of(chaos, nemesis, &reports, &problems);
+    let outcome = Outcome::of(chaos, nemesis, plan, &reports, &problems);
     Ok(Run {
         nemesis,
         plan: plan.clone(),

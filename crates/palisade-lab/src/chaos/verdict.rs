@@ -1,4 +1,4 @@
-//! The verdict on an arm's record: lost adds, rejects, repeated tokens.
+//! The verdict on an arm's record: lost adds, reads that changed, rejects, repeated tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::arm::Arm;
 use super::event::{Event, Fault, Operation, Target, WorkerStep};
+use super::kind::LockKind;
 use super::nodes::Observed;
 use super::world::WorldResults;
 
@@ -19,15 +20,19 @@ pub(super) struct ArmReport {
     pub(super) acknowledged: u64,
     /// The acknowledged adds that are missing from the final set.
     pub(super) lost: Vec<LostAdd>,
+    /// Second reads under one grant that differ from the first, or from what the grant's holder had written.
+    pub(super) changed: Vec<ChangedRead>,
+    /// The same figures for each kind of lock.
+    pub(super) kinds: BTreeMap<LockKind, OfKind>,
     pub(super) rejects: Vec<Reject>,
     /// Operations without an answer.
     pub(super) unknown: u64,
     /// Calls to the authority that ended without a grant or a denial.
     pub(super) faults: u64,
-    /// Grants with a token below that of an earlier grant of the same lock, by the workers' clocks: each is a live
-    /// holder whom a fence rejects. `None` if those clocks are wrong on purpose.
+    /// Exclusive grants with a token below that of an earlier grant of the same lock, by the workers' clocks: each is a
+    /// live holder whom a fence rejects. `None` if those clocks are wrong on purpose.
     pub(super) inverted_grants: Option<u64>,
-    /// Tokens that were granted more than once for the same lock.
+    /// Numbers that were granted more than once for the same lock: tokens, and those of readers' grants.
     pub(super) repeated_tokens: Vec<Repeated>,
     /// The number of faults of each kind; figures in their descriptions are left out.
     pub(super) interventions: BTreeMap<String, u64>,
@@ -35,6 +40,19 @@ pub(super) struct ArmReport {
     pub(super) observed: Option<Observed>,
     #[serde(skip)]
     pub(super) record: Record,
+}
+
+/// What happened under one kind of lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct OfKind {
+    pub(super) grants: u64,
+    pub(super) acknowledged: u64,
+    pub(super) lost: u64,
+    /// Second reads.
+    pub(super) reads: u64,
+    /// Those that differ.
+    pub(super) changed: u64,
+    pub(super) rejects: u64,
 }
 
 /// All events, for the timeline.
@@ -52,6 +70,15 @@ pub(super) struct LostAdd {
     pub(super) worker: usize,
     pub(super) token: Option<u64>,
     pub(super) element: String,
+}
+
+/// A read that differs from what its grant's holder had seen before.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ChangedRead {
+    pub(super) at_ms: f64,
+    pub(super) lane: usize,
+    pub(super) worker: usize,
+    pub(super) token: Option<u64>,
 }
 
 /// An operation that the fence rejected.
@@ -94,6 +121,8 @@ impl ArmReport {
             grants: 0,
             acknowledged: 0,
             lost: Vec::new(),
+            changed: Vec::new(),
+            kinds: BTreeMap::new(),
             rejects: Vec::new(),
             unknown: 0,
             faults: 0,
@@ -116,7 +145,10 @@ impl ArmReport {
     }
 
     fn grant(&mut self, event: &Event, granted: &mut BTreeMap<(usize, u64), (usize, f64)>) {
-        let (WorkerStep::Granted, Some(token)) = (&event.line.what, event.line.token) else {
+        let WorkerStep::Granted {
+            number: Some(token),
+        } = event.line.what
+        else {
             return;
         };
         let (lane, worker, at_ms) = (event.line.lane, event.worker, event.at_ms);
@@ -133,11 +165,29 @@ impl ArmReport {
     fn take(&mut self, event: &Event, kept: &BTreeMap<usize, BTreeSet<String>>) {
         let (at_ms, worker) = (event.at_ms, event.worker);
         let (lane, token) = (event.line.lane, event.line.token);
+        let of_kind = self.kinds.entry(event.line.kind).or_default();
         match &event.line.what {
-            WorkerStep::Granted => self.grants += 1,
+            WorkerStep::Granted { .. } => {
+                self.grants += 1;
+                of_kind.grants += 1;
+            }
+            WorkerStep::ReadAgain { same } => {
+                of_kind.reads += 1;
+                if !same {
+                    of_kind.changed += 1;
+                    self.changed.push(ChangedRead {
+                        at_ms,
+                        lane,
+                        worker,
+                        token,
+                    });
+                }
+            }
             WorkerStep::Acknowledged { element } => {
                 self.acknowledged += 1;
+                of_kind.acknowledged += 1;
                 if !kept.get(&lane).is_some_and(|set| set.contains(element)) {
+                    of_kind.lost += 1;
                     self.lost.push(LostAdd {
                         at_ms,
                         lane,
@@ -147,18 +197,29 @@ impl ArmReport {
                     });
                 }
             }
-            WorkerStep::Rejected { step, highest } => self.rejects.push(Reject {
-                at_ms,
-                lane,
-                worker,
-                token,
-                highest: *highest,
-                step: *step,
-            }),
+            WorkerStep::Rejected { step, highest } => {
+                of_kind.rejects += 1;
+                self.rejects.push(Reject {
+                    at_ms,
+                    lane,
+                    worker,
+                    token,
+                    highest: *highest,
+                    step: *step,
+                });
+            }
             WorkerStep::Unknown { .. } => self.unknown += 1,
             WorkerStep::Fault { .. } => self.faults += 1,
             _ => {}
         }
+    }
+
+    /// For each kind of lock, the acknowledged adds and the second reads.
+    pub(super) fn done(&self) -> BTreeMap<LockKind, (u64, u64)> {
+        let kinds = self.kinds.iter();
+        kinds
+            .map(|(kind, of)| (*kind, (of.acknowledged, of.reads)))
+            .collect()
     }
 
     /// The fraction of acknowledged adds that are lost.
@@ -193,9 +254,11 @@ fn kinds(faults: &[Fault]) -> BTreeMap<String, u64> {
 }
 
 fn inverted(events: &[Event]) -> u64 {
-    let grants = events
-        .iter()
-        .filter(|event| event.line.what == WorkerStep::Granted);
+    // Readers and holders of permits are granted side by side, so the order in which they hear of it means nothing.
+    let grants = events.iter().filter(|event| {
+        let alone = matches!(event.line.kind, LockKind::Exclusive);
+        alone && matches!(event.line.what, WorkerStep::Granted { .. })
+    });
     let mut grants: Vec<_> = grants
         .filter_map(|event| Some((event.line.lane, event.line.own_ns, event.line.token?)))
         .collect();
@@ -218,6 +281,7 @@ mod tests {
     fn event(worker: usize, own_ns: u64, token: u64, what: WorkerStep) -> Event {
         let line = WorkerLine {
             lane: 0,
+            kind: LockKind::Exclusive,
             own_ns,
             token: Some(token),
             what,
@@ -261,7 +325,10 @@ mod tests {
 
     #[test]
     fn shared_tokens_are_repeated_and_lower_later_tokens_are_inverted() {
-        let granted = |worker, own_ns, token| event(worker, own_ns, token, WorkerStep::Granted);
+        let granted = |worker, own_ns, token| {
+            let number = Some(token);
+            event(worker, own_ns, token, WorkerStep::Granted { number })
+        };
         let fine = report(vec![granted(0, 1, 1), granted(1, 2, 2)], &[]);
         assert_eq!(fine.inverted_grants, Some(0));
         assert!(fine.repeated_tokens.is_empty());
@@ -274,5 +341,31 @@ mod tests {
         );
         assert_eq!(wrong.inverted_grants, Some(1));
         assert_eq!(wrong.repeated_tokens[0].workers, (0, 2));
+    }
+
+    #[test]
+    fn readers_share_a_token_and_not_a_number_and_a_second_read_that_differs_is_told() {
+        let reader = |worker, own_ns, what| {
+            let mut event = event(worker, own_ns, 7, what);
+            event.line.kind = LockKind::Readers;
+            event
+        };
+        let granted = |number| WorkerStep::Granted {
+            number: Some(number),
+        };
+        let same = |same| WorkerStep::ReadAgain { same };
+        let fine = vec![
+            reader(0, 1, granted(7)),
+            reader(1, 2, granted(8)),
+            reader(0, 3, same(true)),
+        ];
+        let kept = report(fine.clone(), &[]);
+        assert!(kept.repeated_tokens.is_empty() && kept.changed.is_empty());
+        assert_eq!(kept.kinds[&LockKind::Readers].reads, 1);
+        let wrong = [reader(2, 4, granted(8)), reader(1, 5, same(false))];
+        let wrong = report([fine, wrong.to_vec()].concat(), &[]);
+        assert_eq!(wrong.repeated_tokens[0].workers, (1, 2));
+        assert_eq!((wrong.changed.len(), wrong.changed[0].worker), (1, 1));
+        assert_eq!(wrong.kinds[&LockKind::Readers].changed, 1);
     }
 }

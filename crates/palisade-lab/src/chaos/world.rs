@@ -1,7 +1,8 @@
 //! One arm's world: an authority, a resource and workers, each in its own process.
 //!
 //! ```text
-//!   team: W workers ──┬─ L lanes, each a lock and a set; every worker of the team contends for all of them
+//!   team: W workers ──┬─ L lanes, each a lock of some kind and its set, or several; every worker of the team contends
+//!                     │  for all of them
 //!                     ├──► authority      (one in each world)
 //!                     └──► resource       (one in each world, with the arm's fence)
 //! ```
@@ -16,6 +17,7 @@ use super::arm::Arm;
 use super::event::Target;
 use super::event_log::{EventLog, State};
 use super::fixture::Fixture;
+use super::kind::LockKind;
 use super::nodes::{Cluster, Observed};
 use super::process::{Line, Process};
 use super::server::{Server, Setup, Victim, lock};
@@ -35,6 +37,8 @@ pub(super) struct Plan {
     pub(super) workers: usize,
     /// Lanes of a team.
     pub(super) lanes: usize,
+    /// The kinds of locks, one lane after the other.
+    pub(super) kinds: Vec<LockKind>,
     pub(super) adds_per_grant: u64,
     /// The extra bytes of each element.
     pub(super) padding: usize,
@@ -50,8 +54,31 @@ impl Plan {
         0..self.teams * self.workers
     }
 
-    pub(super) fn all_lanes(&self) -> std::ops::Range<usize> {
-        0..self.teams * self.lanes
+    /// The lanes of these teams, with their kinds of locks.
+    pub(super) fn lanes_of(
+        &self,
+        teams: std::ops::Range<usize>,
+    ) -> impl Iterator<Item = (usize, LockKind)> {
+        let lanes = teams.start * self.lanes..teams.end * self.lanes;
+        lanes.map(|lane| (lane, self.kinds[lane % self.kinds.len()]))
+    }
+
+    /// How many adds each kind of lock must have, and readers second reads.
+    pub(super) fn least_of_kind(&self) -> u64 {
+        self.adds / 20
+    }
+
+    /// The kinds that have too little in this: acknowledged adds and second reads.
+    pub(super) fn lacking<'a>(
+        &'a self,
+        done: &'a BTreeMap<LockKind, (u64, u64)>,
+    ) -> impl Iterator<Item = LockKind> + 'a {
+        let least = self.least_of_kind();
+        let lacks = move |kind: &&LockKind| {
+            let (adds, reads) = done.get(kind).copied().unwrap_or_default();
+            adds < least || (**kind == LockKind::Readers && reads < least)
+        };
+        self.kinds.iter().filter(lacks).copied()
     }
 }
 
@@ -80,7 +107,7 @@ struct Worker {
 pub(super) struct WorldResults {
     pub(super) arm: Arm,
     pub(super) state: State,
-    /// The final set of each lane.
+    /// The final set of each lane; of several sets all elements.
     pub(super) sets: BTreeMap<usize, Vec<String>>,
     pub(super) seconds: f64,
     /// Of a cluster.
@@ -148,7 +175,7 @@ impl World {
             store: self.fixture.resource_for(index, self.store.address()),
             ttl_ms: millis(1.0),
             think_ms: (millis(plan.think.0), millis(plan.think.1)),
-            lanes: (team * plan.lanes..(team + 1) * plan.lanes).collect(),
+            lanes: plan.lanes_of(team..team + 1).collect(),
             claims: self.arm == Arm::Claim,
             adds_per_grant: plan.adds_per_grant,
             padding: plan.padding,
@@ -211,7 +238,8 @@ impl World {
             // Its last lines arrive before the end of its output.
             self.event_log.ended(index, lives, LAST_STEPS);
         }
-        let sets = worker::final_sets(&self.store.address().to_string(), self.plan.all_lanes())?;
+        let lanes = self.plan.lanes_of(0..self.plan.teams);
+        let sets = worker::final_sets(&self.store.address().to_string(), lanes)?;
         self.workers.clear();
         Ok(WorldResults {
             arm: self.arm,

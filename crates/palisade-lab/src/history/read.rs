@@ -201,6 +201,9 @@ fn fits(call: &Call, answer: &Answer) -> bool {
             answer,
             A::Revoked { .. } | A::Ended { .. } | A::NotHeld | A::Stale { .. }
         ),
-        Call::Show { .. } => matches!(answer, A::Held { .. } | A::HeldShared { .. } | A::Free),
+        Call::Show { .. } => matches!(
+            answer,
+            A::Denied | A::Held { .. } | A::HeldShared { .. } | A::Free
+        ),
     }
 }

@@ -61,6 +61,17 @@ fn holders_paused_past_their_lease_lose_nothing_behind_the_claim_fence_alone() {
     ran.expect(0);
     assert_eq!(ran.lost(0, "claim"), 0);
     assert!(ran.lost(0, "unfenced") > 0 && ran.lost(0, "textbook") > 0);
+    for kind in ["exclusive", "readers", "permits", "sets"] {
+        let of = |arm, what: &str| ran.arm(0, arm)["kinds"][kind][what].as_u64().unwrap();
+        assert!(of("claim", "acknowledged") > 0, "{kind}");
+        assert_eq!(of("claim", "lost") + of("claim", "changed"), 0, "{kind}");
+        for arm in ["unfenced", "textbook"] {
+            let harmed = of(arm, "lost") + of(arm, "changed");
+            assert!(harmed > 0, "{kind}, {arm}");
+        }
+    }
+    let readers = &ran.arm(0, "unfenced")["kinds"]["readers"];
+    assert!(readers["changed"].as_u64() > Some(0), "{readers}");
     let refused = ran.arm(0, "claim")["rejects"].as_array().unwrap();
     assert!(
         refused
@@ -157,6 +168,17 @@ fn a_cluster_keeps_what_it_granted_through_every_fault() {
         observed["grants"].as_u64() > Some(20) && observed["queues_kept"].as_u64() > Some(0),
         "{observed}"
     );
+    for kind in [
+        "exclusive",
+        "readers",
+        "updates",
+        "upgrades",
+        "permits",
+        "sets",
+    ] {
+        let grants = observed["kinds"][kind].as_u64();
+        assert!(grants > Some(0), "{kind}: {observed}");
+    }
 }
 
 /// Control for the observers: single servers that pass for one cluster draw the same tokens.
@@ -178,4 +200,15 @@ fn single_servers_that_pass_for_a_cluster_are_found() {
     ]);
     ran.expect(1);
     assert!(ran.printed().contains("RepeatedToken"), "{}", ran.printed());
+}
+
+#[test]
+fn a_kind_that_an_authority_lacks_is_named() {
+    let ran = chaos(&["--authority", "etcd", "--kind", "permits"]);
+    ran.expect(4);
+    let printed = ran.printed();
+    assert!(
+        printed.contains("--kind permits does not apply"),
+        "{printed}"
+    );
 }

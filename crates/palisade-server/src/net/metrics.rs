@@ -328,7 +328,7 @@ impl Scrape {
             ("granted", "Grants issued", stats.granted.get()),
             (
                 "held",
-                "Acquires denied because another client held the lock",
+                "Acquires denied because another client held the lock, or it was closed after its last grant",
                 stats.held.get(),
             ),
             ("renewed", "Leases renewed", stats.renewed.get()),
@@ -460,7 +460,7 @@ impl Scrape {
             ("leases", "Live leases", stats.leases.get()),
             (
                 "readers",
-                "Shared grants: how often a lock is held together with others",
+                "Grants of readers and of permits, which hold a lock together with others",
                 stats.readers.get(),
             ),
             (

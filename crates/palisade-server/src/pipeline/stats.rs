@@ -149,7 +149,7 @@ stats! {
     counters {
         /// Grants issued.
         granted,
-        /// Acquires answered "held", at once or after a wait.
+        /// Acquires answered "held" or "delayed", at once or after a wait.
         held,
         /// Renewals.
         renewed,
@@ -183,7 +183,7 @@ stats! {
         locks,
         /// Leases live now.
         leases,
-        /// Shared grants live now.
+        /// Grants of readers and of permits live now.
         readers,
         /// Requests waiting now.
         waiters,

@@ -36,6 +36,8 @@ mod net_json;
 #[cfg(feature = "net")]
 mod net_jwt;
 #[cfg(feature = "net")]
+mod net_kinds_refused;
+#[cfg(feature = "net")]
 mod net_metrics;
 #[cfg(feature = "net")]
 mod net_openapi;

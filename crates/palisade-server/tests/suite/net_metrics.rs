@@ -150,6 +150,47 @@ async fn requests_and_holds_are_told_apart_by_how_they_ended() {
 }
 
 #[tokio::test]
+async fn every_kind_of_lock_is_counted() {
+    let server = Server::start().await;
+    let ask = async |lock: &str, client: &str, more: Value| {
+        let mut body = json!({"client_id": client, "lease_duration_ms": 10_000});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        let path = format!("/v1/locks/{lock}/acquire");
+        server.post(&path, &body.to_string()).await
+    };
+    for (lock, client, more) in [
+        ("report", "a", json!({"mode": "shared"})),
+        ("report", "b", json!({"mode": "update"})),
+        ("gpu", "a", json!({"permits": {"count": 2, "of": 3}})),
+        ("gpu", "b", json!({"permits": {"count": 1, "of": 3}})),
+        ("a", "a", json!({"also": ["b", "c"]})),
+    ] {
+        let granted = ask(lock, client, more).await;
+        assert_eq!(granted.status, 200, "{}", granted.body);
+    }
+    let count = async |name: &str| sample(&server, &format!("palisade_{name}")).await;
+    assert_eq!(count("readers").await, Some(4.0));
+    assert_eq!(count("locks").await, Some(5.0));
+    assert_eq!(count("held_total").await, Some(0.0));
+    for (lock, more) in [
+        ("report", json!({"mode": "exclusive"})),
+        ("report", json!({"mode": "update"})),
+        ("gpu", json!({"permits": {"count": 1, "of": 3}})),
+        ("c", json!({"also": ["d"]})),
+    ] {
+        let denied = ask(lock, "c", more).await;
+        assert_eq!(denied.code(), "held", "{}", denied.body);
+    }
+    let closed = ask("x", "a", json!({"lock_delay_ms": 1_000})).await.json();
+    let reason = json!({"fencing_token": closed["fencing_token"], "reason": "test"});
+    let broken = server.post("/v1/locks/x/break", &reason.to_string()).await;
+    assert_eq!(broken.status, 200, "{}", broken.body);
+    assert_eq!(ask("x", "b", json!({})).await.code(), "delayed");
+    assert_eq!(count("held_total").await, Some(5.0));
+}
+
+#[tokio::test]
 #[allow(
     clippy::disallowed_methods,
     reason = "the age of a lock is counted by the server's wall clock"

@@ -17,7 +17,7 @@ use tonic::Streaming;
 
 /// The two ways to speak a session.
 #[derive(Clone, Copy, Debug)]
-enum Dress {
+pub(crate) enum Dress {
     Grpc,
     Plain,
 }
@@ -55,7 +55,7 @@ in_both_dresses! {
 }
 
 /// A session from a client's side.
-struct Session {
+pub(crate) struct Session {
     wire: Wire,
     ready: std::collections::VecDeque<Reply>,
 }
@@ -72,7 +72,7 @@ enum Wire {
 }
 
 impl Session {
-    async fn open(server: &Server, dress: Dress) -> Session {
+    pub(crate) async fn open(server: &Server, dress: Dress) -> Session {
         let wire = match dress {
             Dress::Grpc => {
                 let (requests, frames) = mpsc::channel(16);
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// Sends one frame.
-    async fn send(&mut self, operations: impl IntoIterator<Item = (u64, Operation)>) {
+    pub(crate) async fn send(&mut self, operations: impl IntoIterator<Item = (u64, Operation)>) {
         let requests = operations.into_iter().map(|(id, operation)| Request {
             id,
             operation: Some(operation),
@@ -146,7 +146,7 @@ impl Session {
         self.next().await.unwrap().expect("the session ended")
     }
 
-    async fn expect(&mut self, id: u64) -> Option<Outcome> {
+    pub(crate) async fn expect(&mut self, id: u64) -> Option<Outcome> {
         let reply = self.reply().await;
         assert_eq!(reply.id, id);
         reply.outcome

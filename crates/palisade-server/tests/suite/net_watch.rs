@@ -107,6 +107,52 @@ async fn a_watch_names_every_change_in_order() {
 }
 
 #[tokio::test]
+async fn a_watch_names_the_grant_of_a_reader_each_part_of_a_set_and_how_long_a_lock_stays_closed() {
+    let server = Server::start().await;
+    let mut events = Events::open(&server, "/v1/watch", "").await;
+    let ask = async |lock: &str, client: &str, more: &str| {
+        let body = format!(r#"{{"client_id": "{client}", "lease_duration_ms": 10000, {more}}}"#);
+        let path = format!("/v1/locks/{lock}/acquire");
+        let granted = server.post(&path, &body).await;
+        assert_eq!(granted.status, 200, "{}", granted.body);
+        granted.json()
+    };
+    let first = ask("report", "a", r#""mode": "shared""#).await;
+    ask("report", "b", r#""mode": "update""#).await;
+    let key = json!({"lock_token": first["lock_token"], "fencing_token": 1}).to_string();
+    let released = server.post("/v1/locks/report/release", &key).await;
+    assert_eq!(released.status, 200);
+    ask("gpu", "c", r#""permits": {"count": 2, "of": 3}"#).await;
+    ask("y", "d", r#""also": ["x"]"#).await;
+    ask("z", "e", r#""lock_delay_ms": 1000"#).await;
+    let reason = r#"{"fencing_token": 5, "reason": "stuck"}"#;
+    assert_eq!(server.post("/v1/locks/z/break", reason).await.status, 200);
+    let expected = [
+        ("granted", "report", 1, json!(1), Value::Null),
+        ("granted", "report", 1, json!(2), Value::Null),
+        ("released", "report", 1, json!(1), Value::Null),
+        ("granted", "gpu", 3, Value::Null, Value::Null),
+        ("granted", "x", 4, Value::Null, Value::Null),
+        ("granted", "y", 4, Value::Null, Value::Null),
+        ("granted", "z", 5, Value::Null, Value::Null),
+        ("revoked", "z", 5, Value::Null, json!(1_000)),
+    ];
+    for (name, lock, token, grant, delayed) in expected {
+        let (told, _, data) = events.next().await;
+        assert_eq!((told.as_str(), &data["resource_id"]), (name, &json!(lock)));
+        assert_eq!(
+            (
+                &data["fencing_token"],
+                &data["grant_id"],
+                &data["delayed_ms"]
+            ),
+            (&json!(token), &grant, &delayed),
+            "{lock}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn who_comes_back_to_a_quiet_server_is_told_at_once_what_it_missed() {
     let server = Server::start().await;
     for lock in ["a%2F1", "b", "a%2F2", "b2", "a%2F3"] {

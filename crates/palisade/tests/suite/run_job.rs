@@ -316,6 +316,42 @@ fn a_job_does_not_run_twice_within_the_time_it_asked_for() {
 }
 
 #[test]
+fn after_a_job_that_lost_its_lock_nobody_runs_until_the_lock_delay_is_over() {
+    let server = Server::start();
+    let taken =
+        "\"$PALISADE\" break job --token $PALISADE_FENCING_TOKEN --reason test; exec sleep 1000";
+    let lose = |delay: &str| {
+        let mut job = server.palisade(&[
+            "run",
+            "job",
+            "-n",
+            "--ttl",
+            "2s",
+            "--lock-delay",
+            delay,
+            "--",
+            "sh",
+            "-c",
+            taken,
+        ]);
+        job.env("PALISADE", env!("CARGO_BIN_EXE_palisade"));
+        status(&job.output().unwrap())
+    };
+    let next = || {
+        server
+            .palisade(&["run", "job", "-n", "--", "true"])
+            .output()
+    };
+    // Control: without it the next job runs at once.
+    assert_eq!(lose("0s"), 123);
+    assert_eq!(status(&next().unwrap()), 0);
+    assert_eq!(lose("60s"), 123);
+    let closed = next().unwrap();
+    assert_eq!(status(&closed), 124, "{closed:?}");
+    assert!(text(&closed.stderr).contains("closed for"), "{closed:?}");
+}
+
+#[test]
 fn as_many_jobs_run_together_as_there_are_permits_and_know_their_slots() {
     let server = Server::start();
     let inner = "\"$PALISADE\" run job --permits 1/3 -n -- sh -c 'echo $PALISADE_FENCING_TOKEN $PALISADE_SLOTS'";

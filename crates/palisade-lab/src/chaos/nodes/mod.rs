@@ -10,7 +10,9 @@ mod http;
 mod links;
 mod observer;
 mod queue;
+mod wish;
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,6 +71,8 @@ pub(super) struct Observed {
     pub(super) operations: usize,
     pub(super) unknown: usize,
     pub(super) grants: usize,
+    /// Grants of each kind.
+    pub(super) kinds: BTreeMap<&'static str, u64>,
     /// Queues of three whose grants came in the order of their requests.
     pub(super) queues_kept: u64,
     /// Queues that prove nothing: a waiter was cut off, or came back late.

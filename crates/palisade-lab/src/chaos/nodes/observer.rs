@@ -1,8 +1,8 @@
 //! Observers: clients over plain HTTP whose calls and answers become a history for the history checker.
 //!
 //! They repeat a request with its id at the next node until it is answered, renew, show and release through any node,
-//! and sometimes forget a grant. Their locks are few, so that they wait for one another. A call without a clear answer
-//! stays without one in the history: its outcome is unknown.
+//! upgrade and downgrade, and sometimes forget a grant. Their locks are few, and of every kind (`wish.rs`), so that they
+//! wait for one another. A call without a clear answer stays without one in the history: its outcome is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -11,10 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_core::{ClientId, Ending, LockMode, LockName, Slots, Timestamp, Token, Ttl};
+use palisade_core::{ClientId, Ending, LockMode, LockName, Timestamp, Token, Ttl};
 use serde_json::{Value, json};
 
 use super::http::{Reply, ask};
+use super::wish::{Wish, number};
 use super::{Observed, Watched, queue};
 use crate::chaos::server::lock;
 use crate::chaos::stop::Stop;
@@ -22,7 +23,6 @@ use crate::history::event::Expiry;
 use crate::history::{Answer, Call, Event, Header, History, check};
 
 const OBSERVERS: u64 = 8;
-const LOCKS: usize = 6;
 /// How many calls of all observers use the same names.
 const EPOCH: u64 = 200;
 const RETRY: Duration = Duration::from_millis(20);
@@ -87,6 +87,7 @@ impl Observers {
             queues_kept: queues.kept,
             queues_void: queues.void,
             violations: queues.wrong,
+            kinds: kinds(&events),
             history,
             ..Observed::default()
         };
@@ -122,13 +123,23 @@ struct Observer {
 
 /// A grant, and until when it lasts by the holder's own reckoning.
 struct Held {
-    lock: LockName,
+    wish: Wish,
+    /// Those of its locks that were not released.
+    locks: Vec<LockName>,
     client: ClientId,
+    /// The grant's number.
     token: Token,
+    /// Its fencing token, which a renewal is answered with.
+    fence: Token,
+    /// The lease's public id.
+    lease: Token,
     key: String,
     ttl: Ttl,
     deadline: Timestamp,
 }
+
+/// It is not known whether a request took effect.
+struct Unclear;
 
 impl Observer {
     fn run(&mut self) {
@@ -141,112 +152,157 @@ impl Observer {
         }
     }
 
-    /// Asks for a lock under a client id and a request id of its own, at one node after the other, until an answer is
-    /// clear or the patience is over.
+    /// Asks for a lock of some kind, or several, under a client id of its own.
     fn acquire(&mut self, count: u64) -> Option<Held> {
         // New names now and then: each leader change gives a forgotten lease its full time again.
         let epoch = *lock(&self.shared.calls) / EPOCH;
-        let name = format!("seen-{epoch}-{}", self.random.usize(0..LOCKS));
-        let lock = LockName::new(&name).ok()?;
+        let wish = Wish::draw(&mut self.random, epoch)?;
         let client = ClientId::new(&format!("o{}-{count}", self.number)).ok()?;
         let ttl = Ttl::from_millis(self.random.u64(1_000..6_000)).ok()?;
-        let request = format!("{:032x}", self.random.u128(..));
         let wait = Duration::from_millis(self.random.u64(0..1_500));
+        let (sent, body) = self.request(&client, &wish, Ok(ttl), wait).ok()??;
+        let lease = number(&body)?;
+        Some(Held {
+            locks: wish.locks(),
+            fence: token(&body)?,
+            wish,
+            client,
+            token: lease,
+            lease,
+            key: body["lock_token"].as_str()?.to_owned(),
+            ttl,
+            deadline: sent.after(ttl.span()),
+        })
+    }
+
+    /// Sends a wish under a request id of its own, at one node after the other, until an answer is clear or the patience
+    /// is over. When the granted attempt was sent, and what it was answered; nothing if the wish was denied.
+    fn request(
+        &mut self,
+        client: &ClientId,
+        wish: &Wish,
+        under: Result<Ttl, (Token, &str)>,
+        wait: Duration,
+    ) -> Result<Option<(Timestamp, Value)>, Unclear> {
+        let request = format!("{:032x}", self.random.u128(..));
         let begun = BootClock.now();
-        let call = Call::Acquire {
-            lock: lock.clone(),
-            ttl: Some(ttl),
-            under: None,
-            request: Some(request.clone().into()),
-            also: Box::default(),
-            mode: LockMode::Exclusive,
-        };
+        let lease = under.err().map(|(lease, _)| lease);
+        let call = wish.call(under.map_err(|(lease, _)| lease), &request);
+        let path = format!("/v1/locks/{}/acquire", wish.lock);
         loop {
             let waited = BootClock.now().since(begun).to_duration();
             if waited > wait + PATIENCE || self.shared.stop.comes_within(Duration::ZERO) {
-                return None;
+                return Err(Unclear);
             }
             let left = wait.saturating_sub(waited);
-            let body = json!({
-                "client_id": client.to_string(), "request_id": request, "lease_duration_ms": ttl.as_millis(),
-                "wait_ms": left.as_millis() as u64,
+            let mut body = json!({
+                "client_id": client.to_string(), "request_id": request, "wait_ms": left.as_millis() as u64,
             });
-            let path = format!("/v1/locks/{lock}/acquire");
+            match under {
+                Ok(ttl) => body["lease_duration_ms"] = ttl.as_millis().into(),
+                Err((_, key)) => body["lock_token"] = key.into(),
+            }
+            wish.fill(&mut body);
             let sent = BootClock.now();
-            let reply = self.call(
-                &client,
-                &call,
-                &path,
-                Some(&body),
-                left + ANSWER,
-                |reply| match (reply.status, reply.code()) {
-                    (200, _) => token(&reply.body).map(|token| Answer::Granted {
-                        token,
-                        lease: token,
-                        phase: None,
-                        slots: Slots::NONE,
-                    }),
-                    (409, "held") => holder(&reply.body["holder"]),
-                    _ => None,
-                },
-            );
+            let patience = left + ANSWER;
+            let reply = self.call(client, &call, &path, Some(&body), patience, |reply| {
+                wish.answer(lease, reply)
+            });
             match reply {
-                Some(reply) if reply.status == 200 => {
-                    return Some(Held {
-                        lock,
-                        client,
-                        token: token(&reply.body)?,
-                        key: reply.body["lock_token"].as_str()?.to_owned(),
-                        ttl,
-                        deadline: sent.after(ttl.span()),
-                    });
-                }
-                Some(reply) if reply.status < 500 => return None,
+                Some(reply) if reply.status == 200 => return Ok(Some((sent, reply.body))),
+                Some(reply) if wish.answer(lease, &reply).is_some() => return Ok(None),
+                Some(reply) if reply.status < 500 => return Err(Unclear),
                 _ => {}
             }
         }
     }
 
-    /// Renews and shows for a while, then releases, or forgets.
+    /// Renews and shows for a while, perhaps with an upgrade, a downgrade, or without a part of its set; then releases, or
+    /// forgets.
     fn hold(&mut self, mut held: Held) {
         let until = BootClock
             .now()
             .after(Duration::from_millis(self.random.u64(0..1_500)).into());
-        let renew = json!({ "lock_token": held.key });
+        let key = json!({ "lock_token": held.key });
         while BootClock.now() < until.min(held.deadline) {
             let sent = BootClock.now();
-            if self.random.bool() {
-                let call = Call::Renew {
-                    lock: held.lock.clone(),
-                    token: held.token,
-                    ttl: None,
-                };
-                let reply = self.settle(&held, &call, "renew", &renew);
-                if reply.is_some_and(|reply| reply.status == 200) {
-                    held.deadline = sent.after(held.ttl.span());
+            match self.random.u8(0..8) {
+                0..2 if held.wish.changed().is_some() => match self.change(held) {
+                    Some(changed) => held = changed,
+                    // It is not known which grant the lease has now.
+                    None => return,
+                },
+                2 if held.locks.len() > 1 => {
+                    if let Some(lock) = held.locks.pop() {
+                        self.release(&held, &lock, &key);
+                    }
                 }
-            } else {
-                self.show(&held);
+                0..5 => {
+                    let lock = held.locks.first().unwrap_or(&held.wish.lock).clone();
+                    let call = Call::Renew {
+                        lock: lock.clone(),
+                        token: held.token,
+                        ttl: None,
+                    };
+                    let reply = self.settle(&held, (&lock, &call), "renew", &key);
+                    if reply.is_some_and(|reply| reply.status == 200) {
+                        held.deadline = sent.after(held.ttl.span());
+                    }
+                }
+                _ => self.show(&held),
             }
             let pause = Duration::from_millis(self.random.u64(10..150));
             self.shared.stop.comes_within(pause);
         }
         if self.random.u8(0..8) > 0 {
-            let call = Call::Release {
-                lock: held.lock.clone(),
-                token: held.token,
-            };
-            while BootClock.now() < held.deadline {
-                let reply = self.settle(&held, &call, "release", &renew);
-                if reply.is_some_and(|reply| reply.status < 500) {
-                    return;
-                }
+            for lock in std::mem::take(&mut held.locks) {
+                self.release(&held, &lock, &key);
             }
         }
     }
 
-    fn settle(&mut self, held: &Held, call: &Call, verb: &str, body: &Value) -> Option<Reply> {
-        let path = format!("/v1/locks/{}/{verb}", held.lock);
+    /// An upgrade, or a downgrade, if it is not denied. Nothing if that is not known.
+    fn change(&mut self, held: Held) -> Option<Held> {
+        let wish = held.wish.changed()?;
+        let wait = match wish.mode {
+            LockMode::Upgrade => Duration::from_millis(self.random.u64(0..500)),
+            _ => Duration::ZERO,
+        };
+        let under = Err((held.lease, held.key.as_str()));
+        let Some((_, body)) = self.request(&held.client, &wish, under, wait).ok()? else {
+            return Some(held);
+        };
+        Some(Held {
+            token: number(&body)?,
+            fence: token(&body)?,
+            wish,
+            ..held
+        })
+    }
+
+    fn release(&mut self, held: &Held, lock: &LockName, key: &Value) {
+        let call = Call::Release {
+            lock: lock.clone(),
+            token: held.token,
+        };
+        while BootClock.now() < held.deadline {
+            let reply = self.settle(held, (lock, &call), "release", key);
+            if reply.is_some_and(|reply| reply.status < 500) {
+                return;
+            }
+        }
+    }
+
+    fn settle(
+        &mut self,
+        held: &Held,
+        (lock, call): (&LockName, &Call),
+        verb: &str,
+        key: &Value,
+    ) -> Option<Reply> {
+        let path = format!("/v1/locks/{lock}/{verb}");
+        let mut body = key.clone();
+        body["fencing_token"] = held.token.get().into();
         let ended = |how| {
             Some(Answer::Ended {
                 token: held.token,
@@ -257,14 +313,17 @@ impl Observer {
             &held.client,
             call,
             &path,
-            Some(body),
+            Some(&body),
             ANSWER,
             |reply| match (reply.status, reply.code()) {
                 (200, _) if verb == "renew" => {
-                    token(&reply.body).map(|token| Answer::Renewed { token })
+                    let told = token(&reply.body)?;
+                    let own = told == held.fence;
+                    let token = if own { held.token } else { told };
+                    Some(Answer::Renewed { token })
                 }
                 (200, _) if reply.body["already_released"] == true => ended(Ending::Released),
-                (200, _) => token(&reply.body).map(|token| Answer::Released { token }),
+                (200, _) => number(&reply.body).map(|token| Answer::Released { token }),
                 (410, "expired") => ended(Ending::Expired),
                 (410, "revoked") => ended(Ending::Revoked),
                 (410, "superseded") => ended(Ending::Superseded),
@@ -275,10 +334,9 @@ impl Observer {
     }
 
     fn show(&mut self, held: &Held) {
-        let call = Call::Show {
-            lock: held.lock.clone(),
-        };
-        let path = format!("/v1/locks/{}", held.lock);
+        let lock = &held.wish.lock;
+        let call = Call::Show { lock: lock.clone() };
+        let path = format!("/v1/locks/{lock}");
         self.call(
             &held.client,
             &call,
@@ -286,6 +344,10 @@ impl Observer {
             None,
             ANSWER,
             |reply| match reply.status {
+                // Readers, and the holders of permits.
+                200 if !reply.body["readers"].as_array().is_none_or(Vec::is_empty) => {
+                    Some(Answer::Denied)
+                }
                 200 if reply.body["holder"].is_null() => Some(Answer::Free),
                 200 => holder(&reply.body["holder"]),
                 _ => None,
@@ -396,14 +458,46 @@ fn without_orphans(events: Vec<Event>) -> Vec<Event> {
     kept
 }
 
+/// How many grants of each kind there are in a history.
+fn kinds(events: &[Event]) -> BTreeMap<&'static str, u64> {
+    let mut asked = BTreeMap::new();
+    let mut kinds = BTreeMap::new();
+    for event in events {
+        match event {
+            Event::Call { id, call, .. } => drop(asked.insert(*id, call)),
+            Event::Answer {
+                id,
+                answer: Answer::Granted { .. },
+                ..
+            } => {
+                let kind = match asked.get(id) {
+                    Some(call) if call.is_of_set() => "sets",
+                    Some(Call::Acquire { mode, under, .. }) => match mode {
+                        LockMode::Exclusive => "exclusive",
+                        LockMode::Shared if under.is_some() => "downgrades",
+                        LockMode::Shared => "readers",
+                        LockMode::Update => "updates",
+                        LockMode::Upgrade => "upgrades",
+                        LockMode::Permits(_) => "permits",
+                    },
+                    _ => continue,
+                };
+                *kinds.entry(kind).or_default() += 1;
+            }
+            Event::Answer { .. } | Event::Away { .. } => {}
+        }
+    }
+    kinds
+}
+
 /// How long an acquire is repeated beyond its wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-fn token(body: &Value) -> Option<Token> {
+pub(super) fn token(body: &Value) -> Option<Token> {
     Token::new(body["fencing_token"].as_u64()?).ok()
 }
 
-fn holder(body: &Value) -> Option<Answer> {
+pub(super) fn holder(body: &Value) -> Option<Answer> {
     Some(Answer::Held {
         token: token(body)?,
         holder: ClientId::new(body["client_id"].as_str()?).ok()?,

@@ -13,6 +13,7 @@ use palisade_testbed::{Etcd, Postgres, Redis, ZooKeeper};
 use serde::Serialize;
 
 use super::arm::Arm;
+use super::kind::LockKind;
 use super::nemesis::Nemesis;
 use super::nodes::Cluster;
 use super::report::version;
@@ -167,6 +168,20 @@ impl Authority {
             [] => own,
             asked => asked.to_vec(),
         })
+    }
+
+    /// Whether it has these kinds of locks.
+    ///
+    /// # Errors
+    /// The kind that it lacks.
+    pub(super) fn kinds(self, asked: &[LockKind]) -> Result<(), String> {
+        match asked.iter().find(|kind| **kind != LockKind::Exclusive) {
+            Some(kind) if self != Authority::Palisade => Err(format!(
+                "--kind {} does not apply to this authority; it has exclusive locks",
+                kind.word()
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Whether, without failures, it never makes a fence reject the lock's holder.

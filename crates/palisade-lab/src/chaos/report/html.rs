@@ -65,7 +65,10 @@ fn legend() -> Vec<Entry> {
         signed(Sign::Claimed, "claimed: the fence is at its token"),
         signed(Sign::Read, "read the set"),
         signed(Sign::Kept, "an add acknowledged, and kept"),
-        signed(Sign::Lost, "an add acknowledged, and lost"),
+        signed(
+            Sign::Lost,
+            "an add acknowledged, and lost; or a second read that differs",
+        ),
         signed(Sign::Rejected, "rejected: its token is below the fence"),
     ]
 }
@@ -99,6 +102,7 @@ pub(super) fn page(report: &Report) -> String {
         report.ended
     );
     table(&mut body, &report.runs);
+    kinds(&mut body, &report.runs);
     let _ = write!(
         body,
         "<h2>Lost of the acknowledged adds</h2>{}<h2>How to read the timelines</h2>{}",
@@ -144,6 +148,49 @@ fn table(body: &mut String, runs: &[Run]) {
         "seconds#",
     ];
     body.push_str(&page::table(&columns, rows));
+}
+
+/// The same for each kind of lock, if there are several.
+fn kinds(body: &mut String, runs: &[Run]) {
+    let mut rows = Vec::new();
+    for run in runs.iter().filter(|run| run.plan.kinds.len() > 1) {
+        for report in &run.arms {
+            rows.extend(report.kinds.iter().map(|(kind, of)| {
+                let bad = |count: u64| if count == 0 { "good" } else { "bad" };
+                vec![
+                    (run.nemesis.word(), ""),
+                    (report.arm.word().to_owned(), ""),
+                    (kind.word(), ""),
+                    (of.grants.to_string(), ""),
+                    (of.acknowledged.to_string(), ""),
+                    (of.lost.to_string(), bad(of.lost)),
+                    (of.reads.to_string(), ""),
+                    (of.changed.to_string(), bad(of.changed)),
+                    (of.rejects.to_string(), ""),
+                ]
+            }));
+        }
+    }
+    if rows.is_empty() {
+        return;
+    }
+    let columns = [
+        "nemesis",
+        "arm",
+        "kind of lock",
+        "grants#",
+        "acknowledged#",
+        "lost#",
+        "second reads#",
+        "changed#",
+        "rejected#",
+    ];
+    let rows = page::table(&columns, rows);
+    let _ = write!(
+        body,
+        "<details><summary>The same for each kind of lock</summary><p>Readers read twice under one grant: the second \
+         read must be as the first.</p>{rows}</details>"
+    );
 }
 
 fn row(run: &Run, report: &ArmReport, is_first: bool) -> Vec<(String, &'static str)> {

@@ -68,6 +68,7 @@ impl Outcome {
     pub(super) fn of(
         chaos: &Chaos,
         nemesis: Nemesis,
+        plan: &Plan,
         arms: &[ArmReport],
         problems: &[String],
     ) -> Outcome {
@@ -80,6 +81,12 @@ impl Outcome {
                 let acknowledged = report.acknowledged;
                 wrong.push(format!(
                     "{word}: {lost} of {acknowledged} acknowledged adds are lost"
+                ));
+            }
+            let changed = report.changed.len();
+            if changed > 0 && (report.arm == Arm::Claim || quiet) {
+                wrong.push(format!(
+                    "{word}: {changed} second reads differ from what the same holder saw before"
                 ));
             }
             for repeated in report.repeated_tokens.iter().take(SHOWN) {
@@ -111,7 +118,20 @@ impl Outcome {
                     chaos.adds
                 ));
             }
+            let done = report.done();
+            let kinds = plan.lacking(&done).map(|kind| {
+                let (kind, least) = (kind.word(), plan.least_of_kind());
+                format!("{word}: less than {least} adds, or second reads, under {kind}")
+            });
+            void.extend(kinds);
             void.extend(chaos.authority.is_void(nemesis, report));
+            if nemesis == Nemesis::Holder && report.arm != Arm::Claim {
+                void.extend(plan.kinds.iter().filter_map(|kind| {
+                    let of = report.kinds.get(kind).copied().unwrap_or_default();
+                    let (kind, harmed) = (kind.word(), of.lost + of.changed);
+                    (harmed == 0).then(|| format!("{word}: nothing was lost under {kind}"))
+                }));
+            }
         }
         match void.is_empty() {
             true => Outcome::Kept,
@@ -160,6 +180,24 @@ impl Run {
                 observed.queues_void,
                 observed.slowest_healing_ms
             ));
+        }
+        if self.plan.kinds.len() > 1 {
+            for report in &self.arms {
+                line.push_str(&format!("\n    {}:", report.arm.word()));
+                for (kind, of) in &report.kinds {
+                    line.push_str(&format!(
+                        " {}: {} of {} lost, {} rejects,",
+                        kind.word(),
+                        of.lost,
+                        of.acknowledged,
+                        of.rejects
+                    ));
+                    if of.reads > 0 {
+                        line.push_str(&format!(" {} of {} reads changed,", of.changed, of.reads));
+                    }
+                }
+                line = line.trim_end_matches(',').to_owned() + ";";
+            }
         }
         let inverted: u64 = self
             .arms
@@ -261,6 +299,7 @@ fn settings<S: Serializer>(plan: &Plan, serializer: S) -> Result<S::Ok, S::Error
         "teams": plan.teams,
         "workers_per_team": plan.workers,
         "lanes_per_team": plan.lanes,
+        "kinds": plan.kinds,
         "adds_per_grant": plan.adds_per_grant,
         "element_bytes": plan.padding,
     });

@@ -118,9 +118,9 @@ impl Drawing<'_> {
         for event in own {
             let at = event.at_ms;
             match event.line.what {
-                WorkerStep::Granted => hold = Some(at),
+                WorkerStep::Granted { .. } => hold = hold.or(Some(at)),
                 WorkerStep::Read => think = Some(at),
-                WorkerStep::Sent { .. } => {
+                WorkerStep::Sent { .. } | WorkerStep::ReadAgain { .. } => {
                     spans.extend(think.take().map(|from| ("think", from, at, None)))
                 }
                 WorkerStep::Released => {
@@ -165,6 +165,14 @@ impl Drawing<'_> {
         let (sign, explanation) = match &event.line.what {
             WorkerStep::Claimed => (sign(Sign::Claimed, (x, y + 5.0)), "claimed".to_owned()),
             WorkerStep::Read => (sign(Sign::Read, (x, middle)), "read the set".to_owned()),
+            WorkerStep::ReadAgain { same: true } => (
+                sign(Sign::Read, (x, middle)),
+                "read again: the same".to_owned(),
+            ),
+            WorkerStep::ReadAgain { same: false } => (
+                sign(Sign::Lost, (x, middle)),
+                "read again: it has changed".to_owned(),
+            ),
             WorkerStep::Acknowledged { element } if self.moment.lost.contains(element.as_str()) => {
                 (
                     sign(Sign::Lost, (x, middle)),
@@ -187,6 +195,7 @@ impl Drawing<'_> {
                 let (token, highest) = (event.line.token.unwrap_or(0), highest.unwrap_or(0));
                 Some((format!("{token} < {highest}"), "c1"))
             }
+            WorkerStep::ReadAgain { same: false } => Some(("changed".to_owned(), "bad")),
             _ if sign.1 == "loss" => Some(("lost".to_owned(), "bad")),
             _ => None,
         };
@@ -238,10 +247,12 @@ pub(super) fn sign(sign: Sign, (x, y): (f64, f64)) -> (Shape, &'static str) {
 mod tests {
     use super::*;
     use crate::chaos::event::{Fault, Operation, WorkerLine};
+    use crate::chaos::kind::LockKind;
 
     fn event(at_ms: f64, worker: usize, token: u64, what: WorkerStep) -> Event {
         let line = WorkerLine {
             lane: 0,
+            kind: LockKind::Exclusive,
             own_ns: 0,
             token: Some(token),
             what,
@@ -257,7 +268,8 @@ mod tests {
     fn a_crowded_moment_has_all_signs_and_no_overlapping_texts() {
         let element = "a".to_owned();
         let highest = Some(3);
-        let mut events = vec![event(100.0, 0, 2, WorkerStep::Granted)];
+        let number = Some(2);
+        let mut events = vec![event(100.0, 0, 2, WorkerStep::Granted { number })];
         for step in 0..30 {
             let at = 110.0 + 7.0 * f64::from(step);
             let step = Operation::Write;

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use palisade_client::redlock::{self, Redlock};
-use palisade_client::{Attempt, Client, Lease};
+use palisade_client::{Client, Error, Lease};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
+use crate::chaos::kind::PERMITS;
 use crate::chaos::peers::naive::{self, Naive};
 
 /// A client for locks, by URL.
@@ -21,16 +22,36 @@ pub(super) enum Locks {
     Broken(String),
 }
 
-/// A lock that the worker believes to hold.
+/// What to ask for.
+pub(super) enum Wish {
+    /// A lock, alone.
+    Exclusive(String),
+    /// A lock, with other readers.
+    Shared(String),
+    /// A lock, as the reader that may become the writer.
+    Update(String),
+    /// So many permits of a semaphore.
+    Permits(String, u32),
+    /// Several locks at once.
+    Set(Vec<String>),
+}
+
+/// A lock, or several, that the worker believes to hold.
 pub(super) struct Grant {
+    /// What its fences compare.
     pub(super) token: Option<u64>,
+    /// What names the grant: its token, unless it is a reader's.
+    pub(super) number: Option<u64>,
     /// The authority to which the fence is bound.
     pub(super) authority: Option<String>,
+    /// The resources that it guards.
+    pub(super) resources: Vec<String>,
     hold: Hold,
 }
 
 enum Hold {
-    Lease(Lease),
+    /// A guard for each lock of a set; one for any other kind.
+    Leases(Vec<Lease>),
     Redlock(redlock::Guard),
     Naive(naive::Hold),
     Nothing,
@@ -52,58 +73,115 @@ impl Locks {
         Ok(Locks::Guarded(client.map_err(|error| error.to_string())?))
     }
 
-    /// The lock, or nothing if somebody else holds it the whole time.
-    pub(super) async fn acquire(&self, name: &str, ttl: Duration) -> Result<Option<Grant>, String> {
+    /// What was asked for, or nothing if somebody else holds it the whole time.
+    pub(super) async fn acquire(
+        &self,
+        wish: &Wish,
+        ttl: Duration,
+    ) -> Result<Option<Grant>, String> {
         let wait = ttl * 20;
-        match self {
-            Locks::Guarded(client) => {
-                let attempt = client.lock(name).ttl(ttl).wait(wait).attempt().await;
-                match attempt.map_err(|error| error.to_string())? {
-                    Attempt::Granted(lease) => Ok(Some(Grant {
-                        token: Some(lease.token().get()),
-                        authority: Some(lease.authority().as_str().to_owned()),
-                        hold: Hold::Lease(lease),
-                    })),
-                    Attempt::Held(_) => Ok(None),
-                    other => Err(format!("{other:?}")),
+        if let Locks::Guarded(client) = self {
+            let one = |name: &str| client.lock(name).ttl(ttl).wait(wait);
+            let request = match wish {
+                Wish::Exclusive(name) => one(name),
+                Wish::Shared(name) => one(name).shared(),
+                Wish::Update(name) => one(name).for_update(),
+                Wish::Permits(name, wanted) => one(name).permits(*wanted).of(PERMITS),
+                Wish::Set(names) => {
+                    let set = client.locks(names).ttl(ttl).wait(wait);
+                    return granted(set.acquire().await);
                 }
-            }
+            };
+            return granted(request.acquire().await.map(|lease| vec![lease]));
+        }
+        let Wish::Exclusive(name) = wish else {
+            return Err("this authority has exclusive locks only".to_owned());
+        };
+        let grant = |token, hold| Grant {
+            token,
+            number: token,
+            authority: None,
+            resources: vec![name.clone()],
+            hold,
+        };
+        match self {
+            Locks::Guarded(_) => Ok(None),
             Locks::Redlock(redlock) => {
                 let guard = redlock.acquire(name, ttl, wait).await;
                 let guard = guard.map_err(|error| error.to_string())?;
-                Ok(guard.map(|guard| Grant {
-                    token: None,
-                    authority: None,
-                    hold: Hold::Redlock(guard),
-                }))
+                Ok(guard.map(|guard| grant(None, Hold::Redlock(guard))))
             }
             Locks::Naive(naive) => {
                 let hold = naive.acquire(name, ttl).await?;
-                Ok(hold.map(|hold| Grant {
-                    token: Some(hold.token),
-                    authority: None,
-                    hold: Hold::Naive(hold),
-                }))
+                Ok(hold.map(|hold| grant(Some(hold.token), Hold::Naive(hold))))
             }
             Locks::Broken(address) => {
                 let token = ask(address, name)
                     .await
                     .map_err(|error| error.to_string())?;
-                Ok(Some(Grant {
-                    token: Some(token),
-                    authority: None,
-                    hold: Hold::Nothing,
-                }))
+                Ok(Some(grant(Some(token), Hold::Nothing)))
             }
+        }
+    }
+
+    /// The writer that a reader in mode update becomes, or nothing if other readers stay the whole time.
+    pub(super) async fn upgrade(
+        &self,
+        reader: &Grant,
+        wait: Duration,
+    ) -> Result<Option<Grant>, String> {
+        match (self, &reader.hold) {
+            (Locks::Guarded(client), Hold::Leases(leases)) if leases.len() == 1 => {
+                let writer = client.upgrade(&leases[0], wait).await;
+                granted(writer.map(|lease| vec![lease]))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The reader that a writer becomes.
+    pub(super) async fn downgrade(&self, writer: Grant) -> Result<Option<Grant>, String> {
+        let (Locks::Guarded(client), Hold::Leases(mut leases)) = (self, writer.hold) else {
+            return Ok(None);
+        };
+        match leases.pop() {
+            Some(lease) => granted(client.downgrade(lease).await.map(|lease| vec![lease])),
+            None => Ok(None),
         }
     }
 }
 
+/// A grant of these leases; nothing if others hold what was asked for.
+fn granted(leases: Result<Vec<Lease>, Error>) -> Result<Option<Grant>, String> {
+    let leases = match leases {
+        Err(Error::Held { .. }) => return Ok(None),
+        leases => leases.map_err(|error| error.to_string())?,
+    };
+    let Some(lease) = leases.first() else {
+        return Err("granted without a lock".to_owned());
+    };
+    let token = lease.token().get();
+    let resources = match lease.slots().is_empty() {
+        true => leases
+            .iter()
+            .map(|lease| lease.lock().to_string())
+            .collect(),
+        false => lease.slot_keys().map(|key| key.to_string()).collect(),
+    };
+    Ok(Some(Grant {
+        token: Some(token),
+        number: Some(lease.grant_id().map_or(token, |id| id.0.get())),
+        authority: Some(lease.authority().as_str().to_owned()),
+        resources,
+        hold: Hold::Leases(leases),
+    }))
+}
+
 impl Grant {
-    /// Whether the worker believes that it holds the lock.
+    /// Whether the worker believes that it holds the lock, or all locks of the set.
     pub(super) fn believes(&self) -> bool {
         match &self.hold {
-            Hold::Lease(lease) => lease.check().is_ok(),
+            Hold::Leases(leases) => leases.iter().all(|lease| lease.check().is_ok()),
             Hold::Redlock(guard) => guard.is_held(),
             Hold::Naive(hold) => hold.believes(),
             Hold::Nothing => true,
@@ -112,8 +190,12 @@ impl Grant {
 
     pub(super) async fn release(self) {
         match self.hold {
-            // The lock is no longer held, whatever the answer.
-            Hold::Lease(lease) => drop(lease.release().await),
+            Hold::Leases(leases) => {
+                for lease in leases {
+                    // The lock is no longer held, whatever the answer.
+                    drop(lease.release().await);
+                }
+            }
             Hold::Redlock(guard) => drop(guard.release().await),
             Hold::Naive(hold) => hold.release().await,
             Hold::Nothing => {}

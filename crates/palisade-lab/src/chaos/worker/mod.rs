@@ -4,12 +4,14 @@
 //!   acquire ─► (claim) ─► read ─► lease.check()? ─► think ─► write ─► report the acknowledgement ─► release
 //! ```
 //!
-//! It serves several lanes at once; each is a lock and the set that it guards. The lease renews itself, and is checked
-//! before the thinking, but not again before the write. Between any check and its write there is a gap into which a
-//! pause fits; here the gap is as wide as the thinking, so that pauses often hit it.
+//! It serves several lanes at once; each is a lock of some kind and the set, or sets, that it guards. `turn.rs` has what
+//! the holder of each kind does. The lease renews itself, and is checked before the thinking, but not again before the
+//! write. Between any check and its write there is a gap into which a pause fits; here the gap is as wide as the
+//! thinking, so that pauses often hit it.
 
 mod locks;
 mod resource;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -20,9 +22,11 @@ use palisade_client::clock::{BootClock, Clock as _};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::event::{Operation, WorkerLine, WorkerStep};
-use locks::{Grant, Locks};
-use resource::{Answer, Resource};
+use super::event::{WorkerLine, WorkerStep};
+use super::kind::LockKind;
+use locks::Locks;
+use resource::{Answer, Store};
+use turn::Lane;
 
 /// A worker's task; its process gets it as one argument, in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,7 +40,7 @@ pub(super) struct Assignment {
     pub(super) ttl_ms: u64,
     /// The shortest and the longest thinking time.
     pub(super) think_ms: (u64, u64),
-    pub(super) lanes: Vec<usize>,
+    pub(super) lanes: Vec<(usize, LockKind)>,
     /// Whether its first operation at the resource is a claim and its reads carry the token.
     pub(super) claims: bool,
     /// How many elements to add under one grant, each with its own write.
@@ -46,12 +50,7 @@ pub(super) struct Assignment {
     pub(super) seed: u64,
 }
 
-/// The name of a lane's lock and resource.
-pub(super) fn lane_name(lane: usize) -> String {
-    format!("set-{lane}")
-}
-
-/// The object that holds a lane's set: one element per line.
+/// The object that holds a resource's set: one element per line.
 pub(super) const FILE: &str = "/set";
 
 /// The elements of a set in the resource's format.
@@ -84,7 +83,7 @@ async fn all_lanes(part: Assignment) {
             match Locks::connect(&part.authority).await {
                 Ok(locks) => return Arc::new(locks),
                 Err(why) => {
-                    say(0, None, WorkerStep::Fault { why });
+                    say(0, LockKind::Exclusive, None, WorkerStep::Fault { why });
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
@@ -94,9 +93,11 @@ async fn all_lanes(part: Assignment) {
         locks = connecting => locks,
         _ = ended.wait_for(|ended| *ended) => return,
     };
-    let lanes = part.lanes.iter().map(|lane| Lane {
+    let store = Store::new(&part.store);
+    let lanes = part.lanes.iter().map(|(lane, kind)| Lane {
         lane: *lane,
-        resource: Resource::new(&part.store, &lane_name(*lane)),
+        kind: *kind,
+        store: store.clone(),
         locks: Arc::clone(&locks),
         random: fastrand::Rng::with_seed(part.seed ^ ((*lane as u64) << 32)),
         part: Arc::clone(&part),
@@ -110,111 +111,11 @@ async fn all_lanes(part: Assignment) {
     }
 }
 
-struct Lane {
-    lane: usize,
-    resource: Resource,
-    locks: Arc<Locks>,
-    random: fastrand::Rng,
-    part: Arc<Assignment>,
-    added: u64,
-}
-
-/// The grant cannot be used further; the reason was already reported.
-struct GrantEnded;
-
-impl Lane {
-    async fn run(mut self, mut ended: watch::Receiver<bool>) {
-        let locks = Arc::clone(&self.locks);
-        let (name, ttl) = (
-            lane_name(self.lane),
-            Duration::from_millis(self.part.ttl_ms),
-        );
-        loop {
-            let granted = tokio::select! {
-                granted = locks.acquire(&name, ttl) => granted,
-                _ = ended.wait_for(|ended| *ended) => return,
-            };
-            match granted {
-                Ok(Some(grant)) => {
-                    let token = grant.token;
-                    say(self.lane, token, WorkerStep::Granted);
-                    let used = self.use_up(&grant).await;
-                    grant.release().await;
-                    say(self.lane, token, WorkerStep::Released);
-                    if used.is_err() {
-                        tokio::time::sleep(RETRY_PAUSE).await;
-                    }
-                }
-                Ok(None) => {}
-                Err(why) => {
-                    say(self.lane, None, WorkerStep::Fault { why });
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
-            }
-            if *ended.borrow() {
-                return;
-            }
-        }
-    }
-
-    async fn use_up(&mut self, grant: &Grant) -> Result<(), GrantEnded> {
-        let token = grant.token;
-        if self.part.claims {
-            let claimed = self.resource.claim(grant).await;
-            self.admitted(token, Operation::Claim, claimed)?;
-            say(self.lane, token, WorkerStep::Claimed);
-        }
-        for sequence in 1..=self.part.adds_per_grant {
-            let tokened = self.part.claims.then_some(grant);
-            let read = self.resource.read(tokened).await;
-            let mut set = self.admitted(token, Operation::Read, read)?;
-            if !grant.believes() {
-                say(self.lane, token, WorkerStep::Lost);
-                return Err(GrantEnded);
-            }
-            say(self.lane, token, WorkerStep::Read);
-            let (least, most) = self.part.think_ms;
-            let think = Duration::from_millis(self.random.u64(least..=most));
-            tokio::time::sleep(think).await;
-            self.added += 1;
-            let element = format!("{}.{}.{}", self.part.name, self.lane, self.added);
-            set.push(element.clone() + &"_".repeat(self.part.padding));
-            say(
-                self.lane,
-                token,
-                WorkerStep::Sent {
-                    element: element.clone(),
-                },
-            );
-            // Sequence numbers distinguish the same holder's writes (rule F5).
-            let sequence = self.part.claims.then_some(sequence);
-            let written = self.resource.write(grant, sequence, &set).await;
-            self.admitted(token, Operation::Write, written)?;
-            say(self.lane, token, WorkerStep::Acknowledged { element });
-        }
-        Ok(())
-    }
-
-    fn admitted<T>(
-        &self,
-        token: Option<u64>,
-        step: Operation,
-        answer: Answer<T>,
-    ) -> Result<T, GrantEnded> {
-        let what = match answer {
-            Answer::Admitted(value) => return Ok(value),
-            Answer::Rejected { highest } => WorkerStep::Rejected { step, highest },
-            Answer::Unknown(why) => WorkerStep::Unknown { step, why },
-        };
-        say(self.lane, token, what);
-        Err(GrantEnded)
-    }
-}
-
 /// Sends one line to the director at once. If the director is gone, there is nothing to do.
-fn say(lane: usize, token: Option<u64>, what: WorkerStep) {
+fn say(lane: usize, kind: LockKind, token: Option<u64>, what: WorkerStep) {
     let said = WorkerLine {
         lane,
+        kind,
         own_ns: BootClock.now().as_nanos(),
         token,
         what,
@@ -232,27 +133,30 @@ fn say(lane: usize, token: Option<u64>, what: WorkerStep) {
 /// The pause after a failure.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// The final content of the resource, on every lane.
+/// The final content of the resources of each lane.
 ///
 /// # Errors
-/// Why the resource cannot be read.
+/// Why a resource cannot be read.
 pub(super) fn final_sets(
     store: &str,
-    lanes: std::ops::Range<usize>,
+    lanes: impl Iterator<Item = (usize, LockKind)>,
 ) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build();
     let reading = async {
-        let mut sets = BTreeMap::new();
-        for lane in lanes {
-            let name = lane_name(lane);
-            match Resource::new(store, &name).read(None).await {
-                Answer::Admitted(set) => {
-                    let names = set.iter().map(|name| name.trim_end_matches('_').to_owned());
-                    sets.insert(lane, names.collect());
-                }
-                Answer::Rejected { .. } => return Err(format!("{name}: an observer was rejected")),
-                Answer::Unknown(why) => return Err(format!("{name}: {why}")),
+        let store = Store::new(store);
+        let mut sets: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for (lane, kind) in lanes {
+            for name in kind.resources(lane) {
+                let set = match store.read(&name, None).await {
+                    Answer::Admitted(set) => set,
+                    Answer::Rejected { .. } => {
+                        return Err(format!("{name}: an observer was rejected"));
+                    }
+                    Answer::Unknown(why) => return Err(format!("{name}: {why}")),
+                };
+                let names = set.iter().map(|name| name.trim_end_matches('_').to_owned());
+                sets.entry(lane).or_default().extend(names);
             }
         }
         Ok(sets)

@@ -1,4 +1,4 @@
-//! A worker's client of the resource: each request is one attempt, and a missing answer means an unknown outcome.
+//! A worker's client of the resources: each request is one attempt, and a missing answer means an unknown outcome.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use super::locks::Grant;
 use super::{FILE, elements};
 
-/// One lane's set at the resource.
-pub(super) struct Resource {
+/// The server whose resources have a set each.
+#[derive(Clone)]
+pub(super) struct Store {
     client: Client<HttpConnector, Full<Bytes>>,
     address: String,
-    name: String,
 }
 
 /// The outcome of an operation.
@@ -32,31 +32,27 @@ pub(super) enum Answer<T> {
 /// For locks without tokens: the resource requires a number even if it checks none.
 const NO_TOKEN: u64 = 1;
 
-impl Resource {
-    pub(super) fn new(address: &str, name: &str) -> Resource {
+impl Store {
+    pub(super) fn new(address: &str) -> Store {
         // The client must not repeat a request by itself: the first one may have arrived.
         let client = Client::builder(TokioExecutor::new())
             .retry_canceled_requests(false)
             .build_http();
-        Resource {
+        Store {
             client,
             address: address.to_owned(),
-            name: name.to_owned(),
         }
     }
 
-    /// Raises the fence to the token, before any read.
-    pub(super) async fn claim(&self, grant: &Grant) -> Answer<()> {
-        let answer = self.post("claim", self.pass(grant)).await;
+    /// Raises a resource's fence to the token, before any read.
+    pub(super) async fn claim(&self, name: &str, grant: &Grant) -> Answer<()> {
+        let answer = self.post("claim", pass(name, grant)).await;
         answer.of(|_| Some(()))
     }
 
-    /// Reads the set; with a grant, only if its token is not stale.
-    pub(super) async fn read(&self, grant: Option<&Grant>) -> Answer<Vec<String>> {
-        let uri = format!(
-            "http://{}/v1/storage/{}/files{FILE}",
-            self.address, self.name
-        );
+    /// Reads a resource's set; with a grant, only if its token is not stale.
+    pub(super) async fn read(&self, name: &str, grant: Option<&Grant>) -> Answer<Vec<String>> {
+        let uri = format!("http://{}/v1/storage/{name}/files{FILE}", self.address);
         let mut request = Request::get(uri);
         if let Some(grant) = grant {
             request = request.header("X-Fencing-Token", grant.token.unwrap_or(NO_TOKEN));
@@ -72,14 +68,15 @@ impl Resource {
         }
     }
 
-    /// Replaces the set.
+    /// Replaces a resource's set.
     pub(super) async fn write(
         &self,
+        name: &str,
         grant: &Grant,
         sequence: Option<u64>,
         set: &[String],
     ) -> Answer<()> {
-        let mut body = self.pass(grant);
+        let mut body = pass(name, grant);
         body["write_payload"] = json!({
             "file_path": FILE, "mutation_type": "PUT", "bytes": STANDARD.encode(set.join("\n")),
         });
@@ -87,16 +84,6 @@ impl Resource {
             body["sequence"] = sequence.into();
         }
         self.post("write", body).await.of(|_| Some(()))
-    }
-
-    fn pass(&self, grant: &Grant) -> Value {
-        let mut body = json!({
-            "resource_id": self.name, "fencing_token": grant.token.unwrap_or(NO_TOKEN),
-        });
-        if let Some(authority) = &grant.authority {
-            body["authority"] = authority.as_str().into();
-        }
-        body
     }
 
     async fn post(&self, what: &str, body: Value) -> Result<Reply, String> {
@@ -121,6 +108,17 @@ impl Resource {
         let patient = tokio::time::timeout(PATIENCE, asking).await;
         patient.unwrap_or_else(|_| Err("no answer in time".to_owned()))
     }
+}
+
+/// What each request has.
+fn pass(name: &str, grant: &Grant) -> Value {
+    let mut body = json!({
+        "resource_id": name, "fencing_token": grant.token.unwrap_or(NO_TOKEN),
+    });
+    if let Some(authority) = &grant.authority {
+        body["authority"] = authority.as_str().into();
+    }
+    body
 }
 
 /// A received answer.
