@@ -415,9 +415,11 @@ mod tests {
     /// Version 10: locks in mode update; two are upgraded, one after a wait and a change of leader, and a third upgrade
     /// waits, an orphan, as requests for mode update do.
     /// Version 11: two readers, one of them in mode update, and a restore; two others wait, one for mode update.
+    /// Version 12: two locks with requests that wait, one of them for both; some become orphans, one comes back and is
+    /// granted, and the window of another one ends.
     #[test]
     fn a_log_is_replayed_under_the_rule_it_was_written_under() {
-        let golden: [(&[u8], &[u8]); 11] = [
+        let golden: [(&[u8], &[u8]); 12] = [
             (
                 include_bytes!("golden/version-1.log"),
                 include_bytes!("golden/version-1.snapshot"),
@@ -462,6 +464,10 @@ mod tests {
                 include_bytes!("golden/version-11.log"),
                 include_bytes!("golden/version-11.snapshot"),
             ),
+            (
+                include_bytes!("golden/version-12.log"),
+                include_bytes!("golden/version-12.snapshot"),
+            ),
         ];
         for (version, (mut log, state)) in (1..).zip(golden) {
             let mut replay = Replay::from_nothing(1);
@@ -496,6 +502,7 @@ mod tests {
             include_bytes!("golden/version-9.log"),
             include_bytes!("golden/version-10.log"),
             include_bytes!("golden/version-11.log"),
+            include_bytes!("golden/version-12.log"),
         ] {
             let mut log = golden;
             while let Some((batch, rest)) = split(log) {
@@ -571,6 +578,71 @@ mod tests {
             let next = follower.finish().next_token();
             assert!(next.is_some_and(|next| next.get() > 1_000));
         }
+    }
+
+    #[test]
+    fn temporary_write_golden() {
+        let mut replay = Replay::from_nothing(1);
+        let name = |number: u64| LockName::new(&format!("lock/{number}")).unwrap();
+        let acquire = |number: u64, also: &[u64], client: u64| {
+            let under = Under::New {
+                key: LeaseKey::from_bytes(id(client)),
+                ttl: Ttl::from_millis(60_000).unwrap(),
+            };
+            let client_id = ClientId::new(&format!("client-{client}")).unwrap();
+            let request = Some(RequestId::from_bytes(id(client)));
+            Command::Acquire(Acquire {
+                wait: Some(Span::from_millis(5_000 * client)),
+                also: also.iter().map(|n| name(*n)).collect(),
+                ..Acquire::new(name(number), client_id, under, request)
+            })
+        };
+        let orphan = |client: u64| Command::Orphan(RequestId::from_bytes(id(client)));
+        let release = |number: u64, client: u64| {
+            Command::Release(GrantRef {
+                lock: name(number),
+                key: LeaseKey::from_bytes(id(client)),
+                token: None,
+            })
+        };
+        let mut log = Vec::new();
+        for (at, commands) in [
+            (
+                1_000,
+                vec![
+                    acquire(1, &[], 1),
+                    acquire(2, &[], 2),
+                    acquire(1, &[], 3),
+                    acquire(1, &[], 4),
+                    acquire(1, &[2], 5),
+                    acquire(2, &[], 6),
+                    orphan(3),
+                    orphan(4),
+                    orphan(5),
+                ],
+            ),
+            (2_500, vec![acquire(1, &[], 3), orphan(6), release(1, 1)]),
+            (
+                3_500,
+                vec![Command::Expire, orphan(3), acquire(1, &[], 7), orphan(7)],
+            ),
+        ] {
+            let mut batch = Vec::new();
+            codec::encode_head(
+                &mut batch,
+                Timestamp::from_millis(at),
+                WallTime(1_790_000_000_000 + at),
+            );
+            for command in commands {
+                codec::encode_command(&mut batch, &command);
+            }
+            replay.batch(&batch).unwrap();
+            log.extend_from_slice(&u32::try_from(batch.len()).unwrap().to_le_bytes());
+            log.extend_from_slice(&batch);
+        }
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src/pipeline/golden/");
+        std::fs::write(format!("{dir}version-12.log"), log).unwrap();
+        std::fs::write(format!("{dir}version-12.snapshot"), bytes(&replay)).unwrap();
     }
 
     /// Where the `n`th record of a snapshot begins.

@@ -19,6 +19,7 @@ mod cluster;
 mod cluster_refused;
 mod cluster_restore;
 mod cluster_tls;
+mod cluster_waits;
 mod common;
 mod config;
 mod data_directory;

@@ -354,6 +354,20 @@ fn a_planted_deviation_is_found() {
         ("a new leader grants to orphans", |entry| {
             away(entry, Away::Led, Away::Stalled)
         }),
+        ("an orphan is withdrawn", |entry| match entry.command {
+            Command::Orphan(request) => Entry {
+                command: Command::Withdraw(request),
+                ..entry
+            },
+            _ => entry,
+        }),
+        ("an orphan waits as before", |entry| match entry.command {
+            Command::Orphan(_) => Entry {
+                command: Command::Expire,
+                ..entry
+            },
+            _ => entry,
+        }),
         ("readers are writers", |entry| {
             in_mode(entry, LockMode::Exclusive)
         }),

@@ -8,10 +8,10 @@ use palisade_core::machine::{Closing, Record};
 use palisade_core::{Away, Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 11;
+pub const BATCH_VERSION: u8 = 12;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 10;
+pub const SNAPSHOT_VERSION: u8 = 11;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -20,6 +20,9 @@ const SNAPSHOT_FLOOR: u8 = 2;
 
 /// The lowest version of a batch in which a principal with a name asks for something.
 pub const WITH_PRINCIPALS: u8 = 5;
+
+/// The lowest version of a batch in which a single request becomes an orphan.
+pub const WITH_ORPHANS: u8 = 12;
 
 /// The lowest version of a batch that may contain this command.
 #[must_use]
@@ -36,6 +39,7 @@ pub fn version_needed(command: &Command) -> u8 {
         Command::Resize { .. } => 6,
         Command::Proclaim { .. } => 8,
         Command::Grace(Away::Restored) => 11,
+        Command::Orphan(_) => WITH_ORPHANS,
         _ => BATCH_FLOOR,
     }
 }
