@@ -254,7 +254,8 @@ fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), String>
     if authority != their_authority {
         return Err(format!(
             "{here} belongs to cluster {authority}, {there} to cluster {their_authority}: correct the addresses of one \
-             of them"
+             of them. If two clusters were formed by mistake, decide which one stays, and start the nodes of the other one \
+             with --join on empty directories"
         ));
     }
     if incarnation != their_incarnation {
