@@ -233,7 +233,9 @@ struct Records<'a> {
 impl<'a> Records<'a> {
     /// The three parts of a snapshot: leases, grants, and what is over.
     fn parts(snapshot: &'a [u8]) -> Result<[Records<'a>; 3], Malformed> {
-        let Some((1..=codec::SNAPSHOT_VERSION, mut bytes)) = snapshot.split_first() else {
+        let known = 1..=codec::newest_snapshot();
+        let whole = snapshot.split_first();
+        let Some((_, mut bytes)) = whole.filter(|(version, _)| known.contains(version)) else {
             return Err(Malformed {
                 what: "a snapshot has an unknown version",
                 left: snapshot.len(),

@@ -7,7 +7,7 @@ use palisade_core::{
 };
 
 use super::reader::{Malformed, Reader};
-use super::version::{BATCH_FLOOR, BATCH_VERSION, WITH_PRINCIPALS, version_needed};
+use super::version::{BATCH_FLOOR, BATCH_VERSION, WITH_PRINCIPALS, newest_batch, version_needed};
 use super::writer::Put;
 
 const ACQUIRE_NEW: u8 = 1;
@@ -371,7 +371,7 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry,
     let version = reader.byte()?;
     let expiry = match version {
         1 => Expiry::Whole,
-        2..=BATCH_VERSION => Expiry::CURRENT,
+        2..=BATCH_VERSION if version <= newest_batch() => Expiry::CURRENT,
         _ => return reader.bad("a batch has an unknown version"),
     };
     let (at, wall) = (reader.timestamp()?, reader.wall()?);

@@ -32,5 +32,5 @@ pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record, part};
 pub use version::{
     BATCH_FLOOR, BATCH_VERSION, SNAPSHOT_VERSION, WITH_ORPHANS, WITH_PRINCIPALS, batch_version,
-    snapshot_version, version_needed,
+    newest_batch, newest_snapshot, snapshot_version, version_needed,
 };

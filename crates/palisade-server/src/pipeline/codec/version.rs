@@ -10,6 +10,31 @@ use palisade_core::{Away, Command, LockMode, Outcome};
 /// The highest version of a batch that this build reads.
 pub const BATCH_VERSION: u8 = 12;
 
+/// The highest version of a batch that this process reads: [`BATCH_VERSION`]. With the feature `testing`, which no release has,
+/// a test can start a node that reads no more than that of an older build.
+#[must_use]
+#[inline]
+pub fn newest_batch() -> u8 {
+    #[cfg(feature = "testing")]
+    {
+        static LIMIT: std::sync::OnceLock<u8> = std::sync::OnceLock::new();
+        *LIMIT.get_or_init(|| {
+            let limit = std::env::var("PALISADE_TEST_BATCH_VERSION").ok();
+            let limit = limit.and_then(|limit| limit.parse().ok());
+            limit.map_or(BATCH_VERSION, |limit: u8| {
+                limit.clamp(BATCH_FLOOR, BATCH_VERSION)
+            })
+        })
+    }
+    #[cfg(not(feature = "testing"))]
+    BATCH_VERSION
+}
+
+/// The highest version of a snapshot that this process reads, likewise.
+pub fn newest_snapshot() -> u8 {
+    newest_batch() - APART
+}
+
 /// The highest version of a snapshot that this build reads.
 pub const SNAPSHOT_VERSION: u8 = 11;
 
