@@ -142,7 +142,10 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
     host.applier = Some(Arc::clone(&applier));
     (host.compared, host.full) = (0, false);
     host.starts = starts;
-    host.history = PeerHistory::from_text(&host.remembered, cluster().1);
+    host.history = match world.mutant {
+        Some(Mutant::Forgetful) => PeerHistory::default(),
+        _ => PeerHistory::from_text(&host.remembered, cluster().1),
+    };
     host.connected.clear();
     let node = Node {
         world: Arc::clone(world),
