@@ -250,7 +250,7 @@ impl<A: Address> Orderer<A> {
 
     /// Takes a request in. A new lease gets the secret `key`.
     pub fn request(&mut self, asked: impl Into<Asked>, to: A, key: impl FnOnce() -> LeaseKey) {
-        let Asked { by, request } = asked.into();
+        let Asked { by, request, .. } = asked.into();
         let by = self.written(by);
         self.done += match &request {
             Request::List { .. } => PAGE_WEIGHT,
