@@ -112,11 +112,17 @@ fn node(program: &Path, peer: String, into: [String; 2]) -> Program {
     let arguments = move |dir: &Path, port| {
         let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));
         let data = data.display().to_string();
-        let of = ["serve", "--listen", &listen, "--data", &data];
-        let of = of.iter().chain(&["--peer-listen", &peer]);
-        of.map(|word| (*word).to_owned())
-            .chain(into.clone())
-            .collect()
+        let of = [
+            "serve",
+            "--listen",
+            &listen,
+            "--data",
+            &data,
+            "--peer-listen",
+            &peer,
+        ];
+        let of = of.iter().map(|word| (*word).to_owned());
+        of.chain(into.clone()).collect()
     };
     let ready = |port| answers_with(port, READY, "200");
     Program::start("palisade", program, arguments, ready)
