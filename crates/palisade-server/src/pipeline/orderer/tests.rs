@@ -113,6 +113,7 @@ impl Bench {
             Asked {
                 by: self.by,
                 request,
+                forwarded: false,
             },
             to,
             || LeaseKey::from_bytes(id),
@@ -123,6 +124,7 @@ impl Bench {
         let asked = Asked {
             by: self.by,
             request,
+            forwarded: false,
         };
         self.orderer
             .request(asked, to, || panic!("this needs no key"));
