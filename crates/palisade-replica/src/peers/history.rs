@@ -43,7 +43,9 @@ impl Met {
     /// Raises what both have to what the last append that it took in shows, with a later one.
     fn agree(&mut self, later: Option<Offer>) {
         let agreed = self.taken.and_then(|taken| taken.agreed(later));
-        if let Some(known) = &mut self.known {
+        if agreed.is_some() {
+            // Where it was met before it was a member, nothing else is known of it.
+            let known = self.known.get_or_insert_with(Known::default);
             known.agreed = known.agreed.max(agreed);
         }
     }

@@ -196,7 +196,7 @@ fn members(from: &mut Take<'_>) -> Result<BTreeMap<NodeId, String>, Malformed> {
 }
 
 /// What a node remembers of another one that it has met.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// Where.
     pub address: String,
