@@ -67,6 +67,9 @@ pub enum Command {
     },
     /// The connection of a waiting request is gone: it leaves the queue, and a retry is welcome.
     Withdraw(RequestId),
+    /// The node that sent a waiting request on is gone, or sent it for a caller that is: its caller may repeat the request
+    /// at another node, so it becomes an *orphan*, as after a change of leader ([`Away::Led`]).
+    Orphan(RequestId),
     /// The caller gave up: the request never takes effect from now on, and if it already has, its
     /// grant is released.
     Abandon(RequestId),

@@ -15,6 +15,7 @@ mod echo;
 mod lane;
 mod machine;
 mod measure;
+mod members;
 mod palisade;
 mod peers;
 mod strategies;
@@ -95,6 +96,21 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// What callers see of a cluster's change of members: a node is added, a follower and the leader are removed, under load.
+    Members {
+        /// Loops that acquire and release a lock of their own, on four connections.
+        #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+        loops: u32,
+        /// Seconds before and after each change, and of each change at least.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+        seconds: u64,
+        /// Seconds for which an operation is repeated.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=600))]
+        patience: u64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// The same job with each strategy: no fence, textbook, claim, several locks, none. Then contention: many
     /// workers on one row.
     Strategies {
@@ -162,6 +178,17 @@ fn main() -> ExitCode {
                 report: report.unwrap_or_else(|| target.join("peers")),
                 json,
             })
+        }),
+        Command::Members {
+            loops,
+            seconds,
+            patience,
+            json,
+        } => members::run(&members::Plan {
+            loops,
+            phase: Duration::from_secs(seconds),
+            patience: Duration::from_secs(patience),
+            json,
         }),
         Command::Strategies {
             workers,

@@ -64,20 +64,7 @@ impl Cluster {
         let list = peers.join(",");
         let node = |peer: String| {
             let (list, program) = (list.clone(), program.clone());
-            move || {
-                let arguments = move |dir: &Path, port| {
-                    let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));
-                    let data = data.display().to_string();
-                    let of = ["serve", "--listen", &listen, "--data", &data];
-                    let cluster = ["--peer-listen", &peer, "--cluster", &list];
-                    of.iter()
-                        .chain(&cluster)
-                        .map(|word| (*word).to_owned())
-                        .collect()
-                };
-                let ready = |port| answers_with(port, READY, "200");
-                Program::start("palisade", &program, arguments, ready)
-            }
+            move || node(&program, peer, ["--cluster".to_owned(), list])
         };
         let starting: Vec<_> = peers
             .into_iter()
@@ -102,10 +89,53 @@ impl Cluster {
         urls.join(",")
     }
 
+    /// Starts one more node, which asks to be added; it is there when it knows the leader.
+    pub(crate) fn add(&mut self) -> Result<(), Error> {
+        let peer = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let join = ["--join".to_owned(), self.url()];
+        self.nodes.push(node(&program()?, peer, join));
+        Ok(())
+    }
+
+    /// What a command about it prints as JSON.
+    pub(crate) fn command(&self, words: &[&str]) -> Result<serde_json::Value, Error> {
+        let output = std::process::Command::new(program()?)
+            .arg("cluster")
+            .args(words)
+            .arg("--json")
+            .env("PALISADE_AUTHORITY", self.url())
+            .output()?;
+        match output.status.success() {
+            true => Ok(serde_json::from_slice(&output.stdout)?),
+            false => Err(String::from_utf8_lossy(&output.stderr).into()),
+        }
+    }
+
     /// The node that led when they were started.
     pub(crate) fn leader(&self) -> &Instance {
         &self.nodes[self.leader]
     }
+}
+
+/// Starts a node, which is told how to come into a cluster, and waits until it knows the leader.
+fn node(program: &Path, peer: String, into: [String; 2]) -> Program {
+    let arguments = move |dir: &Path, port| {
+        let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));
+        let data = data.display().to_string();
+        let of = [
+            "serve",
+            "--listen",
+            &listen,
+            "--data",
+            &data,
+            "--peer-listen",
+            &peer,
+        ];
+        let of = of.iter().map(|word| (*word).to_owned());
+        of.chain(into.clone()).collect()
+    };
+    let ready = |port| answers_with(port, READY, "200");
+    Program::start("palisade", program, arguments, ready)
 }
 
 fn program() -> Result<PathBuf, Error> {

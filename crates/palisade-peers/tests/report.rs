@@ -159,3 +159,34 @@ fn an_unknown_name_is_reported() {
         said(&output)
     );
 }
+
+/// No operation fails that its caller repeats for a while. The control is a caller that repeats nothing.
+#[test]
+fn members_come_and_go_under_load_and_nothing_fails() {
+    let members = |patience: &str| {
+        Command::new(env!("CARGO_BIN_EXE_palisade-peers"))
+            .args(["members", "--loops", "8", "--seconds", "1", "--json"])
+            .args(["--patience", patience])
+            .output()
+            .unwrap()
+    };
+    let failed = |output: &Output| {
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let phases = report["phases"].as_array().unwrap().clone();
+        assert_eq!(phases.len(), 7);
+        for phase in &phases {
+            assert!(phase["operations"].as_u64() > Some(0), "{phase}");
+        }
+        let failed = phases.iter().map(|phase| phase["failed"].as_u64().unwrap());
+        (failed.sum::<u64>(), report)
+    };
+    // A machine that does much else may take long to elect a leader.
+    let patient = members("60");
+    assert!(patient.status.success(), "{}", said(&patient));
+    let (failures, report) = failed(&patient);
+    assert_eq!(failures, 0, "{report}");
+    let control = members("0");
+    assert!(!control.status.success());
+    let (failures, report) = failed(&control);
+    assert!(failures > 0, "{report}");
+}

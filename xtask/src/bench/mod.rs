@@ -10,6 +10,8 @@ use crate::shell::{cargo, run, target};
 pub(crate) enum Plan {
     /// Palisade beside other systems; the arguments are those of the program.
     Peers(Vec<String>),
+    /// A cluster whose members change under load, likewise.
+    Members(Vec<String>),
     /// The hot path in instructions, against the committed baseline.
     Instructions {
         /// Write the baseline instead.
@@ -26,6 +28,10 @@ impl Plan {
                 let theirs = rest.iter().map(|word| (*word).to_owned());
                 Ok(Self::Peers(theirs.collect()))
             }
+            ["members", rest @ ..] => {
+                let theirs = rest.iter().map(|word| (*word).to_owned());
+                Ok(Self::Members(theirs.collect()))
+            }
             ["instructions"] => Ok(Self::Instructions { bless: false }),
             ["instructions", "--bless"] => Ok(Self::Instructions { bless: true }),
             _ => Err(format!("bench does not know `{}`", arguments.join(" "))),
@@ -35,7 +41,10 @@ impl Plan {
     /// Measures; true when all went well.
     pub(crate) fn run(&self) -> bool {
         let done = match self {
-            Self::Peers(arguments) => peers(arguments),
+            Self::Peers(arguments) => {
+                prerequisites::ensure(PREREQUISITES).and_then(|()| program("peers", arguments))
+            }
+            Self::Members(arguments) => program("members", arguments),
             Self::Instructions { bless } => prerequisites::ensure(prerequisites::CALLGRIND)
                 .and_then(|()| instructions::measure(*bless)),
         };
@@ -46,13 +55,12 @@ impl Plan {
     }
 }
 
-fn peers(arguments: &[String]) -> Result<(), String> {
-    prerequisites::ensure(PREREQUISITES)?;
+fn program(command: &str, arguments: &[String]) -> Result<(), String> {
     let packages = ["-p", "palisade", "-p", "palisade-peers"];
     run(cargo(&["build", "--release"]).args(packages))?;
     let program = target().join("release/palisade-peers");
     run(std::process::Command::new(program)
-        .arg("peers")
+        .arg(command)
         .args(arguments)
         .current_dir(crate::shell::root()))
 }
@@ -66,6 +74,7 @@ mod tests {
         let peers = Plan::parse(&["peers", "--rounds", "2"]);
         let arguments = vec!["--rounds".to_owned(), "2".to_owned()];
         assert_eq!(peers, Ok(Plan::Peers(arguments)));
+        assert_eq!(Plan::parse(&["members"]), Ok(Plan::Members(Vec::new())));
         let bless = Plan::parse(&["instructions", "--bless"]);
         assert_eq!(bless, Ok(Plan::Instructions { bless: true }));
         assert!(Plan::parse(&[]).is_err());

@@ -195,6 +195,7 @@ impl Machine {
             } => self.revoke(&lock, token, reason, effects),
             Command::Resize { lock, permits } => self.resize(&lock, permits, effects),
             Command::Withdraw(request) => self.withdraw(&request, effects),
+            Command::Orphan(request) => self.orphan(&request),
             Command::Abandon(request) => self.abandon(request, effects),
             Command::Expire | Command::Grace(_) => {
                 self.expire_due(true, effects);

@@ -342,6 +342,30 @@ impl Machine {
         Outcome::Done
     }
 
+    /// The caller of a waiting request may come back by another way.
+    pub(super) fn orphan(&mut self, request: &RequestId) -> Outcome {
+        if let Some(slot) = self.tables.find_waiter(self.by, request)
+            && self.tables.waiters[slot].orphan.is_none()
+        {
+            self.changed = true;
+            for part in self.tables.parts_of(slot) {
+                self.keep_place(part);
+            }
+        }
+        Outcome::Done
+    }
+
+    /// Makes a waiting request, or a part of one, an orphan.
+    fn keep_place(&mut self, slot: Slot) {
+        let waiter = &mut self.tables.waiters[slot];
+        let until = self.now.after(limits::ORPHAN_WINDOW).min(waiter.deadline);
+        waiter.orphan = Some(until);
+        if waiter.role != Role::Other {
+            self.tables.wait_timers.remove(slot);
+            self.tables.wait_timers.insert(slot, until);
+        }
+    }
+
     /// The caller gave the request up: it is taken from the queue, its grant is given back, and if it
     /// arrives later it is refused.
     pub(super) fn abandon(&mut self, request: RequestId, effects: &mut Vec<Effect>) -> Outcome {
@@ -388,18 +412,11 @@ impl Machine {
     /// Another node leads: no caller has found it yet, and each may come back. What was due by the entry `before`
     /// this one and only stands in line is over.
     pub(super) fn orphan_waiters(&mut self, before: Timestamp) {
-        let window = self.now.after(limits::ORPHAN_WINDOW);
         let waiters = self.tables.waiters.iter();
         let waiting = waiters.filter(|(_, waiter)| !is_due(waiter.ends(), before));
         let slots: Vec<Slot> = waiting.map(|(slot, _)| slot).collect();
         for slot in slots {
-            let waiter = &mut self.tables.waiters[slot];
-            let until = window.min(waiter.deadline);
-            waiter.orphan = Some(until);
-            if waiter.role != Role::Other {
-                self.tables.wait_timers.remove(slot);
-                self.tables.wait_timers.insert(slot, until);
-            }
+            self.keep_place(slot);
         }
     }
 }

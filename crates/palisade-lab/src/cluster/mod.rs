@@ -71,6 +71,8 @@ struct Host {
     starts: u64,
     /// What this process remembers of the others.
     history: PeerHistory,
+    /// What was written down of that.
+    remembered: String,
     /// The nodes that it has a connection to, each with the boot of that one.
     connected: BTreeMap<Place, u32>,
     /// Why another node did not let it in.
@@ -95,6 +97,7 @@ impl Default for Host {
             boots: 0,
             starts: 0,
             history: PeerHistory::default(),
+            remembered: String::new(),
             connected: BTreeMap::new(),
             refused: None,
             lost: false,

@@ -16,6 +16,8 @@ pub enum Mutant {
     HandshakeOff,
     /// A node is let in although its log ends before what it had acknowledged (R24).
     TornReturns,
+    /// A node that was started again remembers nothing of the others (R14).
+    Forgetful,
     /// A snapshot's machine has what is not committed (R20).
     UncommittedFolded,
     /// Answers leave when as many nodes as make a majority have the batch, also those without a vote (R18).
@@ -63,6 +65,10 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
     (
         Mutant::TornReturns,
         &[Rule::SameLog, Rule::Durable, Rule::OneToken],
+    ),
+    (
+        Mutant::Forgetful,
+        &[Rule::SameLog, Rule::Durable, Rule::OneToken, Rule::Sound],
     ),
     // Its log cannot take back what its snapshot contains.
     (

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
+use palisade_replica::peers::PeerHistory;
 use palisade_replica::{
     Applier, Directory, Engine, Leadership, Lent, Log, Members, NodeId, NotCommitted, Role,
     Settings, Sink, Start, State, StateError, Store, Stored, Work,
@@ -141,7 +142,11 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
     host.applier = Some(Arc::clone(&applier));
     (host.compared, host.full) = (0, false);
     host.starts = starts;
-    (host.history, host.connected) = Default::default();
+    host.history = match world.mutant {
+        Some(Mutant::Forgetful) => PeerHistory::default(),
+        _ => PeerHistory::from_text(&host.remembered, cluster().1),
+    };
+    host.connected.clear();
     let node = Node {
         world: Arc::clone(world),
         place,
@@ -193,6 +198,7 @@ impl Node {
                 engine.clone(),
                 Arc::clone(&self.world),
             ));
+            process.spawn(remember(self.place, Arc::clone(&self.world)));
             process.spawn(snapshots(
                 self.place,
                 engine.clone(),
@@ -426,6 +432,15 @@ async fn hand_over(place: Place, engine: Engine<LabRuntime>, world: Arc<World>) 
         if let Some(to) = others.max_by_key(|node| progress.matched.get(node).copied().flatten()) {
             engine.hand_over(to).await;
         }
+    }
+}
+
+/// Writes down what this node knows of the others, once a second (rule R14).
+async fn remember(place: Place, world: Arc<World>) {
+    loop {
+        sleep(1_000 * MS).await;
+        let mut host = world.network.host(place);
+        host.remembered = host.history.to_text(cluster().1);
     }
 }
 

@@ -116,6 +116,12 @@ async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
     world.network.heal();
     let ahead = others(world, &behind).filter(|place| *place != returns);
     ahead.for_each(|place| isolate(world, place));
+    // Who remembers it was started again since, in half of the seeds.
+    if (world.seed / 3) % 2 == 1 {
+        for place in &behind {
+            world.kill(*place, false, 0, 10 * MS);
+        }
+    }
     let way = PutBack::ALL[(world.seed / 3) as usize % PutBack::ALL.len()];
     let copied = {
         let mut host = world.network.host(returns);

@@ -260,6 +260,12 @@ fn role<R: AsyncRuntime>(metrics: &RaftMetrics<Types<R>>) -> Role {
 }
 
 fn heard<R: AsyncRuntime>(metrics: &RaftMetrics<Types<R>>) -> Option<Duration> {
+    // The only node that votes has to hear nobody, and the engine does not move that time then.
+    let members = metrics.membership_config.membership();
+    let mut voters = members.get_joint_config().iter().flatten();
+    if voters.all(|voter| *voter == metrics.id) {
+        return None;
+    }
     metrics.last_quorum_acked.map(|at| at.elapsed())
 }
 

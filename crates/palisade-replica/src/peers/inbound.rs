@@ -179,7 +179,7 @@ async fn answer_all(shared: &Arc<Shared>, node: NodeId, (mut from, to): Halves) 
             tokio::spawn(async move {
                 let mut bytes = vec![NOT_READY];
                 if message == READS {
-                    bytes = reads(codec::BATCH_VERSION);
+                    bytes = reads(codec::newest_batch());
                     bytes.insert(0, ANSWERED);
                 } else if let Some(answer) = answer {
                     bytes = answer(node, message).await;

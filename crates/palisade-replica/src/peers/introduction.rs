@@ -196,7 +196,7 @@ fn members(from: &mut Take<'_>) -> Result<BTreeMap<NodeId, String>, Malformed> {
 }
 
 /// What a node remembers of another one that it has met.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// Where.
     pub address: String,
@@ -254,7 +254,8 @@ fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), String>
     if authority != their_authority {
         return Err(format!(
             "{here} belongs to cluster {authority}, {there} to cluster {their_authority}: correct the addresses of one \
-             of them"
+             of them. If two clusters were formed by mistake, decide which one stays, and start the nodes of the other one \
+             with --join on empty directories"
         ));
     }
     if incarnation != their_incarnation {

@@ -13,7 +13,11 @@
 //!
 //! Who asks is settled by the node that carries the request out, by the caller's token: the certificate that it sees is
 //! that of the node that forwards, and does not count. A stranger can set `x-palisade-forwarded`; its only effects are that
-//! this node does not forward the request, and that a certificate does not count.
+//! this node does not forward the request, that a certificate does not count, and what follows.
+//!
+//! If a node dies, stops, or is cut off while a request that it has sent on waits, the caller may repeat the request at
+//! another node. So a request with an id keeps its place for a while when the way to its caller breaks (rule R16). The
+//! leader cannot tell that from a caller that hung up here; who gives a request up says so, with `Abandon`.
 
 use std::error::Error;
 use std::pin::pin;

@@ -56,7 +56,7 @@ pub(super) struct Gate {
 
 impl Who {
     pub(super) fn principal(&self) -> Option<&Principal> {
-        self.0.as_ref().map(|known| &known.principal)
+        self.known.as_ref().map(|known| &known.principal)
     }
 
     fn name(&self) -> &str {
@@ -71,7 +71,12 @@ fn name(principal: Option<&Principal>) -> &str {
 
 /// Who is asking.
 #[derive(Clone, Debug)]
-pub(super) struct Who(Option<Known>);
+pub(super) struct Who {
+    /// `None` without rules.
+    known: Option<Known>,
+    /// Whether another node sent the request on.
+    forwarded: bool,
+}
 
 #[derive(Clone, Debug)]
 struct Known {
@@ -244,7 +249,10 @@ impl Gate {
         token: Option<&str>,
     ) -> Result<Who, Refusal> {
         let Some(rules) = &self.rules else {
-            return Ok(Who(None));
+            return Ok(Who {
+                known: None,
+                forwarded: false,
+            });
         };
         let access = rules.current();
         let token = token.map(|text| rules.bearer(&access, text)).transpose();
@@ -257,18 +265,21 @@ impl Gate {
         let credential = Credential { token, names, uid };
         let principal = access.identify(&credential, wall_seconds());
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
-        Ok(Who(Some(Known {
-            credential,
-            address,
-            by: by(&principal),
-            principal,
-            access,
-        })))
+        Ok(Who {
+            known: Some(Known {
+                credential,
+                address,
+                by: by(&principal),
+                principal,
+                access,
+            }),
+            forwarded: false,
+        })
     }
 
     /// Who it is under the rules now in force: a token may have been revoked or have expired since.
     fn now(&self, who: &Who) -> Result<Option<(Arc<Access>, Principal)>, Refusal> {
-        let (Some(rules), Some(known)) = (&self.rules, &who.0) else {
+        let (Some(rules), Some(known)) = (&self.rules, &who.known) else {
             return match self.is_closed() {
                 false => Ok(None),
                 true => Err(unauthenticated(&Unknown::Nothing)),
@@ -308,7 +319,11 @@ impl Gate {
             _ => Recording::NotAsked,
         };
         Ok(Permitted {
-            asked: Asked { by, request },
+            asked: Asked {
+                by,
+                request,
+                forwarded: who.forwarded,
+            },
             principal: known,
             view,
             held,
@@ -321,10 +336,11 @@ impl Gate {
         Permitted {
             asked: Asked {
                 by: who
-                    .0
+                    .known
                     .as_ref()
                     .map_or(palisade_core::Principal::ANONYMOUS, |known| known.by),
                 request: Request::Show(lock),
+                forwarded: who.forwarded,
             },
             principal: who.principal().cloned(),
             view: View::Everything,
@@ -392,7 +408,7 @@ impl Gate {
                 decided.map_err(|denied| forbidden(&denied))?;
             }
         }
-        let by = match &who.0 {
+        let by = match &who.known {
             Some(known) if known.principal == principal => known.by,
             _ => by(&principal),
         };
@@ -447,7 +463,7 @@ impl Gate {
         within: Option<&str>,
         demand: impl FnOnce() -> Demand,
     ) -> Result<Option<Held>, Refusal> {
-        let (Some(rules), Some(known)) = (&self.rules, &who.0) else {
+        let (Some(rules), Some(known)) = (&self.rules, &who.known) else {
             return Ok(None);
         };
         let access = rules.current();
@@ -465,7 +481,7 @@ impl Gate {
     /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison,
     /// and with a JWT a look at the clock.
     pub(super) fn still_observes(&self, observed: &Observed) -> bool {
-        match (&self.rules, &observed.who.0) {
+        match (&self.rules, &observed.who.known) {
             (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
                 let now = self.observable(&observed.who, &observed.prefix);
                 now.is_ok_and(|prefixes| prefixes == observed.prefixes)
@@ -621,15 +637,17 @@ pub(super) async fn identify(
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<Peer>();
+    let forwarded = request.headers().contains_key(FORWARDED);
     let caller = match peer {
         // A certificate is that of the node that forwards; the request is its caller's.
-        Some(peer) if !request.headers().contains_key(FORWARDED) => peer.caller.clone(),
+        Some(peer) if !forwarded => peer.caller.clone(),
         _ => Caller::Anonymous,
     };
     let identified = match bearer(request.headers()) {
         Ok(token) => {
             let address = peer.and_then(|peer| peer.origin.ip());
-            app.gate.settle(&caller, address, token)
+            let who = app.gate.settle(&caller, address, token);
+            who.map(|who| Who { forwarded, ..who })
         }
         Err(refusal) => Err(refusal),
     };

@@ -273,7 +273,11 @@ impl Driver {
                 requests,
                 sent,
             } => return self.batch(&session, requests, sent),
-            Message::Gone(by, request) => self.orderer.gone(by, request),
+            Message::Gone {
+                by,
+                request,
+                may_return,
+            } => self.orderer.gone(by, request, may_return),
             Message::Unread(by, grant) => self.orderer.unclaimed(by, grant),
             Message::Hangup(session) => self.orderer.hang_up(session),
             Message::Stop => self.stopping = true,
@@ -431,7 +435,7 @@ pub(super) fn turn_away(message: Message, why: &Failure) {
         Message::Batch {
             session, requests, ..
         } => session.refuse(requests.into_iter(), why),
-        Message::Gone(..) | Message::Unread(..) | Message::Hangup(_) | Message::Stop => {}
+        Message::Gone { .. } | Message::Unread(..) | Message::Hangup(_) | Message::Stop => {}
     }
 }
 

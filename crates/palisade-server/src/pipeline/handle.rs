@@ -89,7 +89,12 @@ pub(super) enum Message {
         sent: u64,
     },
     /// The caller of a waiting request went away before its answer.
-    Gone(Principal, RequestId),
+    Gone {
+        by: Principal,
+        request: RequestId,
+        /// It named the request, and another node sent it on.
+        may_return: bool,
+    },
     /// The caller of an acquire went away with its answer unread.
     Unread(Principal, GrantRef),
     /// A session ended.
@@ -143,7 +148,8 @@ impl Handle {
     /// Asks one question. The answer comes when everything it rests on is durable.
     ///
     /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was
-    /// granted in that moment, unless the caller named a request id to ask again with.
+    /// granted in that moment, unless the caller named a request id to ask again with. If it did so and another node sent
+    /// the request on, its place is kept for a while: [`Command::Orphan`](palisade_core::Command::Orphan).
     ///
     /// A node that does not lead answers at once: [`Failure::NotLeader`].
     pub async fn call(&self, asked: impl Into<Asked>) -> Answer {
@@ -156,6 +162,7 @@ impl Handle {
             Request::Acquire(acquire) if acquire.request.is_none() => Some(Locks::of(acquire)),
             _ => None,
         };
+        let may_return = asked.forwarded && undo.is_none();
         let waiting = name_waiting(&mut asked.request);
         let (reply, answer) = oneshot::channel();
         if self
@@ -175,6 +182,7 @@ impl Handle {
             by,
             answer,
             waiting,
+            may_return,
             undo,
         };
         let answer = (&mut asking.answer)
@@ -387,13 +395,14 @@ impl Drop for Session {
     }
 }
 
-/// A caller on its way to an answer. Dropped before that, it leaves the queue and gives back what it
-/// was granted in that moment.
+/// A caller on its way to an answer. Dropped before that, it leaves the queue, perhaps for a while only, and gives back
+/// what it was granted in that moment.
 struct Asking<'a> {
     inbox: &'a mpsc::UnboundedSender<Message>,
     by: Principal,
     answer: oneshot::Receiver<Answer>,
     waiting: Option<RequestId>,
+    may_return: bool,
     undo: Option<Locks>,
 }
 
@@ -409,7 +418,11 @@ impl Drop for Asking<'_> {
             }
         }
         if let Some(request) = self.waiting.take() {
-            let _ = self.inbox.send(Message::Gone(self.by, request));
+            let _ = self.inbox.send(Message::Gone {
+                by: self.by,
+                request,
+                may_return: self.may_return,
+            });
         }
     }
 }

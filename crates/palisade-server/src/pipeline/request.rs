@@ -168,6 +168,8 @@ pub struct Asked {
     pub by: Principal,
     /// The question.
     pub request: Request,
+    /// Whether another node sent it on. If that node goes away while the request waits, its caller may repeat it elsewhere.
+    pub forwarded: bool,
 }
 
 impl From<Request> for Asked {
@@ -176,6 +178,7 @@ impl From<Request> for Asked {
         Asked {
             by: Principal::ANONYMOUS,
             request,
+            forwarded: false,
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::net_support::grpc::{acquire, channel, client, granted, release, said};
-use crate::net_support::{Response, Server, soon};
+use crate::net_support::{Response, Server, exchange, soon};
 
 const ACQUIRE: &str = r#"{"client_id": "a", "lease_duration_ms": 10000}"#;
 const WAIT: &str = r#"{"client_id": "b", "lease_duration_ms": 10000, "wait_ms": 86400000}"#;
@@ -361,6 +361,66 @@ async fn a_node_that_stops_ends_the_waits_that_it_forwarded() {
     assert!(answer.contains("unknown_outcome"), "{answer}");
     leader.waiters(0).await;
     follower.ended().await.unwrap();
+}
+
+/// A request for `x` that waits, with an id unless that is empty.
+fn waits(at: SocketAddr, client: &str, id: &str) -> JoinHandle<Response> {
+    let name = match id {
+        "" => String::new(),
+        id => format!(r#", "request_id": "{id:0>32}""#),
+    };
+    let body = format!(
+        r#"{{"client_id": "{client}", "lease_duration_ms": 10000, "wait_ms": 86400000{name}}}"#
+    );
+    let length = body.len();
+    let request = format!(
+        "POST /v1/locks/x/acquire HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    tokio::spawn(async move { exchange(at, request.as_bytes()).await })
+}
+
+/// The way between the two breaks, as when the node dies that has sent `b` on, or is cut off. `b` comes back directly, and
+/// has its place; in the other arms, the control, it comes too late, or had no id to come back with.
+#[tokio::test]
+async fn a_wait_keeps_its_place_for_two_seconds_when_the_way_to_its_caller_breaks() {
+    for (id, away, order) in [
+        ("1", 1_999, ["b", "c"]),
+        ("1", 2_000, ["c", "b"]),
+        ("", 0, ["c", "b"]),
+    ] {
+        let leader = Server::start().await;
+        let (wire, between) = wire_to(leader.addr).await;
+        let follower = follower_of(wire).await;
+        let (key, _) = leader.lock("x", "a").await;
+        let first = waits(follower.addr, "b", id);
+        leader.waiters(1).await;
+        let c = waits(leader.addr, "c", "2");
+        leader.waiters(2).await;
+        let before = leader.changes().await;
+        between.abort();
+        assert_eq!(first.await.unwrap().code(), "unknown_outcome");
+        while leader.changes().await == before {
+            tokio::task::yield_now().await;
+        }
+        leader.advance(away).await;
+        leader.waiters(if order[0] == "b" { 2 } else { 1 }).await;
+        let b = waits(leader.addr, "b", "1");
+        leader.waiters(2).await;
+        let mut served = Vec::new();
+        let (mut b, mut c) = (Some(b), Some(c));
+        let mut key = key;
+        for _ in 0..2 {
+            let body = format!(r#"{{"lock_token": "{key}"}}"#);
+            assert_eq!(leader.post("/v1/locks/x/release", &body).await.status, 200);
+            let shown = leader.get("/v1/locks/x").await.json();
+            let client = shown["holder"]["client_id"].as_str().unwrap().to_owned();
+            let waiting = if client == "b" { b.take() } else { c.take() };
+            let granted = soon(waiting.unwrap()).await.unwrap().json();
+            key = granted["lock_token"].as_str().unwrap().to_owned();
+            served.push(client);
+        }
+        assert_eq!(served, order, "{id:?} after {away} ms");
+    }
 }
 
 #[tokio::test]

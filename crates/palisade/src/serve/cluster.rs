@@ -122,6 +122,9 @@ pub(crate) async fn start(
     } else {
         directory.open(&Options::default())?
     };
+    // Before anybody is called.
+    let remembered = peers.remember(data.join("peers"), opened.identity().incarnation)?;
+    runtime.spawn(remembered);
     let identity = identity(&opened)?;
     let starts = opened.starts();
     let node = Node::start(

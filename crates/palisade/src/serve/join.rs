@@ -63,6 +63,8 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Asks to be added, until this node votes. A node that was removed does not ask.
+    ///
+    /// Also meets the listed nodes that are no members, once: one of another cluster refuses this one, and both logs say so.
     pub(super) async fn ask(self) {
         let body = AddMemberBody {
             node: self.node.to_string(),
@@ -70,11 +72,19 @@ impl Candidate {
             promote: true,
             replaces: None,
         };
-        let mut said = String::new();
+        let (mut said, mut looked) = (String::new(), false);
         loop {
             // A node whose leader is about to tell it that it is a member has nothing to ask for.
             sleep(AGAIN).await;
             let members = self.engine.progress().members;
+            if !std::mem::replace(&mut looked, true) && !members.nodes.is_empty() {
+                for address in &self.list {
+                    let is_member = members.nodes.values().any(|member| member == address);
+                    if !is_member && *address != self.address {
+                        let _ = self.peers.meet(address).await;
+                    }
+                }
+            }
             if members
                 .voters
                 .iter()

@@ -1,5 +1,8 @@
 //! Three processes that are one lock server: killed, paused, stopped, added, replaced.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use palisade_testbed::SmallDisk;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -249,6 +252,18 @@ fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
     let leader = cluster.until_ready();
     let (status, granted) = shared(&cluster, leader, "c");
     assert_eq!(status, 200, "{granted}");
+}
+
+/// The only node that votes hears nobody. It needs nobody, and serves for longer than a leader may hear no quorum.
+#[test]
+fn a_cluster_of_one_serves() {
+    let cluster = Cluster::of(1);
+    for round in 0..3 {
+        sleep(Duration::from_millis(500)); // real time: a leader that hears no quorum for 680 ms serves no longer
+        assert_eq!(cluster.token(0, &format!("round-{round}")), 1 + round);
+    }
+    let log = cluster.nodes[0].log();
+    assert!(!log.contains("leads no longer"), "{log}");
 }
 
 /// A load balancer asks `/readyz`, and an operator asks for the status.

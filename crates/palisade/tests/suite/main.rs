@@ -19,6 +19,9 @@ mod cluster;
 mod cluster_refused;
 mod cluster_restore;
 mod cluster_tls;
+#[cfg(feature = "testing")]
+mod cluster_versions;
+mod cluster_waits;
 mod common;
 mod config;
 mod data_directory;

@@ -1,5 +1,5 @@
 //! A change of leader: every request that waits keeps its place for a window, so that its caller can come back (R15,
-//! R16).
+//! R16). So does one request, where the node that sent it on is gone.
 
 use palisade_core::limits::ORPHAN_WINDOW;
 use palisade_core::machine::Expiry;
@@ -276,6 +276,47 @@ fn an_orphan_that_is_withdrawn_or_abandoned_lets_the_next_one_pass() {
         assert_eq!(granted.map(|(id, _)| *id).collect::<Vec<_>>(), [request(2)]);
         assert_eq!(world.acquire(b()), again);
     }
+}
+
+/// The node that sent `b`'s request on is gone. Without the repeat, in the second arm, `b` loses its place, and in the third
+/// its connection was its own.
+#[test]
+fn one_request_becomes_an_orphan_and_the_others_wait_as_before() {
+    for (command, comes_back) in [
+        (Command::Orphan(request(1)), true),
+        (Command::Orphan(request(1)), false),
+        (Command::Withdraw(request(1)), true),
+    ] {
+        let mut world = World::new();
+        world.granted(ask("x", "a"));
+        world.queued(b());
+        world.queued(c());
+        let is_orphan = command == Command::Orphan(request(1));
+        let applied = world.applied(command.clone());
+        assert_eq!((applied.outcome, applied.changed), (Outcome::Done, true));
+        if is_orphan {
+            let again = world.applied(command);
+            assert!(!again.changed, "its window does not begin anew");
+            world.pass(ms(WINDOW_MS - 1));
+            free(&mut world, 1);
+            assert_eq!((world.settled(), world.held_by("x")), (Vec::new(), None));
+        }
+        if comes_back {
+            let _ = world.acquire(b());
+        }
+        if !is_orphan {
+            free(&mut world, 1);
+        }
+        world.pass(ms(1));
+        world.expire();
+        let first = if is_orphan && comes_back { "b" } else { "c" };
+        assert_eq!(world.held_by("x"), Some((2, first.to_owned())));
+        let others = usize::from(comes_back);
+        assert_eq!(world.machine.waiters(), others);
+    }
+    let mut world = World::new();
+    let unknown = world.applied(Command::Orphan(request(77)));
+    assert!(!unknown.changed);
 }
 
 #[test]

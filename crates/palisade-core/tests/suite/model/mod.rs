@@ -275,7 +275,7 @@ fn scripts_until_caught(bend: impl Bends + Copy) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 25] = [
+    let deviations: [(&str, Bend); 27] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -353,6 +353,20 @@ fn a_planted_deviation_is_found() {
         }),
         ("a new leader grants to orphans", |entry| {
             away(entry, Away::Led, Away::Stalled)
+        }),
+        ("an orphan is withdrawn", |entry| match entry.command {
+            Command::Orphan(request) => Entry {
+                command: Command::Withdraw(request),
+                ..entry
+            },
+            _ => entry,
+        }),
+        ("an orphan waits as before", |entry| match entry.command {
+            Command::Orphan(_) => Entry {
+                command: Command::Expire,
+                ..entry
+            },
+            _ => entry,
         }),
         ("readers are writers", |entry| {
             in_mode(entry, LockMode::Exclusive)

@@ -343,6 +343,15 @@ impl Reference {
                 }
                 Outcome::Done
             }
+            Command::Orphan(request) => {
+                let window = now.at.after(Span::from_millis(2_000));
+                let mut waits = self.waits.iter_mut();
+                let its = waits.find(|wait| (wait.by, wait.request) == (now.by, request));
+                if let Some(wait) = its.filter(|wait| wait.orphan.is_none()) {
+                    wait.orphan = Some(window.min(wait.deadline));
+                }
+                Outcome::Done
+            }
             Command::Abandon(request) => self.abandon(request, now),
             Command::Resize { lock, permits } => self.resize(&lock, permits, now),
             Command::Expire => Outcome::Done,

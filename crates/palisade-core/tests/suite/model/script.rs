@@ -76,6 +76,7 @@ enum What {
         permits: u32,
     },
     Withdraw(Asked),
+    Orphan(Asked),
     Abandon(Asked),
     Expire,
     Grace(Away),
@@ -233,6 +234,7 @@ fn what() -> impl Strategy<Value = What> {
         1 => (prop::sample::select(vec![0_u8, 2, 2, 2, 2]), 0_u32..5)
             .prop_map(|(lock, permits)| What::Resize { lock, permits }),
         1 => asked().prop_map(What::Withdraw),
+        1 => asked().prop_map(What::Orphan),
         2 => asked().prop_map(What::Abandon),
         3 => Just(What::Expire),
         2 => prop_oneof![
@@ -368,7 +370,9 @@ impl By {
             Command::Renew { grant, .. }
             | Command::Proclaim { grant, .. }
             | Command::Release(grant) => of_lease(&grant.key),
-            Command::Withdraw(request) | Command::Abandon(request) => of_request(request),
+            Command::Withdraw(request) | Command::Orphan(request) | Command::Abandon(request) => {
+                of_request(request)
+            }
             _ => None,
         };
         owner.unwrap_or_default()
@@ -498,6 +502,7 @@ impl What {
                 permits,
             },
             What::Withdraw(asked) => Command::Withdraw(asked.resolve(n, known)),
+            What::Orphan(asked) => Command::Orphan(asked.resolve(n, known)),
             What::Abandon(asked) => Command::Abandon(asked.resolve(n, known)),
             What::Expire => Command::Expire,
             What::Grace(away) => Command::Grace(away),

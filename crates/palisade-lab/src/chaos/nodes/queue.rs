@@ -99,21 +99,21 @@ fn queue(shared: &Arc<Shared>, name: &str, random: &mut fastrand::Rng) -> Option
     granted.collect()
 }
 
-/// Acquires, repeating the request at whichever node leads; also the longest time between an answer and the next
+/// Acquires, repeating the request at whichever node is ready; also the longest time between an answer and the next
 /// attempt.
 fn acquire(shared: &Shared, name: &str, client: &str, wait: Duration) -> Option<(Reply, Duration)> {
     let request = format!("{:032x}", fastrand::u128(..));
     let begun = BootClock.now();
     let (mut away, mut last) = (Duration::ZERO, begun);
     loop {
-        let leader = leader(shared);
+        let ready = ready(shared);
         let now = BootClock.now();
         away = away.max(now.since(last).to_duration());
         let waited = now.since(begun).to_duration();
         if waited > WAIT || shared.stop.comes_within(Duration::ZERO) {
             return None;
         }
-        let Some(address) = leader else {
+        let Some(address) = ready else {
             shared.stop.comes_within(RETRY);
             continue;
         };
@@ -132,13 +132,13 @@ fn acquire(shared: &Shared, name: &str, client: &str, wait: Duration) -> Option<
     }
 }
 
-/// The node that leads. A wait that another node forwards leaves its queue when that node dies, as when its caller does.
-fn leader(shared: &Shared) -> Option<SocketAddr> {
+/// A node that leads, or that knows who does: a wait that it sends on keeps its place when it dies.
+fn ready(shared: &Shared) -> Option<SocketAddr> {
     around(shared)
         .take(shared.watched.addresses.len())
         .find(|address| {
             let ready = ask(*address, "/readyz", None, ANSWER);
-            ready.is_some_and(|reply| reply.body["status"] == "leading")
+            ready.is_some_and(|reply| reply.status == 200)
         })
 }
 

@@ -306,6 +306,7 @@ fn stranger(
     Some(Asked {
         by,
         request: Request::Acquire(wish),
+        forwarded: false,
     })
 }
 

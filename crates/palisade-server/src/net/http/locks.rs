@@ -37,7 +37,8 @@ struct LockPath {
 /// Request a lock
 ///
 /// Grants it at once, or waits in its queue for up to `wait_ms`. If the connection of a waiting request is closed, the
-/// request leaves the queue.
+/// request leaves the queue; if a node of a cluster had sent it on to the leader, it keeps its place for 2 s, until it is repeated
+/// with its `request_id`.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/acquire",

@@ -7,7 +7,7 @@ use palisade_core::{
 };
 
 use super::reader::{Malformed, Reader};
-use super::version::{BATCH_FLOOR, BATCH_VERSION, WITH_PRINCIPALS, version_needed};
+use super::version::{BATCH_FLOOR, BATCH_VERSION, WITH_PRINCIPALS, newest_batch, version_needed};
 use super::writer::Put;
 
 const ACQUIRE_NEW: u8 = 1;
@@ -28,6 +28,8 @@ const ACQUIRE_SET: u8 = 14;
 /// The acquire behind it is for mode update, or is an upgrade. The bits of its flags are used up.
 const ACQUIRE_UPDATE: u8 = 15;
 const ACQUIRE_UPGRADE: u8 = 16;
+/// From version 12 on.
+const ORPHAN: u8 = 17;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
@@ -121,6 +123,10 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
         }
         Command::Withdraw(request) => {
             out.byte(WITHDRAW);
+            out.bytes(request.as_bytes());
+        }
+        Command::Orphan(request) => {
+            out.byte(ORPHAN);
             out.bytes(request.as_bytes());
         }
         Command::Abandon(request) => {
@@ -365,7 +371,7 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry,
     let version = reader.byte()?;
     let expiry = match version {
         1 => Expiry::Whole,
-        2..=BATCH_VERSION => Expiry::CURRENT,
+        2..=BATCH_VERSION if version <= newest_batch() => Expiry::CURRENT,
         _ => return reader.bad("a batch has an unknown version"),
     };
     let (at, wall) = (reader.timestamp()?, reader.wall()?);
@@ -435,6 +441,7 @@ fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
             permits: reader.small()?,
         },
         WITHDRAW => Command::Withdraw(reader.request()?),
+        ORPHAN => Command::Orphan(reader.request()?),
         ABANDON => Command::Abandon(reader.request()?),
         EXPIRE => Command::Expire,
         GRACE => Command::Grace(get_away(reader)?),

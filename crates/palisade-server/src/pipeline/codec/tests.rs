@@ -214,6 +214,7 @@ fn commands() -> Vec<Command> {
             reason: "maintenance".into(),
         },
         Command::Withdraw(id(7)),
+        Command::Orphan(id(7)),
         Command::Abandon(id(8)),
         Command::Expire,
         Command::Grace(Away::Paused(Span::from_millis(250))),
@@ -292,7 +293,9 @@ fn only_what_is_new_needs_a_new_version() {
         assert_eq!(version_needed(&command) == 9, of_set);
         assert_eq!(version_needed(&command) == 10, of_update);
         let restored = command == Command::Grace(Away::Restored);
-        assert_eq!(version_needed(&command) == BATCH_VERSION, restored);
+        assert_eq!(version_needed(&command) == 11, restored);
+        let orphan = matches!(command, Command::Orphan(_));
+        assert_eq!(version_needed(&command) == BATCH_VERSION, orphan);
     }
     let held = set(&["a", "b"], "one", new_lease(1));
     let waits = |names: &[&str]| Acquire {

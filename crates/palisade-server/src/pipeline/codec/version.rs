@@ -8,10 +8,35 @@ use palisade_core::machine::{Closing, Record};
 use palisade_core::{Away, Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 11;
+pub const BATCH_VERSION: u8 = 12;
+
+/// The highest version of a batch that this process reads: [`BATCH_VERSION`]. With the feature `testing`, which no release has,
+/// a test can start a node that reads no more than that of an older build.
+#[must_use]
+#[inline]
+pub fn newest_batch() -> u8 {
+    #[cfg(feature = "testing")]
+    {
+        static LIMIT: std::sync::OnceLock<u8> = std::sync::OnceLock::new();
+        *LIMIT.get_or_init(|| {
+            let limit = std::env::var("PALISADE_TEST_BATCH_VERSION").ok();
+            let limit = limit.and_then(|limit| limit.parse().ok());
+            limit.map_or(BATCH_VERSION, |limit: u8| {
+                limit.clamp(BATCH_FLOOR, BATCH_VERSION)
+            })
+        })
+    }
+    #[cfg(not(feature = "testing"))]
+    BATCH_VERSION
+}
+
+/// The highest version of a snapshot that this process reads, likewise.
+pub fn newest_snapshot() -> u8 {
+    newest_batch() - APART
+}
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 10;
+pub const SNAPSHOT_VERSION: u8 = 11;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
@@ -20,6 +45,9 @@ const SNAPSHOT_FLOOR: u8 = 2;
 
 /// The lowest version of a batch in which a principal with a name asks for something.
 pub const WITH_PRINCIPALS: u8 = 5;
+
+/// The lowest version of a batch in which a single request becomes an orphan.
+pub const WITH_ORPHANS: u8 = 12;
 
 /// The lowest version of a batch that may contain this command.
 #[must_use]
@@ -36,6 +64,7 @@ pub fn version_needed(command: &Command) -> u8 {
         Command::Resize { .. } => 6,
         Command::Proclaim { .. } => 8,
         Command::Grace(Away::Restored) => 11,
+        Command::Orphan(_) => WITH_ORPHANS,
         _ => BATCH_FLOOR,
     }
 }

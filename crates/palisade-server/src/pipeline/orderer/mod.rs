@@ -39,7 +39,8 @@ pub use presence::Presence;
 pub use replies::Address;
 
 use super::codec::{
-    WITH_PRINCIPALS, encode_by, encode_command, encode_head, place, take_back, version_needed,
+    WITH_ORPHANS, WITH_PRINCIPALS, encode_by, encode_command, encode_head, place, take_back,
+    version_needed,
 };
 use super::log::Writable;
 use super::request::{Answer, Asked, Failure, Request};
@@ -250,7 +251,7 @@ impl<A: Address> Orderer<A> {
 
     /// Takes a request in. A new lease gets the secret `key`.
     pub fn request(&mut self, asked: impl Into<Asked>, to: A, key: impl FnOnce() -> LeaseKey) {
-        let Asked { by, request } = asked.into();
+        let Asked { by, request, .. } = asked.into();
         let by = self.written(by);
         self.done += match &request {
             Request::List { .. } => PAGE_WEIGHT,
@@ -268,11 +269,16 @@ impl<A: Address> Orderer<A> {
         self.replies.answer(to, answer);
     }
 
-    /// The caller of a waiting request went away. It leaves the queue, unless it was asked again elsewhere.
-    pub fn gone(&mut self, by: Principal, request: RequestId) {
+    /// The caller of a waiting request went away. Unless it was asked again elsewhere, the request leaves the queue, or is
+    /// an orphan if its caller `may_return` and every member reads that.
+    pub fn gone(&mut self, by: Principal, request: RequestId, may_return: bool) {
         let by = self.written(by);
         if self.replies.gone(&(by, request)) {
-            self.record(by, Command::Withdraw(request));
+            let left = match may_return && self.writable.version >= WITH_ORPHANS {
+                true => Command::Orphan(request),
+                false => Command::Withdraw(request),
+            };
+            self.record(by, left);
         }
     }
 
@@ -422,11 +428,13 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Records what is owed, as far as it fits into the batch. The newest arrival leaves first, so that nobody is handed a
-    /// lock that another one of them stood in front of; then grants that reached nobody are released.
+    /// Records what is owed, as far as it fits into the batch. Who becomes an orphan does so first. Then the newest arrival
+    /// leaves first, so that nobody is handed a lock that another one of them stood in front of; then grants that reached
+    /// nobody are released.
     fn pay(&mut self) {
         let mut owed = mem::take(&mut self.owed);
         owed.sort_by_cached_key(|(by, command)| match command {
+            Command::Orphan(_) => Some(u64::MAX),
             Command::Withdraw(request) => self.machine.arrival(*by, request),
             _ => None,
         });

@@ -5,7 +5,7 @@ use palisade_core::LockMode;
 use palisade_core::{ClientId, Delays, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
-use crate::pipeline::codec::{BATCH_FLOOR, decode_batch};
+use crate::pipeline::codec::{BATCH_FLOOR, WITH_ORPHANS, decode_batch};
 use crate::pipeline::replay::Replay;
 
 /// A numbered caller: of a session, or one that can go away.
@@ -113,6 +113,7 @@ impl Bench {
             Asked {
                 by: self.by,
                 request,
+                forwarded: false,
             },
             to,
             || LeaseKey::from_bytes(id),
@@ -123,6 +124,7 @@ impl Bench {
         let asked = Asked {
             by: self.by,
             request,
+            forwarded: false,
         };
         self.orderer
             .request(asked, to, || panic!("this needs no key"));
@@ -398,7 +400,9 @@ fn a_request_asked_again_elsewhere_outlives_its_first_caller() {
     assert_eq!(unknown(&answers), [2], "where it was asked first");
     first.gone.set(true);
     bench.begin();
-    bench.orderer.gone(NOBODY, RequestId::from_bytes([2; 16]));
+    bench
+        .orderer
+        .gone(NOBODY, RequestId::from_bytes([2; 16]), false);
     assert_eq!(bench.commands(), []);
     bench.orderer.hang_up(7);
     assert_eq!(bench.commands().len(), 1, "the last one to ask is gone");
@@ -410,7 +414,9 @@ fn a_request_asked_again_elsewhere_outlives_its_first_caller() {
     bench.commit();
     alone.gone.set(true);
     bench.begin();
-    bench.orderer.gone(NOBODY, RequestId::from_bytes([3; 16]));
+    bench
+        .orderer
+        .gone(NOBODY, RequestId::from_bytes([3; 16]), false);
     assert_eq!(bench.commands().len(), 1);
 }
 
@@ -469,6 +475,46 @@ fn a_wait_that_is_ended_lets_those_behind_it_in() {
     assert!(answers.iter().any(granted), "{answers:?}");
     let recovered = bench.recovered();
     assert_eq!((recovered.readers(), recovered.waiters()), (2, 0));
+}
+
+/// What another node sent on keeps its place for its caller, where every member reads that; the rest of the arms are the
+/// control, in which it is lost.
+#[test]
+fn a_wait_that_another_node_sent_on_keeps_its_place() {
+    for (may_return, version, kept) in [
+        (true, WITH_ORPHANS, true),
+        (true, WITH_ORPHANS - 1, false),
+        (false, WITH_ORPHANS, false),
+    ] {
+        let mut bench = Bench::new();
+        bench.orderer.limit_to(Writable {
+            version,
+            ..Writable::default()
+        });
+        let second = caller(2);
+        bench.begin();
+        bench.acquire(caller(1), "a", None);
+        bench.acquire(second.clone(), "a", Some(60_000));
+        bench.acquire(caller(3), "a", Some(60_000));
+        let (answers, _) = bench.commit();
+        second.gone.set(true);
+        bench.begin();
+        let id = RequestId::from_bytes([2; 16]);
+        bench.orderer.gone(NOBODY, id, may_return);
+        let left = match kept {
+            true => Command::Orphan(id),
+            false => Command::Withdraw(id),
+        };
+        assert_eq!(bench.commands(), [left]);
+        bench.commit();
+        // Its caller comes by another way, and then the lock is free.
+        bench.begin();
+        bench.acquire(caller(2), "a", Some(60_000));
+        let held = grant_of(&answers, 1);
+        bench.ask(caller(1), Request::Release(held));
+        let (answers, _) = bench.commit();
+        grant_of(&answers, if kept { 2 } else { 3 });
+    }
 }
 
 /// Its place is kept for it, and nobody else is there to be told.
@@ -811,7 +857,9 @@ fn while_a_node_reads_no_principals_nobody_is_written_as_one() {
     // The grant and the wait end as nobody's, too.
     bench.begin();
     waits.gone.set(true);
-    bench.orderer.gone(ada, RequestId::from_bytes([2; 16]));
+    bench
+        .orderer
+        .gone(ada, RequestId::from_bytes([2; 16]), false);
     bench.commit();
     assert_eq!(bench.orderer.machine().waiters(), 0);
     bench.orderer.limit_to(Writable::default());

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) data: PathBuf,
     pub(crate) listen: String,
     pub(crate) peer: String,
+    /// It reads no newer batches, as of an older build.
+    pub(crate) reads: Option<u8>,
     child: Option<Child>,
     log: PathBuf,
 }
@@ -76,6 +78,7 @@ impl Cluster {
             data: self.dir.path().join(format!("node-{at}")),
             listen: listen.clone(),
             peer: peer.clone(),
+            reads: None,
             child: None,
             log: self.dir.path().join(format!("log-{at}")),
         });
@@ -175,6 +178,10 @@ impl Node {
             ])
             .arg(&self.data)
             .args(more)
+            .envs(
+                self.reads
+                    .map(|newest| ("PALISADE_TEST_BATCH_VERSION", newest.to_string())),
+            )
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()

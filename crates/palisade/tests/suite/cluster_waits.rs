@@ -1,0 +1,149 @@
+//! A client that waits through a node that is killed, or paused, and goes on at another one (R16).
+//!
+//! ```text
+//!   first ──► a (killed, stopped) ──┐
+//!        └──► b, the same request ──┴─► leader: x, held; first, second
+//!   second ──────────────────────────►
+//! ```
+
+use std::thread::{ScopedJoinHandle, scope, sleep};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::cluster::{Cluster, ELECTION};
+use crate::common::until_in;
+
+/// A cluster, with its nodes by what they do.
+struct Queue {
+    cluster: Cluster,
+    leader: usize,
+    a: usize,
+    b: usize,
+    held: String,
+}
+
+impl Queue {
+    /// Somebody holds `x`.
+    fn new() -> Queue {
+        let cluster = Cluster::of(3);
+        let leader = cluster.until_ready();
+        let body = acquire("holder", 0, 600_000, 0);
+        let (status, held) = cluster.nodes[leader].post_settled("/v1/locks/x/acquire", &body);
+        assert_eq!((status, &held["fencing_token"]), (200, &1.into()));
+        Queue {
+            leader,
+            a: (leader + 1) % 3,
+            b: (leader + 2) % 3,
+            held: held["lock_token"].as_str().unwrap().to_owned(),
+            cluster,
+        }
+    }
+
+    /// Asks until there is an answer, always with the same request id.
+    fn token(&self, at: usize, body: &str) -> Value {
+        let node = &self.cluster.nodes[at];
+        let (status, granted) = node.post_settled("/v1/locks/x/acquire", body);
+        assert_eq!(status, 200, "{granted}");
+        granted
+    }
+
+    fn waiting(&self, count: usize) {
+        until_in(ELECTION, "the queue", || {
+            let shown = self.cluster.nodes[self.leader].get("/v1/locks/x");
+            shown.is_some_and(|(_, shown)| shown["waiters"].as_u64() == Some(count as u64))
+        });
+    }
+
+    fn release(&self, key: &str) {
+        let body = format!(r#"{{"lock_token": "{key}"}}"#);
+        let node = &self.cluster.nodes[self.leader];
+        let (status, released) = node.post_settled("/v1/locks/x/release", &body);
+        assert_eq!(status, 200, "{released}");
+    }
+
+    /// The first client waits through `a`, and behind it the second one at the leader, whose grant comes back.
+    fn line_up<'scope>(
+        &'scope self,
+        on: &'scope std::thread::Scope<'scope, '_>,
+        first: &'scope str,
+    ) -> ScopedJoinHandle<'scope, Value> {
+        on.spawn(move || self.cluster.nodes[self.a].post("/v1/locks/x/acquire", first));
+        self.waiting(1);
+        let second = on.spawn(|| self.token(self.leader, &acquire("second", 2, 600_000, 60_000)));
+        self.waiting(2);
+        second
+    }
+}
+
+fn acquire(client: &str, request: u64, lease: u64, wait: u64) -> String {
+    format!(
+        r#"{{"client_id": "{client}", "request_id": "{request:032x}", "lease_duration_ms": {lease}, "wait_ms": {wait}}}"#
+    )
+}
+
+/// The control is the second arm: a client that does not come back in time.
+#[test]
+fn a_wait_through_a_node_that_is_killed_goes_on_at_another_one_in_its_place() {
+    for comes_back in [true, false] {
+        let queue = Queue::new();
+        let first = acquire("first", 1, 600_000, 60_000);
+        scope(|on| {
+            let second = queue.line_up(on, &first);
+            queue.cluster.nodes[queue.a].send(Signal::KILL);
+            if !comes_back {
+                queue.waiting(1);
+            }
+            let again = on.spawn(|| queue.token(queue.b, &first));
+            if !comes_back {
+                queue.waiting(2);
+            }
+            queue.release(&queue.held);
+            let (next, last) = match comes_back {
+                true => (again, second),
+                false => (second, again),
+            };
+            let next = next.join().unwrap();
+            assert_eq!(next["fencing_token"], 2, "{next}");
+            queue.release(next["lock_token"].as_str().unwrap());
+            assert_eq!(last.join().unwrap()["fencing_token"], 3);
+        });
+    }
+}
+
+/// The leader does not know that a node is paused, so the place is kept for longer. In the second arm, the control, the client
+/// does not come back: the lock is granted to nobody who hears of it, and free when that lease is over.
+#[test]
+fn a_wait_through_a_node_that_is_paused_goes_on_at_another_one_in_its_place() {
+    for comes_back in [true, false] {
+        let queue = Queue::new();
+        let lease = if comes_back { 600_000 } else { 1_000 };
+        let first = acquire("first", 1, lease, 60_000);
+        scope(|on| {
+            let second = queue.line_up(on, &first);
+            queue.cluster.nodes[queue.a].send(Signal::STOP);
+            sleep(Duration::from_millis(2_500)); // real time: longer than an orphan's window
+            let again = || queue.token(queue.b, &first);
+            let again = comes_back.then(|| on.spawn(again));
+            queue.release(&queue.held);
+            match again {
+                Some(again) => {
+                    let next = again.join().unwrap();
+                    assert_eq!(next["fencing_token"], 2, "{next}");
+                    queue.release(next["lock_token"].as_str().unwrap());
+                }
+                None => {
+                    until_in(ELECTION, "the end of the grant", || second.is_finished());
+                    let node = &queue.cluster.nodes[queue.b];
+                    let (status, over) = node.post_settled("/v1/locks/x/acquire", &first);
+                    let over = (status, over["error"]["code"].as_str().unwrap().to_owned());
+                    assert_eq!(over, (410, "expired".to_owned()));
+                }
+            }
+            assert_eq!(second.join().unwrap()["fencing_token"], 3);
+            // What it has to say reaches nobody.
+            queue.cluster.nodes[queue.a].send(Signal::CONT);
+        });
+    }
+}
