@@ -163,14 +163,19 @@ fn line(line: &str) -> Option<(NodeId, Met)> {
         known: Some(known),
         taken: None,
     };
-    Some((node.parse().ok()?, met))
+    Some((node_id(node)?, met))
+}
+
+/// Also 0, which the lab has.
+fn node_id(text: &str) -> Option<NodeId> {
+    u64::from_str_radix(text, 16).ok().map(NodeId)
 }
 
 fn log_id(text: &str) -> Option<LogId> {
     let mut parts = text.splitn(3, '.');
     let index = parts.next()?.parse().ok()?;
     let term = parts.next()?.parse().ok()?;
-    let node = parts.next()?.parse().ok()?;
+    let node = node_id(parts.next()?)?;
     let leader = Leader { term, node };
     Some(LogId { leader, index })
 }
