@@ -254,8 +254,11 @@ impl Tables {
         (tied.lease, tied.prev, tied.next) = (lease, last, NIL);
         if last == NIL {
             self.leases[lease].first = grant;
-        } else {
-            self.grant_mut(last).next = grant;
+            return;
+        }
+        self.grant_mut(last).next = grant;
+        if is_share(last) {
+            self.index_share(last);
         }
     }
 

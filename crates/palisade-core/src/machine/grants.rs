@@ -607,6 +607,9 @@ impl Machine {
             (Some(lease), _) if !lease.is_expired(self.now) => return Standing::Held(slot),
             (Some(_), Expiry::Whole) => self.expire_whole(holder, effects),
             (Some(_), _) => self.end_and_wake(grant, Ending::Expired, None, effects),
+            (None, _) if self.tables.has_live_readers_only(slot, self.now) => {
+                return Standing::Shared(slot);
+            }
             (None, _) => self.bring_up(slot, effects),
         }
         match self.tables.find_lock(lock) {
@@ -635,11 +638,7 @@ impl Machine {
                     false => Err(Missing::Anothers),
                 }
             }
-            Standing::Shared(lock) => match self.find_reader(lock, named, effects) {
-                Some(share) if self.may_use(self.tables.lease_of(share).client) => Ok(share),
-                Some(_) => Err(Missing::Anothers),
-                None => Err(Missing::Gone),
-            },
+            Standing::Shared(lock) => self.find_reader(lock, named, effects),
             Standing::Free | Standing::Kept(_) => Err(Missing::Gone),
         }
     }
@@ -658,7 +657,7 @@ impl Machine {
     /// Whether whoever asks, and has shown the lease's secret, may renew or release a grant: its principal; and anybody if
     /// it is anonymous, because it may be from before there were rules.
     #[inline(always)]
-    fn may_use(&self, owner: Owner) -> bool {
+    pub(super) fn may_use(&self, owner: Owner) -> bool {
         !owner.is_named() || self.tables.principal_of(owner) == self.by
     }
 

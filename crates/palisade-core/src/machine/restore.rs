@@ -374,7 +374,7 @@ impl Machine {
                 .find_share(self.tables.lock_of(slot), lease)
                 .is_none()
             {
-                self.tables.tie_share(slot, lease);
+                self.tables.tie(slot, lease);
             } else {
                 return Err(Corrupt("a lease has a lock twice"));
             }

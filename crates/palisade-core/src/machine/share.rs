@@ -17,8 +17,9 @@ use super::grant::{Grant, SHARED};
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
 use crate::id::GrantId;
+use crate::name::LockName;
 use crate::permits::Slots;
-use crate::time::WallTime;
+use crate::time::{Timestamp, WallTime};
 use crate::token::Token;
 
 /// Set in the slot number of a grant that is shared.
@@ -34,7 +35,19 @@ pub(crate) struct Share {
     prev: Slot,
     next: Slot,
     slots: Slots,
+    /// Whether it is in the index. The newest grant of a lease need not be: that one is looked at anyway.
+    indexed: bool,
     metadata: Option<Box<str>>,
+}
+
+/// What a grant of a shared phase is called.
+pub(super) struct Named<'a> {
+    pub(super) lock: &'a LockName,
+    /// The fencing token: a reader's is its phase's, and a semaphore's holder has its own number (P2).
+    pub(super) token: Token,
+    /// The number that names a reader; a semaphore's holder is named by its token.
+    pub(super) reader: Option<GrantId>,
+    pub(super) slots: Slots,
 }
 
 /// The holders of a shared phase.
@@ -83,9 +96,7 @@ impl Tables {
         slots: Slots,
         metadata: Option<Box<str>>,
     ) -> Slot {
-        let readers = &mut self.extra_mut(lock).readers;
-        let prev = readers.last;
-        readers.count += 1;
+        let prev = self.extra(lock).map_or(NIL, |extra| extra.readers.last);
         let share = SHARE
             | self.shares.insert(Share {
                 grant: Grant::new(number, wall),
@@ -93,9 +104,11 @@ impl Tables {
                 prev,
                 next: NIL,
                 slots,
+                indexed: false,
                 metadata,
             });
         let readers = &mut self.extra_mut(lock).readers;
+        readers.count += 1;
         readers.last = share;
         if prev == NIL {
             readers.first = share;
@@ -105,12 +118,22 @@ impl Tables {
         share
     }
 
-    /// Puts a reader under a lease, as [`Tables::tie`] does, so that it is found by it.
-    pub(super) fn tie_share(&mut self, share: Slot, lease: Slot) {
-        self.tie(share, lease);
-        let lock = self.share(share).lock;
+    /// Puts a shared grant into the index, because it will not be the newest of its lease any more.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn index_share(&mut self, share: Slot) {
+        let Share {
+            lock,
+            grant,
+            indexed,
+            ..
+        } = self.share_mut(share);
+        if core::mem::replace(indexed, true) {
+            return;
+        }
+        let key = (*lock, grant.lease());
         let shares = &self.shares;
-        self.readers.insert(&(lock, lease), share, |hasher, share| {
+        self.readers.insert(&key, share, |hasher, share| {
             let share = &shares[share & !SHARE];
             hasher.hash_one((share.lock, share.grant.lease()))
         });
@@ -120,8 +143,16 @@ impl Tables {
     #[cold]
     #[inline(never)]
     pub(crate) fn remove_share(&mut self, share: Slot) {
-        let key = (self.share(share).lock, self.share(share).grant.lease());
-        self.readers.remove(&key, share);
+        let Share {
+            lock,
+            grant,
+            indexed,
+            ..
+        } = self.share(share);
+        if *indexed {
+            let key = (*lock, grant.lease());
+            self.readers.remove(&key, share);
+        }
         self.untie(share);
         let Some(Share {
             lock, prev, next, ..
@@ -176,6 +207,10 @@ impl Tables {
 
     /// The grant of this lease in the lock's phase.
     pub(crate) fn find_share(&self, lock: Slot, lease: Slot) -> Option<Slot> {
+        let newest = self.leases[lease].last;
+        if newest != NIL && is_share(newest) && self.share(newest).lock == lock {
+            return Some(newest);
+        }
         self.readers.find(&(lock, lease), |share| {
             let share = self.share(share);
             (share.lock, share.grant.lease()) == (lock, lease)
@@ -234,21 +269,48 @@ impl Tables {
         self.locks[self.share(share).lock].grant.token()
     }
 
-    /// The fencing token of a grant that has a record of its own: a reader's is its phase's, and a semaphore's holder
-    /// has its own number (P2).
+    /// A shared grant, and what it is called.
+    #[inline]
+    pub(super) fn named(&self, share: Slot) -> (&Grant, Named<'_>) {
+        let Share {
+            grant, lock, slots, ..
+        } = self.share(share);
+        let lock = &self.locks[*lock];
+        let (token, reader) = match slots.is_empty() {
+            true => (lock.grant.token(), Some(GrantId(grant.token()))),
+            false => (grant.token(), None),
+        };
+        let named = Named {
+            lock: &lock.name,
+            token,
+            reader,
+            slots: *slots,
+        };
+        (grant, named)
+    }
+
+    /// The fencing token of a shared grant.
     #[cold]
     #[inline(never)]
     pub(super) fn fencing_of_share(&self, share: Slot) -> Token {
-        match self.slots_of(share).is_empty() {
-            true => self.phase_of(share),
-            false => self.share(share).grant.token(),
-        }
+        self.named(share).1.token
     }
 
-    /// The number that names a reader; a semaphore's holder is named by its token.
+    /// The number that names a reader.
     pub(super) fn reader_id(&self, share: Slot) -> Option<GrantId> {
-        let share = self.share(share);
-        share.slots.is_empty().then(|| GrantId(share.grant.token()))
+        self.named(share).1.reader
+    }
+
+    /// Whether a lock has readers for whom nothing is due: nobody waits, and the lease of the oldest is not over.
+    pub(super) fn has_live_readers_only(&self, lock: Slot, now: Timestamp) -> bool {
+        let Some(extra) = self.extra(lock).filter(|_| self.is_shared(lock)) else {
+            return false;
+        };
+        let oldest = extra.readers.first;
+        let nobody_waits = extra.first == NIL && extra.permits.is_none();
+        nobody_waits
+            && oldest != NIL
+            && !self.leases[self.share(oldest).grant.lease()].is_expired(now)
     }
 
     /// The slots that a grant holds.

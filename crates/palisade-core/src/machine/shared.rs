@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::delays::Closing;
 use super::expiry::Expiry;
-use super::grants::{LeaseFor, is_meant};
+use super::grants::{LeaseFor, Missing, is_meant};
 use super::memory::Over;
 use super::slab::Slot;
 use crate::command::{Acquire, GrantRef, LockMode};
@@ -64,8 +64,8 @@ impl Machine {
     /// Whether a lock's phase is from before a restore. Its token may be lower than one of a writer since, who may have
     /// written what its readers have read already (S11).
     pub(crate) fn is_restored(&self, lock: Slot) -> bool {
-        let phase = self.tables.grant(lock).token();
-        self.restored.is_some_and(|first| phase < first)
+        self.restored
+            .is_some_and(|first| self.tables.writer(lock).token() < first)
     }
 
     /// Adds a reader, or a holder of permits. On a lock that nobody holds it begins a phase, whose token is the reader's
@@ -102,13 +102,13 @@ impl Machine {
         let share = self
             .tables
             .add_share(lock, number, self.wall, slots, metadata);
-        self.tables.tie_share(share, lease);
+        self.tables.tie(share, lease);
         if mode == LockMode::Update {
             self.tables.mark_update(share);
         }
-        let ttl = self.tables.lease_of(share).ttl;
-        self.event(share, Change::Granted { ttl }, effects);
-        Outcome::Granted(self.granted(share, waited))
+        let ttl = self.tables.leases[lease].ttl;
+        self.event_of_share(share, Change::Granted { ttl }, effects);
+        Outcome::Granted(self.granted_share(share, waited))
     }
 
     /// A lease that has a lock together with others asks for it again: a repeat, if it asks for the same.
@@ -149,34 +149,30 @@ impl Machine {
     #[cold]
     #[inline(never)]
     pub(super) fn granted_share(&self, share: Slot, waited: Span) -> Granted {
-        let grant = self.tables.grant(share);
+        let (grant, named) = self.tables.named(share);
         Granted {
-            slots: self.tables.slots_of(share),
-            ..self.granted_by(
-                grant,
-                self.tables.fencing_of_share(share),
-                self.tables.reader_id(share),
-                waited,
-            )
+            slots: named.slots,
+            ..self.granted_by(grant, named.token, named.reader, waited)
         }
     }
 
     #[cold]
     #[inline(never)]
     pub(super) fn event_of_share(&self, share: Slot, change: Change, effects: &mut Vec<Effect>) {
-        let lease = self.tables.lease_of(share);
+        let (grant, named) = self.tables.named(share);
+        let lease = &self.tables.leases[grant.lease()];
         let client = &self.tables.clients[lease.client.slot()];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
-            token: self.tables.fencing_of_share(share),
-            shared: self.tables.reader_id(share),
-            slots: self.tables.slots_of(share),
-            lock: self.tables.locks[self.tables.lock_of(share)].name.clone(),
+            token: named.token,
+            shared: named.reader,
+            slots: named.slots,
+            lock: named.lock.clone(),
             client: client.id.clone(),
             by: client.by,
             lease: lease.id,
-            held: self.wall.since(self.tables.grant(share).wall()),
+            held: self.wall.since(grant.wall()),
             change,
         }));
     }
@@ -203,7 +199,6 @@ impl Machine {
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        let lock = self.tables.lock_of(share);
         self.changed = true;
         self.ended += 1;
         let change = Change::Ended {
@@ -211,11 +206,11 @@ impl Machine {
             reason,
             delayed: None,
         };
-        self.event(share, change, effects);
-        let (ends, lease) = self.tables.held(share);
+        self.event_of_share(share, change, effects);
+        let (ends, named) = self.tables.named(share);
         self.over.remember(Over {
-            key: lease.key,
-            lock: self.tables.locks[lock].name.clone(),
+            key: self.tables.leases[ends.lease()].key,
+            lock: named.lock.clone(),
             token: ends.token(),
             how,
         });
@@ -233,13 +228,19 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let lock = self.tables.lock_of(share);
-        let last = Outcome::Held(self.holder_by(share));
-        self.end(share, how, reason, effects);
-        if !self.tables.is_shared(lock)
-            || self.tables.permits(lock).is_some()
-            || self.update_is_first(lock)
-        {
-            self.wake(lock, &last, effects);
+        let waits = self.tables.first_waiter(lock).is_some();
+        let last = waits.then(|| Outcome::Held(self.holder_by(share)));
+        self.end_share(share, how, reason, effects);
+        match last {
+            Some(last)
+                if !self.tables.is_shared(lock)
+                    || self.tables.permits(lock).is_some()
+                    || self.update_is_first(lock) =>
+            {
+                self.wake(lock, &last, effects);
+            }
+            None if self.tables.is_kept(lock) => self.tables.close_lock(lock),
+            _ => {}
         }
     }
 
@@ -266,7 +267,7 @@ impl Machine {
         let share = self
             .tables
             .add_share(lock, number, self.wall, Slots::NONE, acquire.metadata);
-        self.tables.tie_share(share, lease);
+        self.tables.tie(share, lease);
         self.end(grant, Ending::Superseded, None, effects);
         self.tables.begin_phase(lock, number);
         let ttl = self.tables.lease_of(share).ttl;
@@ -318,7 +319,8 @@ impl Machine {
         }
     }
 
-    /// The grant of the lease with this key in the lock's phase. One whose lease is over by this very instant ends.
+    /// The grant of the lease with this key in the lock's phase, if whoever asks may use it. One whose lease is over by
+    /// this very instant ends.
     #[cold]
     #[inline(never)]
     pub(super) fn find_reader(
@@ -326,15 +328,21 @@ impl Machine {
         lock: Slot,
         named: &GrantRef,
         effects: &mut Vec<Effect>,
-    ) -> Option<Slot> {
-        let lease = self.tables.find_lease(&named.key)?;
-        let share = self.tables.find_share(lock, lease)?;
-        if self.tables.leases[lease].is_expired(self.now) {
+    ) -> Result<Slot, Missing> {
+        let lease = self.tables.find_lease(&named.key).ok_or(Missing::Gone)?;
+        let share = self.tables.find_share(lock, lease).ok_or(Missing::Gone)?;
+        let record = &self.tables.leases[lease];
+        if record.is_expired(self.now) {
             self.end_and_wake(share, Ending::Expired, None, effects);
-            return None;
+            return Err(Missing::Gone);
         }
-        let (grant, lease) = self.tables.held(share);
-        is_meant(grant, lease, named).then_some(share)
+        if !is_meant(self.tables.grant(share), record, named) {
+            return Err(Missing::Gone);
+        }
+        match self.may_use(record.client) {
+            true => Ok(share),
+            false => Err(Missing::Anothers),
+        }
     }
 
     /// The reader that a reference names, if its lease is live.

@@ -127,32 +127,36 @@ pub(crate) fn settle(
 }
 
 /// Says at each SIGHUP which settings are others than when this was called: a restart takes them.
-pub(crate) async fn compare_settings(mut hangup: Signal) {
+pub(crate) fn compare_settings(mut hangup: Signal) -> impl Future<Output = ()> {
     let current = || {
         let words = std::env::args_os().collect();
         settle(&Cli::command(), words, &environment).map(|(_, settings)| settings)
     };
-    let Ok(before) = current() else { return };
-    while hangup.recv().await.is_some() {
-        match current() {
-            Err(Refused::Words(error)) => {
-                tracing::warn!(why = %super::usage::plain(&error), "the settings stay as they are");
-            }
-            Err(Refused::Settings(failure)) => {
-                tracing::warn!(why = %failure.message, "the settings stay as they are");
-            }
-            Ok(now) => {
-                let others = now
-                    .iter()
-                    .zip(&before)
-                    .filter(|(now, before)| now.values != before.values);
-                let changed: Vec<&str> = others.map(|(now, _)| &*now.key).collect();
-                match changed.is_empty() {
-                    true => tracing::info!("SIGHUP: no setting has changed"),
-                    false => tracing::warn!(
-                        changed = %changed.join(", "),
-                        "SIGHUP: settings have changed; they are taken at the next start"
-                    ),
+    // Not in the task: when that begins, the file may be another one already.
+    let before = current();
+    async move {
+        let Ok(before) = before else { return };
+        while hangup.recv().await.is_some() {
+            match current() {
+                Err(Refused::Words(error)) => {
+                    tracing::warn!(why = %super::usage::plain(&error), "the settings stay as they are");
+                }
+                Err(Refused::Settings(failure)) => {
+                    tracing::warn!(why = %failure.message, "the settings stay as they are");
+                }
+                Ok(now) => {
+                    let others = now
+                        .iter()
+                        .zip(&before)
+                        .filter(|(now, before)| now.values != before.values);
+                    let changed: Vec<&str> = others.map(|(now, _)| &*now.key).collect();
+                    match changed.is_empty() {
+                        true => tracing::info!("SIGHUP: no setting has changed"),
+                        false => tracing::warn!(
+                            changed = %changed.join(", "),
+                            "SIGHUP: settings have changed; they are taken at the next start"
+                        ),
+                    }
                 }
             }
         }
