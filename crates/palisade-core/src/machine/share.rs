@@ -96,12 +96,11 @@ impl Tables {
         slots: Slots,
         metadata: Option<Box<str>>,
     ) -> Slot {
-        let prev = self.extra(lock).map_or(NIL, |extra| extra.readers.last);
         let share = SHARE
             | self.shares.insert(Share {
                 grant: Grant::new(number, wall),
                 lock,
-                prev,
+                prev: NIL,
                 next: NIL,
                 slots,
                 indexed: false,
@@ -109,11 +108,12 @@ impl Tables {
             });
         let readers = &mut self.extra_mut(lock).readers;
         readers.count += 1;
-        readers.last = share;
+        let prev = core::mem::replace(&mut readers.last, share);
         if prev == NIL {
             readers.first = share;
         } else {
             self.share_mut(prev).next = share;
+            self.share_mut(share).prev = prev;
         }
         share
     }
@@ -296,19 +296,17 @@ impl Tables {
         self.named(share).1.token
     }
 
-    /// The number that names a reader.
-    pub(super) fn reader_id(&self, share: Slot) -> Option<GrantId> {
-        self.named(share).1.reader
-    }
-
     /// Whether a lock has readers for whom nothing is due: nobody waits, and the lease of the oldest is not over.
     pub(super) fn has_live_readers_only(&self, lock: Slot, now: Timestamp) -> bool {
-        let Some(extra) = self.extra(lock).filter(|_| self.is_shared(lock)) else {
+        let record = &self.locks[lock];
+        let Some(extra) = self.extras.get(record.extra) else {
             return false;
         };
+        let is_shared = record.grant.lease() == SHARED;
         let oldest = extra.readers.first;
         let nobody_waits = extra.first == NIL && extra.permits.is_none();
-        nobody_waits
+        is_shared
+            && nobody_waits
             && oldest != NIL
             && !self.leases[self.share(oldest).grant.lease()].is_expired(now)
     }

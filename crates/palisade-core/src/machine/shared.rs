@@ -107,7 +107,7 @@ impl Machine {
             self.tables.mark_update(share);
         }
         let ttl = self.tables.leases[lease].ttl;
-        self.event_of_share(share, Change::Granted { ttl }, effects);
+        self.event(share, Change::Granted { ttl }, effects);
         Outcome::Granted(self.granted_share(share, waited))
     }
 
@@ -206,7 +206,7 @@ impl Machine {
             reason,
             delayed: None,
         };
-        self.event_of_share(share, change, effects);
+        self.event(share, change, effects);
         let (ends, named) = self.tables.named(share);
         self.over.remember(Over {
             key: self.tables.leases[ends.lease()].key,

@@ -24,7 +24,7 @@ pub(crate) struct Tables {
     pub(crate) leases: Slab<Lease>,
     pub(crate) clients: Slab<Client>,
     pub(crate) waiters: Slab<Waiter>,
-    extras: Slab<Extra>,
+    pub(super) extras: Slab<Extra>,
     pub(super) shares: Slab<Share>,
     names: Index,
     keys: Index,

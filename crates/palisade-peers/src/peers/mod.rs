@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(ids(&[]).unwrap().len(), system::ALL.len());
         assert_eq!(
             ids(&["always", "pal"]).unwrap(),
-            ["palisade", "palisade-3", "redis-always"]
+            ["palisade", "palisade-socket", "palisade-3", "redis-always"]
         );
         let error = ids(&["oracle"]).unwrap_err().to_string();
         assert!(

@@ -51,8 +51,8 @@ pub(crate) const ALL: [Profile; 13] = [
     Profile {
         system: System::PalisadeSocket,
         id: "palisade-socket",
-        name: "Palisade, Unix socket",
-        durable: "synced before every answer",
+        name: "Palisade, socket",
+        durable: "synced before every answer; over a Unix socket",
         token: "as above",
         lease: "one for each grant",
         version: &[],
@@ -83,8 +83,8 @@ pub(crate) const ALL: [Profile; 13] = [
     Profile {
         system: System::RedisSocket,
         id: "redis-socket",
-        name: "Redis, always, Unix socket",
-        durable: "synced before every answer",
+        name: "Redis, socket",
+        durable: "synced before every answer; over a Unix socket",
         token: "as above",
         lease: "expiry of each key",
         version: &[
@@ -190,7 +190,7 @@ pub(crate) const ALL: [Profile; 13] = [
     Profile {
         system: System::Echo,
         id: "echo",
-        name: "echo with a sync",
+        name: "echo, synced",
         durable: "synced before every answer",
         token: "a count of messages",
         lease: "none: what sockets and disk cost any server",

@@ -386,7 +386,7 @@ async fn a_wait_keeps_its_place_for_two_seconds_when_the_way_to_its_caller_break
     for (id, away, order) in [
         ("1", 1_999, ["b", "c"]),
         ("1", 2_000, ["c", "b"]),
-        ("", 0, ["c", "b"]),
+        ("", 1, ["c", "b"]),
     ] {
         let leader = Server::start().await;
         let (wire, between) = wire_to(leader.addr).await;
