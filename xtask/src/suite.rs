@@ -1,9 +1,7 @@
 //! `cargo xtask test`: what the machine lacks, the build, every test, one summary.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -13,7 +11,7 @@ use serde::Deserialize;
 use crate::bench::instructions;
 use crate::package;
 use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
-use crate::shell::{Background, cargo, read, spelled, target, timed};
+use crate::shell::{Background, cargo, read, run, spelled, target, timed};
 
 /// How long the output may stay open after cargo has ended. A process that holds it then was left behind by a test.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -102,17 +100,11 @@ impl Plan {
         let instructions = stages.add("instructions", || self.instructions());
         let mut complaints = Vec::from_iter(instructions.err());
         let mut tally = Tally::default();
-        let mut clients = self.clients()?;
         for part in parts {
-            if part.name == ALONE
-                && let Some(clients) = clients.take()
-            {
-                let ended = stages.add("rest of the clients", || clients.finish());
-                complaints.extend(ended.err());
-            }
             let ran = stages.add(part.name, || part.run(&self.filter, &mut tally));
             complaints.extend(ran.err());
         }
+        complaints.extend(stages.add("clients", || self.clients()).err());
         complaints.extend(stages.add("package", || self.package()).err());
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
@@ -125,7 +117,7 @@ impl Plan {
     }
 
     /// Most tests wait for a process, a server or a disk, so there are more of them at a time than cores. Those that
-    /// need the machine come last, one after the other and beside nothing else.
+    /// need the machine come last, one after the other.
     fn parts(&self) -> Result<Vec<Part>, String> {
         let part = |name, targets: &[&str], threads| Part {
             name,
@@ -144,18 +136,17 @@ impl Plan {
         Ok(vec![together, part("examples", &["--doc"], cores), alone])
     }
 
-    /// Begins the clients in other languages, with their own tests and linters, when all tests run. Both they and the tests
-    /// wait half of the time.
-    fn clients(&self) -> Result<Option<Clients>, String> {
+    /// The clients in other languages, with their own tests and linters, when all tests run.
+    fn clients(&self) -> Result<(), String> {
         if self.quick || !self.filter.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let built = |name: &str| target().join("release").join(name);
         let mut check = Command::new("clients/check");
         check
             .args([built("palisade"), built("examples/holder-driver")])
             .env("PALISADE_ADDER", built("examples/adder"));
-        Clients::start(check).map(Some)
+        run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
     }
 
     /// The Debian package, from installing to purging it, and the Kubernetes manifests, when all tests run.
@@ -176,33 +167,6 @@ impl Plan {
         }
         ensure(CALLGRIND)?;
         instructions::measure(false).inspect_err(|complaint| println!("test: {complaint}"))
-    }
-}
-
-/// `clients/check` at work. What it says is shown when it has ended, so that it does not mix with the tests' lines.
-struct Clients {
-    check: Background,
-    log: PathBuf,
-}
-
-impl Clients {
-    fn start(mut check: Command) -> Result<Clients, String> {
-        let log = target().join("clients.log");
-        let file = File::create(&log).and_then(|file| Ok((file.try_clone()?, file)));
-        let (out, err) = file.map_err(|error| format!("{}: {error}", log.display()))?;
-        println!("test: clients/check writes to {}", log.display());
-        check.stdout(out).stderr(err);
-        Ok(Clients {
-            check: Background::start(&mut check)?,
-            log,
-        })
-    }
-
-    fn finish(self) -> Result<(), String> {
-        let ended = self.check.finish();
-        let said = std::fs::read(&self.log).unwrap_or_default();
-        println!("{}", String::from_utf8_lossy(&said));
-        ended.inspect_err(|complaint| println!("test: {complaint}"))
     }
 }
 
