@@ -9,7 +9,7 @@
 //!               └───────────── order-pair ─────────────┘
 //! ```
 //!
-//! `share-pair` and `share-crowd` are `apply-pair` for a reader beside others.
+//! `share-pair` and `share-crowd` are `apply-pair` for a reader beside others, and `order-share` is `order-pair` for one.
 //! A turn is one acquire and one release, or one renewal. `order-pair` is the whole orderer, with a batch
 //! for each of the two. Without arguments it names its steps.
 
@@ -35,7 +35,7 @@ use palisade_server::pipeline::orderer::{Address, Moment, Orderer};
 
 type Step = fn(u64);
 
-const STEPS: [(&str, Step); 8] = [
+const STEPS: [(&str, Step); 9] = [
     ("wire-in", wire_in),
     ("apply-pair", apply_pair),
     ("apply-renew", apply_renew),
@@ -43,6 +43,7 @@ const STEPS: [(&str, Step); 8] = [
     ("share-crowd", share_crowd),
     ("log-encode", log_encode),
     ("order-pair", order_pair),
+    ("order-share", order_share),
     ("wire-out", wire_out),
 ];
 
@@ -197,11 +198,30 @@ impl Address for Caller {
 }
 
 fn order_pair(times: u64) {
-    let mut orderer = Orderer::new(Held::new().machine, false);
+    order(Held::new(), LockMode::Exclusive, 1_000..1_000 + times);
+}
+
+/// As `order_pair`, for a reader beside another one.
+fn order_share(times: u64) {
+    let mut held = Held::new();
     let lock = LockName::new("bench/7f3a/12/40").unwrap();
-    for number in 1_000..1_000 + times {
+    let first = Command::Acquire(Acquire {
+        mode: LockMode::Shared,
+        ..wish(&lock, 1_000, key(1_000))
+    });
+    held.apply(1_000, first);
+    order(held, LockMode::Shared, 1_001..1_001 + times);
+}
+
+fn order(held: Held, mode: LockMode, numbers: std::ops::Range<u64>) {
+    let mut orderer = Orderer::new(held.machine, false);
+    let lock = LockName::new("bench/7f3a/12/40").unwrap();
+    for number in numbers {
         let asks = [
-            Request::Acquire(wish(&lock, number, ())),
+            Request::Acquire(Acquire {
+                mode,
+                ..wish(&lock, number, ())
+            }),
             Request::Release(grant(&lock, number)),
         ];
         for request in asks {
