@@ -367,17 +367,11 @@ impl Machine {
             {
                 self.check_one_set([before, slot], under == *key)?;
             }
-            if !is_share(slot) {
-                self.tables.tie(slot, lease);
-            } else if self
-                .tables
-                .find_share(self.tables.lock_of(slot), lease)
-                .is_none()
-            {
-                self.tables.tie(slot, lease);
-            } else {
+            let lock = self.tables.lock_of(slot);
+            if is_share(slot) && self.tables.find_share(lock, lease).is_some() {
                 return Err(Corrupt("a lease has a lock twice"));
             }
+            self.tables.tie(slot, lease);
         }
     }
 

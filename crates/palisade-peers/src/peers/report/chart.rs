@@ -145,7 +145,7 @@ mod tests {
         let own = canvas.marks.iter().filter(|mark| mark.class == "good");
         assert_eq!(
             own.count(),
-            2 * all.0.len(),
+            3 * all.0.len(),
             "Palisade’s bars in each panel"
         );
     }
