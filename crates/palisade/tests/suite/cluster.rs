@@ -256,6 +256,10 @@ fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
 
 /// The only node that votes hears nobody. It needs nobody, and serves for longer than a leader may hear no quorum.
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no event ends what is waited for"
+)]
 fn a_cluster_of_one_serves() {
     let cluster = Cluster::of(1);
     for round in 0..3 {
