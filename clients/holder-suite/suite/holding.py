@@ -321,11 +321,14 @@ def stopped_holder_is_lost_first(trial: Trial) -> None:
     another = trial.taken_by_another(wait_ms=20_000)
     asked = [driver.start("check", grant="g") for _ in range(3)]
     left = driver.start("remaining", grant="g")
+    # Its own clock has to say it: a renewal that is refused would do so a moment later.
+    relay.hold(BACK)
     driver.go_on()
     for check in asked:
         expect(not driver.answer(check)["ok"], "check() succeeded after SIGCONT, while another client holds")
     expect(driver.answer(left)["remaining_ms"] == 0, "some time remains after SIGCONT")
     driver.event("lost", grant="g")
+    relay.open(BACK)
     driver.call("release", grant="g")
     expect(trial.holder_token() == another["fencing_token"], "a release after the loss took the next holder's lock")
 
