@@ -412,8 +412,16 @@ async fn a_wait_keeps_its_place_for_two_seconds_when_the_way_to_its_caller_break
         for _ in 0..2 {
             let body = format!(r#"{{"lock_token": "{key}"}}"#);
             assert_eq!(leader.post("/v1/locks/x/release", &body).await.status, 200);
-            let shown = leader.get("/v1/locks/x").await.json();
-            let client = shown["holder"]["client_id"].as_str().unwrap().to_owned();
+            // While `b` is on its way, the lock is kept for it.
+            let client = soon(async {
+                loop {
+                    let shown = leader.get("/v1/locks/x").await.json();
+                    if let Some(client) = shown["holder"]["client_id"].as_str() {
+                        return client.to_owned();
+                    }
+                }
+            })
+            .await;
             let waiting = if client == "b" { b.take() } else { c.take() };
             let granted = soon(waiting.unwrap()).await.unwrap().json();
             key = granted["lock_token"].as_str().unwrap().to_owned();
