@@ -104,8 +104,8 @@ enum Command {
         /// Seconds before and after each change, and of each change at least.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
         seconds: u64,
-        /// Seconds for which an operation is repeated.
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=600))]
+        /// Milliseconds for which an operation is repeated.
+        #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
         patience: u64,
         /// Print JSON.
         #[arg(long)]
@@ -187,7 +187,7 @@ fn main() -> ExitCode {
         } => members::run(&members::Plan {
             loops,
             phase: Duration::from_secs(seconds),
-            patience: Duration::from_secs(patience),
+            patience: Duration::from_millis(patience),
             json,
         }),
         Command::Strategies {
