@@ -1,9 +1,10 @@
 //! Folders and ports.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::{Mutex, Once, OnceLock};
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
@@ -59,8 +60,15 @@ fn sweep(root: &Path) {
     }
 }
 
-/// Returns a port on which nothing listens.
+/// Returns a port on which nothing listens, and that this process was not given before: the kernel may give a port again
+/// that nothing listens on yet.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port on 127.0.0.1");
-    listener.local_addr().expect("its number").port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port on 127.0.0.1");
+        let port = listener.local_addr().expect("its number").port();
+        if GIVEN.lock().expect("nothing panics with it").insert(port) {
+            return port;
+        }
+    }
 }

@@ -303,6 +303,11 @@ fn a_member_that_lost_what_it_had_acknowledged_is_refused_also_after_a_restart()
         let leader = cluster.until_ready();
         let (behind, third) = ((leader + 1) % 3, (leader + 2) % 3);
         assert_eq!(cluster.token(leader, "a"), 1);
+        // A node that is late may get all of it in a snapshot, which no earlier log goes with.
+        until_in(ELECTION, "a member that has everything", || {
+            let last = |at: usize| cluster.nodes[at].get("/v1/cluster").unwrap().1["last"].clone();
+            last(behind) == last(leader)
+        });
         let (log, earlier) = log_file(&cluster.nodes[behind].data);
         assert_eq!(cluster.token(leader, "b"), 2);
         let remembered = cluster.nodes[leader].data.join("peers");

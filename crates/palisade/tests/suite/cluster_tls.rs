@@ -22,7 +22,7 @@ struct Secure {
 impl Secure {
     fn start() -> Secure {
         let cluster = Cluster::planned(3);
-        let ca = Ca::make(&cluster.dir.path().join("ca"));
+        let ca = Ca::of(&cluster, "ca");
         let key = cluster.dir.path().join("cluster.key");
         fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
         let mut secure = Secure {
@@ -108,7 +108,7 @@ fn nodes_with_certificates_form_a_cluster_that_outlives_its_leader_and_keeps_str
     assert_eq!(secure.token("second"), 2);
     secure.start_node(leader);
 
-    let other = Ca::make(&secure.cluster.dir.path().join("other-ca"));
+    let other = Ca::of(&secure.cluster, "other-ca");
     let expired = {
         let mut flags = secure.ca.of_server();
         let issuer = Authority::load(&fs::read_to_string(secure.ca.file("ca.key")).unwrap());
@@ -116,7 +116,10 @@ fn nodes_with_certificates_form_a_cluster_that_outlives_its_leader_and_keeps_str
             from: hours_ago(9),
             until: hours_ago(3),
         };
-        let issued = issuer.unwrap().issue(&["127.0.0.1"], validity).unwrap();
+        let issued = issuer
+            .unwrap()
+            .issue(&[&*secure.cluster.host], validity)
+            .unwrap();
         for (flag, contents) in [(1, issued.certificate), (3, issued.key)] {
             flags[flag] = secure.ca.file(&format!("expired-{flag}"));
             fs::write(&flags[flag], contents).unwrap();
@@ -153,10 +156,11 @@ fn nodes_with_certificates_form_a_cluster_that_outlives_its_leader_and_keeps_str
 #[test]
 fn a_node_whose_certificate_the_others_would_refuse_does_not_start() {
     let mut cluster = Cluster::planned(1);
-    let ca = Ca::make(&cluster.dir.path().join("ca"));
+    let ca = Ca::of(&cluster, "ca");
     ca.cert(&["client-a"]);
     let list = cluster.list.clone();
     let (certificate, key) = (ca.file("client-a.pem"), ca.file("client-a.key"));
+    let advice = format!("palisade auth cert {}", cluster.host);
     let own = [
         "--cluster",
         &list,
@@ -167,10 +171,7 @@ fn a_node_whose_certificate_the_others_would_refuse_does_not_start() {
     ];
     let authority = ca.file("ca.pem");
     for (more, expected) in [
-        (
-            &["--peer-ca", &*authority][..],
-            "palisade auth cert 127.0.0.1",
-        ),
+        (&["--peer-ca", &*authority][..], &*advice),
         (&[], "--peer-ca"),
     ] {
         cluster.nodes[0].start(&[&own[..], more].concat());

@@ -22,10 +22,20 @@ pub(crate) struct Ca {
 
 impl Ca {
     pub(crate) fn make(dir: &Path) -> Ca {
+        Ca::with(dir, &["127.0.0.1", "localhost"])
+    }
+
+    /// For the nodes of a cluster.
+    pub(crate) fn of(cluster: &Cluster, name: &str) -> Ca {
+        let names = ["127.0.0.1", "localhost", &*cluster.host];
+        Ca::with(&cluster.dir.path().join(name), &names)
+    }
+
+    fn with(dir: &Path, servers: &[&str]) -> Ca {
         let ca = Ca {
             dir: dir.to_owned(),
         };
-        ca.cert(&["127.0.0.1", "localhost"]);
+        ca.cert(servers);
         ca.cert(&["spiffe://home/backup"]);
         ca
     }
@@ -413,7 +423,7 @@ fn the_store_and_the_gateway_have_the_same_tls() {
 #[test]
 fn nodes_of_a_cluster_forward_over_tls_and_clients_follow_the_leader() {
     let mut cluster = Cluster::planned(3);
-    let ca = Ca::make(&cluster.dir.path().join("ca"));
+    let ca = Ca::of(&cluster, "ca");
     let list = cluster.list.clone();
     let certificates = ca.of_server();
     let mut flags = vec!["--cluster", &*list];

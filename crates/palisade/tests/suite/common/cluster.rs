@@ -1,16 +1,16 @@
 //! A cluster of real processes on loopback.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{json, palisade, send, until, until_in};
+use super::{json, now, palisade, pause, send, until, until_in};
 
 /// The longest wait for an election, on a machine that does much else.
 pub(crate) const ELECTION: Duration = Duration::from_secs(60);
@@ -19,6 +19,8 @@ pub(crate) const ELECTION: Duration = Duration::from_secs(60);
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) dir: tempfile::TempDir,
+    /// The IP address of all nodes.
+    pub(crate) host: String,
     pub(crate) list: String,
 }
 
@@ -32,13 +34,12 @@ pub(crate) struct Node {
     log: PathBuf,
 }
 
-/// Ports that are free now.
-fn addresses(count: usize) -> Vec<String> {
-    let bound: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-    bound.iter().map(address).collect()
+/// A loopback address that no other cluster has: nobody else chooses ports there, also not while a node is down.
+fn host() -> String {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let own = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("127.{}.{low}.{own}", high | 0x80)
 }
 
 impl Cluster {
@@ -58,6 +59,7 @@ impl Cluster {
         let mut cluster = Cluster {
             nodes: Vec::new(),
             dir,
+            host: host(),
             list: String::new(),
         };
         for _ in 0..count {
@@ -71,13 +73,11 @@ impl Cluster {
     /// One more node, not started yet.
     pub(crate) fn plan(&mut self) -> usize {
         let at = self.nodes.len();
-        let [listen, peer] = &addresses(2)[..] else {
-            unreachable!("two were asked for")
-        };
+        let address = |port| format!("{}:{}", self.host, port + 2 * at);
         self.nodes.push(Node {
             data: self.dir.path().join(format!("node-{at}")),
-            listen: listen.clone(),
-            peer: peer.clone(),
+            listen: address(7420),
+            peer: address(7421),
             reads: None,
             child: None,
             log: self.dir.path().join(format!("log-{at}")),
@@ -98,14 +98,40 @@ impl Cluster {
 
     /// Waits until every node that runs leads or knows a leader, and gives the leader.
     pub(crate) fn until_ready(&self) -> usize {
-        until_in(ELECTION, "a leader that all nodes know", || {
-            let running = self.nodes.iter().filter(|node| node.child.is_some());
-            running
-                .into_iter()
-                .all(|node| node.get("/readyz").is_some_and(|(status, _)| status == 200))
-                && self.leader().is_some()
-        });
-        self.leader().unwrap()
+        let give_up = now().after(ELECTION.into());
+        loop {
+            let mut running = self.nodes.iter().filter(|node| node.child.is_some());
+            let is_ready =
+                |node: &Node| node.get("/readyz").is_some_and(|(status, _)| status == 200);
+            if running.all(is_ready)
+                && let Some(leader) = self.leader()
+            {
+                return leader;
+            }
+            assert!(
+                now() < give_up,
+                "no leader that all nodes know:\n{}",
+                self.logs()
+            );
+            pause();
+        }
+    }
+
+    /// What every node has logged last, for the message of a test that fails.
+    fn logs(&self) -> String {
+        const LINES: usize = 40;
+        let last = |node: &Node| {
+            let log = node.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
+            format!(
+                "{} at {}: {:?}\n{last}",
+                node.url(),
+                node.peer,
+                node.get("/readyz")
+            )
+        };
+        self.nodes.iter().map(last).collect::<Vec<_>>().join("\n\n")
     }
 
     /// The node that leads.
