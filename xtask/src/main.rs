@@ -29,6 +29,7 @@ usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, 
        cargo xtask test [--quick] [-- FILTER…]    build, then every test; --quick runs the unit tests only
        cargo xtask lab                            the lab's full battery, some hours
        cargo xtask bench peers [FLAG…]            Palisade beside other systems, in one run; --help lists the flags
+       cargo xtask bench members|failover [FLAG…] what callers see when nodes come and go, or the leader is killed
        cargo xtask bench instructions [--bless]   the hot path against its baseline; --bless writes it
        cargo xtask package deb|all                the Debian package, into target/dist; with its parts and checksums
        cargo xtask package test                   installs, upgrades and purges it on a copy of this machine, as root

@@ -12,6 +12,7 @@
 mod adapters;
 mod bare;
 mod echo;
+mod failover;
 mod lane;
 mod machine;
 mod measure;
@@ -111,6 +112,18 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// How long a cluster grants nothing when its leader is killed.
+    Failover {
+        /// How often a leader is killed.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        times: u32,
+        /// Locks that are held meanwhile.
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
+        held: u32,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// The same job with each strategy: no fence, textbook, claim, several locks, none. Then contention: many
     /// workers on one row.
     Strategies {
@@ -190,6 +203,9 @@ fn main() -> ExitCode {
             patience: Duration::from_millis(patience),
             json,
         }),
+        Command::Failover { times, held, json } => {
+            failover::run(&failover::Plan { times, held, json })
+        }
         Command::Strategies {
             workers,
             adds,

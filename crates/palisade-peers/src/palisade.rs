@@ -3,10 +3,15 @@
 use std::net::TcpListener;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use palisade_testbed::{Instance, Program, answers_with};
 
 use crate::lane::Error;
+use crate::measure::now;
+
+/// How long a node may take to get everything that the others have.
+const CATCH_UP: Duration = Duration::from_secs(120);
 
 const READY: &[u8] = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -111,9 +116,35 @@ impl Cluster {
         }
     }
 
-    /// The node that led when they were started.
+    /// The node that led when they were started, or that was killed last.
     pub(crate) fn leader(&self) -> &Instance {
         &self.nodes[self.leader]
+    }
+
+    /// Kills the node that leads now, and returns when its process is gone.
+    pub(crate) fn kill_leader(&mut self) -> Result<(), Error> {
+        let leads = |node: &Program| answers_with(node.port(), READY, "leading");
+        self.leader = self.nodes.iter().position(leads).ok_or("no node leads")?;
+        self.nodes[self.leader].kill();
+        Ok(())
+    }
+
+    /// Starts the node that was killed, and waits until it knows the leader and lacks nothing.
+    #[expect(clippy::disallowed_methods, reason = "another process has to catch up")]
+    pub(crate) fn start_again(&self) -> Result<(), Error> {
+        self.nodes[self.leader].start_again();
+        let give_up = now() + u64::try_from(CATCH_UP.as_nanos())?;
+        loop {
+            let view = self.command(&["status"])?;
+            let mut members = view["members"].as_array().into_iter().flatten();
+            if view["role"] == "leader" && members.all(|member| member["matched"] == view["last"]) {
+                return Ok(());
+            }
+            if now() > give_up {
+                return Err(format!("a node has not caught up: {view}").into());
+            }
+            std::thread::sleep(Duration::from_millis(10)); // real time: the other process needs to go on
+        }
     }
 }
 

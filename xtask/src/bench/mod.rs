@@ -12,6 +12,8 @@ pub(crate) enum Plan {
     Peers(Vec<String>),
     /// A cluster whose members change under load, likewise.
     Members(Vec<String>),
+    /// A cluster whose leader is killed, likewise.
+    Failover(Vec<String>),
     /// The hot path in instructions, against the committed baseline.
     Instructions {
         /// Write the baseline instead.
@@ -23,15 +25,11 @@ impl Plan {
     /// # Errors
     /// No such measurement.
     pub(crate) fn parse(arguments: &[&str]) -> Result<Self, String> {
+        let theirs = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         match arguments {
-            ["peers", rest @ ..] => {
-                let theirs = rest.iter().map(|word| (*word).to_owned());
-                Ok(Self::Peers(theirs.collect()))
-            }
-            ["members", rest @ ..] => {
-                let theirs = rest.iter().map(|word| (*word).to_owned());
-                Ok(Self::Members(theirs.collect()))
-            }
+            ["peers", rest @ ..] => Ok(Self::Peers(theirs(rest))),
+            ["members", rest @ ..] => Ok(Self::Members(theirs(rest))),
+            ["failover", rest @ ..] => Ok(Self::Failover(theirs(rest))),
             ["instructions"] => Ok(Self::Instructions { bless: false }),
             ["instructions", "--bless"] => Ok(Self::Instructions { bless: true }),
             _ => Err(format!("bench does not know `{}`", arguments.join(" "))),
@@ -45,6 +43,7 @@ impl Plan {
                 prerequisites::ensure(PREREQUISITES).and_then(|()| program("peers", arguments))
             }
             Self::Members(arguments) => program("members", arguments),
+            Self::Failover(arguments) => program("failover", arguments),
             Self::Instructions { bless } => prerequisites::ensure(prerequisites::CALLGRIND)
                 .and_then(|()| instructions::measure(*bless)),
         };
@@ -75,6 +74,7 @@ mod tests {
         let arguments = vec!["--rounds".to_owned(), "2".to_owned()];
         assert_eq!(peers, Ok(Plan::Peers(arguments)));
         assert_eq!(Plan::parse(&["members"]), Ok(Plan::Members(Vec::new())));
+        assert_eq!(Plan::parse(&["failover"]), Ok(Plan::Failover(Vec::new())));
         let bless = Plan::parse(&["instructions", "--bless"]);
         assert_eq!(bless, Ok(Plan::Instructions { bless: true }));
         assert!(Plan::parse(&[]).is_err());

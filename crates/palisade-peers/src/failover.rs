@@ -1,0 +1,128 @@
+//! How long a cluster grants nothing when its leader is killed.
+//!
+//! ```text
+//!   three nodes ─ locks are held ─► SIGKILL to the leader ─► the next grant ─► the node starts again ─ all are idle ─┐
+//!                                          ▲                                                                      │
+//!                                          └──────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The time runs from before the signal to the answer to an acquire that began when the process was gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_client::service::LockService;
+use palisade_client::{Client, Options, connect, secs};
+use serde_json::json;
+use tokio::task::{JoinSet, spawn_blocking};
+
+use crate::lane::{Adapter, Error, Lane as _, new_client};
+use crate::machine;
+use crate::measure::{median, now};
+use crate::palisade::Cluster;
+
+pub(crate) struct Plan {
+    pub(crate) times: u32,
+    pub(crate) held: u32,
+    pub(crate) json: bool,
+}
+
+/// How long a caller repeats an acquire.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the nodes may take to have nothing to do: they make snapshots, and one of them catches up.
+const REST: Duration = Duration::from_secs(60);
+
+/// How many locks are acquired at once.
+const IN_FLIGHT: u32 = 1_024;
+
+/// For leases that nobody renews: longer than any measurement here.
+const HELD_MS: u64 = 12 * 3_600_000;
+
+/// Kills leaders and prints how long it took until the next grant.
+///
+/// # Errors
+/// A node or an operation failed, or a token did not rise.
+pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+    tokio::runtime::Runtime::new()?.block_on(measure(plan))
+}
+
+async fn measure(plan: &Plan) -> Result<(), Error> {
+    let machine = machine::line()?;
+    let mut cluster = spawn_blocking(Cluster::start).await??;
+    let mut last = hold(&cluster.url(), plan.held).await?;
+    let options = Options {
+        patience: PATIENCE,
+        ..Options::default()
+    };
+    let client = Client::connect_with(&cluster.url(), options).await?;
+    let mut took = Vec::new();
+    for _ in 0..plan.times {
+        machine::wait_until_idle(REST).await?;
+        let begun = now();
+        cluster = spawn_blocking(move || {
+            cluster.kill_leader()?;
+            Ok::<_, Error>(cluster)
+        })
+        .await??;
+        let lease = client.lock("failover").ttl(secs(30)).acquire().await?;
+        took.push((now() - begun) as f64 / 1e6);
+        let token = lease.token().get();
+        if token <= last {
+            return Err(format!("token {token} came after {last}").into());
+        }
+        last = token;
+        lease.release().await?;
+        cluster = spawn_blocking(move || {
+            cluster.start_again()?;
+            Ok::<_, Error>(cluster)
+        })
+        .await??;
+    }
+    print(plan, &machine, took);
+    Ok(())
+}
+
+/// Acquires this many locks, and gives the highest token.
+async fn hold(url: &str, locks: u32) -> Result<u64, Error> {
+    let service: Arc<dyn LockService> = connect(url, &Options::default()).await?;
+    let client = new_client()?;
+    let mut running = JoinSet::new();
+    for share in 0..IN_FLIGHT {
+        let (service, client) = (Arc::clone(&service), client.clone());
+        running.spawn(async move {
+            let mut highest = 0;
+            for number in (share..locks).step_by(IN_FLIGHT as usize) {
+                let name = format!("held/{number:08}");
+                let lane = Adapter::new(Arc::clone(&service), client.clone(), &name)?;
+                highest = lane.lasting(HELD_MS)?.acquire().await?.max(highest);
+            }
+            Ok::<_, Error>(highest)
+        });
+    }
+    let mut highest = 0;
+    while let Some(done) = running.join_next().await {
+        highest = done??.max(highest);
+    }
+    Ok(highest)
+}
+
+fn print(plan: &Plan, machine: &str, mut took: Vec<f64>) {
+    took.sort_by(f64::total_cmp);
+    let (times, held) = (plan.times, plan.held);
+    let (least, most) = (took[0], took[took.len() - 1]);
+    if plan.json {
+        let all = json!({
+            "machine": machine, "held": held, "times": times, "took_ms": took, "p50_ms": median(took.clone()), "max_ms": most,
+        });
+        println!("{all}");
+        return;
+    }
+    println!("{machine}; three nodes and their caller on one machine\n");
+    println!("| locks held | leader killed → next grant, p50 ms | least | longest | kills |");
+    println!("|---|---|---|---|---|");
+    println!(
+        "| {held} | {:.0} | {least:.0} | {most:.0} | {times} |",
+        median(took)
+    );
+}
