@@ -145,7 +145,7 @@ fn held(page: &mut String, report: &Report) {
          64 clients acquire and release other locks; if one lease carries all locks of a client, there is \
          nothing to renew for each lock. Then the server is killed and restarted twice: right after that load, and when \
          it is idle.\n\n\
-         | system | acquired per second |  at most | at most | pairs/s with 1,000 held | with all | ratio | idle cores | \
+         | system | acquired per second | bytes a lock | at its peak | pairs/s with 1,000 held | with all | ratio | idle cores | \
          renewals/s | cores | pairs/s meanwhile | cores meanwhile | SIGKILL at work: start to first grant | at rest | next token |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
