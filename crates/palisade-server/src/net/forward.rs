@@ -43,11 +43,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
 use super::app::App;
-use super::budget::Share;
+use super::budget::{OPERATION_BYTES, Share};
 use super::convert::{Refusal, not_leader};
 use super::gate;
 use super::http as json;
-use super::session::OPERATION_BYTES;
 use super::settings::Settings;
 use crate::pipeline::Leading;
 use crate::shell::{self, remove_hop_by_hop};
