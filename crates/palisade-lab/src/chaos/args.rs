@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::arm::Arm;
 use super::kind::LockKind;
-use super::nemesis::Nemesis;
-use super::peers::Authority;
+use super::nemesis::fault::Nemesis;
+use super::peers::authority::Authority;
 
 /// Runs real servers and workers under faults and reports what each kind of fence lost
 #[derive(Debug, Args)]

@@ -28,7 +28,7 @@ use palisade_core::{LockName, Span};
 use palisade_proto::Code;
 use rustix::process::Signal;
 
-use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE};
+use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE, runtime};
 use deadline::Supervisor;
 use guard::{Guard, SHUTDOWN_WAIT};
 use renewals::Renewals;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
 
 fn hold_and_finish(args: &RunArgs, out: Out) -> Result<u8, Failure> {
     let grace = grace(args)?;
-    let runtime = crate::cli::runtime()?;
+    let runtime = runtime()?;
     let result = runtime.block_on(hold(args, grace, out));
     runtime.block_on(finish_background_requests());
     result

@@ -8,7 +8,7 @@ use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::{Caution, Client, Error, Fault, Lease, Options};
 use palisade_core::{Span, Timestamp, Ttl};
 
-use crate::cli::{Failure, LOST, LockArgs, NOT_ACQUIRED, Out, RunArgs, millis};
+use crate::cli::{Failure, LOST, LockArgs, NOT_ACQUIRED, Out, RunArgs, millis, wall};
 
 /// How much earlier than the lease the guard's deadline is: killing processes takes time.
 pub(super) fn margin(ttl: Ttl) -> Span {
@@ -108,7 +108,7 @@ async fn note_holders(client: &Client, lock_args: &LockArgs, out: Out) -> std::c
             if shown.insert(lock, holder.token) == Some(holder.token) {
                 continue;
             }
-            let since = view.acquired_at.map(crate::cli::wall);
+            let since = view.acquired_at.map(wall);
             out.note(&format!(
                 "waiting for {lock}: held by {} (token {}){}; {} in the queue",
                 holder.client,

@@ -2,16 +2,16 @@
 
 mod clocks;
 mod disks;
-mod fault;
+pub(super) mod fault;
 mod network;
 mod nodes;
 mod signals;
 
-pub(crate) use fault::Nemesis;
 pub(super) use nodes::KINDS;
 
 use super::stop::Stop;
 use super::world::World;
+use fault::Nemesis;
 
 impl Nemesis {
     /// Runs until `stop` is set.

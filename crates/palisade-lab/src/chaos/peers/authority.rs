@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::chaos::arm::Arm;
 use crate::chaos::kind::LockKind;
-use crate::chaos::nemesis::Nemesis;
+use crate::chaos::nemesis::fault::Nemesis;
 
 /// Who grants the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]

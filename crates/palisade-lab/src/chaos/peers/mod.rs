@@ -1,6 +1,6 @@
 //! The authorities: Palisade, other systems, and ones that are broken on purpose.
 
-mod authority;
+pub(super) mod authority;
 mod broken;
 mod foreign;
 pub(crate) mod naive;
@@ -13,13 +13,13 @@ use palisade_testbed::{Etcd, Postgres, Redis, ZooKeeper};
 
 use super::args::Chaos;
 use super::arm::Arm;
-use super::nemesis::Nemesis;
+use super::nemesis::fault::Nemesis;
 use super::nodes::Cluster;
 use super::plan::Plan;
 use super::program::version;
 use super::server::Victim;
 use super::verdict::ArmReport;
-pub(crate) use authority::Authority;
+use authority::Authority;
 use broken::Broken;
 use foreign::Foreign;
 use redlock::Primaries;

@@ -14,8 +14,8 @@ use serde::{Serialize, Serializer};
 
 use super::args::Chaos;
 use super::arm::Arm;
-use super::nemesis::Nemesis;
-use super::peers::Authority;
+use super::nemesis::fault::Nemesis;
+use super::peers::authority::Authority;
 use super::plan::Plan;
 use super::program::version;
 use super::verdict::ArmReport;

@@ -6,7 +6,7 @@ mod locks;
 mod openapi;
 mod ops;
 mod page;
-mod reply;
+pub(super) mod reply;
 mod sequencer;
 mod watch;
 
@@ -21,7 +21,6 @@ use palisade_proto::Code;
 use palisade_proto::json::Nothing;
 
 pub use openapi::document;
-pub(super) use reply::refused;
 
 use super::app::App;
 use super::convert::{self, Refusal};
