@@ -24,7 +24,7 @@ use crate::shell::{Exchange, Listeners, Peer, Service, Shell, Transport};
 /// cluster names it.
 ///
 /// Then the ports are closed, requests in flight finish (waits in a queue, watches and sessions end at once), and the
-/// rest is cut after [`shell::Settings::drain_timeout`]. This does not stop the pipeline.
+/// rest is cut after [`drain_timeout`](crate::shell::Settings::drain_timeout). This does not stop the pipeline.
 ///
 /// # Errors
 /// [`ServeError::LogFailed`] if the pipeline stopped because its log failed; the others occur before anything is
