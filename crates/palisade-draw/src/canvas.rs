@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::text::{escape, width};
+use crate::text::{Font, escape, width};
 
 /// A rectangle; y grows downwards. All lengths in this crate are pixels of an unscaled picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -93,43 +93,6 @@ pub struct Mark {
     pub layer: Layer,
     /// The number of its note.
     pub note: Option<usize>,
-}
-
-/// Size and weight of a text. They are attributes of the text and not in the style sheet, because its width depends
-/// on them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Font {
-    /// The title of a picture.
-    Title,
-    /// A heading.
-    Heading,
-    /// Ordinary text.
-    Body,
-    /// Ordinary text, bold.
-    Strong,
-    /// Small print.
-    Small,
-    /// Small print, bold.
-    SmallStrong,
-}
-
-impl Font {
-    /// Returns the size in pixels.
-    #[must_use]
-    pub fn size(self) -> f64 {
-        match self {
-            Font::Title => 22.0,
-            Font::Heading => 16.0,
-            Font::Body | Font::Strong => 13.0,
-            Font::Small | Font::SmallStrong => 12.0,
-        }
-    }
-
-    /// Whether it is bold.
-    #[must_use]
-    pub fn is_bold(self) -> bool {
-        !matches!(self, Font::Body | Font::Small)
-    }
 }
 
 /// The end of a text that stays in place if a font is wider.

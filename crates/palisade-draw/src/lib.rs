@@ -23,5 +23,5 @@ pub mod style;
 mod text;
 pub mod timeline;
 
-pub use canvas::{Anchor, Canvas, Font, Layer, Mark, Rect, Shape, Text};
-pub use text::{escape, shortened, width, wrapped};
+pub use canvas::{Anchor, Canvas, Layer, Mark, Rect, Shape, Text};
+pub use text::{Font, escape, shortened, width, wrapped};

@@ -1,6 +1,41 @@
-//! Text: its estimated width, its wrapping and its escaping.
+//! Text: its font, its estimated width, its wrapping and its escaping.
 
-use crate::Font;
+/// Size and weight of a text. They are attributes of the text and not in the style sheet, because its width depends
+/// on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Font {
+    /// The title of a picture.
+    Title,
+    /// A heading.
+    Heading,
+    /// Ordinary text.
+    Body,
+    /// Ordinary text, bold.
+    Strong,
+    /// Small print.
+    Small,
+    /// Small print, bold.
+    SmallStrong,
+}
+
+impl Font {
+    /// Returns the size in pixels.
+    #[must_use]
+    pub fn size(self) -> f64 {
+        match self {
+            Font::Title => 22.0,
+            Font::Heading => 16.0,
+            Font::Body | Font::Strong => 13.0,
+            Font::Small | Font::SmallStrong => 12.0,
+        }
+    }
+
+    /// Whether it is bold.
+    #[must_use]
+    pub fn is_bold(self) -> bool {
+        !matches!(self, Font::Body | Font::Small)
+    }
+}
 
 /// Returns an upper estimate of the width of `text` in pixels, in any common sans-serif font. It was measured with
 /// DejaVu Sans, the widest of them.

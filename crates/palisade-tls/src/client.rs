@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 use crate::files::{self, Error};
-use crate::{VERSIONS, provider};
+use crate::provider::{VERSIONS, provider};
 
 /// A connection of a client.
 pub use tokio_rustls::client::TlsStream as Stream;

@@ -22,9 +22,8 @@ mod explain;
 mod files;
 #[cfg(feature = "issue")]
 pub mod issue;
+mod provider;
 mod server;
-
-use std::sync::Arc;
 
 pub use client::{Client, ClientFiles, Stream};
 #[cfg(feature = "connector")]
@@ -36,12 +35,3 @@ pub use tokio_rustls::server::TlsStream as Accepted;
 
 /// The first byte of a connection that opens with TLS.
 pub const FIRST_BYTE: u8 = 0x16;
-
-/// The one provider of cryptography.
-fn provider() -> Arc<rustls::crypto::CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
-
-/// The versions of the protocol, newest first.
-const VERSIONS: &[&rustls::SupportedProtocolVersion] =
-    &[&rustls::version::TLS13, &rustls::version::TLS12];

@@ -13,7 +13,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::client::{Client, server_name};
 use crate::files::{self, Error, content};
-use crate::{VERSIONS, provider};
+use crate::provider::{VERSIONS, provider};
 
 /// The files of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::harness::{Harness, Start, until};
 use super::http::{Connection, JSON};
+use super::outcome::{Attack, Outcome};
 use super::plain::{Session, acquire};
-use super::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

@@ -8,8 +8,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::harness::{Harness, Program, Start, text, until};
-use super::{Attack, Outcome, http};
+use super::failure::text;
+use super::harness::{Harness, Program, Start, until};
+use super::http;
+use super::outcome::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

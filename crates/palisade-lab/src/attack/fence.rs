@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::harness::Harness;
 use super::http::{self, JSON, Reply};
+use super::outcome::{Attack, Outcome};
 use super::upstream::Upstream;
-use super::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::harness::{Harness, Program, elapsed, now, pause, until};
 use super::http::{self, Connection, Reply};
+use super::outcome::{Attack, Outcome, named};
 use super::upstream::Upstream;
-use super::{Attack, Outcome, named};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::harness::text;
+use super::failure::text;
 
 /// A connection that speaks the necessary minimum of HTTP/2.
 pub(super) struct Connection {

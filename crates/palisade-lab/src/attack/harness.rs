@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::failure::text;
 use super::http;
 use super::tunnel::Secure;
 use crate::chaos::process::{Line, Process};
@@ -282,8 +283,4 @@ pub(super) fn until(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
 )]
 pub(super) fn pause(time: Duration) {
     std::thread::sleep(time); // real time: other processes are watched
-}
-
-pub(super) fn text(error: impl ToString) -> String {
-    error.to_string()
 }

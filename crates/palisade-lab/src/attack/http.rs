@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use serde_json::{Value, json};
 
-use super::harness::text;
+use super::failure::text;
 
 /// An answer, read to its end.
 #[derive(Debug)]

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::harness::{Harness, elapsed, now, pause, text, until};
+use super::failure::text;
+use super::harness::{Harness, elapsed, now, pause, until};
 use super::http;
-use super::{Attack, Outcome};
+use super::outcome::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
+use super::h2;
 use super::harness::Harness;
 use super::http::{self, JSON};
-use super::{Attack, Outcome, h2, named};
+use super::outcome::{Attack, Outcome, named};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

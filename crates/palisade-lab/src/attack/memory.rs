@@ -6,7 +6,8 @@ use palisade_proto::v1;
 use prost::Message as _;
 
 use super::harness::{Harness, Program, pause};
-use super::{Attack, Outcome, h2, http, plain};
+use super::outcome::{Attack, Outcome};
+use super::{h2, http, plain};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

@@ -13,6 +13,7 @@
 
 mod descriptors;
 mod directory;
+mod failure;
 mod fence;
 mod gateway;
 mod h2;
@@ -21,6 +22,7 @@ mod http;
 mod job;
 mod json;
 mod memory;
+mod outcome;
 mod plain;
 mod streams;
 mod time;
@@ -35,54 +37,7 @@ use clap::Args;
 use serde_json::json;
 
 use harness::{Harness, elapsed, now};
-
-/// One attack.
-struct Attack {
-    name: &'static str,
-    /// Its row in the list of holes (docs/lab.md).
-    row: u8,
-    /// What it does, in one line.
-    does: &'static str,
-    /// Its bounds in time and amount, in words.
-    bounds: &'static str,
-    run: fn(&Harness) -> Result<Outcome, String>,
-}
-
-/// How an attack ended.
-enum Outcome {
-    /// It measured something.
-    Measured {
-        figure: String,
-        limit: String,
-        held: bool,
-    },
-    /// This machine does not allow the attack, so it proves nothing.
-    NotRun { because: String },
-}
-
-impl Outcome {
-    fn measured(held: bool, figure: impl Into<String>, limit: impl Into<String>) -> Outcome {
-        Outcome::Measured {
-            figure: figure.into(),
-            limit: limit.into(),
-            held,
-        }
-    }
-
-    fn not_run(because: impl Into<String>) -> Outcome {
-        Outcome::NotRun {
-            because: because.into(),
-        }
-    }
-}
-
-/// The names after a count, if there are any.
-fn named(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        names => format!(": {}", names.join(" ")),
-    }
-}
+use outcome::{Attack, Outcome};
 
 /// Every attack, in the order of the rows.
 fn all() -> impl Iterator<Item = &'static Attack> {

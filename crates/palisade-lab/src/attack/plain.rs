@@ -8,7 +8,7 @@ use palisade_proto::frames::{HEADER, PREFACE};
 use palisade_proto::v1::{self, request::Operation};
 use prost::Message as _;
 
-use super::harness::text;
+use super::failure::text;
 
 /// A session that sends frames and reads answers only on request.
 pub(super) struct Session {

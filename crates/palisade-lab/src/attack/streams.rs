@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::h2::{Connection, END_STREAM, Frame, GOAWAY, RST_STREAM};
 use super::harness::{Harness, elapsed, now, until};
-use super::{Attack, Outcome, http};
+use super::http;
+use super::outcome::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

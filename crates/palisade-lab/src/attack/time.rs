@@ -6,10 +6,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::harness::{Harness, Program, Start, elapsed, now, pause, text, until};
+use super::failure::text;
+use super::harness::{Harness, Program, Start, elapsed, now, pause, until};
 use super::http::{self, Connection, JSON};
+use super::outcome::{Attack, Outcome};
 use super::plain::{self, Session};
-use super::{Attack, Outcome};
 use crate::chaos::fixture::{Cut, Namespaces};
 
 pub(super) const ATTACKS: &[Attack] = &[

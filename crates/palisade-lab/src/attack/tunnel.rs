@@ -17,7 +17,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 
-use super::harness::text;
+use super::failure::text;
 
 /// The certificates of the servers and the attacker, and what carries the tunnels.
 pub(super) struct Secure {

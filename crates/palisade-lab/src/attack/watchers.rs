@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::harness::{Harness, Program, elapsed, now};
 use super::http::{self, Connection};
-use super::{Attack, Outcome};
+use super::outcome::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {

@@ -10,7 +10,7 @@ use palisade_core::Timestamp;
 
 use super::event::{Event, Fault, Target, WorkerLine, WorkerStep};
 use super::kind::LockKind;
-use super::server::lock;
+use super::lock::lock;
 
 /// All events in the order in which the director received them.
 #[derive(Debug)]

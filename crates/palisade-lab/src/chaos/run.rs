@@ -5,22 +5,25 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Chaos;
+use super::args::Chaos;
 use super::arm::Arm;
 use super::fixture::Fixture;
-use super::nemesis::{KINDS, Nemesis};
+use super::lock::lock;
+use super::nemesis::KINDS;
+use super::nemesis::fault::Nemesis;
+use super::plan::Plan;
+use super::program::program;
 use super::report::{Outcome, Report, Run};
-use super::server::lock;
 use super::stop::Stop;
 use super::verdict::ArmReport;
-use super::world::{Plan, World};
+use super::world::World;
 
 /// Runs everything that was requested.
 ///
 /// # Errors
 /// What is missing or could not be started.
 pub(super) fn all(chaos: &Chaos) -> Result<Report, String> {
-    let program = super::program(chaos.palisade.as_ref(), "--palisade")?;
+    let program = program(chaos.palisade.as_ref(), "--palisade")?;
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(1..1 << 32));
     println!("seed {seed}");
     let arms = chaos.authority.arms(&chaos.arm)?;

@@ -11,10 +11,10 @@ use palisade_core::{
 use palisade_server::pipeline::{Answer, Request};
 use tokio::sync::oneshot;
 
-use super::network::{CLIENT, Place};
-use super::node::{Ask, Said, unavailable};
-use super::runtime::{now, sleep, within};
-use super::{MS, World, hold};
+use super::network::{Ask, CLIENT, Place, Said};
+use super::node::unavailable;
+use super::runtime::{MS, hold, now, sleep, within};
+use super::world::World;
 use crate::sim::rng::Rng;
 
 /// How long a client waits for one answer, and how long it repeats a request.

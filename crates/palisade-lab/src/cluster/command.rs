@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 
-use super::{Counts, hold, run};
+use super::runtime::hold;
+use super::{Counts, run};
 
 /// Runs seeds through clusters of the production nodes in virtual time.
 #[derive(Debug, Args)]

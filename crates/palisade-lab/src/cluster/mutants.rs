@@ -1,6 +1,6 @@
 //! The rules of the replicated mode, removed one at a time: each must be found.
 
-use super::check::Rule;
+use super::rule::Rule;
 
 /// One rule removed. Nothing of this is in the product: the lab takes the steps in the wrong order, or gives a part a
 /// disk that lies.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use palisade_replica::{NodeId, Role};
 use palisade_wal::testing::{Fault, Loss};
 
-use super::check::Rule;
 use super::mutants::Mutant;
 use super::network::{CLIENT, Place};
 use super::node;
-use super::runtime::{now, sleep};
-use super::{MS, World, hold};
+use super::rule::Rule;
+use super::runtime::{MS, hold, now, sleep};
+use super::world::World;
 use crate::sim::rng::Rng;
 
 /// Strikes until `end`.

@@ -1,18 +1,19 @@
-//! Messages between machines: delayed, lost, doubled, reordered, cut off in one direction or both.
+//! Machines, and the messages between them: delayed, lost, doubled, reordered, cut off in one direction or both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade_replica::peers::{Introduction, Offer, Standing};
-use palisade_replica::{Leader, Log, LogId, NodeId, Transport};
-use palisade_wal::Id;
-use tokio::sync::oneshot;
+use palisade_replica::peers::{Introduction, Offer, PeerHistory, Standing};
+use palisade_replica::{Applier, Engine, Leader, Log, LogId, NodeId, Store, Transport};
+use palisade_server::pipeline::{Answer, Request};
+use palisade_wal::testing::SimStorage;
+use palisade_wal::{Compactor, Id};
+use tokio::sync::{mpsc, oneshot};
 
 use super::mutants::Mutant;
-use super::runtime::{sleep, within};
-use super::{Host, MS, hold};
+use super::runtime::{LabRuntime, MS, Process, hold, sleep, within};
 use crate::sim::rng::Rng;
 
 /// A machine: a node by its number, or a client by [`CLIENT`] and its number.
@@ -24,6 +25,70 @@ pub(super) const CLIENT: Place = 100;
 /// The cluster's authority, and the life of its log.
 pub(super) fn cluster() -> (Id, Id) {
     (Id::from_bytes([7; 16]), Id::from_bytes([1; 16]))
+}
+
+/// A node's machine.
+pub(super) struct Host {
+    pub(super) disk: SimStorage,
+    pub(super) process: Option<Arc<Process>>,
+    pub(super) inbox: Option<mpsc::UnboundedSender<Ask>>,
+    pub(super) engine: Option<Engine<LabRuntime>>,
+    pub(super) store: Option<Store>,
+    pub(super) compactor: Option<Compactor>,
+    pub(super) applier: Option<Arc<Applier>>,
+    /// Its log finds no room, and waits for some.
+    pub(super) full: bool,
+    pub(super) boots: u32,
+    /// How often its log was opened.
+    pub(super) starts: u64,
+    /// What this process remembers of the others.
+    pub(super) history: PeerHistory,
+    /// What was written down of that.
+    pub(super) remembered: String,
+    /// The nodes that it has a connection to, each with the boot of that one.
+    pub(super) connected: BTreeMap<Place, u32>,
+    /// Why another node did not let it in.
+    pub(super) refused: Option<String>,
+    /// It came back with less than it had acknowledged, so the others must refuse it.
+    pub(super) lost: bool,
+    /// The first index whose committed entry was not compared with the other nodes' yet.
+    pub(super) compared: u64,
+}
+
+impl Default for Host {
+    fn default() -> Host {
+        Host {
+            disk: SimStorage::new(0),
+            process: None,
+            inbox: None,
+            engine: None,
+            store: None,
+            compactor: None,
+            applier: None,
+            full: false,
+            boots: 0,
+            starts: 0,
+            history: PeerHistory::default(),
+            remembered: String::new(),
+            connected: BTreeMap::new(),
+            refused: None,
+            lost: false,
+            compared: 0,
+        }
+    }
+}
+
+/// A question of a client to a node.
+pub(super) struct Ask {
+    pub(super) request: Request,
+    pub(super) reply: oneshot::Sender<Said>,
+}
+
+/// What a node says to it.
+pub(super) enum Said {
+    Answer(Answer),
+    /// Another node leads, this one as far as it knows.
+    NotLeader(Option<Place>),
 }
 
 /// See the module.

@@ -13,7 +13,7 @@ use palisade_replica::{
     Settings, Sink, Start, State, StateError, Store, Stored, Work,
 };
 use palisade_server::pipeline::orderer::{Address, Moment, Orderer, Released};
-use palisade_server::pipeline::{Answer, Failure, Request, take_over};
+use palisade_server::pipeline::{Answer, Failure, take_over};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{
     Fold, OpenError, Opened, Options, Purpose, Seq, SnapshotReader, SnapshotWriter,
@@ -21,23 +21,10 @@ use palisade_wal::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::mutants::Mutant;
-use super::network::{Link, Place, cluster};
-use super::runtime::{LabRuntime, Process, now, sleep, within};
-use super::{MS, World, hold};
+use super::network::{Ask, Link, Place, Said, cluster};
+use super::runtime::{LabRuntime, MS, Process, hold, now, sleep, within};
+use super::world::World;
 use crate::sim::rng::Rng;
-
-/// A question of a client to a node.
-pub(super) struct Ask {
-    pub(super) request: Request,
-    pub(super) reply: oneshot::Sender<Said>,
-}
-
-/// What a node says to it.
-pub(super) enum Said {
-    Answer(Answer),
-    /// Another node leads, this one as far as it knows.
-    NotLeader(Option<Place>),
-}
 
 /// Where an answer goes.
 struct Caller(oneshot::Sender<Said>);

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use openraft_rt_sim::{SimInstant, SimRuntime};
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Process>>> = const { RefCell::new(None) };
 }
+
+pub(super) const MS: u64 = 1_000_000;
 
 /// Nanoseconds of virtual time since the run began.
 pub(super) fn now() -> u64 {
@@ -36,6 +38,10 @@ pub(super) async fn within<T>(nanos: u64, future: impl Future<Output = T> + Send
         .ok()
 }
 
+pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A process of a machine.
 #[derive(Default)]
 pub(super) struct Process(Mutex<State>);
@@ -48,8 +54,8 @@ struct State {
 }
 
 impl Process {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        super::hold(&self.0)
+    fn state(&self) -> MutexGuard<'_, State> {
+        hold(&self.0)
     }
 
     pub(super) fn kill(&self) {

@@ -9,13 +9,13 @@ use palisade_replica::{NodeId, Stored, recovery};
 use palisade_wal::Options;
 use palisade_wal::testing::{Loss, PutBack, SimStorage};
 
-use super::check::Rule;
 use super::mutants::Mutant;
 use super::nemesis::{fill_disk, hand_over, leader, leads};
 use super::network::{CLIENT, Place};
 use super::node;
-use super::runtime::{now, sleep};
-use super::{MS, World, hold};
+use super::rule::Rule;
+use super::runtime::{MS, hold, now, sleep};
+use super::world::World;
 
 /// Plays the one that the seed says.
 pub(super) async fn play(world: &Arc<World>) {

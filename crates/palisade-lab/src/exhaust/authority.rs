@@ -10,7 +10,7 @@ use palisade_core::{
     invariants,
 };
 
-use super::Scope;
+use super::scope::{Scope, name};
 
 /// Identifies one state of the machine.
 pub(super) type MachineId = u32;
@@ -96,7 +96,7 @@ impl Authority {
     pub(super) fn new(scope: Scope) -> Option<Authority> {
         let machine = Machine::new(1);
         let known = HashMap::from([(canonical(&machine), 0)]);
-        let names = (0..scope.clients).map(|client| ClientId::new(&super::describe::name(client)));
+        let names = (0..scope.clients).map(|client| ClientId::new(&name(client)));
         Some(Authority {
             states: vec![machine],
             known,

@@ -1,14 +1,9 @@
 //! Describes a schedule in words.
 
-use super::Scope;
 use super::authority::Authority;
+use super::scope::{Scope, name};
 use super::state::{Phase, Resource, State, Upgrade};
 use super::step::{Action, World};
-
-/// A, B, C …
-pub(super) fn name(client: u8) -> String {
-    char::from(b'A' + client).to_string()
-}
 
 /// Runs the schedule again and describes each step.
 pub(super) fn schedule(world: &mut World, actions: &[Action]) -> Vec<String> {

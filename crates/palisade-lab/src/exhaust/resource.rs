@@ -3,8 +3,8 @@
 use palisade_core::Token;
 use palisade_core::fence::{Mode, Op, Pass, Rule, Sequence, Verdict};
 
-use super::Weakness;
 use super::state::Kept;
+use super::weakness::Weakness;
 
 /// The resource's decision on one operation.
 pub(super) enum Decision {

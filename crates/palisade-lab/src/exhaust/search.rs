@@ -3,37 +3,11 @@
 use std::collections::HashMap;
 
 use super::authority::Authority;
+use super::describe;
+use super::scope::Scope;
 use super::state::State;
 use super::step::{Action, World};
-use super::{Scope, Weakness, describe};
-
-/// What can go wrong in a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Wrong {
-    /// An acknowledged add is gone.
-    Lost,
-    /// A token was issued that was not above all earlier ones (A2, A4).
-    TokenRepeated,
-    /// A retry got another token (A12).
-    TokenChanged,
-    /// A late release freed somebody else's lock (A9).
-    ReleasedAnother,
-    /// An upgrade, or its end, ended another live grant (S8).
-    EndedAnother,
-    /// A live holder was rejected because of another live one (S3).
-    LiveRefused,
-    /// A writer that has become a reader, and has claimed as one, wrote (S7).
-    LateWrite,
-    /// A former holder's write was admitted after a later holder had begun to read (M3).
-    TornRead,
-    /// The newest holder was rejected in favour of an older one.
-    NewestRefused,
-    /// A request was granted whose caller has not come back since another node took over (R16).
-    OrphanGranted,
-    /// An invariant of the machine does not hold (`palisade_core::invariants`).
-    Invariant,
-}
+use super::weakness::{Weakness, Wrong};
 
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

@@ -3,8 +3,8 @@
 use palisade_core::Token;
 use palisade_core::fence::{FenceState, Mark, Sequence, Written};
 
-use super::Scope;
 use super::authority::MachineId;
+use super::scope::Scope;
 
 /// The complete state.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -6,9 +6,9 @@ use palisade_core::{Granted, Outcome, Token};
 
 use super::authority::{Authority, Step, Stepped};
 use super::resource::{Decision, ResourceOp, decide};
-use super::search::Wrong;
+use super::scope::{Scope, name};
 use super::state::{Client, Kept, Message, Phase, Resource, State, Upgrade};
-use super::{Scope, Weakness};
+use super::weakness::{Weakness, Wrong};
 
 /// A possible step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +51,7 @@ pub(super) enum Action {
 
 impl std::fmt::Debug for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "write {} of {}",
-            self.number,
-            super::describe::name(self.client)
-        )
+        write!(f, "write {} of {}", self.number, name(self.client))
     }
 }
 

@@ -9,9 +9,10 @@
 //! and equal seeds give equal histories.
 
 mod client;
+mod shape;
 mod simulation;
 
-pub use simulation::Shape;
+pub use shape::Shape;
 
 use palisade_core::Entry;
 

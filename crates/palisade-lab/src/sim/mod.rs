@@ -45,44 +45,10 @@ pub use counts::Counts;
 pub use fact::{ChangeKind, Fact, LockChange, Orphan};
 pub use locks::Locks;
 pub use mutants::Mutant;
-pub use observer::Violation;
+pub use observer::{Run, Violation};
 pub use plan::{Plan, PlannedFault};
 pub use shrink::shrink;
-
-use world::World;
-
-/// The result of one run.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// Equal for equal seeds.
-    pub hash: u64,
-    /// The broken rule, if any.
-    pub violation: Option<Violation>,
-    /// All events with their virtual times in nanoseconds; empty unless requested.
-    pub trace: Vec<(u64, Fact)>,
-    /// Event counts.
-    pub counts: Counts,
-}
-
-/// Runs a plan, with one rule removed or none.
-///
-/// A machine that cannot even start a run ends in a violation that says so.
-#[must_use]
-pub fn run(plan: Plan, mutant: Option<Mutant>, trace: bool) -> Run {
-    match World::new(plan, mutant, trace) {
-        Ok(world) => world.run().into_run(),
-        Err(what) => Run {
-            hash: 0,
-            violation: Some(Violation {
-                rule: "the simulation itself",
-                what,
-                at: 0,
-            }),
-            trace: Vec::new(),
-            counts: Counts::default(),
-        },
-    }
-}
+pub use world::run;
 
 /// Runs a seed without changes.
 #[must_use]

@@ -2,7 +2,6 @@
 
 use std::hash::{Hash as _, Hasher};
 
-use super::Run;
 use super::check::{self, Check};
 use super::counts::Counts;
 use super::fact::Fact;
@@ -18,6 +17,19 @@ pub struct Violation {
     pub what: String,
     /// The virtual time in nanoseconds.
     pub at: u64,
+}
+
+/// The result of one run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Equal for equal seeds.
+    pub hash: u64,
+    /// The broken rule, if any.
+    pub violation: Option<Violation>,
+    /// All events with their virtual times in nanoseconds; empty unless requested.
+    pub trace: Vec<(u64, Fact)>,
+    /// Event counts.
+    pub counts: Counts,
 }
 
 pub(crate) struct Observer {

@@ -1,8 +1,9 @@
 //! Shortens a failing schedule: removes everything from the plan that the violation does not need.
 
 use super::mutants::Mutant;
+use super::observer::Run;
 use super::plan::{LOCKS, Plan};
-use super::{Run, run};
+use super::world::run;
 
 /// The shortest plan found that breaks the same rule, with its traced run.
 #[must_use]

@@ -19,9 +19,10 @@ use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
 use super::clock::{MachineClock, VirtualTime, hold};
+use super::counts::Counts;
 use super::fact::Fact;
 use super::mutants::Mutant;
-use super::observer::Observer;
+use super::observer::{Observer, Run, Violation};
 use super::plan::{AUTHORITY, LOCKS, NODES, Plan, RESOURCE};
 use super::port::{Outgoing, Port};
 use super::queue::{Event, Queue};
@@ -381,5 +382,25 @@ fn kind(request: &Request) -> &'static str {
         Request::Release(_) => "release",
         Request::Abandon(_) => "abandon",
         _ => "other",
+    }
+}
+
+/// Runs a plan, with one rule removed or none.
+///
+/// A machine that cannot even start a run ends in a violation that says so.
+#[must_use]
+pub fn run(plan: Plan, mutant: Option<Mutant>, trace: bool) -> Run {
+    match World::new(plan, mutant, trace) {
+        Ok(world) => world.run().into_run(),
+        Err(what) => Run {
+            hash: 0,
+            violation: Some(Violation {
+                rule: "the simulation itself",
+                what,
+                at: 0,
+            }),
+            trace: Vec::new(),
+            counts: Counts::default(),
+        },
     }
 }

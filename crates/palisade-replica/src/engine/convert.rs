@@ -3,7 +3,7 @@
 use openraft::impls::leader_id_adv::LeaderId;
 use openraft::{AsyncRuntime, EntryPayload, Membership, StoredMembership};
 
-use super::{Batch, Types};
+use super::types::{Batch, Types};
 use crate::entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 
 type Id = LeaderId<u64, NodeId>;

@@ -9,7 +9,8 @@ use openraft::type_config::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMe
 use openraft::{AsyncRuntime, OptionalSend, RaftSnapshotBuilder, Snapshot, SnapshotMeta};
 use tokio::sync::oneshot;
 
-use super::{Types, convert};
+use super::convert;
+use super::types::Types;
 use crate::applier::Applier;
 use crate::state::Head;
 use crate::store::Store;

@@ -23,24 +23,21 @@ mod storage;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
+mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver as _;
-use openraft::batch::InlineBatch;
 use openraft::errors::{ClientWriteError, RaftError};
-use openraft::impls::leader_id_adv::LeaderId;
-use openraft::impls::{ProgressResponder, Vote as RaftVote};
+use openraft::impls::ProgressResponder;
 use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{
-    AsyncRuntime, ChangeMembers, Config, Raft, RaftMetrics, RaftTypeConfig, ReadPolicy,
-    ServerState, SnapshotPolicy,
+    AsyncRuntime, ChangeMembers, Config, Raft, RaftMetrics, ReadPolicy, ServerState, SnapshotPolicy,
 };
 
 use crate::applier::Applier;
@@ -50,7 +47,9 @@ use crate::store::Store;
 use machine::Replicated;
 use network::{Gate, Incoming, Network};
 use storage::LogStorage;
+use types::{Batch, Types};
 
+pub(crate) use network::MESSAGE_BYTES;
 pub use network::Transport;
 
 /// The runtime that a node runs on: tokio's, or one in virtual time.
@@ -61,68 +60,6 @@ pub use openraft::impls::TokioRuntime as Tokio;
 
 /// So many entries go in one message at most.
 const ENTRIES_AT_ONCE: u64 = 64;
-
-/// Entries for another node go in messages of about this size; a single entry may be larger. So do the parts of a
-/// snapshot.
-pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
-
-/// A batch on its way through the engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Batch(Arc<[u8]>);
-
-impl std::fmt::Display for Batch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.0.len())
-    }
-}
-
-/// The engine's types on a runtime `R`.
-pub(crate) struct Types<R>(PhantomData<fn() -> R>);
-
-/// What the engine asks of any type, and a phantom always has.
-macro_rules! phantom {
-    ($($name:ident $body:tt)*) => {$( impl<R> $name for Types<R> $body )*};
-}
-
-phantom! {
-    Copy {}
-    Clone { fn clone(&self) -> Self { *self } }
-    Default { fn default() -> Self { Types(PhantomData) } }
-    Eq {}
-    PartialEq { fn eq(&self, _: &Self) -> bool { true } }
-    Ord { fn cmp(&self, _: &Self) -> std::cmp::Ordering { std::cmp::Ordering::Equal } }
-    PartialOrd {
-        fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> { Some(self.cmp(other)) }
-    }
-}
-
-impl<R> std::fmt::Debug for Types<R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Types")
-    }
-}
-
-impl<R: AsyncRuntime> RaftTypeConfig for Types<R> {
-    type D = Batch;
-    type R = ();
-    type NodeId = NodeId;
-    type Node = String;
-    type Term = u64;
-    type LeaderId = LeaderId<u64, NodeId>;
-    type Vote = RaftVote<LeaderId<u64, NodeId>>;
-    type Payload = openraft::EntryPayload<Batch, NodeId, String>;
-    type Entry = openraft::Entry<LeaderId<u64, NodeId>, Self::Payload>;
-    type AsyncRuntime = R;
-    type Responder<T>
-        = ProgressResponder<Self, T>
-    where
-        T: openraft::OptionalSend + 'static;
-    type Batch<T>
-        = InlineBatch<T>
-    where
-        T: openraft::OptionalSend + 'static;
-    type ErrorSource = openraft::AnyError;
-}
 
 /// After so long without a word of the leader another one would have been elected, if there were a majority.
 const SILENT: Duration = Duration::from_secs(3);

@@ -14,10 +14,15 @@ use openraft::raft::{
 use openraft::type_config::alias::{SnapshotOf, VoteOf};
 use openraft::{AsyncRuntime, OptionalSend, Raft, Snapshot, SnapshotMeta};
 
+use super::convert;
 use super::machine::Replicated;
-use super::{MESSAGE_BYTES, Types, convert};
+use super::types::Types;
 use crate::entry::{LogId, Members, NodeId, Vote};
 use crate::message::{Candidacy, Reply, Request};
+
+/// Entries for another node go in messages of about this size; a single entry may be larger. So do the parts of a
+/// snapshot.
+pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
 /// The way to another node: a message there, an answer back.
 pub trait Transport: Clone + Send + Sync + 'static {

@@ -9,7 +9,9 @@ use openraft::type_config::alias::{EntryOf, LogIdOf, VoteOf};
 use openraft::{AsyncRuntime, OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
 
-use super::{MESSAGE_BYTES, Types, convert};
+use super::convert;
+use super::network::MESSAGE_BYTES;
+use super::types::Types;
 use crate::log::Gap;
 use crate::store::Store;
 

@@ -7,15 +7,14 @@ use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
 
 use super::audit::{Audit, Event};
-use super::budget::{Budget, Share};
+use super::budget::{Budget, OPERATION_BYTES, Share};
 use super::cluster::Cluster;
+use super::error::ServeError;
 use super::forward::Forwarder;
 use super::gate::{Gate, Permitted, Pipeline};
 use super::lease_keys::LeaseKeys;
-use super::ranking::Ranking;
+use super::ranked::Ranking;
 use super::sequencer::Signer;
-use super::serve::ServeError;
-use super::session::OPERATION_BYTES;
 use super::settings::Settings;
 use super::traces::Traces;
 use super::watch::Feed;

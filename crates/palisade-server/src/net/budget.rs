@@ -12,6 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 
+/// The most bytes of an operation in flight, as a request, in the pipeline and as a reply: two names, a text, and the
+/// records around them. A lock in a page takes as much.
+pub(super) const OPERATION_BYTES: usize = 1 << 10;
+
 /// The bytes left for all sessions together.
 #[derive(Debug)]
 pub(super) struct Budget {

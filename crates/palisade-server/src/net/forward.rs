@@ -43,11 +43,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
 use super::app::App;
-use super::budget::Share;
+use super::budget::{OPERATION_BYTES, Share};
 use super::convert::{Refusal, not_leader};
 use super::gate;
-use super::http as json;
-use super::session::OPERATION_BYTES;
+use super::http::reply;
 use super::settings::Settings;
 use crate::pipeline::Leading;
 use crate::shell::{self, remove_hop_by_hop};
@@ -106,14 +105,14 @@ pub(super) async fn to_leader(
         Ok(body) => body,
         Err(error) => {
             let refusal = Refusal::new(error.code(), error.to_string());
-            return json::refused(&head.headers, &refusal);
+            return reply::refused(&head.headers, &refusal);
         }
     };
     match app.forwarder.settle(&app, &head, &body).await {
         Ok(Some(answer)) => answer,
         // The handler answers: this node leads now, or it says that it does not.
         Ok(None) => next.run(Request::from_parts(head, Body::from(body))).await,
-        Err(refusal) => json::refused(&head.headers, &refusal),
+        Err(refusal) => reply::refused(&head.headers, &refusal),
     }
 }
 

@@ -32,13 +32,13 @@ use tokio::time::interval;
 
 use super::app::App;
 use super::audit::{Audit, Event, Recording};
+use super::budget::OPERATION_BYTES;
 use super::convert::Refusal;
+use super::error::ServeError;
 use super::forward::FORWARDED;
 use super::lease_keys::LeaseKeys;
 use super::quota::{Demand, Held, Quotas};
 use super::rules::{LOOK, Rules, wall_seconds};
-use super::serve::ServeError;
-use super::session::OPERATION_BYTES;
 use crate::pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
     Stopped,

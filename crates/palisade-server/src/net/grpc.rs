@@ -14,7 +14,6 @@ use palisade_proto::v1::locks_server::{Locks, LocksServer};
 use palisade_proto::{Code, FILE_DESCRIPTOR_SET, v1};
 use tokio_stream::adapters::Map;
 use tokio_stream::{Stream, StreamExt as _};
-use tonic::metadata::MetadataValue;
 use tonic::server::{NamedService, StreamingService};
 use tonic::{Response, Status, Streaming};
 use tonic_health::ServingStatus;
@@ -22,12 +21,13 @@ use tonic_health::server::HealthReporter;
 
 use super::app::App;
 use super::convert::{self, Refusal, grpc as messages};
+use super::error::ServeError;
 use super::forward;
 use super::gate;
+use super::grpc_status::{CODE, status};
 use super::grpc_stream;
 use super::listings;
 use super::sequencer;
-use super::serve::ServeError;
 use super::session::{CountingCodec, ReplyStream};
 use super::traces::Asked;
 use super::watch::{self, Batch, Batches, Notice};
@@ -182,24 +182,6 @@ async fn coded(mut response: http::Response<axum::body::Body>) -> http::Response
         let _ = with_code(failed).add_header(response.headers_mut());
     }
     response
-}
-
-/// The metadata key of the code in every failed call.
-const CODE: &str = "palisade-code";
-
-/// The metadata key of the leader's URL in a call that failed as `not_leader`.
-const LEADER: &str = "palisade-leader";
-
-pub(super) fn status(refusal: &Refusal) -> Status {
-    let mut status = Status::new(Row::of(refusal.code).grpc, refusal.message.clone());
-    let name = MetadataValue::from_static(refusal.code.name());
-    status.metadata_mut().insert(CODE, name);
-    if let Some(leader) = &refusal.leader
-        && let Ok(leader) = MetadataValue::try_from(&**leader)
-    {
-        status.metadata_mut().insert(LEADER, leader);
-    }
-    status
 }
 
 #[tonic::async_trait]

@@ -16,7 +16,7 @@ use tonic::Status;
 
 use super::app::App;
 use super::convert::Refusal;
-use super::grpc::status;
+use super::grpc_status::status;
 use crate::shell::{self, BodyError};
 
 /// Refuses a call that does not use HTTP/2: over HTTP/1.1 the server would wait for its body in vain.

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::app::App;
 use super::convert::Refusal;
-use super::http as json;
+use super::http::reply;
 
 /// Applies the bound to every route of `router`.
 pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
@@ -37,7 +37,7 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         let message = format!(
             "{most} listings are being made or read, which is the limit; nothing happened, try again later"
         );
-        return json::refused(request.headers(), &Refusal::new(Code::Unavailable, message));
+        return reply::refused(request.headers(), &Refusal::new(Code::Unavailable, message));
     };
     let answer = next.run(request).await;
     answer.map(|body| Body::new(SlotBody { body, _slot: slot }))

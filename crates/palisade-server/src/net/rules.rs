@@ -10,7 +10,7 @@ use palisade_access::{Access, Bearer, Jwt, MAX_BYTES, Unknown, file};
 use ring::digest::{SHA256, digest};
 
 use super::audit::{Audit, Event};
-use super::serve::ServeError;
+use super::error::ServeError;
 use crate::pipeline::clock::wall;
 
 pub(super) struct Rules {

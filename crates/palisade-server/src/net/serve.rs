@@ -1,6 +1,5 @@
 //! The lock server as a service of the shell.
 
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,68 +13,18 @@ use super::app::App;
 use super::audit::Recorder;
 use super::cluster::Cluster;
 use super::convert::Refusal;
+use super::error::ServeError;
 use super::gate::Pipeline;
-use super::sequencer::KeyFileError;
-use super::settings::{OutOfRange, Settings};
+use super::settings::Settings;
 use super::{gate, grpc, http as json, session};
 use crate::pipeline::{Handle, Stopped};
-use crate::shell::{self, Exchange, Listeners, Peer, Service, Shell, Transport};
-
-/// Why a server ended without being asked to.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The log failed, so nothing more is acknowledged; the text says what failed.
-    #[error("the log failed, nothing more is acknowledged: {0}")]
-    LogFailed(String),
-    /// The settings are out of range.
-    #[error(transparent)]
-    Settings(#[from] OutOfRange),
-    /// Connections cannot be accepted.
-    #[error(transparent)]
-    Shell(#[from] shell::Error),
-    /// The access file cannot be used.
-    #[error(transparent)]
-    Access(#[from] palisade_access::file::Error),
-    /// The audit file cannot be opened.
-    #[error("cannot append to the audit file {}: {source}; name a file that this server may write with --audit", file.display())]
-    Audit {
-        /// Which.
-        file: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The access file asks for a record of grants, and there is no audit file.
-    #[error("{}: [[auth.audit]] for the prefix {prefix:?}: this server has no audit file; name one with --audit FILE", file.display())]
-    NoAudit {
-        /// The access file.
-        file: PathBuf,
-        /// One of the prefixes.
-        prefix: String,
-    },
-    /// The keys for sequencers cannot be used.
-    #[error(transparent)]
-    Keys(#[from] KeyFileError),
-    /// The file with the key that encrypts each `lock_token` cannot be used.
-    #[error("{}: {source}", file.display())]
-    LeaseKeys {
-        /// Which.
-        file: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The certificates for requests to the leader cannot be used.
-    #[error(transparent)]
-    Tls(#[from] palisade_tls::Error),
-    /// The gRPC reflection service could not be built from the descriptor: a defect.
-    #[error("the gRPC descriptor is unusable: {0}")]
-    Descriptor(String),
-}
+use crate::shell::{Exchange, Listeners, Peer, Service, Shell, Transport};
 
 /// Serves gRPC, HTTP and plain sessions on `listeners` until `shutdown` completes or the pipeline stops. A member of a
 /// cluster names it.
 ///
 /// Then the ports are closed, requests in flight finish (waits in a queue, watches and sessions end at once), and the
-/// rest is cut after [`shell::Settings::drain_timeout`]. This does not stop the pipeline.
+/// rest is cut after [`drain_timeout`](crate::shell::Settings::drain_timeout). This does not stop the pipeline.
 ///
 /// # Errors
 /// [`ServeError::LogFailed`] if the pipeline stopped because its log failed; the others occur before anything is

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicU64;
 
 use palisade_tls::ClientFiles;
 
+use super::budget::OPERATION_BYTES;
 use crate::shell;
 
 use super::secrets::ClusterSecret;
-use super::session::OPERATION_BYTES;
 use crate::memory;
 
 pub use crate::shell::OutOfRange;

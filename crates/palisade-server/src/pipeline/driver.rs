@@ -15,9 +15,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::vec::Drain;
 
-use palisade_core::{
-    Change, Command, Ending, Event, GrantRef, Machine, Outcome, Principal, Span, Timestamp,
-};
+use palisade_core::{Command, GrantRef, Machine, Outcome, Principal, Span, Timestamp};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
@@ -30,7 +28,7 @@ use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
 use super::random;
 use super::request::{Answer, Asked, Failure, Operation, Request};
-use super::stats::{Stats, request_place};
+use super::stats::{count_answer, count_state, request_place};
 
 /// Messages taken in for one round.
 const ROUND: usize = 4_096;
@@ -436,71 +434,5 @@ pub(super) fn turn_away(message: Message, why: &Failure) {
             session, requests, ..
         } => session.refuse(requests.into_iter(), why),
         Message::Gone { .. } | Message::Unread(..) | Message::Hangup(_) | Message::Stop => {}
-    }
-}
-
-pub(super) fn count_state(stats: &Stats, machine: &Machine) {
-    stats.locks.set(machine.locks() as u64);
-    stats.leases.set(machine.leases() as u64);
-    stats.waiters.set(machine.waiters() as u64);
-    stats.readers.set(machine.readers() as u64);
-    let next_token = machine.next_token().map_or(0, |token| token.get());
-    stats.next_token.set(next_token);
-}
-
-fn count_answer(stats: &Stats, answer: &Answer) {
-    let counter = match answer {
-        Answer::Outcome(Outcome::Granted(granted)) => {
-            return stats.wait.add(granted.waited.as_nanos());
-        }
-        Answer::Outcome(Outcome::Held(_) | Outcome::Delayed(_)) => &stats.held,
-        Answer::Outcome(Outcome::Renewed(renewed)) => {
-            stats
-                .renewed_near_deadline
-                .add(renewed.near_deadline.into());
-            &stats.renewed
-        }
-        Answer::Outcome(Outcome::QueueFull(_)) => &stats.queue_full,
-        Answer::Outcome(Outcome::Invalid(_)) => &stats.invalid,
-        Answer::Outcome(Outcome::WrongPrincipal { .. }) => &stats.wrong_principal,
-        _ => return,
-    };
-    counter.add(1);
-}
-
-fn count_event(stats: &Stats, event: &Event) {
-    let counter = match &event.change {
-        Change::Granted { .. } => &stats.granted,
-        Change::Proclaimed => &stats.proclaimed,
-        Change::Ended { how, .. } => {
-            stats.hold[*how as usize].add(event.held.as_nanos());
-            match how {
-                Ending::Released => &stats.released,
-                Ending::Expired => &stats.expired,
-                Ending::Revoked => &stats.revoked,
-                Ending::Superseded => &stats.superseded,
-            }
-        }
-    };
-    counter.add(1);
-}
-
-impl Shared {
-    /// Shows durable events to the watchers, and up to which revision there are any: those before it that were never
-    /// shown are gone.
-    pub(super) fn show(&self, batch: Arc<[Event]>, revision: u64) {
-        for event in &*batch {
-            count_event(&self.stats, event);
-        }
-        if self.events.receiver_count() > 0 && !batch.is_empty() {
-            let _ = self.events.send(Arc::clone(&batch));
-        }
-        self.recent.push(batch);
-        self.recent.reach(revision);
-        // Only after the push, so that a watcher that begins to wait now finds the events there.
-        if self.news.receiver_count() > 0 {
-            self.news
-                .send_if_modified(|news| mem::replace(news, revision) != revision);
-        }
     }
 }

@@ -39,18 +39,6 @@ pub struct Elected {
     pub log: Box<dyn Log>,
 }
 
-/// Where requests are carried out, as far as this node knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Leading {
-    /// Here. A single server always leads.
-    Here,
-    /// At another node, with this URL.
-    At(Arc<str>),
-    /// Nowhere at this moment, or at a node whose URL is not known.
-    #[default]
-    Nowhere,
-}
-
 /// Serves whenever this node leads, until it is asked to stop or its log fails.
 pub(super) async fn run(
     mut elections: Box<dyn Elections>,

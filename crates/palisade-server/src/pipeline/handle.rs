@@ -1,5 +1,6 @@
 //! The way into the pipeline: a cheap, cloneable handle for the server's interfaces.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,12 +14,10 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use super::clock::boottime;
-use super::driver::count_state;
-use super::election::Leading;
 use super::random;
 use super::recent::{Recent, Since};
 use super::request::{Answer, Asked, Failure, Request};
-use super::stats::Stats;
+use super::stats::{Stats, count_event, count_state};
 
 /// The answers that a session's owner reads: finished operations, in the order in which they finished.
 pub type Answers = mpsc::UnboundedReceiver<Vec<(u64, Answer)>>;
@@ -57,6 +56,18 @@ pub(super) struct Shared {
     /// The runtime of the pipeline's thread, and the tasks on it that are not the pipeline's own.
     near: runtime::Handle,
     pub(super) neighbours: TaskTracker,
+}
+
+/// Where requests are carried out, as far as this node knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Leading {
+    /// Here. A single server always leads.
+    Here,
+    /// At another node, with this URL.
+    At(Arc<str>),
+    /// Nowhere at this moment, or at a node whose URL is not known.
+    #[default]
+    Nowhere,
 }
 
 /// Why the pipeline no longer runs.
@@ -344,6 +355,24 @@ impl Shared {
             near,
             neighbours: TaskTracker::new(),
         })
+    }
+
+    /// Shows durable events to the watchers, and up to which revision there are any: those before it that were never
+    /// shown are gone.
+    pub(super) fn show(&self, batch: Arc<[Event]>, revision: u64) {
+        for event in &*batch {
+            count_event(&self.stats, event);
+        }
+        if self.events.receiver_count() > 0 && !batch.is_empty() {
+            let _ = self.events.send(Arc::clone(&batch));
+        }
+        self.recent.push(batch);
+        self.recent.reach(revision);
+        // Only after the push, so that a watcher that begins to wait now finds the events there.
+        if self.news.receiver_count() > 0 {
+            self.news
+                .send_if_modified(|news| mem::replace(news, revision) != revision);
+        }
     }
 }
 

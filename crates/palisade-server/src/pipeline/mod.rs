@@ -42,8 +42,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
 pub use clock::{Clock, Running};
-pub use election::{Elected, Elections, Leading, take_over};
-pub use handle::{Answers, Handle, Identity, Session, Stopped};
+pub use election::{Elected, Elections, take_over};
+pub use handle::{Answers, Handle, Identity, Leading, Session, Stopped};
 pub use log::{Forgetful, Log, LogError, Writable};
 pub use random::MARK;
 pub use recent::Since;

@@ -3,7 +3,9 @@
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::request::{Operation, Verdict};
+use palisade_core::{Change, Ending, Event, Machine, Outcome};
+
+use super::request::{Answer, Operation, Verdict};
 
 /// A number that one thread writes and others read.
 #[derive(Debug, Default)]
@@ -213,6 +215,52 @@ stats! {
 #[must_use]
 pub const fn request_place(operation: Operation, verdict: Verdict) -> usize {
     operation as usize * Verdict::ALL.len() + verdict as usize
+}
+
+pub(super) fn count_state(stats: &Stats, machine: &Machine) {
+    stats.locks.set(machine.locks() as u64);
+    stats.leases.set(machine.leases() as u64);
+    stats.waiters.set(machine.waiters() as u64);
+    stats.readers.set(machine.readers() as u64);
+    let next_token = machine.next_token().map_or(0, |token| token.get());
+    stats.next_token.set(next_token);
+}
+
+pub(super) fn count_answer(stats: &Stats, answer: &Answer) {
+    let counter = match answer {
+        Answer::Outcome(Outcome::Granted(granted)) => {
+            return stats.wait.add(granted.waited.as_nanos());
+        }
+        Answer::Outcome(Outcome::Held(_) | Outcome::Delayed(_)) => &stats.held,
+        Answer::Outcome(Outcome::Renewed(renewed)) => {
+            stats
+                .renewed_near_deadline
+                .add(renewed.near_deadline.into());
+            &stats.renewed
+        }
+        Answer::Outcome(Outcome::QueueFull(_)) => &stats.queue_full,
+        Answer::Outcome(Outcome::Invalid(_)) => &stats.invalid,
+        Answer::Outcome(Outcome::WrongPrincipal { .. }) => &stats.wrong_principal,
+        _ => return,
+    };
+    counter.add(1);
+}
+
+pub(super) fn count_event(stats: &Stats, event: &Event) {
+    let counter = match &event.change {
+        Change::Granted { .. } => &stats.granted,
+        Change::Proclaimed => &stats.proclaimed,
+        Change::Ended { how, .. } => {
+            stats.hold[*how as usize].add(event.held.as_nanos());
+            match how {
+                Ending::Released => &stats.released,
+                Ending::Expired => &stats.expired,
+                Ending::Revoked => &stats.revoked,
+                Ending::Superseded => &stats.superseded,
+            }
+        }
+    };
+    counter.add(1);
 }
 
 #[cfg(test)]

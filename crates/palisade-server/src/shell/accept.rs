@@ -11,12 +11,12 @@ use axum::Router;
 use tokio::sync::watch;
 
 use super::connection::Port;
+use super::error::Error;
 use super::listen::Accepted;
 use super::slots::{NoSlot, Slots};
+use super::state::{Meters, Phase};
 use super::tls::Handshakes;
-use super::{
-    Error, Listeners, Meters, Origin, Peer, Phase, Service, Settings, descriptors, socket,
-};
+use super::{Listeners, Origin, Peer, Service, Settings, descriptors, socket};
 
 /// A port's bounds, ready to serve.
 #[derive(Debug)]

@@ -33,9 +33,10 @@ use super::answer::Answer;
 use super::body::{Arriving, BodyError};
 use super::budget::Budget;
 use super::hosts::Names;
+use super::state::{Meters, Phase};
 use super::tls::{Handshakes, Opened, farewell};
 use super::trace::TraceParent;
-use super::{Caller, Exchange, Meters, Origin, Peer, Phase, Service, Settings, Transport};
+use super::{Caller, Exchange, Origin, Peer, Service, Settings, Transport};
 
 /// The state that all connections of a port share.
 pub(super) struct Port<S> {

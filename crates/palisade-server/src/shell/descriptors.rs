@@ -6,7 +6,8 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Error, Settings};
+use super::Settings;
+use super::error::Error;
 
 /// Raises the soft limit of open files to the hard one, and returns how many connections fit.
 ///

@@ -27,6 +27,7 @@ mod body;
 mod budget;
 mod connection;
 mod descriptors;
+mod error;
 mod headers;
 mod hosts;
 mod listen;
@@ -34,72 +35,20 @@ mod service;
 mod settings;
 mod slots;
 mod socket;
+mod state;
 mod tls;
 mod trace;
 
 pub use accept::Shell;
 pub use body::{BodyError, read};
+pub use error::Error;
 pub use headers::remove_hop_by_hop;
 pub use hosts::Hosts;
 pub use listen::{BindError, Listen, Listeners};
 pub use service::{Caller, Exchange, Origin, Peer, Service, Transport, refusal};
 pub use settings::{OutOfRange, Settings};
 pub use socket::prepare;
+pub use state::{Meters, Phase};
 pub use tls::keep_reloading;
 pub(crate) use tls::{FAREWELL, farewell};
 pub use trace::{SpanId, TraceId, TraceParent};
-
-use std::sync::atomic::AtomicU64;
-
-/// The phase of a server's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// It accepts connections and requests.
-    Serving,
-    /// It accepts no new connection and finishes requests in flight.
-    Draining,
-    /// The drain time-out has passed: every connection is dropped.
-    Cutting,
-}
-
-/// Counters of a shell.
-#[derive(Debug, Default)]
-pub struct Meters {
-    /// Connections accepted and served.
-    pub accepted: AtomicU64,
-    /// Connections closed at once because too many were open.
-    pub refused: AtomicU64,
-    /// Connections open now.
-    pub open: AtomicU64,
-    /// HTTP requests.
-    pub requests: AtomicU64,
-    /// TLS handshakes that failed or took too long.
-    pub handshakes_failed: AtomicU64,
-}
-
-/// Why a shell cannot serve.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A setting is outside its range.
-    #[error(transparent)]
-    Settings(#[from] OutOfRange),
-    /// The certificates cannot be used.
-    #[error(transparent)]
-    Tls(#[from] palisade_tls::Error),
-    /// The limit of open files leaves no room for connections.
-    #[error(
-        "this process may open {limit} files: {open} are open and {reserve} are reserved for the log and other files, \
-         so there is no room for connections; raise the limit (`ulimit -n 4096`, or LimitNOFILE= of the unit)"
-    )]
-    Descriptors {
-        /// The limit in force, RLIMIT_NOFILE.
-        limit: u64,
-        /// Files open already.
-        open: u64,
-        /// Files kept free.
-        reserve: u64,
-    },
-    /// The operating system did not report how many files may be open.
-    #[error("cannot read the limit of open files: {0}")]
-    System(#[from] std::io::Error),
-}

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use palisade_access::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Meters, Origin};
+use super::Origin;
+use super::state::Meters;
 
 /// All slots.
 #[derive(Debug)]

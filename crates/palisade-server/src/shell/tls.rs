@@ -14,8 +14,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{interval, sleep, timeout};
 
+use super::error::Error;
 use super::slots::{Slot, Slots};
-use super::{Error, Meters, Origin, Phase, Settings, Transport};
+use super::state::{Meters, Phase};
+use super::{Origin, Settings, Transport};
 
 /// The handshakes of a port.
 #[derive(Debug)]

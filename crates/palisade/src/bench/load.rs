@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
 use super::bound::{Turn, Wait, waits};
-use super::{Mode, Settings};
+use super::settings::{Mode, Settings};
 
 const WARMING: u8 = 0;
 const MEASURING: u8 = 1;

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::load::Measured;
-use super::{Mode, Settings};
+use super::settings::{Mode, Settings};
 
 /// The numbers of one run.
 pub(super) struct Report<'a> {

@@ -4,7 +4,7 @@ use palisade_client::{Error, Fault, Holder};
 use palisade_proto::Code;
 use serde::Serialize;
 
-use super::output::shell_word;
+use super::shell::shell_word;
 
 /// The lock was lost, or is not held by the named grant.
 pub(crate) const LOST: u8 = 123;

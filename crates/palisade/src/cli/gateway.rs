@@ -19,6 +19,7 @@ use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
 use super::store::{FenceMode, JumpArgs, SequencerArgs, fence_warning};
 use super::value;
+use crate::export;
 use crate::exposure;
 use crate::gateway::{self, Directory, Gateway, Ports, Timeouts, Upstream};
 use crate::serve::cannot_listen;
@@ -273,7 +274,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         },
     };
     service::ready();
-    let spans = service::export_spans(None);
+    let spans = export::export_spans(None);
     let served = gateway.serve(ports, shutdown).await;
     spans.finish().await;
     served.map_err(|why| failed(format!("the gateway stopped: {why}")))

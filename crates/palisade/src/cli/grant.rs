@@ -13,8 +13,9 @@ use serde_json::json;
 
 use super::args::{AcquireArgs, Grant, LockArgs, ReleaseArgs, RenewArgs, SignArgs};
 use super::failure::{Failure, LOST};
-use super::output::{Out, facts, millis, shell_word, wall};
+use super::output::{Out, facts, millis, wall};
 use super::secret;
+use super::shell::shell_word;
 
 impl LockArgs {
     /// All its locks, as they were typed.

@@ -56,6 +56,6 @@ where
     let prepared = Export::new(endpoint, command);
     let (export, layer) =
         prepared.map_err(|error| Failure::usage(format!("--otlp {endpoint}: {error}")))?;
-    crate::service::prepare_export(export);
+    crate::export::prepare_export(export);
     Ok(Some(layer.with_filter(filter_fn(SpanLayer::needs))))
 }

@@ -24,9 +24,11 @@ mod operator;
 mod output;
 mod pages;
 mod recover;
+mod runtime;
 mod secret;
 mod sequencer_keys;
 mod settings;
+mod shell;
 mod store;
 mod usage;
 mod value;
@@ -38,12 +40,14 @@ use palisade_client::{Client, Options};
 use palisade_proto::Code;
 
 use args::Connection;
+use runtime::wait_for;
 use settings::Refused;
 
 pub(crate) use args::{LockArgs, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
 pub(crate) use grant::{lock_list, signed, slot_list};
 pub(crate) use output::{Out, millis, wall};
+pub(crate) use runtime::runtime;
 pub(crate) use settings::compare_settings;
 
 /// Leases with fencing tokens
@@ -162,7 +166,7 @@ impl Command {
     /// Runs the command; the status is that of the job, or 0.
     fn carry_out(self, out: Out) -> Result<u8, Failure> {
         if self.is_server() || matches!(self, Command::Bench(_)) {
-            crate::small_pages();
+            crate::memory::small_pages();
         }
         match self {
             Command::Run(args) => return crate::run::run(&args, out),
@@ -224,18 +228,6 @@ impl Command {
             Command::Serve(_) | Command::Store(_) | Command::Gateway(_)
         )
     }
-}
-
-/// Runs a future to its end. One thread is enough: a client waits most of the time.
-pub(crate) fn wait_for<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    runtime()?.block_on(work)
-}
-
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.map_err(|error| Failure::local(format!("cannot start: {error}")))
 }
 
 impl Connection {

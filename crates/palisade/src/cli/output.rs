@@ -171,11 +171,6 @@ pub(crate) fn now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
-/// Quotes text as one shell word.
-pub(crate) fn shell_word(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,11 +180,6 @@ mod tests {
         colour: false,
         quiet: false,
     };
-
-    #[test]
-    fn a_shell_word_stays_one_word() {
-        assert_eq!(shell_word("it's $HOME `x`"), r"'it'\''s $HOME `x`'");
-    }
 
     #[test]
     fn columns_are_aligned() {

@@ -15,8 +15,7 @@ use super::failure::{FAILED, Failure};
 use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
 use super::{help, value};
-use crate::exposure;
-use crate::{serve, service, store};
+use crate::{export, exposure, serve, service, store};
 
 /// `palisade store`.
 #[derive(Args, Clone, Debug)]
@@ -173,7 +172,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     exposure::warn_of_addresses(&args.listen, args.network.scheme(), ANYBODY);
     announce(args, &listeners.addresses()?, out)?;
     service::ready();
-    let spans = service::export_spans(None);
+    let spans = export::export_spans(None);
     let served = store::serve(listeners, store, sequencers, network, shutdown).await;
     spans.finish().await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))

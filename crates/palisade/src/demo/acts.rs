@@ -5,12 +5,13 @@ use tempfile::TempDir;
 use super::authority::reconcile;
 use super::driver;
 use super::environment::Environment;
+use super::error::Error;
 use super::progress::Progress;
 use super::recorder::{Note, Snapshot};
 use super::report::{Report, check_and_effect};
 use super::schedule::deviation;
+use super::settings::Settings;
 use super::timeline::{Act, ActName, Update};
-use super::{Error, Settings};
 
 /// Runs the requested acts, then writes the pictures and prints the result.
 pub(super) async fn run_all(settings: &Settings) -> Result<(), Error> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::Error;
 use super::authority::Watcher;
 use super::clock::ActClock;
+use super::error::Error;
 use super::network::{Barrier, Network};
 use super::process::Process;
 use super::recorder::{Note, Recorder};

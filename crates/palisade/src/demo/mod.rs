@@ -17,6 +17,7 @@ mod authority;
 mod clock;
 mod driver;
 mod environment;
+mod error;
 mod http;
 mod network;
 mod process;
@@ -24,72 +25,19 @@ mod progress;
 mod recorder;
 mod report;
 mod schedule;
+mod settings;
 mod timeline;
 mod worker;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub(crate) use error::Error;
+pub(crate) use settings::{MAX_TTL, MIN_TTL, Settings};
 pub(crate) use timeline::ActName;
-
-/// The demo's settings from the command line.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    /// The acts to run; all three if empty.
-    pub(crate) acts: Vec<ActName>,
-    /// How long the leases last without renewal: [`MIN_TTL`] to [`MAX_TTL`].
-    pub(crate) ttl: Duration,
-    /// The directory for the pictures; created if it does not exist.
-    pub(crate) out: PathBuf,
-    /// Keep the data and the logs of all processes.
-    pub(crate) keep: bool,
-    /// Print one JSON object instead of the account.
-    pub(crate) json: bool,
-}
-
-/// A shorter ttl would be too short for a busy machine.
-pub(crate) const MIN_TTL: Duration = Duration::from_millis(200);
-/// A longer ttl would make a run too long to watch.
-pub(crate) const MAX_TTL: Duration = Duration::from_secs(60);
-
-/// Why the demo did not run, or did not show the expected result.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("the demo needs a ttl of {MIN_TTL:?} – {MAX_TTL:?}, not {0:?}")]
-    Ttl(Duration),
-    #[error("cannot start `palisade {what}`: {why}")]
-    Start { what: String, why: String },
-    #[error("cannot write {path}: {source}")]
-    Write {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    #[error(
-        "inconclusive: the act “{act}” did not follow its schedule, twice: {why}; is the machine very busy? Try a longer --ttl"
-    )]
-    Inconclusive { act: &'static str, why: String },
-    #[error("the act “{act}” did not end as expected: {headline}; this is a bug in Palisade")]
-    Unexpected { act: &'static str, headline: String },
-    #[error("interrupted; all processes are stopped")]
-    Interrupted,
-    #[error("only `palisade demo` starts `demo-worker`: {0}")]
-    Assignment(#[from] serde_json::Error),
-    #[error(transparent)]
-    System(#[from] std::io::Error),
-}
-
-impl Error {
-    fn start(what: &str, why: &str) -> Error {
-        Error::Start {
-            what: what.to_owned(),
-            why: why.to_owned(),
-        }
-    }
-}
 
 /// Runs the acts, prints what happens, and writes `palisade-demo.html` and `palisade-demo.svg`.
 ///

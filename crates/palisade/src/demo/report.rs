@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::environment::Environment;
+use super::error::Error;
 use super::progress::Progress;
 use super::recorder::Snapshot;
+use super::settings::Settings;
 use super::timeline::{
     Act, ActName, Admission, OperationKind, Outcome, Update, duration, html, svg,
 };
-use super::{Error, Settings};
 
 /// The names of the pictures.
 const HTML: &str = "palisade-demo.html";

@@ -1,17 +1,18 @@
 //! Grants that last, and how they end.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use palisade_core::{Change, Ending, Event};
 use palisade_server::pipeline::Handle;
+use tokio::sync::mpsc;
 
+use super::counters::DROPPED;
 use super::span::{Parent, now, number, text};
-use super::{DROPPED, Shared};
 
 /// A grant of a caller whose trace is recorded.
 pub(super) struct Held {
@@ -121,6 +122,25 @@ impl Grants {
         let last = std::mem::take(&mut self.last).into_values();
         last.map(|held| held.span(held.since.min(at), at, "server_stopped", None))
             .collect()
+    }
+}
+
+/// What the layer shares with the tasks.
+pub(super) struct Shared {
+    pub(super) queue: mpsc::Sender<Span>,
+    pub(super) grants: Mutex<Grants>,
+}
+
+impl Shared {
+    /// Queues a span, or counts it as dropped.
+    pub(super) fn send(&self, span: Span) {
+        if self.queue.try_send(span).is_err() {
+            DROPPED.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(super) fn grants(&self) -> MutexGuard<'_, Grants> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,8 +15,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::Shared;
-use super::grants::Held;
+use super::grants::{Held, Shared};
 use super::span::{Parent, now, number, text};
 
 /// The layer of the process's log.

@@ -13,66 +13,26 @@
 //! Only a caller whose `traceparent` says that its trace is recorded gets spans. Nothing here waits: a span that finds the
 //! queue full is dropped and counted, and the ordering thread does nothing for any of this.
 
+mod counters;
 mod endpoint;
 mod grants;
 mod layer;
 mod sender;
 mod span;
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::trace::v1::Span;
-use palisade_server::net::Counter;
 use palisade_server::pipeline::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+pub(crate) use self::counters::COUNTERS;
 pub(crate) use self::endpoint::Endpoint;
-use self::grants::Grants;
+use self::grants::Shared;
 pub(crate) use self::layer::SpanLayer;
 use self::sender::Sender;
-
-/// Spans that the collector took.
-static SENT: AtomicU64 = AtomicU64::new(0);
-
-/// Spans that were not sent, or that the collector refused.
-static DROPPED: AtomicU64 = AtomicU64::new(0);
-
-/// The counters, for `/metrics`.
-pub(crate) const COUNTERS: [Counter; 2] = [
-    Counter {
-        name: "spans_sent",
-        help: "Spans that the OpenTelemetry collector took",
-        value: &SENT,
-    },
-    Counter {
-        name: "spans_dropped",
-        help: "Spans lost because the collector was away, too slow, or refused them",
-        value: &DROPPED,
-    },
-];
-
-/// What the layer shares with the tasks.
-struct Shared {
-    queue: mpsc::Sender<Span>,
-    grants: Mutex<Grants>,
-}
-
-impl Shared {
-    /// Queues a span, or counts it as dropped.
-    fn send(&self, span: Span) {
-        if self.queue.try_send(span).is_err() {
-            DROPPED.fetch_add(1, Relaxed);
-        }
-    }
-
-    fn grants(&self) -> std::sync::MutexGuard<'_, Grants> {
-        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The export of this process, from the start of its log until its server starts.
 pub(crate) struct Export {

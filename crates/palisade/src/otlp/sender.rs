@@ -20,8 +20,9 @@ use palisade_tls::{ClientFiles, Connector};
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 
+use super::Endpoint;
+use super::counters::{DROPPED, SENT};
 use super::span::text;
-use super::{DROPPED, Endpoint, SENT};
 
 /// The way to a collector.
 pub(super) struct Sender {

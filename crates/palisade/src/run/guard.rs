@@ -6,17 +6,20 @@
 //! ```
 
 use std::task::Poll;
+use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::redlock::{self, Redlock};
-use palisade_client::{Ending, Error, Lease, Released};
+use palisade_client::{Ending, Lease, Released};
 use palisade_core::{LockName, Span, Timestamp, Ttl};
 use palisade_proto::Code;
 
-use super::SHUTDOWN_WAIT;
 use super::deadline::Hold;
-use super::patience;
+use super::patience::{self, margin, refused};
 use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs, lock_list, signed, slot_list};
+
+/// How long to wait at the end for requests whose answers no longer matter.
+pub(super) const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
 
 /// A lock that is held and renewed in the background until it is lost.
 pub(super) enum Guard {
@@ -26,11 +29,6 @@ pub(super) enum Guard {
         guard: redlock::Guard,
         ttl: Ttl,
     },
-}
-
-/// How much earlier than the lease the guard's deadline is: killing processes takes time.
-pub(super) fn margin(ttl: Ttl) -> Span {
-    Span::from_nanos(ttl.span().as_nanos() / 10).min(Span::from_millis(100))
 }
 
 impl Guard {
@@ -227,18 +225,6 @@ impl Guard {
 /// All guards of a job.
 fn all<'a>(lease: &'a Lease, others: &'a [Lease]) -> impl Iterator<Item = &'a Lease> {
     std::iter::once(lease).chain(others)
-}
-
-pub(super) fn refused(error: &Error, args: &RunArgs) -> Failure {
-    let failure = Failure::of(error, &args.lock_args.connection.authority);
-    // Granted too late to be useful; nothing has run.
-    if failure.status == LOST {
-        return Failure {
-            status: NOT_ACQUIRED,
-            ..failure
-        };
-    }
-    failure
 }
 
 async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {

@@ -28,9 +28,9 @@ use palisade_core::{LockName, Span};
 use palisade_proto::Code;
 use rustix::process::Signal;
 
-use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE};
+use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE, runtime};
 use deadline::Supervisor;
-use guard::Guard;
+use guard::{Guard, SHUTDOWN_WAIT};
 use renewals::Renewals;
 use signals::Signals;
 use supervise::{End, SupervisedJob};
@@ -43,9 +43,6 @@ const TIMED_OUT: u8 = 122;
 const NOT_EXECUTABLE: u8 = 126;
 /// Not found, as env(1) reports it.
 const NOT_FOUND: u8 = 127;
-
-/// How long to wait at the end for requests whose answers no longer matter.
-const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
 
 /// Holds the lock while the command runs; the status is the command's.
 pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
@@ -70,7 +67,7 @@ pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
 
 fn hold_and_finish(args: &RunArgs, out: Out) -> Result<u8, Failure> {
     let grace = grace(args)?;
-    let runtime = crate::cli::runtime()?;
+    let runtime = runtime()?;
     let result = runtime.block_on(hold(args, grace, out));
     runtime.block_on(finish_background_requests());
     result

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::{Caution, Client, Error, Fault, Lease, Options};
-use palisade_core::{Span, Timestamp};
+use palisade_core::{Span, Timestamp, Ttl};
 
-use super::guard::{margin, refused};
-use crate::cli::{Failure, LockArgs, Out, RunArgs, millis};
+use crate::cli::{Failure, LOST, LockArgs, NOT_ACQUIRED, Out, RunArgs, millis, wall};
+
+/// How much earlier than the lease the guard's deadline is: killing processes takes time.
+pub(super) fn margin(ttl: Ttl) -> Span {
+    Span::from_nanos(ttl.span().as_nanos() / 10).min(Span::from_millis(100))
+}
 
 /// Acquires the lock, or fails when `--wait` has passed.
 pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Vec<Lease>, Failure> {
@@ -32,6 +36,18 @@ pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Vec<Lease>, Fail
         tokio::time::sleep(pause.min(left.to_duration())).await;
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
+}
+
+pub(super) fn refused(error: &Error, args: &RunArgs) -> Failure {
+    let failure = Failure::of(error, &args.lock_args.connection.authority);
+    // Granted too late to be useful; nothing has run.
+    if failure.status == LOST {
+        return Failure {
+            status: NOT_ACQUIRED,
+            ..failure
+        };
+    }
+    failure
 }
 
 /// One attempt. The client abandons a request whose outcome is unknown, so another attempt is safe.
@@ -92,7 +108,7 @@ async fn note_holders(client: &Client, lock_args: &LockArgs, out: Out) -> std::c
             if shown.insert(lock, holder.token) == Some(holder.token) {
                 continue;
             }
-            let since = view.acquired_at.map(crate::cli::wall);
+            let since = view.acquired_at.map(wall);
             out.note(&format!(
                 "waiting for {lock}: held by {} (token {}){}; {} in the queue",
                 holder.client,

@@ -19,6 +19,8 @@ use rustix::process::{Pid, Signal};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
+use crate::cli::FAILED;
+
 /// The argument that marks the second process. No user types it, and clap does not know it.
 const ARGUMENT: &str = "--watchdog-of-palisade-run";
 
@@ -128,7 +130,7 @@ pub(crate) fn intercept() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     (arguments.next()? == ARGUMENT).then(|| match watch() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(crate::cli::FAILED),
+        Err(_) => ExitCode::from(FAILED),
     })
 }
 

@@ -6,7 +6,6 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use palisade_replica::peers::{self, Introduction, Key, Peers, Security, Standing
 use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
 use palisade_server::net::{Change, Changing, Cluster, NotChanged};
 use palisade_server::pipeline::{Failure, Handle, Identity, Leading, Writable, codec};
-use palisade_server::shell::{Listen, keep_reloading};
+use palisade_server::shell::keep_reloading;
 use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};
 use tokio::net::TcpListener;
@@ -197,54 +196,6 @@ impl Member {
         drop(self.view);
         self.node.join().await;
     }
-}
-
-/// Says where this node is to be found.
-pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Member) {
-    if let Some(torn) = &member.node.report.torn {
-        super::report_torn(torn);
-    }
-    let view = member.view.view();
-    let sockets = of.listen.iter().filter(|at| at.tcp().is_none());
-    let sockets = sockets.map(|at| at.url("unix"));
-    let urls: Vec<String> = [settings.url.clone()].into_iter().chain(sockets).collect();
-    let text = if of.json {
-        serde_json::json!({
-            "listening": of.listen.first().map(Listen::to_string),
-            "url": settings.url,
-            "urls": urls,
-            "peer": settings.peer_name,
-            "node": view.node,
-            "data": of.data,
-            "authority": view.authority,
-            "incarnation": view.incarnation,
-            "created": member.created,
-        })
-        .to_string()
-    } else {
-        format!(
-            "palisade {} · lock server, node {} of a cluster\n\
-             \x20 listening   {}  (HTTP/JSON and gRPC; requests are forwarded to the leader)\n\
-             \x20 peers       {}{}\n\
-             \x20 data        {}{}\n\
-             \x20 authority   {}\n\n\
-             \x20 look: palisade cluster status --authority {}",
-            env!("CARGO_PKG_VERSION"),
-            view.node,
-            urls.join(", "),
-            settings.peer_name,
-            if settings.peer_tls.is_some() {
-                "  (TLS)"
-            } else {
-                ""
-            },
-            of.data.display(),
-            if member.created { "  (new)" } else { "" },
-            view.authority,
-            settings.url,
-        )
-    };
-    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Makes a directory that is not a member's that of one, as soon as there is a cluster.

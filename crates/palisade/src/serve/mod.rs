@@ -10,14 +10,15 @@ use std::sync::Arc;
 use palisade_core::Limits;
 use palisade_replica::node;
 use palisade_server::durable::{self, Authority};
+use palisade_server::net::Cluster as _;
 use palisade_server::shell::{BindError, Listen, Listeners};
 use palisade_server::{net, shell};
 use palisade_wal::TornTail;
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::exposure;
 use crate::service::{self, stop_signal};
+use crate::{export, exposure, memory};
 
 /// The server's settings from the command line.
 #[derive(Clone, Debug)]
@@ -135,7 +136,7 @@ async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Err
     };
     service::watch_over(&handle);
     service::ready();
-    let spans = service::export_spans(Some(&handle));
+    let spans = export::export_spans(Some(&handle));
     let served = net::serve(listeners, handle.clone(), None, network, Box::pin(stopped)).await;
     spans.finish().await;
     handle.stop();
@@ -150,7 +151,7 @@ async fn run_member(
 ) -> Result<(), Error> {
     let node = node::Settings {
         limits: settings.limits,
-        give_memory_back: Some(crate::give_memory_back),
+        give_memory_back: Some(memory::give_memory_back),
         ..node::Settings::default()
     };
     let starting = cluster::start(&settings.data, cluster, &node);
@@ -167,7 +168,7 @@ async fn run_member(
         () = &mut stopped => return Ok(()),
     };
     warn_of_exposure(settings);
-    cluster::announce(settings, cluster, &member);
+    announce_member(settings, cluster, &member);
     let key = cluster.key.as_ref();
     let secret = key.map(|key| key.derive("clients")).transpose()?;
     let network = net::Settings {
@@ -188,7 +189,7 @@ async fn run_member(
     let view = Arc::clone(&member.view);
     service::watch_over(&handle);
     service::ready();
-    let spans = service::export_spans(Some(&handle));
+    let spans = export::export_spans(Some(&handle));
     let shutdown = Box::pin(shutdown);
     let served = net::serve(listeners, handle.clone(), Some(view), network, shutdown).await;
     spans.finish().await;
@@ -202,7 +203,7 @@ fn network(settings: &Settings) -> net::Settings {
         shell: settings.network.clone(),
         access: settings.access.clone(),
         audit: settings.audit.clone(),
-        counters: service::counters(),
+        counters: export::counters(),
         ..net::Settings::default()
     }
 }
@@ -243,7 +244,7 @@ fn open(settings: &Settings) -> Result<Authority, Error> {
     let durable = durable::Settings {
         limits: settings.limits,
         manual_clock: settings.manual_clock,
-        give_memory_back: Some(crate::give_memory_back),
+        give_memory_back: Some(memory::give_memory_back),
         ..durable::Settings::default()
     };
     durable::open(&settings.data, &durable).map_err(|source| Error::Open {
@@ -303,5 +304,53 @@ fn announce(settings: &Settings, at: &[Listen], authority: &Authority) {
         )
     };
     // A reader that has stopped reading (`| head`) is no reason to stop serving.
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Says where this node is to be found.
+fn announce_member(of: &Settings, settings: &cluster::Settings, member: &cluster::Member) {
+    if let Some(torn) = &member.node.report.torn {
+        report_torn(torn);
+    }
+    let view = member.view.view();
+    let sockets = of.listen.iter().filter(|at| at.tcp().is_none());
+    let sockets = sockets.map(|at| at.url("unix"));
+    let urls: Vec<String> = [settings.url.clone()].into_iter().chain(sockets).collect();
+    let text = if of.json {
+        serde_json::json!({
+            "listening": of.listen.first().map(Listen::to_string),
+            "url": settings.url,
+            "urls": urls,
+            "peer": settings.peer_name,
+            "node": view.node,
+            "data": of.data,
+            "authority": view.authority,
+            "incarnation": view.incarnation,
+            "created": member.created,
+        })
+        .to_string()
+    } else {
+        format!(
+            "palisade {} · lock server, node {} of a cluster\n\
+             \x20 listening   {}  (HTTP/JSON and gRPC; requests are forwarded to the leader)\n\
+             \x20 peers       {}{}\n\
+             \x20 data        {}{}\n\
+             \x20 authority   {}\n\n\
+             \x20 look: palisade cluster status --authority {}",
+            env!("CARGO_PKG_VERSION"),
+            view.node,
+            urls.join(", "),
+            settings.peer_name,
+            if settings.peer_tls.is_some() {
+                "  (TLS)"
+            } else {
+                ""
+            },
+            of.data.display(),
+            if member.created { "  (new)" } else { "" },
+            view.authority,
+            settings.url,
+        )
+    };
     let _ = writeln!(std::io::stdout(), "{text}");
 }

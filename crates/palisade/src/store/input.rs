@@ -16,7 +16,7 @@ use palisade_server::shell;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::store::{App, refused};
+use crate::store::app::{App, refused};
 
 /// The fields of a JSON object, taken one by one: an error names its field, and fields left at the end are
 /// unknown.

@@ -14,7 +14,7 @@ use palisade_fence::store::Counts;
 use palisade_server::net::Counter;
 use serde_json::{Value, json};
 
-use crate::store::{App, mode_name};
+use crate::store::app::{App, mode_name};
 
 /// `GET /healthz`: whether the store still works.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
@@ -99,7 +99,7 @@ pub(crate) fn exposition(prefix: &str, counts: &Counts, refused: audit::Counts) 
         "Resources with a fence.",
         &plain(counts.resources),
     );
-    for Counter { name, help, value } in crate::service::counters() {
+    for Counter { name, help, value } in crate::export::counters() {
         let (name, value) = (format!("{name}_total"), value.load(Relaxed));
         metric(&name, counter, &format!("{help}."), &plain(value));
     }

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use palisade_fence::audit;
 use palisade_fence::http::{Problem, Refused};
 
-use crate::store::App;
+use crate::store::app::App;
 
 /// Checks the address, and records refusals that happen before a fence decides.
 pub(super) async fn check_address(

@@ -23,6 +23,7 @@
 //! | `unavailable` | 503 | the store has stopped; nothing happened |
 //! | `unknown_outcome` | 504 | it may have happened: repeat it with the same `sequence` |
 
+mod app;
 mod input;
 mod metrics;
 mod middleware;
@@ -40,14 +41,15 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use palisade_fence::Mode;
 use palisade_fence::http::Problem;
 use palisade_fence::sequencer::Check;
 use palisade_fence::store::Store;
 use palisade_proto::Code;
-use palisade_proto::codes::Row;
 use palisade_server::shell::{self, Exchange, Listeners, Shell};
 
+use app::{App, refused};
+
+pub(crate) use app::mode_name;
 pub(crate) use metrics::exposition;
 pub(crate) use middleware::percent_encoded;
 
@@ -71,13 +73,6 @@ pub(crate) fn settings(object_bytes: u64) -> shell::Settings {
     }
 }
 
-/// The state that all handlers share.
-#[derive(Debug)]
-struct App {
-    store: Store,
-    sequencers: Check,
-}
-
 /// The shell's service for a store.
 struct Service;
 
@@ -89,13 +84,6 @@ impl shell::Service for Service {
     fn refuse(&self, code: Code, message: String) -> Response {
         refused(code, message).into_response()
     }
-}
-
-/// A refusal with a code from the table.
-fn refused(code: Code, message: String) -> Problem {
-    let status =
-        StatusCode::from_u16(Row::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    Problem::new(status, code, message)
 }
 
 /// Serves the store until `shutdown`, then finishes what is in flight.
@@ -169,16 +157,6 @@ async fn not_found(uri: Uri) -> Problem {
         uri.path()
     );
     Problem::new(StatusCode::NOT_FOUND, Code::NotFound, message)
-}
-
-/// The name of a mode, as on the command line.
-pub(crate) const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Claim => "claim",
-        Mode::Strict => "strict",
-        Mode::Textbook => "textbook",
-        Mode::DangerUnfenced => "danger-unfenced",
-    }
 }
 
 /// Room for names, paths and punctuation around an object.

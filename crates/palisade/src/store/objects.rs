@@ -17,8 +17,8 @@ use palisade_fence::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::store::app::{App, mode_name};
 use crate::store::input::Fields;
-use crate::store::{App, mode_name};
 
 /// The answer to a claim or a write.
 #[derive(Debug, Serialize)]

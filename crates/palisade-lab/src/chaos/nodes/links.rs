@@ -19,7 +19,7 @@ use tokio::net::{TcpListener as Relay, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::chaos::server::lock;
+use crate::chaos::lock::lock;
 
 /// What happens to data on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,9 +10,9 @@ mod http;
 mod links;
 mod observer;
 mod queue;
+mod shared;
 mod wish;
 
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,14 +21,16 @@ use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
 use rustix::process::Signal;
-use serde::Serialize;
 
+use super::lock::lock;
 use super::process::{Line, Process};
-use super::server::{Victim, last_words, lock};
+use super::server::{Victim, last_words};
 use super::stop::Stop;
 use links::Links;
 pub(super) use links::Way;
 use observer::Observers;
+pub(super) use shared::Observed;
+use shared::Watched;
 
 /// How long after its healing a cluster may take until every node serves, on a machine that does much else.
 const HEALED: Duration = Duration::from_secs(60);
@@ -44,47 +46,12 @@ pub(super) struct Cluster {
     watch: Arc<Watched>,
 }
 
-/// What the nemesis and the observers share.
-#[derive(Debug)]
-pub(super) struct Watched {
-    addresses: Vec<SocketAddr>,
-    /// How many faults have begun after which a connection says nothing: pauses and cuts.
-    silent: AtomicU64,
-    /// Wrong, as far as the nemesis saw.
-    found: Mutex<Vec<String>>,
-    /// How long each healing took until every node served, in milliseconds.
-    healed_ms: Mutex<Vec<f64>>,
-}
-
 /// One node.
 pub(super) struct Node {
     address: SocketAddr,
     line: Line,
     log: PathBuf,
     process: Mutex<Option<Process>>,
-}
-
-/// What was observed of a cluster.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Observed {
-    /// Calls of the observers, those without an answer, and grants.
-    pub(super) operations: usize,
-    pub(super) unknown: usize,
-    pub(super) grants: usize,
-    /// Grants of each kind.
-    pub(super) kinds: BTreeMap<&'static str, u64>,
-    /// Queues of three whose grants came in the order of their requests.
-    pub(super) queues_kept: u64,
-    /// Queues that prove nothing: a waiter was cut off, or came back late.
-    pub(super) queues_void: u64,
-    /// How often every node served again after a fault, and the longest time that took.
-    pub(super) healings: usize,
-    pub(super) slowest_healing_ms: f64,
-    /// Whatever must not be.
-    pub(super) violations: Vec<String>,
-    /// The observers' calls and answers, as `palisade-lab check` reads them.
-    #[serde(skip)]
-    pub(super) history: String,
 }
 
 impl Cluster {

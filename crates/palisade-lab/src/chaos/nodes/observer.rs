@@ -5,7 +5,6 @@
 //! wait for one another. A call without a clear answer stays without one in the history: its outcome is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,9 +14,10 @@ use palisade_core::{ClientId, Ending, LockMode, LockName, Timestamp, Token, Ttl}
 use serde_json::{Value, json};
 
 use super::http::{Reply, ask};
-use super::wish::{Wish, number};
-use super::{Observed, Watched, queue};
-use crate::chaos::server::lock;
+use super::queue;
+use super::shared::{ANSWER, Observed, Shared, Watched};
+use super::wish::{Wish, holder, number, token};
+use crate::chaos::lock::lock;
 use crate::chaos::stop::Stop;
 use crate::history::event::Expiry;
 use crate::history::{Answer, Call, Event, Header, History, check};
@@ -26,22 +26,11 @@ const OBSERVERS: u64 = 8;
 /// How many calls of all observers use the same names.
 const EPOCH: u64 = 200;
 const RETRY: Duration = Duration::from_millis(20);
-/// How long an answer may take beyond the wait that was asked for.
-pub(super) const ANSWER: Duration = Duration::from_secs(1);
 
 /// Threads that work until they are ended.
 pub(super) struct Observers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// What all observers of a cluster share.
-pub(super) struct Shared {
-    pub(super) watched: Arc<Watched>,
-    pub(super) stop: Stop,
-    pub(super) queues: Mutex<queue::Count>,
-    events: Mutex<Vec<Event>>,
-    calls: Mutex<u64>,
 }
 
 impl Observers {
@@ -390,23 +379,6 @@ impl Observer {
     }
 }
 
-impl Shared {
-    fn next(&self) -> u64 {
-        let mut calls = lock(&self.calls);
-        *calls += 1;
-        *calls
-    }
-
-    fn record(&self, event: Event) {
-        lock(&self.events).push(event);
-    }
-
-    /// How many faults have begun after which a connection says nothing.
-    pub(super) fn silent(&self) -> u64 {
-        self.watched.silent.load(Ordering::SeqCst)
-    }
-}
-
 /// Leaves out what says nothing about a holder. While a lock is kept for a waiter that has not come back since a change
 /// of leader (R16), `held` names that waiter and the lock's last token. So `held` counts as unknown if its client has
 /// asked for the lock, and had not been granted it when the question was sent.
@@ -492,14 +464,3 @@ fn kinds(events: &[Event]) -> BTreeMap<&'static str, u64> {
 
 /// How long an acquire is repeated beyond its wait.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-pub(super) fn token(body: &Value) -> Option<Token> {
-    Token::new(body["fencing_token"].as_u64()?).ok()
-}
-
-pub(super) fn holder(body: &Value) -> Option<Answer> {
-    Some(Answer::Held {
-        token: token(body)?,
-        holder: ClientId::new(body["client_id"].as_str()?).ok()?,
-    })
-}

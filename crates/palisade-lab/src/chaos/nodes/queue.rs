@@ -12,22 +12,14 @@ use palisade_client::clock::{BootClock, Clock as _};
 use serde_json::json;
 
 use super::http::{Reply, ask};
-use super::observer::{ANSWER, Shared};
-use crate::chaos::server::lock;
+use super::shared::{ANSWER, Shared};
+use crate::chaos::lock::lock;
 
 const WAITERS: usize = 3;
 const WAIT: Duration = Duration::from_secs(40);
 const RETRY: Duration = Duration::from_millis(20);
 /// Half of the window in which a waiter's place is kept for it.
 const LATE: Duration = Duration::from_secs(1);
-
-/// What became of the queues.
-#[derive(Debug, Default)]
-pub(super) struct Count {
-    pub(super) kept: u64,
-    pub(super) void: u64,
-    pub(super) wrong: Vec<String>,
-}
 
 /// A waiter's grant, and the longest time between two of its attempts.
 struct Granted {

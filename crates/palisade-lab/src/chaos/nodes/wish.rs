@@ -1,10 +1,9 @@
 //! What an observer asks for: locks of every kind, a few of each, so that the observers wait for one another.
 
-use palisade_core::{LockMode, LockName, Permits, Slots, Token, set_of};
+use palisade_core::{ClientId, LockMode, LockName, Permits, Slots, Token, set_of};
 use serde_json::{Value, json};
 
 use super::http::Reply;
-use super::observer::{holder, token};
 use crate::history::{Answer, Call};
 
 /// How many plain locks there are; sets are of these.
@@ -144,4 +143,15 @@ fn slots(body: &Value) -> Slots {
         .filter(|slot| (1..=64).contains(slot))
         .map(|slot| 1 << (slot - 1));
     Slots::from_bits(bits.fold(0, |all, slot: u64| all | slot))
+}
+
+pub(super) fn token(body: &Value) -> Option<Token> {
+    Token::new(body["fencing_token"].as_u64()?).ok()
+}
+
+pub(super) fn holder(body: &Value) -> Option<Answer> {
+    Some(Answer::Held {
+        token: token(body)?,
+        holder: ClientId::new(body["client_id"].as_str()?).ok()?,
+    })
 }

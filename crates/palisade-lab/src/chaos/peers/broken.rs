@@ -6,7 +6,8 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use crate::chaos::server::{Victim, lock};
+use crate::chaos::lock::lock;
+use crate::chaos::server::Victim;
 
 /// The broken authority. Its thread lives as long as the process.
 pub(super) struct Broken {

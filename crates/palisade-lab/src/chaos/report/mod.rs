@@ -12,12 +12,13 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::Chaos;
+use super::args::Chaos;
 use super::arm::Arm;
-use super::nemesis::Nemesis;
-use super::peers::Authority;
+use super::nemesis::fault::Nemesis;
+use super::peers::authority::Authority;
+use super::plan::Plan;
+use super::program::version;
 use super::verdict::ArmReport;
-use super::world::Plan;
 
 /// All runs of one call.
 #[derive(Debug, Serialize)]
@@ -282,14 +283,6 @@ impl Report {
             false => ExitCode::SUCCESS,
         }
     }
-}
-
-/// The first line of a program's output.
-pub(super) fn version(program: &Path, flag: &str) -> String {
-    let output = std::process::Command::new(program).arg(flag).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let first = text.unwrap_or_default();
-    first.lines().next().unwrap_or("unknown").to_owned()
 }
 
 fn settings<S: Serializer>(plan: &Plan, serializer: S) -> Result<S::Ok, S::Error> {

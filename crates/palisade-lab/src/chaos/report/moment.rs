@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::chaos::event::{Event, Fault, Target};
+use crate::chaos::plan::Plan;
 use crate::chaos::verdict::ArmReport;
-use crate::chaos::world::Plan;
 
 /// A period of one lane.
 pub(super) struct Moment<'a> {

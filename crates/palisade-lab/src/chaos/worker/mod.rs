@@ -9,56 +9,26 @@
 //! write. Between any check and its write there is a gap into which a pause fits; here the gap is as wide as the
 //! thinking, so that pauses often hit it.
 
+mod assignment;
 mod locks;
 mod resource;
+mod say;
 mod turn;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use palisade_client::clock::{BootClock, Clock as _};
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::event::{WorkerLine, WorkerStep};
+use super::event::WorkerStep;
 use super::kind::LockKind;
 use locks::Locks;
 use resource::{Answer, Store};
-use turn::Lane;
+use say::say;
+use turn::{Lane, RETRY_PAUSE};
 
-/// A worker's task; its process gets it as one argument, in JSON.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Assignment {
-    /// Unique in its world; elements begin with it.
-    pub(super) name: String,
-    /// The authority's URL.
-    pub(super) authority: String,
-    /// The resource's address.
-    pub(super) store: String,
-    pub(super) ttl_ms: u64,
-    /// The shortest and the longest thinking time.
-    pub(super) think_ms: (u64, u64),
-    pub(super) lanes: Vec<(usize, LockKind)>,
-    /// Whether its first operation at the resource is a claim and its reads carry the token.
-    pub(super) claims: bool,
-    /// How many elements to add under one grant, each with its own write.
-    pub(super) adds_per_grant: u64,
-    /// The extra bytes of each element.
-    pub(super) padding: usize,
-    pub(super) seed: u64,
-}
-
-/// The object that holds a resource's set: one element per line.
-pub(super) const FILE: &str = "/set";
-
-/// The elements of a set in the resource's format.
-pub(super) fn elements(bytes: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(bytes);
-    let words = text.split_ascii_whitespace();
-    words.map(str::to_owned).collect()
-}
+pub(super) use assignment::Assignment;
 
 /// Works until standard input ends.
 ///
@@ -110,28 +80,6 @@ async fn all_lanes(part: Assignment) {
         let _ = lane.await;
     }
 }
-
-/// Sends one line to the director at once. If the director is gone, there is nothing to do.
-fn say(lane: usize, kind: LockKind, token: Option<u64>, what: WorkerStep) {
-    let said = WorkerLine {
-        lane,
-        kind,
-        own_ns: BootClock.now().as_nanos(),
-        token,
-        what,
-    };
-    let Ok(mut line) = serde_json::to_vec(&said) else {
-        return;
-    };
-    line.push(b'\n');
-    let mut out = io::stdout().lock();
-    if out.write_all(&line).and_then(|()| out.flush()).is_err() {
-        std::process::exit(1);
-    }
-}
-
-/// The pause after a failure.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The final content of the resources of each lane.
 ///

@@ -13,7 +13,9 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
 use super::locks::Grant;
-use super::{FILE, elements};
+
+/// The object that holds a resource's set: one element per line.
+const FILE: &str = "/set";
 
 /// The server whose resources have a set each.
 #[derive(Clone)]
@@ -27,6 +29,13 @@ pub(super) enum Answer<T> {
     Admitted(T),
     Rejected { highest: Option<u64> },
     Unknown(String),
+}
+
+/// The elements of a set in the resource's format.
+fn elements(bytes: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let words = text.split_ascii_whitespace();
+    words.map(str::to_owned).collect()
 }
 
 /// For locks without tokens: the resource requires a number even if it checks none.

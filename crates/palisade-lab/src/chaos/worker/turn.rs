@@ -12,11 +12,15 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::assignment::Assignment;
 use super::locks::{Grant, Locks, Wish};
 use super::resource::{Answer, Store};
-use super::{Assignment, RETRY_PAUSE, say};
+use super::say::say;
 use crate::chaos::event::{Operation, WorkerStep};
 use crate::chaos::kind::{LOCKS, LockKind, PERMITS};
+
+/// The pause after a failure.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// One lane of a worker.
 pub(super) struct Lane {

@@ -6,8 +6,7 @@ use palisade_core::{
     RequestId, Span, Token, Ttl, Under, set_of,
 };
 
-use super::Shape;
-use super::simulation::{client_id, named};
+use super::shape::Shape;
 use crate::history::event::{Answer, Call};
 
 /// What a client wants from the authority.
@@ -378,4 +377,17 @@ fn lock(number: usize) -> LockName {
 
 fn ttl(rng: &mut Rng) -> Ttl {
     Ttl::from_millis(rng.u64(100..1_500)).unwrap_or(Ttl::MIN)
+}
+
+/// The name of a client.
+fn client_id(number: usize) -> ClientId {
+    named(&format!("c{number}"), ClientId::new)
+}
+
+/// Cannot fail: letters and digits are always valid in names.
+fn named<T, E>(name: &str, make: impl Fn(&str) -> Result<T, E>) -> T {
+    match make(name) {
+        Ok(name) => name,
+        Err(_) => unreachable!("{name} is printable and short"),
+    }
 }

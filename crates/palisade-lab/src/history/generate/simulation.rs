@@ -10,20 +10,8 @@ use palisade_core::{
 };
 
 use super::client::{Client, Step, Wish};
+use super::shape::Shape;
 use crate::history::event::{Answer, Call, Event};
-
-/// The size of a history.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// The number of clients.
-    pub clients: usize,
-    /// The number of locks.
-    pub locks: usize,
-    /// The number of calls.
-    pub operations: usize,
-    /// Whether some requests are for permits, for several locks, or in mode update.
-    pub kinds: bool,
-}
 
 /// An event at an instant; events at equal instants happen in the order in which they were scheduled.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -404,18 +392,5 @@ impl Simulation {
         });
         let next = self.rng.u64(5_000_000_000..60_000_000_000);
         self.plan(next, ScheduledEvent::Leave);
-    }
-}
-
-/// The name of a client.
-pub(super) fn client_id(number: usize) -> ClientId {
-    named(&format!("c{number}"), ClientId::new)
-}
-
-/// Cannot fail: letters and digits are always valid in names.
-pub(super) fn named<T, E>(name: &str, make: impl Fn(&str) -> Result<T, E>) -> T {
-    match make(name) {
-        Ok(name) => name,
-        Err(_) => unreachable!("{name} is printable and short"),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use palisade_core::Ending;
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
@@ -29,7 +29,7 @@ impl Belief {
 
 impl Check for Belief {
     fn name(&self) -> &'static str {
-        super::BELIEF
+        rule::BELIEF
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_core::Ending;
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::{ChangeKind, Fact, LockChange};
 
 /// See the module.
@@ -191,7 +191,7 @@ impl Closing {
 
 impl Check for Delays {
     fn name(&self) -> &'static str {
-        super::DELAYS
+        rule::DELAYS
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Check;
+use super::rule::{self, Check};
 use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 
@@ -49,7 +49,7 @@ impl Durability {
 
 impl Check for Durability {
     fn name(&self) -> &'static str {
-        super::DURABILITY
+        rule::DURABILITY
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

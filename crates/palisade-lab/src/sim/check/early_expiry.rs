@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use palisade_core::Ending;
 
-use super::Check;
+use super::rule::{self, Check};
 use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 
@@ -46,7 +46,7 @@ impl EarlyExpiry {
 
 impl Check for EarlyExpiry {
     fn name(&self) -> &'static str {
-        super::EARLY_EXPIRY
+        rule::EARLY_EXPIRY
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_core::Ending;
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::{ChangeKind, Fact, LockChange};
 
 /// See the module.
@@ -119,7 +119,7 @@ impl Exclusion {
 
 impl Check for Exclusion {
     fn name(&self) -> &'static str {
-        super::EXCLUSION
+        rule::EXCLUSION
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_core::LockMode;
 
-use super::Check;
+use super::rule::{self, Check};
 use super::slot_table::SlotTable;
 use crate::sim::fact::{ChangeKind, Fact, Orphan};
 use crate::sim::locks::Locks;
@@ -399,7 +399,7 @@ impl Waiter {
 
 impl Check for Fifo {
     fn name(&self) -> &'static str {
-        super::FIFO
+        rule::FIFO
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

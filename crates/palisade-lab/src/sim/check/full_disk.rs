@@ -1,7 +1,7 @@
 //! A full disk (A3): requests are refused before they are applied, so the log never gets more than it has room for, and
 //! the authority continues.
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::Fact;
 
 /// See the module.
@@ -10,7 +10,7 @@ pub(crate) struct FullDisk;
 
 impl Check for FullDisk {
     fn name(&self) -> &'static str {
-        super::FULL_DISK
+        rule::FULL_DISK
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

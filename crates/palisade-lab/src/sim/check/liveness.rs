@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::Fact;
 
 /// See the module.
@@ -24,7 +24,7 @@ impl Liveness {
 
 impl Check for Liveness {
     fn name(&self) -> &'static str {
-        super::LIVENESS
+        rule::LIVENESS
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::Fact;
 
 /// See the module.
@@ -46,7 +46,7 @@ impl Set {
 
 impl Check for LostUpdate {
     fn name(&self) -> &'static str {
-        super::LOST_UPDATE
+        rule::LOST_UPDATE
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

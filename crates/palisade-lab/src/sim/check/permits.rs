@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Check;
+use super::rule::{self, Check};
 use super::slot_table::SlotTable;
 use crate::sim::fact::{ChangeKind, Fact, LockChange};
 use crate::sim::locks::Locks;
@@ -168,7 +168,7 @@ impl Permits {
 
 impl Check for Permits {
     fn name(&self) -> &'static str {
-        super::PERMITS
+        rule::PERMITS
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

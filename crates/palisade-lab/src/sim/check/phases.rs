@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Check;
+use super::rule::{self, Check};
 use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact, LockChange};
 
@@ -77,7 +77,7 @@ impl Phases {
 
 impl Check for Phases {
     fn name(&self) -> &'static str {
-        super::PHASES
+        rule::PHASES
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

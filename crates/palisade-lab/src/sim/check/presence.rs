@@ -1,6 +1,6 @@
 //! Work is not absence (A7): leases get their time again when the authority was away, and never because it was busy.
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::Fact;
 
 /// See the module.
@@ -12,7 +12,7 @@ pub(crate) struct Presence {
 
 impl Check for Presence {
     fn name(&self) -> &'static str {
-        super::PRESENCE
+        rule::PRESENCE
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -4,7 +4,7 @@
 use palisade_core::Code;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Check;
+use super::rule::{self, Check};
 use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 use crate::sim::locks::Locks;
@@ -72,7 +72,7 @@ impl Place {
 
 impl Check for Refusal {
     fn name(&self) -> &'static str {
-        super::REFUSAL
+        rule::REFUSAL
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

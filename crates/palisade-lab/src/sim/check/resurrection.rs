@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::Fact;
 
 /// See the module.
@@ -49,7 +49,7 @@ impl Resurrection {
 
 impl Check for Resurrection {
     fn name(&self) -> &'static str {
-        super::RESURRECTION
+        rule::RESURRECTION
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

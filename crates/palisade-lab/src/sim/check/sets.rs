@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Check;
+use super::rule::{self, Check};
 use crate::sim::fact::{ChangeKind, Fact, LockChange};
 use crate::sim::locks::Locks;
 
@@ -69,7 +69,7 @@ impl Sets {
 
 impl Check for Sets {
     fn name(&self) -> &'static str {
-        super::SETS
+        rule::SETS
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! Token order (A2, A4, A5): in the order of the grants tokens only grow, across all restarts and restores. The locks of
 //! a set have one.
 
-use super::Check;
+use super::rule::{self, Check};
 use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 
@@ -15,7 +15,7 @@ pub(crate) struct TokenOrder {
 
 impl Check for TokenOrder {
     fn name(&self) -> &'static str {
-        super::TOKEN_ORDER
+        rule::TOKEN_ORDER
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -3,7 +3,18 @@
 use palisade_core::fence::{FenceState, Mark, Sequence, Written};
 use palisade_core::{AuthorityId, LockName, Token};
 
-use super::Object;
+/// A set behind a fence. Without a fence, which was lost, nothing is served (rule F7).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Object {
+    pub(super) fence: Option<FenceState>,
+    pub(super) value: u128,
+}
+
+impl Object {
+    pub(super) fn highest(&self) -> Option<u64> {
+        self.fence.as_ref()?.highest().map(Token::get)
+    }
+}
 
 /// The state of one resource in a frame: its number, flags (fence exists, authority bound, lock bound, mark exists, written,
 /// numbered), token, sequence, value.

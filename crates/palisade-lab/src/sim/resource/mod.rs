@@ -25,19 +25,12 @@ use crate::sim::mutants::Mutant;
 use crate::sim::port::{Ask, Reply, ResourceOp};
 use crate::sim::rng::Rng;
 use crate::sim::server::ReplyTo;
-use frame::{read, write};
+use frame::{Object, read, write};
 
 /// One operation that reached the resource.
 pub(crate) struct Job {
     pub(crate) to: ReplyTo,
     pub(crate) ask: Ask,
-}
-
-/// A set behind a fence. Without a fence, which was lost, nothing is served (rule F7).
-#[derive(Clone, Debug, Default)]
-struct Object {
-    fence: Option<FenceState>,
-    value: u128,
 }
 
 /// The resource's machine.
@@ -423,11 +416,5 @@ impl Resource {
         self.out
             .extend(under_way.reply.map(|reply| (under_way.to, reply)));
         Ok(())
-    }
-}
-
-impl Object {
-    fn highest(&self) -> Option<u64> {
-        self.fence.as_ref()?.highest().map(Token::get)
     }
 }

@@ -11,10 +11,9 @@ use palisade_core::{
 use palisade_server::pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
 use palisade_server::pipeline::orderer::Orderer;
 
+use super::caller::{Caller, ReplyTo, index, locks_of, session, wanted};
 use super::id_map::IdMap;
-use super::process::{Caller, session};
-use super::{ReplyTo, index, locks_of, turn, wanted};
-use crate::sim::fact::{Fact, LockChange};
+use crate::sim::fact::{ChangeKind, Fact, LockChange};
 use crate::sim::locks::Locks;
 use crate::sim::mutants::Mutant;
 
@@ -285,5 +284,32 @@ fn renewed(at: u64, outcome: &Outcome, grant: Option<Token>, ids: &IdMap) -> Opt
         token: ids.outward(grant?).get(),
         at,
         ttl: renewed.ttl.span().as_nanos(),
+    })
+}
+
+/// What a checker sees of an event; of a value that is proclaimed, nothing.
+pub(super) fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChange> {
+    use palisade_core::Change;
+    let outward = |token| ids.outward(token).get();
+    let number = event.shared.map_or(event.token, |id| id.0);
+    Some(LockChange {
+        lock: index(&event.lock),
+        client: index(&event.client),
+        token: outward(number),
+        phase: event.shared.map(|_| outward(event.token)),
+        update: false,
+        slots: ids.slots(number),
+        at: event.at.as_nanos(),
+        closed: match &event.change {
+            Change::Ended { delayed, .. } => {
+                delayed.map(|delayed| event.at.after(delayed).as_nanos())
+            }
+            _ => None,
+        },
+        what: match &event.change {
+            Change::Granted { ttl } => ChangeKind::Granted(ttl.span().as_nanos()),
+            Change::Ended { how, .. } => ChangeKind::Ended(*how),
+            Change::Proclaimed => return None,
+        },
     })
 }

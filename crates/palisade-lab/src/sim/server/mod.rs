@@ -10,6 +10,7 @@
 //! The orderer, its codec, its replay and the log are the product's. This module replaces the product's driver (inbox,
 //! alarm, clock, log, output), which owns a thread and uses the kernel's clock.
 
+mod caller;
 mod disk;
 mod follower;
 mod id_map;
@@ -20,20 +21,22 @@ mod seams;
 
 use std::sync::Arc;
 
-use palisade_core::{Acquire, Away, Command, LeaseKey, Limits, LockMode, Span, WallTime, limits};
+use palisade_core::{Away, Command, LeaseKey, Limits, Span, WallTime, limits};
 use palisade_server::pipeline::orderer::{Moment, Released};
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
 
 use super::clock::MachineClock;
-use super::fact::{ChangeKind, Fact, LockChange};
-use super::locks::Locks;
+use super::fact::Fact;
 use super::mutants::Mutant;
 use super::plan::{LOCKS, Plan};
 use super::rng::Rng;
+use caller::{Caller, index, session};
+pub(crate) use caller::{Incoming, ReplyTo};
 use disk::{Disk, Opened};
+use follower::turn;
 use id_map::IdMap;
-use process::{Caller, Process};
+use process::Process;
 use queues::{only_orphans, overtake, waiting};
 use recovered::recovered;
 
@@ -42,20 +45,6 @@ const NOBODYS: u32 = u32::MAX;
 
 /// The wall clock at the beginning of a simulation.
 const FIRST_WALL_MS: u64 = 1_800_000_000_000;
-
-/// The destination of an answer: the client, its connection, and its operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReplyTo {
-    pub(crate) client: u8,
-    pub(crate) incarnation: u32,
-    pub(crate) operation: u32,
-}
-
-/// A message that reached the process.
-pub(crate) enum Incoming {
-    Ask(ReplyTo, Request),
-    Hangup(u8, u32),
-}
 
 /// The authority's machine: its disk, its clock, and usually a process.
 pub(crate) struct Authority {
@@ -298,9 +287,7 @@ impl Authority {
         self.facts
             .extend(gone.map(|request| Fact::Gone { request }));
         if self.mutant != Some(Mutant::WaiterUnchecked) {
-            process
-                .orderer
-                .hang_up(process::session(client, incarnation));
+            process.orderer.hang_up(session(client, incarnation));
         }
         self.follow(None);
     }
@@ -424,54 +411,10 @@ impl Authority {
     }
 }
 
-/// The number in a name: its last digit.
-pub(crate) fn index(name: &str) -> u8 {
-    name.bytes()
-        .next_back()
-        .map_or(0, |digit| digit.wrapping_sub(b'0'))
-}
-
-/// The locks that a request is for.
-pub(crate) fn locks_of<K, R>(acquire: &Acquire<K, R>) -> Locks {
-    acquire.locks().map(|lock| index(lock)).collect()
-}
-
-/// How many permits a request wants of a semaphore.
-pub(crate) fn wanted(mode: LockMode) -> u8 {
-    mode.permits().map_or(0, |permits| permits.wanted() as u8)
-}
-
 /// How long the absence was, if it was too short to matter to every lease.
 fn pause(away: Away) -> Option<u64> {
     match away {
         Away::Paused(pause) => Some(pause.as_nanos()),
         Away::Stalled | Away::Restarted | Away::Restored | Away::Led => None,
     }
-}
-
-/// What a checker sees of an event; of a value that is proclaimed, nothing.
-fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChange> {
-    use palisade_core::Change;
-    let outward = |token| ids.outward(token).get();
-    let number = event.shared.map_or(event.token, |id| id.0);
-    Some(LockChange {
-        lock: index(&event.lock),
-        client: index(&event.client),
-        token: outward(number),
-        phase: event.shared.map(|_| outward(event.token)),
-        update: false,
-        slots: ids.slots(number),
-        at: event.at.as_nanos(),
-        closed: match &event.change {
-            Change::Ended { delayed, .. } => {
-                delayed.map(|delayed| event.at.after(delayed).as_nanos())
-            }
-            _ => None,
-        },
-        what: match &event.change {
-            Change::Granted { ttl } => ChangeKind::Granted(ttl.span().as_nanos()),
-            Change::Ended { how, .. } => ChangeKind::Ended(*how),
-            Change::Proclaimed => return None,
-        },
-    })
 }

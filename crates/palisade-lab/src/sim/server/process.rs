@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use palisade_core::{Away, Machine, Span, Timestamp, Token};
-use palisade_server::pipeline::orderer::{Address, Orderer, Presence};
+use palisade_core::{Away, Machine, Span, Timestamp};
+use palisade_server::pipeline::orderer::{Orderer, Presence};
 use palisade_wal::Wal;
 
+use super::caller::{Caller, Incoming};
 use super::follower::Follower;
-use super::{Incoming, ReplyTo};
 use crate::sim::mutants::Mutant;
 
 /// The size of the orderer's batches, small enough that some rounds need several, and the room requested for one.
@@ -40,30 +40,6 @@ pub(super) struct Process {
 struct Sleep {
     since: Timestamp,
     planned: Span,
-}
-
-/// The destination of an answer, and the grant that its request renews.
-#[derive(Clone, Copy)]
-pub(super) struct Caller {
-    pub(super) to: ReplyTo,
-    pub(super) renews: Option<Token>,
-    /// The semaphore that its request changes, and how many permits that gets.
-    pub(super) resizes: Option<(u8, u8)>,
-}
-
-impl Address for Caller {
-    fn session(&self) -> Option<u64> {
-        Some(session(self.to.client, self.to.incarnation))
-    }
-
-    fn is_gone(&self) -> bool {
-        false
-    }
-}
-
-/// The number of a client's connection.
-pub(super) fn session(client: u8, incarnation: u32) -> u64 {
-    u64::from(client) << 32 | u64::from(incarnation)
 }
 
 impl Process {

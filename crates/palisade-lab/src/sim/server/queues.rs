@@ -4,9 +4,9 @@ use palisade_core::machine::{Record, WaiterRecord};
 use palisade_core::{LockMode, LockName, Machine};
 use palisade_server::pipeline::Request;
 
+use super::caller::wanted;
 use super::id_map::IdMap;
 use super::process::Process;
-use super::wanted;
 use crate::sim::mutants::Mutant;
 
 /// A request that waits: its first record, and its locks. A set has a record in the queue of each.

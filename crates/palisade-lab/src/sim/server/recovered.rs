@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use palisade_core::Machine;
 use palisade_core::machine::Record;
 
+use super::caller::{index, wanted};
 use super::id_map::IdMap;
 use super::queues::Waiting;
-use super::{index, wanted};
 use crate::sim::fact::{Fact, Orphan};
 
 pub(super) fn recovered(

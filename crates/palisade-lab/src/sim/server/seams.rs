@@ -9,10 +9,9 @@ use palisade_core::{
 use palisade_server::pipeline::orderer::{Moment, Orderer};
 use palisade_server::pipeline::{Answer, Asked, Request};
 
+use super::caller::{Caller, index, locks_of, wanted};
 use super::id_map::IdMap;
-use super::process::Caller;
 use super::queues::Waiting;
-use super::{index, locks_of, wanted};
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
 use crate::sim::plan::LOCKS;

@@ -7,7 +7,7 @@ use palisade_core::{
 use palisade_proto::json as wire;
 
 use super::Refusal;
-use crate::net::ranking::Ranked;
+use crate::net::ranked::Ranked;
 use crate::pipeline::{Identity, Request, Status};
 
 pub(in crate::net) fn acquire(

@@ -7,8 +7,7 @@ use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterReply, MemberBody, ReadyReply, TransferBody};
 
 use super::input::Input;
-use super::openapi::Refusals;
-use super::reply::{Json, Reply};
+use super::reply::{Json, Refusals, Reply};
 use crate::net::app::App;
 use crate::net::cluster::{Change, Cluster};
 use crate::net::convert::{Refusal, not_leader};

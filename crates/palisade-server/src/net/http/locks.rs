@@ -15,8 +15,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::input::{Input, Lock, Named, Params, integer};
-use super::openapi::Refusals;
-use super::reply::{Json, Problem, Reply};
+use super::reply::{Json, Problem, Refusals, Reply};
 use crate::net::app::App;
 use crate::net::convert::{self, Refusal, json, refusal};
 use crate::net::gate::Who;

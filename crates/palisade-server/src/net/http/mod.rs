@@ -6,7 +6,7 @@ mod locks;
 mod openapi;
 mod ops;
 mod page;
-mod reply;
+pub(super) mod reply;
 mod sequencer;
 mod watch;
 
@@ -24,9 +24,9 @@ pub use openapi::document;
 
 use super::app::App;
 use super::convert::{self, Refusal};
-use super::{forward, grpc, listings};
+use super::{forward, listings};
 use input::Params;
-use reply::Problem;
+use reply::{Problem, is_grpc};
 
 /// The routes, and JSON answers for all other paths.
 pub(super) fn routes(app: &Arc<App>) -> Router {
@@ -64,7 +64,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .route("/.well-known/jwks.json", get(sequencer::keys))
         .route("/readyz", get(cluster::ready))
         .route("/metrics", get(ops::metrics))
-        .route("/openapi.json", get(ops::openapi))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/", get(page::html))
         .route("/page.css", get(page::style))
         .route("/page.js", get(page::script))
@@ -77,14 +77,6 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .with_state(Arc::clone(app))
-}
-
-/// A refusal from outside the handlers, in the form of the handler that such a request would reach.
-pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response {
-    if is_grpc(headers) {
-        return grpc::status(refusal).into_http();
-    }
-    Problem::from(refusal.clone()).into_response()
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
@@ -100,12 +92,6 @@ async fn not_found(uri: Uri, headers: HeaderMap) -> Response {
         return tonic::Status::unimplemented("no such method").into_http();
     }
     Problem::from(missing(uri.path())).into_response()
-}
-
-/// Whether the request is a gRPC call.
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(axum::http::header::CONTENT_TYPE);
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// The refusal for an unknown path.

@@ -1,8 +1,9 @@
 //! The OpenAPI description, built from the handlers themselves.
 
-use palisade_proto::json::ErrorReply;
-use utoipa::{IntoResponses, OpenApi};
+use axum::response::IntoResponse;
+use utoipa::OpenApi;
 
+use super::reply::{Json, Refusals};
 use super::{cluster, locks, ops, sequencer, watch};
 
 /// The HTTP interface as an OpenAPI document.
@@ -41,7 +42,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         ops::advance,
         ops::health,
         ops::metrics,
-        ops::openapi,
+        openapi,
         cluster::ready,
         cluster::view,
         cluster::add,
@@ -53,38 +54,16 @@ pub fn document() -> utoipa::openapi::OpenApi {
 )]
 struct Document;
 
-/// The refusals that every operation can return.
-#[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the derive; never built")]
-pub(super) enum Refusals {
-    /// `invalid`: malformed or out of range; the message names the field and the range.
-    #[response(status = 400)]
-    Invalid(ErrorReply),
-    /// `unauthenticated`: no token and no certificate shows who is asking, or the token is not valid.
-    #[response(status = 401)]
-    Unauthenticated(ErrorReply),
-    /// `forbidden`: no rule grants it; the message names the principal, the verb and the lock. `cross_origin`.
-    #[response(status = 403)]
-    Forbidden(ErrorReply),
-    /// `method_not_allowed`: see the `Allow` header.
-    #[response(status = 405)]
-    MethodNotAllowed(ErrorReply),
-    /// `request_timeout`: the body did not arrive in time.
-    #[response(status = 408)]
-    RequestTimeout(ErrorReply),
-    /// `too_large`: the body is larger than 64 KiB.
-    #[response(status = 413)]
-    TooLarge(ErrorReply),
-    /// `unsupported_media_type`: the body is not declared as JSON.
-    #[response(status = 415)]
-    UnsupportedMediaType(ErrorReply),
-    /// `over_quota`: the message names the bound, whose it is, and its value; for a rate, `retry_after_ms` is there.
-    #[response(status = 429)]
-    OverQuota(ErrorReply),
-    /// `unavailable`: nothing happened; try later. `not_leader`: another node of the cluster leads, or none does.
-    #[response(status = 503)]
-    Unavailable(ErrorReply),
-    /// `unknown_outcome`: it may have happened; repeat it with the same `request_id`.
-    #[response(status = 504)]
-    UnknownOutcome(ErrorReply),
+/// Read this description
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    tag = "operation",
+    responses(
+        (status = 200, description = "OpenAPI 3.1.", content_type = "application/json", body = Object),
+        Refusals,
+    )
+)]
+pub(super) async fn openapi() -> impl IntoResponse {
+    Json(document())
 }

@@ -1,4 +1,4 @@
-//! For operators and testers: status, health, metrics, the API description, the manual clock.
+//! For operators and testers: status, health, metrics, the manual clock.
 
 use std::sync::Arc;
 
@@ -10,8 +10,7 @@ use palisade_proto::Code;
 use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply};
 
 use super::input::Input;
-use super::openapi::{self, Refusals};
-use super::reply::{Json, Problem, Reply};
+use super::reply::{Json, Problem, Refusals, Reply};
 use crate::net::app::App;
 use crate::net::convert::{Refusal, json, refusal};
 use crate::net::gate::Who;
@@ -106,18 +105,4 @@ pub(super) async fn metrics(
     let format = Format::asked_for(&accept.join(","));
     let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "Accept")];
     Ok((headers, meters::text(&app, &observed, oldest, format)))
-}
-
-/// Read this description
-#[utoipa::path(
-    get,
-    path = "/openapi.json",
-    tag = "operation",
-    responses(
-        (status = 200, description = "OpenAPI 3.1.", content_type = "application/json", body = Object),
-        Refusals,
-    )
-)]
-pub(super) async fn openapi() -> impl IntoResponse {
-    Json(openapi::document())
 }

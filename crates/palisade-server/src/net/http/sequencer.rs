@@ -7,8 +7,7 @@ use palisade_proto::json::{ErrorReply, RenewBody, SequencerBody, SequencerReply}
 use serde_json::Value;
 
 use super::input::{Input, Lock};
-use super::openapi::Refusals;
-use super::reply::{Json, Reply};
+use super::reply::{Json, Refusals, Reply};
 use crate::net::app::App;
 use crate::net::convert::json;
 use crate::net::gate::Who;

@@ -15,8 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio_stream::StreamExt as _;
 
 use super::input::{Params, integer};
-use super::openapi::Refusals;
-use super::reply::Problem;
+use super::reply::{Problem, Refusals};
 use crate::net::app::App;
 use crate::net::convert::{self, json};
 use crate::net::gate::Who;

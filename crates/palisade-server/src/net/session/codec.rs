@@ -1,7 +1,7 @@
 //! The gRPC session's codec: counts a frame's operations before it decodes the frame.
 
 use super::super::convert::Refusal;
-use super::super::grpc::status;
+use super::super::grpc_status::status;
 use palisade_proto::frames;
 use palisade_proto::v1::{Replies, Requests};
 use prost::Message as _;

@@ -11,7 +11,7 @@ use tonic::Status;
 use super::super::app::App;
 use super::super::convert::Refusal;
 use super::super::gate::Who;
-use super::{FRAMES_A_TURN, Flow};
+use super::flow::{FRAMES_A_TURN, Flow};
 
 /// A session's stream of replies; `S` is the stream of requests that it reads.
 pub(in crate::net) struct ReplyStream<S> {

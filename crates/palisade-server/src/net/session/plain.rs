@@ -24,7 +24,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::super::app::App;
 use super::super::convert::{Refusal, grpc as convert};
-use super::{FRAMES_A_TURN, Flow};
+use super::flow::{FRAMES_A_TURN, Flow};
 use crate::shell::{Peer, Phase, Transport};
 
 /// Serves one session to its end; `read` was already read from the stream.

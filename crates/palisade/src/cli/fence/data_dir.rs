@@ -7,7 +7,7 @@ use palisade_fence::{Admin, Fault, FenceState, Listed, Rearm, Rule};
 use palisade_proto::Code;
 
 use super::super::failure::{FAILED, Failure};
-use super::{PAGE, too_low};
+use super::kind::{PAGE, too_low};
 use crate::gateway;
 
 pub(super) struct DataDir {

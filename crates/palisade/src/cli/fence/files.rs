@@ -6,7 +6,7 @@ use palisade_fence::files::{Fault, Root};
 use palisade_fence::{Admin as _, FenceState, Listed, Rearm};
 
 use super::super::failure::Failure;
-use super::{PAGE, failed, too_low};
+use super::kind::{PAGE, failed, too_low};
 
 pub(super) struct Folders(Root);
 

@@ -1,12 +1,14 @@
 //! `palisade fence install` and `uninstall`: the statements of each kind of database, run or printed.
 
 use clap::{Args, ValueEnum};
-use palisade_fence::{FencedTable, ResourceId};
+use palisade_fence::ResourceId;
 use serde_json::json;
 
 use super::super::failure::Failure;
 use super::super::output::Out;
-use super::{Resources, mysql, postgres, sqlite};
+use super::kind::{Step, Table};
+use super::resources::Resources;
+use super::{mysql, postgres, sqlite};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InstallArgs {
@@ -96,28 +98,6 @@ impl Kind {
 
 fn no_tables() -> Failure {
     Failure::usage("Redis has no tables, and no triggers that could stop other writers")
-}
-
-/// A named part of an installation.
-pub(super) struct Step {
-    pub(super) name: String,
-    pub(super) sql: String,
-}
-
-/// A table of the user, and the resource whose fence counts for it.
-#[derive(Clone, Debug)]
-pub(super) struct Table {
-    pub(super) name: String,
-    pub(super) resource: String,
-}
-
-impl From<FencedTable> for Table {
-    fn from(FencedTable { table, resource }: FencedTable) -> Table {
-        Table {
-            name: table,
-            resource,
-        }
-    }
 }
 
 impl Target {

@@ -9,23 +9,22 @@
 mod data_dir;
 mod files;
 mod install;
+mod kind;
 mod mysql;
 mod postgres;
 mod rearm;
 mod redis;
+mod resources;
 mod sqlite;
-
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use palisade_core::{AuthorityId, Token};
-use palisade_fence::{FaultKind, FenceState, FencedTable, FloorTooLow, Listed, Rearm, Written};
-use palisade_proto::Code;
+use palisade_fence::{FenceState, Listed, Written};
 use serde_json::{Value, json};
 
-use super::failure::{FAILED, Failure};
+use super::failure::Failure;
 use super::output::{Out, facts, table};
+use resources::{Location, Resources};
 
 /// `palisade fence`.
 #[derive(Subcommand, Clone, Debug)]
@@ -40,30 +39,6 @@ pub(crate) enum FenceCommand {
     Ls(LsArgs),
     /// Make a resource refuse everything below a floor, after its fence was lost, restored or poisoned
     Rearm(rearm::RearmArgs),
-}
-
-/// How many fences one request asks for.
-const PAGE: u32 = 500;
-
-/// Where the resources are.
-#[derive(Args, Clone, Debug)]
-#[group(required = true, multiple = false)]
-struct Location {
-    /// Where the fences are: postgres://USER@HOST:PORT/DATABASE, mysql://…, sqlite:///FILE,
-    /// redis://HOST:PORT or file:///FOLDER, the
-    /// parent of the fenced folders. Put a URL with a password into PALISADE_FENCE_URL (PostgreSQL also reads
-    /// PGPASSWORD, MySQL MYSQL_PWD), because other users can see command lines. The connection is not encrypted: use a
-    /// socket, this machine or a tunnel.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "PALISADE_FENCE_URL",
-        hide_env_values = true
-    )]
-    url: Option<String>,
-    /// The data directory of a `palisade store` or `palisade gateway`. To re-arm a fence in it, stop that first.
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -81,141 +56,6 @@ pub(crate) struct LsArgs {
     prefix: String,
     #[command(flatten)]
     at: Location,
-}
-
-/// The resources of one location, and what each kind must support.
-enum Resources {
-    Files(files::Folders),
-    DataDir(data_dir::DataDir),
-    Mysql(mysql::Database),
-    Postgres(postgres::Database),
-    Redis(redis::Server),
-    Sqlite(sqlite::File),
-}
-
-impl Resources {
-    async fn open(at: &Location) -> Result<Resources, Failure> {
-        match (&at.url, &at.data) {
-            (_, Some(dir)) => data_dir::DataDir::open(dir).map(Resources::DataDir),
-            (Some(url), None) => Resources::of(url).await,
-            (None, None) => Err(Failure::usage("give --url or --data".to_owned())),
-        }
-    }
-
-    /// The only place that looks at a URL's scheme.
-    async fn of(url: &str) -> Result<Resources, Failure> {
-        match url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("postgres" | "postgresql") => {
-                Ok(Resources::Postgres(postgres::Database::open(url).await?))
-            }
-            Some("mysql" | "mariadb") => Ok(Resources::Mysql(mysql::Database::open(url).await?)),
-            Some("sqlite") => {
-                let path = url.trim_start_matches("sqlite://");
-                Ok(Resources::Sqlite(sqlite::File::open(path)?))
-            }
-            Some("redis" | "redis+unix" | "unix") => {
-                Ok(Resources::Redis(redis::Server::open(url).await?))
-            }
-            Some("file") => {
-                let path = url.trim_start_matches("file://");
-                Ok(Resources::Files(files::Folders::open(path)?))
-            }
-            // Does not repeat the URL, which may contain a password.
-            scheme => Err(Failure::usage(match scheme {
-                Some(scheme) => format!("--url: {scheme}:// is not supported"),
-                None => "--url: the scheme is missing".to_owned(),
-            })
-            .hint(
-                "use postgres://, mysql://, sqlite:///, redis:// or file:///, or --data for the directory of a store or a gateway; \
-                 for other fences, use palisade_fence::Admin in a program",
-            )),
-        }
-    }
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
-        match self {
-            Resources::Files(folders) => folders.show(resource).await,
-            Resources::DataDir(dir) => dir.show(resource),
-            Resources::Postgres(database) => database.show(resource).await,
-            Resources::Mysql(database) => database.show(resource).await,
-            Resources::Redis(server) => server.show(resource).await,
-            Resources::Sqlite(file) => file.show(resource).await,
-        }
-    }
-
-    /// One page in name order, starting after `after`.
-    async fn list(&mut self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Failure> {
-        match self {
-            Resources::Files(folders) => folders.list(prefix, after).await,
-            Resources::DataDir(dir) => dir.list(prefix, after),
-            Resources::Postgres(database) => database.list(prefix, after).await,
-            Resources::Mysql(database) => database.list(prefix, after).await,
-            Resources::Redis(server) => server.list(prefix, after).await,
-            Resources::Sqlite(file) => file.list(prefix, after).await,
-        }
-    }
-
-    /// All fences whose names start with this, in name order, and the tables that are fenced by each; also a fence
-    /// that has tables and no token yet.
-    async fn all(&mut self, prefix: &str) -> Result<Vec<(Listed, Vec<String>)>, Failure> {
-        let mut all = BTreeMap::new();
-        let mut after = None;
-        loop {
-            let page = self.list(prefix, after.as_deref()).await?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.resource.clone());
-            all.extend(
-                page.into_iter()
-                    .map(|one| (one.resource, (one.state, Vec::new()))),
-            );
-        }
-        for FencedTable { table, resource } in self.tables().await? {
-            if resource.starts_with(prefix) {
-                all.entry(resource).or_default().1.push(table);
-            }
-        }
-        let all = all.into_iter();
-        Ok(all
-            .map(|(resource, (state, tables))| (Listed { resource, state }, tables))
-            .collect())
-    }
-
-    /// The tables that refuse writes without a current token.
-    async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
-        match self {
-            Resources::Mysql(database) => database.tables().await,
-            Resources::Postgres(database) => database.tables().await,
-            Resources::Sqlite(file) => file.tables(),
-            Resources::Files(_) | Resources::DataDir(_) | Resources::Redis(_) => Ok(Vec::new()),
-        }
-    }
-
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
-        match self {
-            Resources::Files(folders) => folders.rearm(resource, with).await,
-            Resources::DataDir(dir) => dir.rearm(resource, with).await,
-            Resources::Postgres(database) => database.rearm(resource, with).await,
-            Resources::Mysql(database) => database.rearm(resource, with).await,
-            Resources::Redis(server) => server.rearm(resource, with).await,
-            Resources::Sqlite(file) => file.rearm(resource, with).await,
-        }
-    }
-}
-
-/// Turns a fence's fault into a failure of the command.
-fn failed(kind: FaultKind, message: String) -> Failure {
-    match kind {
-        FaultKind::Invalid => Failure::usage(message),
-        FaultKind::Retry | FaultKind::Unknown | FaultKind::Operator => Failure::local(message),
-    }
-}
-
-fn too_low(floor: FloorTooLow) -> Failure {
-    let highest = floor.highest;
-    Failure::new(FAILED, Code::Stale, floor.to_string()).hint(format!(
-        "choose a floor above {highest}; if the authority never issued {highest} (a poisoned \
-         fence), add --lower-from {highest}"
-    ))
 }
 
 pub(super) async fn carry_out(command: FenceCommand, out: Out) -> Result<(), Failure> {

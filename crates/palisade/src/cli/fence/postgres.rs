@@ -6,8 +6,7 @@ use palisade_proto::Code;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::super::failure::{FAILED, Failure};
-use super::install::{Step, Table};
-use super::{PAGE, failed, too_low};
+use super::kind::{PAGE, Step, Table, failed, too_low};
 
 pub(super) struct Database(Client);
 

@@ -8,9 +8,10 @@ use palisade_fence::Rearm;
 use serde_json::json;
 
 use super::super::failure::Failure;
-use super::super::output::{Out, shell_word};
+use super::super::output::Out;
+use super::super::shell::shell_word;
 use super::super::value;
-use super::{Location, Resources};
+use super::resources::{Location, Resources};
 
 /// A floor that is farther than this above every token seen is asked about. It is more than an authority issues
 /// between two looks at a fence, and less than a mistyped digit of a large token.

@@ -7,7 +7,7 @@ use redis::Client;
 use redis::aio::MultiplexedConnection;
 
 use super::super::failure::{FAILED, Failure};
-use super::{PAGE, failed, too_low};
+use super::kind::{PAGE, failed, too_low};
 
 pub(super) struct Server(MultiplexedConnection);
 

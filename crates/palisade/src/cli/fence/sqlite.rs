@@ -7,8 +7,7 @@ use palisade_fence::{Admin as _, FenceState, FencedTable, Listed, Rearm};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::super::failure::Failure;
-use super::PAGE;
-use super::install::{Step, Table};
+use super::kind::{PAGE, Step, Table};
 
 pub(super) struct File(Connection);
 

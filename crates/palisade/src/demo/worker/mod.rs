@@ -8,57 +8,23 @@
 //! write is sent. At a breakpoint the worker waits for a line from the demo, so that the pause hits the same place in
 //! every run. Without the demo, a pause can hit that place just as well.
 
+mod assignment;
+mod notes;
 mod storage;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::time::Duration;
 
 use palisade_client::{Client, Lease, Released};
-use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 
 use super::clock::ActClock;
 use super::recorder::Note;
 use super::timeline::{Answer, Event, Message, Period, Request, RequestKind};
+use notes::{Failed, print, record, send, words};
 use storage::{Storage, Written};
 
-/// A worker's task; its process gets it as one argument, in JSON.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Assignment {
-    /// Its name, which is also its client id and the item that it adds.
-    pub(super) client: String,
-    /// The lock server's URL.
-    pub(super) authority: String,
-    /// The address and port for its requests to the store.
-    pub(super) store: String,
-    /// How long its lease lasts without renewal.
-    pub(super) ttl_ms: u64,
-    /// How long it waits for the lock.
-    pub(super) wait_ms: u64,
-    /// When the act began.
-    pub(super) origin_nanos: u64,
-    /// Whether its first operation at the store is a claim and its read carries the token.
-    pub(super) claims: bool,
-    /// Where it waits for a line from the demo.
-    pub(super) breakpoint: Breakpoint,
-}
-
-/// Where a worker waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Breakpoint {
-    /// Nowhere.
-    Nowhere,
-    /// After it has read the list.
-    Read,
-    /// Between the check of its lease and the write.
-    Checked,
-}
-
-/// The demo's lock, and the resource and file that it guards.
-pub(super) const LOCK: &str = "orders";
-pub(super) const RESOURCE: &str = "storage:orders";
-pub(super) const FILE: &str = "/list.txt";
+pub(super) use assignment::{Assignment, Breakpoint, FILE, LOCK, RESOURCE};
 
 /// Does the work and prints what happens to standard output.
 ///
@@ -70,9 +36,6 @@ pub(super) fn run(assignment: &Assignment) -> io::Result<()> {
         Err(message) => print(&Note::Failed { message }),
     }
 }
-
-/// Why a worker gives up: a sentence.
-type Failed = String;
 
 struct Worker<'a> {
     assignment: &'a Assignment,
@@ -213,24 +176,4 @@ impl<'a> Worker<'a> {
             ..Message::default()
         }
     }
-}
-
-fn words(error: impl ToString) -> Failed {
-    error.to_string()
-}
-
-fn record(event: Event) -> Result<(), Failed> {
-    send(&Note::Record { event })
-}
-
-fn send(note: &Note) -> Result<(), Failed> {
-    print(note).map_err(words)
-}
-
-/// Sends one line to the demo at once.
-fn print(note: &Note) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, note)?;
-    out.write_all(b"\n")?;
-    out.flush()
 }

@@ -8,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use palisade_client::{AuthorityId, Token};
 use serde_json::json;
 
-use super::{Assignment, FILE, Failed, RESOURCE, record, words};
+use super::assignment::{Assignment, FILE, RESOURCE};
+use super::notes::{Failed, record, words};
 use crate::demo::clock::ActClock;
 use crate::demo::http::{self, items};
 use crate::demo::timeline::{Event, Message, Operation, OperationKind};

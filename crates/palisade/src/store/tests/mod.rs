@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use palisade_fence::store::Settings;
-use palisade_fence::{Limits, Rule};
+use palisade_fence::{Limits, Mode, Rule};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -1,0 +1,29 @@
+//! The phase of a server's life, and the counters of its shell.
+
+use std::sync::atomic::AtomicU64;
+
+/// The phase of a server's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It accepts connections and requests.
+    Serving,
+    /// It accepts no new connection and finishes requests in flight.
+    Draining,
+    /// The drain time-out has passed: every connection is dropped.
+    Cutting,
+}
+
+/// Counters of a shell.
+#[derive(Debug, Default)]
+pub struct Meters {
+    /// Connections accepted and served.
+    pub accepted: AtomicU64,
+    /// Connections closed at once because too many were open.
+    pub refused: AtomicU64,
+    /// Connections open now.
+    pub open: AtomicU64,
+    /// HTTP requests.
+    pub requests: AtomicU64,
+    /// TLS handshakes that failed or took too long.
+    pub handshakes_failed: AtomicU64,
+}

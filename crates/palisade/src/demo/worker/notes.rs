@@ -1,0 +1,29 @@
+//! What a worker tells the demo: one line for each note.
+
+use std::io::{self, Write as _};
+
+use crate::demo::recorder::Note;
+use crate::demo::timeline::Event;
+
+/// Why a worker gives up: a sentence.
+pub(super) type Failed = String;
+
+pub(super) fn words(error: impl ToString) -> Failed {
+    error.to_string()
+}
+
+pub(super) fn record(event: Event) -> Result<(), Failed> {
+    send(&Note::Record { event })
+}
+
+pub(super) fn send(note: &Note) -> Result<(), Failed> {
+    print(note).map_err(words)
+}
+
+/// Sends one line to the demo at once.
+pub(super) fn print(note: &Note) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, note)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}

@@ -1,0 +1,33 @@
+//! What all handlers of the store share.
+
+use axum::http::StatusCode;
+use palisade_fence::Mode;
+use palisade_fence::http::Problem;
+use palisade_fence::sequencer::Check;
+use palisade_fence::store::Store;
+use palisade_proto::Code;
+use palisade_proto::codes::Row;
+
+/// The state that all handlers share.
+#[derive(Debug)]
+pub(super) struct App {
+    pub(super) store: Store,
+    pub(super) sequencers: Check,
+}
+
+/// A refusal with a code from the table.
+pub(super) fn refused(code: Code, message: String) -> Problem {
+    let status =
+        StatusCode::from_u16(Row::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Problem::new(status, code, message)
+}
+
+/// The name of a mode, as on the command line.
+pub(crate) const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Claim => "claim",
+        Mode::Strict => "strict",
+        Mode::Textbook => "textbook",
+        Mode::DangerUnfenced => "danger-unfenced",
+    }
+}
