@@ -36,6 +36,7 @@ mod short;
 pub(crate) mod slab;
 mod snapshot;
 pub(crate) mod tables;
+mod timers;
 mod upgrade;
 mod waiting;
 pub(crate) mod wheel;
