@@ -8,9 +8,9 @@ use palisade_core::{
     Span, Timestamp, Ttl, limits,
 };
 
-use crate::client::Inner;
 use crate::error::{Error, Loss, Lost};
 use crate::fault::Fault;
+use crate::inner::Inner;
 use crate::lease::Lease;
 use crate::pending::Pending;
 use crate::random;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::client::Options;
 use crate::fault::Fault;
+use crate::options::Options;
 use crate::secrets::without_secrets;
 use crate::service::{LockService, Operation};
 

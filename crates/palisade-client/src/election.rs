@@ -15,10 +15,11 @@ use palisade_core::{ClientId, GrantRef, LockName, LockView, Token};
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::keeper::{Core, NEVER};
 use crate::lease::Lease;
 use crate::retry::repeat_until;
+use crate::schedule::NEVER;
 use crate::service::{Notice, Proclamation};
+use crate::state::Core;
 use crate::watch::Watch;
 
 /// The leader of an election, as of one moment.

@@ -23,8 +23,9 @@ use crate::clock::{Clock, Sleep};
 use crate::error::Loss;
 use crate::fault::Fault;
 use crate::retry::Cleanup;
-use crate::schedule::{Kept, KeptLease, Schedule};
+use crate::schedule::{Kept, KeptLease, NEVER};
 use crate::service::{LockService, Renewal};
+use crate::state::Core;
 
 /// A handle of the background task; shared by a client and its guards. When the last one is gone,
 /// the task finishes the cleanups it has and ends.
@@ -34,16 +35,6 @@ pub(crate) struct Keeper {
     /// The task's end of the channel until the task runs.
     idle: Mutex<Option<mpsc::UnboundedReceiver<Message>>>,
     running: AtomicBool,
-}
-
-/// The state that guards and the task share.
-pub(crate) struct Core {
-    pub(crate) service: Arc<dyn LockService>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) caution: Caution,
-    /// How long an operation is tried without an answer.
-    pub(crate) patience: Span,
-    schedule: Mutex<Schedule>,
 }
 
 enum Message {
@@ -122,10 +113,6 @@ impl Keeper {
 }
 
 impl Core {
-    fn schedule(&self) -> std::sync::MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes everything due, and starts what it needs.
     fn attend(self: &Arc<Core>, in_flight: &InFlight) {
         let now = self.clock.now();
@@ -223,4 +210,3 @@ fn after(deadline: Option<Timestamp>, now: Timestamp, longest: Span) -> Timestam
 
 const SHORTEST_PAUSE: Span = Span::from_millis(20);
 const LONGEST_PAUSE: Span = Span::from_millis(500);
-pub(crate) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);

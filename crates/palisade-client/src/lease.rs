@@ -12,10 +12,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss, Lost};
 use crate::hold::Hold;
-use crate::keeper::{Core, Keeper};
+use crate::keeper::Keeper;
 use crate::retry::{Cleanup, Task, repeat_until};
 use crate::schedule::{Kept, KeptLease};
 use crate::service::{Released, Sequencer};
+use crate::state::Core;
 
 /// A lock that is held, and renewed in the background, until this guard is released or dropped, or
 /// the lease is lost.

@@ -82,16 +82,19 @@ mod error;
 mod fault;
 mod hold;
 mod identity;
+mod inner;
 mod keeper;
 mod lease;
 mod listing;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod notifications;
+mod options;
 mod pending;
 mod random;
 mod retry;
 mod schedule;
 mod secrets;
+mod state;
 #[cfg(any(feature = "etcd", feature = "redlock", feature = "zookeeper"))]
 mod url;
 mod watch;
@@ -118,13 +121,14 @@ pub mod zookeeper;
 use std::time::Duration;
 
 pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest, PermitsRequest, SetRequest};
-pub use client::{BearerToken, Client, Options};
+pub use client::Client;
 pub use connect::connect;
 pub use election::{Leader, Observer};
 pub use error::{Error, Loss, Lost};
 pub use fault::Fault;
 pub use lease::Lease;
 pub use listing::Listing;
+pub use options::{BearerToken, Options};
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
     AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantRef, Holder, LeaseId,

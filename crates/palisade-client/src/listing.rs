@@ -5,9 +5,9 @@ use std::sync::Arc;
 use palisade_core::LockView;
 
 use crate::error::Error;
-use crate::keeper::Core;
 use crate::retry::repeat_until;
 use crate::service::{Cursor, Page};
+use crate::state::Core;
 
 /// The locks held under a prefix. It is not a snapshot: a lock that is granted or released while the listing
 /// runs may or may not appear; a lock held throughout appears once.

@@ -8,9 +8,9 @@ use palisade_core::{GrantRef, RequestId, Span, Timestamp};
 use crate::clock::Clock;
 use crate::error::Loss;
 use crate::fault::Fault;
-use crate::keeper::Core;
 use crate::schedule::Kept;
 use crate::service::{Operation, Renewal};
+use crate::state::Core;
 
 /// A release or an abandon that is repeated in the background until it is acknowledged or no longer matters.
 #[derive(Debug)]

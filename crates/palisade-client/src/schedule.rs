@@ -8,7 +8,8 @@ use palisade_core::{GrantRef, Timestamp};
 
 use crate::error::Loss;
 use crate::hold::Hold;
-use crate::keeper::NEVER;
+
+pub(crate) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 /// A grant that is kept alive for one guard.
 #[derive(Debug)]

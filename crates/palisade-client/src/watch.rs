@@ -7,9 +7,10 @@ use palisade_core::Timestamp;
 
 use crate::error::Error;
 use crate::fault::Fault;
-use crate::keeper::{Core, NEVER};
 use crate::retry::{Backoff, repeat_until};
+use crate::schedule::NEVER;
 use crate::service::{Events, Notice};
+use crate::state::Core;
 
 /// Changes of locks as they become durable, in order. A broken connection is reopened, and the watch
 /// continues after the last event seen. Events that were still missed are counted in a [`Notice::Missed`].

@@ -12,10 +12,10 @@ use std::path::Path;
 use crate::Seq;
 use crate::error::{Damage, OpenError, ReadError, ReplayError};
 use crate::frame::{self, Entry, Seed};
-use crate::identity::{self, Id, Identity, Kind};
-use crate::open::replay;
+use crate::id::Id;
+use crate::identity::{self, Identity, Kind};
 use crate::recover::{self, Scan};
-use crate::segment::{self, Image};
+use crate::segment::{self, Image, replay};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
 use crate::storage::{Access, DirStorage, Storage};
 

@@ -9,9 +9,9 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::error::{CompactError, ReadError};
-use crate::identity::{self, Current, Identity, Opening};
-use crate::open::replay;
-use crate::segment::Info;
+use crate::identity::{self, Current, Identity};
+use crate::opening::Opening;
+use crate::segment::{Info, replay};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
 use crate::storage::{File, Storage};
 use crate::{Seq, hold};

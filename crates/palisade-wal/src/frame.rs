@@ -13,7 +13,7 @@
 //! payload bytes that look like a frame never are. The head has a checksum of its own, so that the
 //! head of a torn frame is still a proof that the frame before it was synced.
 
-use crate::identity::Id;
+use crate::id::Id;
 
 /// The length of a frame's header, and of a whole mark or seal.
 pub(crate) const HEADER: usize = 32;

@@ -18,13 +18,12 @@
 //! the former file goes. As long as that one is there the log may still name the opening before, which the identity
 //! therefore names, too.
 
-use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
-use std::str::FromStr;
 
 use crate::error::{Damage, OpenError, ReadError};
-use crate::frame::u64_at;
+use crate::id::Id;
+use crate::opening::{Opening, is_opening};
 use crate::recover::Scan;
 use crate::segment;
 use crate::storage::{Access, File, FileId, Storage, locked_by, read_all};
@@ -34,51 +33,6 @@ pub(crate) const TMP: &str = "identity.tmp";
 /// The newest version. Version 1 knows no openings: only its own device and inode. Version 2 knows no members, and is
 /// still written for everything else, so that an older program opens it.
 const VERSION: u32 = 3;
-
-/// 128 random bits, written as 32 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Id([u8; 16]);
-
-impl Id {
-    /// The id with these bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> Id {
-        Id(bytes)
-    }
-
-    /// The bytes.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-
-    pub(crate) fn random(storage: &dyn Storage) -> io::Result<Id> {
-        storage.random().map(Id)
-    }
-}
-
-impl fmt::Display for Id {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Id {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Id({self})")
-    }
-}
-
-impl FromStr for Id {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Id, Self::Err> {
-        if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err("an id is 32 hexadecimal digits");
-        }
-        let number =
-            u128::from_str_radix(text, 16).map_err(|_| "an id is 32 hexadecimal digits")?;
-        Ok(Id(number.to_be_bytes()))
-    }
-}
 
 /// The purpose of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,66 +74,6 @@ impl As {
             (_, Kind::Backup) => Err(OpenError::Backup { dir }),
         }
     }
-}
-
-/// One opening of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opening {
-    /// The openings of this incarnation so far, this one included.
-    pub(crate) number: u64,
-    pub(crate) id: Id,
-}
-
-impl Opening {
-    /// The length of one in the log.
-    pub(crate) const LEN: usize = 24;
-
-    pub(crate) fn encode(&self) -> [u8; Opening::LEN] {
-        let mut bytes = [0; Opening::LEN];
-        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..].copy_from_slice(self.id.as_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Opening> {
-        let bytes = bytes.first_chunk::<{ Opening::LEN }>()?;
-        let mut id = [0; 16];
-        id.copy_from_slice(&bytes[8..]);
-        Some(Opening {
-            number: u64_at(bytes, 0),
-            id: Id(id),
-        })
-    }
-
-    fn file(&self) -> String {
-        format!("{PREFIX}{:020}", self.number)
-    }
-}
-
-impl fmt::Display for Opening {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.number, self.id)
-    }
-}
-
-impl FromStr for Opening {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Opening, ()> {
-        let (number, id) = text.split_once(' ').ok_or(())?;
-        Ok(Opening {
-            number: number.parse().map_err(drop)?,
-            id: id.parse().map_err(drop)?,
-        })
-    }
-}
-
-const PREFIX: &str = "opening-";
-
-/// Whether a file of this name belongs to an opening.
-pub(crate) fn is_opening(name: &str) -> bool {
-    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
-    digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// The files that an identity file vouches for.

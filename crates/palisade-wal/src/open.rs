@@ -4,113 +4,21 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use crate::Seq;
 use crate::compact::Shared;
 use crate::error::{CommitError, OpenError, ReadError, ReplayError};
 use crate::frame;
-use crate::identity::{self, As, Current, Found, Id, Identity, Kind};
-use crate::member;
+use crate::identity::{self, As, Current, Found, Identity, Kind};
+use crate::options::{CreateOptions, Options};
 use crate::prepare::{self, Preparer};
+use crate::promise;
 use crate::recover::{self, RecoveryReport, Scan, Tail, TornTail};
 use crate::restore_in_place;
-use crate::segment::{self, Image, Info};
-use crate::snapshot::SnapshotReader;
+use crate::segment::{self, Info, replay};
+use crate::snapshot::{self, SnapshotReader};
 use crate::storage::{Access, DirStorage, File, Storage};
 use crate::writer::{Active, Wal, name_segment};
-
-/// The thread that fills the next segment with zeros.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preparation {
-    /// A thread of the log, ahead of need. For servers.
-    Background,
-    /// The caller's thread, when the segment is needed: every run makes the same calls in the same order. For
-    /// simulations.
-    Inline,
-}
-
-/// Settings of an open log. Plain values; none of them is recorded on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The length of a segment: 4 KiB to 1 GiB. A frame that needs more gets a longer one.
-    pub segment_bytes: u64,
-    /// The length of a new directory's first segment, so that creating one takes no time: 4 KiB to
-    /// `segment_bytes`. The second is prepared meanwhile.
-    pub first_segment_bytes: u64,
-    /// The thread that prepares segments.
-    pub preparation: Preparation,
-    /// How long the background waits after a failed preparation (a full disk) before it tries again.
-    pub prepare_retry: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            segment_bytes: 16 << 20,
-            first_segment_bytes: 1 << 20,
-            preparation: Preparation::Background,
-            prepare_retry: Duration::from_secs(1),
-        }
-    }
-}
-
-impl Options {
-    /// Small segments, prepared inline: for tests and simulations.
-    pub fn small(segment_bytes: u64) -> Options {
-        Options {
-            segment_bytes,
-            first_segment_bytes: segment_bytes,
-            preparation: Preparation::Inline,
-            ..Options::default()
-        }
-    }
-
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
-        in_range("segment_bytes", self.segment_bytes, 4 << 10, 1 << 30)?;
-        in_range(
-            "first_segment_bytes",
-            self.first_segment_bytes,
-            4 << 10,
-            self.segment_bytes,
-        )
-    }
-}
-
-fn in_range(name: &'static str, value: u64, min: u64, max: u64) -> Result<(), OpenError> {
-    if (min..=max).contains(&value) {
-        Ok(())
-    } else {
-        Err(OpenError::InvalidOption {
-            name,
-            value,
-            min,
-            max,
-        })
-    }
-}
-
-/// The identity of a new directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CreateOptions {
-    /// The owner; random when not given.
-    pub owner: Option<Id>,
-    /// The incarnation; random when not given. Only a simulation, which must repeat itself, fixes it.
-    pub incarnation: Option<Id>,
-}
-
-impl CreateOptions {
-    fn identity(&self, storage: &dyn Storage) -> Result<Identity, OpenError> {
-        let random = || Id::random(storage).map_err(OpenError::io("draw a random id"));
-        let owner = self.owner.map_or_else(random, Ok)?;
-        let incarnation = self.incarnation.map_or_else(random, Ok)?;
-        Ok(Identity {
-            owner,
-            incarnation,
-            kind: Kind::Live,
-        })
-    }
-}
 
 impl Wal {
     /// Makes a new log in a new or an empty directory. Its name and identity are durable on return.
@@ -177,7 +85,7 @@ impl Wal {
                 dir: storage.path(),
             });
         }
-        member::refuse_promised(&*storage)?;
+        promise::refuse_promised(&*storage)?;
         refuse_orphans(&*storage)?;
         let identity = create.identity(&*storage)?;
         let what = format!("create the log in {}", storage.path().display());
@@ -225,7 +133,7 @@ pub(crate) fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
     let what = || format!("read {}", storage.path().display());
     let names = storage.list().map_err(OpenError::io(what()))?;
     let ours = |name: &&String| {
-        segment::parse_name(name).is_some() || crate::snapshot::parse_name(name).is_some()
+        segment::parse_name(name).is_some() || snapshot::parse_name(name).is_some()
     };
     let orphans: Vec<&String> = names.iter().filter(ours).collect();
     let blank = match orphans.as_slice() {
@@ -255,6 +163,23 @@ pub(crate) fn make(
     identity::write_live(storage, identity, 1, None)
 }
 
+/// Removes the files of unfinished operations. Their names are never part of the log.
+fn remove_leftovers(storage: &dyn Storage) -> io::Result<Vec<String>> {
+    let mut names = storage.list()?;
+    names.retain(|name| is_leftover(name));
+    names.iter().try_for_each(|name| storage.remove(name))?;
+    Ok(names)
+}
+
+fn is_leftover(name: &str) -> bool {
+    name == prepare::NEXT
+        || name == identity::TMP
+        || name == promise::TMP
+        || name
+            .strip_suffix(".tmp")
+            .is_some_and(|name| snapshot::parse_name(name).is_some())
+}
+
 /// Makes the log that [`recover::scan`] found durable and ready for appends.
 fn recovered(
     storage: Arc<dyn Storage>,
@@ -267,9 +192,9 @@ fn recovered(
     // A rename of an earlier process may be visible and not yet durable.
     storage.sync_dir()?;
     let mut report = report(&*storage, &scan);
-    report.removed = recover::remove_leftovers(&*storage)?;
+    report.removed = remove_leftovers(&*storage)?;
     if let Kind::Member(_) = found.identity.kind {
-        member::forget_promise(&*storage)?;
+        promise::forget_promise(&*storage)?;
     }
     let current = found.renew(&*storage, scan.opening)?;
 
@@ -406,41 +331,6 @@ impl Opened {
     pub fn into_wal(self) -> Wal {
         self.wal
     }
-}
-
-/// Hands out the frames of `segments` behind `after`. Each frame is checked again.
-pub(crate) fn replay<E>(
-    storage: &dyn Storage,
-    incarnation: &Id,
-    segments: &[Info],
-    after: Option<Seq>,
-    mut each: impl FnMut(Seq, &[u8]) -> Result<(), E>,
-) -> Result<(), ReplayError<E>> {
-    let mut buffer = Vec::new();
-    for info in segments {
-        let image = Image::load(storage, incarnation, info.first, buffer)?;
-        let extent = image.walk(|seq, payload| match Seq::new(seq) {
-            Some(seq) if Some(seq) > after && seq.get() <= info.last => {
-                each(seq, payload).map_err(|source| ReplayError::Apply { seq, source })
-            }
-            _ => Ok(()),
-        })?;
-        if extent.next_seq <= info.last {
-            let why = format!(
-                "frame {} was valid when the log was opened and is not any more",
-                extent.next_seq
-            );
-            let file = storage.path().join(info.name());
-            return Err(ReadError::from(crate::Damage {
-                file,
-                offset: extent.end as u64,
-                why,
-            })
-            .into());
-        }
-        buffer = image.bytes;
-    }
-    Ok(())
 }
 
 const _: () = assert!(segment::HEADER.is_multiple_of(frame::ALIGN));

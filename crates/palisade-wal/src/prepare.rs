@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::compact::Shared;
 use crate::error::Full;
 use crate::hold;
-use crate::open::{Options, Preparation};
+use crate::options::{Options, Preparation};
 use crate::recover::zero;
 use crate::storage::{Access, File, Storage};
 

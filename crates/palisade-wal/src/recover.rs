@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use crate::Seq;
 use crate::error::{Damage, ReadError};
 use crate::frame::Seed;
-use crate::identity::{Id, Opening};
+use crate::id::Id;
+use crate::opening::Opening;
 use crate::segment::{self, Extent, Image, Info};
 use crate::snapshot::{self, SnapshotReader};
 use crate::storage::{Access, File, Storage};
@@ -299,23 +300,6 @@ fn judge_tail(image: &Image, extent: &Extent, covered: u64, path: &Path) -> Resu
         junk_end: image.junk_end(extent.end) as u64,
         last_frame,
     })
-}
-
-/// Removes the files of unfinished operations. Their names are never part of the log.
-pub(crate) fn remove_leftovers(storage: &dyn Storage) -> io::Result<Vec<String>> {
-    let mut names = storage.list()?;
-    names.retain(|name| is_leftover(name));
-    names.iter().try_for_each(|name| storage.remove(name))?;
-    Ok(names)
-}
-
-fn is_leftover(name: &str) -> bool {
-    name == crate::prepare::NEXT
-        || name == crate::identity::TMP
-        || name == crate::member::TMP
-        || name
-            .strip_suffix(".tmp")
-            .is_some_and(|name| snapshot::parse_name(name).is_some())
 }
 
 /// Whether the segment that begins with frame 1 is there and was never written to.

@@ -11,9 +11,11 @@
 //! The file has its full length, of zeros that were written and synced, before it is given its name. So a
 //! file that is shorter than its header says, or a header that does not match, is damage.
 
-use crate::error::{Damage, ReadError};
+use crate::Seq;
+use crate::error::{Damage, ReadError, ReplayError};
 use crate::frame::{self, Kind, Seed, u32_at, u64_at};
-use crate::identity::{Id, Opening};
+use crate::id::Id;
+use crate::opening::Opening;
 use crate::storage::{Access, Storage, read_all};
 
 /// The length of the header.
@@ -212,6 +214,41 @@ impl Image {
         let end = rest.iter().rposition(|byte| *byte != 0);
         end.map_or(from, |at| from + at + 1)
     }
+}
+
+/// Hands out the frames of `segments` behind `after`. Each frame is checked again.
+pub(crate) fn replay<E>(
+    storage: &dyn Storage,
+    incarnation: &Id,
+    segments: &[Info],
+    after: Option<Seq>,
+    mut each: impl FnMut(Seq, &[u8]) -> Result<(), E>,
+) -> Result<(), ReplayError<E>> {
+    let mut buffer = Vec::new();
+    for info in segments {
+        let image = Image::load(storage, incarnation, info.first, buffer)?;
+        let extent = image.walk(|seq, payload| match Seq::new(seq) {
+            Some(seq) if Some(seq) > after && seq.get() <= info.last => {
+                each(seq, payload).map_err(|source| ReplayError::Apply { seq, source })
+            }
+            _ => Ok(()),
+        })?;
+        if extent.next_seq <= info.last {
+            let why = format!(
+                "frame {} was valid when the log was opened and is not any more",
+                extent.next_seq
+            );
+            let file = storage.path().join(info.name());
+            return Err(ReadError::from(Damage {
+                file,
+                offset: extent.end as u64,
+                why,
+            })
+            .into());
+        }
+        buffer = image.bytes;
+    }
+    Ok(())
 }
 
 /// Whether this is the header of the frame that was being written when the process or the machine stopped.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use crate::Seq;
 use crate::error::{Damage, ReadError};
 use crate::frame::{u32_at, u64_at};
-use crate::identity::Id;
+use crate::id::Id;
 use crate::segment::parse_numbered;
 use crate::storage::{Access, File, Storage};
 

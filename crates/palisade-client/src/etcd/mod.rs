@@ -43,6 +43,7 @@
 
 mod address;
 mod fault;
+mod keys;
 mod queries;
 mod queue;
 mod wire;
@@ -169,7 +170,7 @@ impl LockService for Etcd {
 
     /// Revokes the request's lease. Its key is deleted with it, and a put that is still on its way fails.
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
-        Box::pin(self.wire.revoke(queue::lease_id(request.as_bytes())))
+        Box::pin(self.wire.revoke(keys::lease_id(request.as_bytes())))
     }
 
     fn show(&self, lock: LockName) -> Operation<'_, LockView> {

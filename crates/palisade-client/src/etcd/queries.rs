@@ -4,7 +4,7 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use palisade_core::{LeaseId, LockName, LockView};
 
 use super::wire::{KeyValue, RangeRequest, first_of};
-use super::{Etcd, queue};
+use super::{Etcd, keys, queue};
 use crate::fault::Fault;
 use crate::service::{Cursor, Page};
 
@@ -84,7 +84,7 @@ fn name(etcd: &Etcd, key: &[u8]) -> Result<LockName, Fault> {
 }
 
 fn cursor(etcd: &Etcd, last: &LockName) -> Result<Cursor, Fault> {
-    let (_, end) = queue::range(&etcd.root, last);
+    let (_, end) = keys::range(&etcd.root, last);
     let end = String::from_utf8(end).map_err(Fault::invalid)?;
     Ok(Cursor(end.into()))
 }

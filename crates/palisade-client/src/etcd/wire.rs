@@ -10,7 +10,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Streaming};
 
 use super::fault::{of_read, of_write};
-use super::queue;
+use super::keys;
 use crate::fault::Fault;
 
 /// Generated from `proto/etcd/rpc.proto`.
@@ -269,7 +269,7 @@ impl Answers {
 
 /// A query for all keys of a lock, the holder's first; limited to one.
 pub(super) fn first_of(root: &str, lock: &LockName) -> RangeRequest {
-    let (key, range_end) = queue::range(root, lock);
+    let (key, range_end) = keys::range(root, lock);
     RangeRequest {
         key,
         range_end,
@@ -284,7 +284,7 @@ pub(super) fn first_of(root: &str, lock: &LockName) -> RangeRequest {
 pub(super) fn last_before(root: &str, lock: &LockName, token: Token) -> RangeRequest {
     RangeRequest {
         sort_order: SortOrder::Descend.into(),
-        max_create_revision: queue::revision(token) - 1,
+        max_create_revision: keys::revision(token) - 1,
         ..first_of(root, lock)
     }
 }
@@ -305,7 +305,7 @@ pub(super) fn op(request: Op) -> pb::RequestOp {
 /// Compares true if the key was created at this revision; with `None`, at any.
 pub(super) fn created(key: &[u8], token: Option<Token>) -> pb::Compare {
     let (result, revision) = match token {
-        Some(token) => (CompareResult::Equal, queue::revision(token)),
+        Some(token) => (CompareResult::Equal, keys::revision(token)),
         None => (CompareResult::Greater, 0),
     };
     pb::Compare {

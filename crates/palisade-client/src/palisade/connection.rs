@@ -24,9 +24,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::table::{ReplyTo, Table};
 use super::wire;
-use crate::client::BearerToken;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
+use crate::options::BearerToken;
 
 /// An operation that waits for a connection.
 pub(super) struct Queued {

@@ -42,8 +42,8 @@ use palisade_core::{AuthorityId, GrantRef, LockName, LockView, RequestId, Token,
 use palisade_proto::v1 as pb;
 use palisade_tls::ClientFiles;
 
-use crate::client::BearerToken;
 use crate::fault::Fault;
+use crate::options::BearerToken;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Proclamation, Released,
     Renewal, Resized, Revocation, Sequencer, Status,

@@ -26,9 +26,9 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::connection::Connection;
 use super::wire;
-use crate::client::BearerToken;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
+use crate::options::BearerToken;
 use crate::random;
 
 /// The nodes of one authority.

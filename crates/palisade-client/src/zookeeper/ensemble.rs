@@ -9,8 +9,8 @@ use tokio::sync::Mutex;
 use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState, Stat};
 
 use super::address::Address;
+use super::fault;
 use super::node::{self, Child, Node};
-use super::{fault, queue};
 use crate::fault::Fault;
 use crate::random;
 
@@ -152,7 +152,7 @@ impl Ensemble {
         let locks = session.list_children(self.root()).await;
         for lock in locks.map_err(fault::of)? {
             let directory = format!("{}/{lock}", self.root());
-            queue::sweep(&session, &directory, &request).await?;
+            sweep(&session, &directory, &request).await?;
         }
         Ok(())
     }
@@ -205,6 +205,43 @@ pub(super) async fn stat(
         return Ok(None);
     };
     node(directory, child, &stat).map(Some)
+}
+
+/// Returns a request's own node, if there is one. If a request has two nodes (after a create whose answer was
+/// lost and a query through a lagging member), only the first is kept.
+pub(super) async fn own(
+    session: &Client,
+    directory: &str,
+    request: &str,
+) -> Result<Option<Node>, Fault> {
+    let queue = children(session, directory).await?;
+    let mut own = queue.iter().filter(|child| child.is_of(request));
+    let Some(first) = own.next() else {
+        return Ok(None);
+    };
+    for second in own {
+        delete(session, directory, second).await?;
+    }
+    stat(session, directory, first).await
+}
+
+/// Deletes all nodes of a request below this node.
+pub(super) async fn sweep(session: &Client, directory: &str, request: &str) -> Result<(), Fault> {
+    session.sync(directory).await.map_err(fault::of)?;
+    for child in children(session, directory).await? {
+        if child.is_of(request) {
+            delete(session, directory, &child).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn delete(session: &Client, directory: &str, child: &Child) -> Result<(), Fault> {
+    let path = format!("{directory}/{}", child.name);
+    match session.delete(&path, None).await {
+        Ok(()) | Err(Error::NoNode) => Ok(()),
+        Err(error) => Err(fault::of(error)),
+    }
 }
 
 /// A child with its attributes.

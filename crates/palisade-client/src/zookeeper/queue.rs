@@ -8,50 +8,13 @@ use futures_util::FutureExt as _;
 use palisade_core::{Granted, Holder, LeaseId, LeaseKey, Span, Timestamp, Token, Ttl};
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType};
 
-use super::ensemble::{self, children, stat};
+use super::ensemble::{self, children, own, stat};
 use super::node::{self, Child, Data, Node};
 use super::registration::Registration;
 use super::{ZooKeeper, fault};
 use crate::clock::{BootClock, Clock as _, wall};
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
-
-/// Returns a request's own node, if there is one. If a request has two nodes (after a create whose answer was
-/// lost and a query through a lagging member), only the first is kept.
-pub(super) async fn own(
-    session: &Client,
-    directory: &str,
-    request: &str,
-) -> Result<Option<Node>, Fault> {
-    let queue = children(session, directory).await?;
-    let mut own = queue.iter().filter(|child| child.is_of(request));
-    let Some(first) = own.next() else {
-        return Ok(None);
-    };
-    for second in own {
-        delete(session, directory, second).await?;
-    }
-    stat(session, directory, first).await
-}
-
-/// Deletes all nodes of a request below this node.
-pub(super) async fn sweep(session: &Client, directory: &str, request: &str) -> Result<(), Fault> {
-    session.sync(directory).await.map_err(fault::of)?;
-    for child in children(session, directory).await? {
-        if child.is_of(request) {
-            delete(session, directory, &child).await?;
-        }
-    }
-    Ok(())
-}
-
-async fn delete(session: &Client, directory: &str, child: &Child) -> Result<(), Fault> {
-    let path = format!("{directory}/{}", child.name);
-    match session.delete(&path, None).await {
-        Ok(()) | Err(Error::NoNode) => Ok(()),
-        Err(error) => Err(fault::of(error)),
-    }
-}
 
 /// Acquires a lock.
 pub(super) async fn acquire(

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use zookeeper_client::{Client, Error};
 
 use super::node::Node;
-use super::{ensemble, fault, node, queue};
+use super::{ensemble, fault, node};
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
 
@@ -135,7 +135,7 @@ impl Registration {
         // In one session both are executed in this order.
         let (synced, found) = tokio::join!(
             async { self.session.sync(&self.directory).await.map_err(fault::of) },
-            queue::own(&self.session, &self.directory, &self.request)
+            ensemble::own(&self.session, &self.directory, &self.request)
         );
         synced?;
         let found = found?.map(|node| node.token);
@@ -152,7 +152,7 @@ impl Registration {
             // Its nodes were deleted with the session.
             return Ok(());
         }
-        queue::sweep(&self.session, &self.directory, &self.request).await
+        ensemble::sweep(&self.session, &self.directory, &self.request).await
     }
 
     /// Waits until the lease is over and deletes its nodes; returns `false` if the request was removed

@@ -11,33 +11,13 @@
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::record::Closing;
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
 use crate::command::LockMode;
 use crate::delays::Delays;
 use crate::outcome::{Delayed, Effect, Ending, Outcome};
 use crate::time::{Span, Timestamp};
-
-/// What is known of the time after a lock's grant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Closing {
-    /// How long nobody is granted the lock after an expiry or a revocation. Of a closed lock: of the delay that is
-    /// running, to begin anew after a restart; zero if it is closed by a reservation alone.
-    pub lock_delay: Span,
-    /// The instant before which nobody else is granted the lock.
-    pub reserved: Option<Timestamp>,
-    /// The part of `reserved` that comes from the grants that this one superseded: it stays when this one is abandoned.
-    pub inherited: Option<Timestamp>,
-}
-
-impl Closing {
-    /// Nothing is known.
-    pub const NONE: Closing = Closing {
-        lock_delay: Span::ZERO,
-        reserved: None,
-        inherited: None,
-    };
-}
 
 impl Tables {
     /// What the grant on a lock, or the last one, said of the time after it.

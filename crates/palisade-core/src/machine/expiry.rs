@@ -12,14 +12,13 @@
 //! lists, which differ in a machine that was restored. What fires later has a later deadline, so the line
 //! stays sorted when it is appended to.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::Machine;
 use super::record::Role;
 use super::slab::Slot;
 use super::tables::Tables;
-use super::wheel::{Wheel, is_due};
+use super::wheel::is_due;
 use crate::limits;
 use crate::outcome::{Effect, Ending};
 use crate::time::Timestamp;
@@ -46,113 +45,6 @@ impl Expiry {
         alone: limits::EXPIRE_ALONE,
         beside: limits::EXPIRE_BESIDE,
     };
-}
-
-/// Deadlines by the slot numbers of their owners' table: a wheel for those to come, a line for those that
-/// have passed.
-#[derive(Clone, Debug)]
-pub(crate) struct Timers {
-    wheel: Wheel,
-    line: VecDeque<Due>,
-}
-
-/// Something whose time has come. It may have ended since; its slot may even be another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
-    deadline: Timestamp,
-    /// The lease's id or the request's arrival.
-    number: u64,
-    slot: Slot,
-}
-
-/// Places kept for a line that is empty.
-const KEPT: usize = 4_096;
-
-impl Timers {
-    pub(super) fn new(now: Timestamp) -> Timers {
-        Timers {
-            wheel: Wheel::new(now),
-            line: VecDeque::new(),
-        }
-    }
-
-    pub(super) fn reserve(&mut self, timers: usize) {
-        self.wheel.reserve(timers);
-    }
-
-    pub(super) fn fit(&mut self) {
-        self.wheel.fit();
-    }
-
-    pub(super) fn insert(&mut self, slot: Slot, deadline: Timestamp) {
-        self.wheel.insert(slot, deadline);
-    }
-
-    /// Takes a timer out. Its place in the line, if it has one, is found to be empty later.
-    pub(super) fn remove(&mut self, slot: Slot) {
-        self.wheel.remove(slot);
-    }
-
-    /// When there is something to do, at the latest.
-    pub(super) fn next(&self) -> Option<Timestamp> {
-        let first = self.line.front().map(|due| due.deadline);
-        first.or_else(|| self.wheel.next())
-    }
-
-    /// Whether nothing has come due by `now`, as nearly always.
-    #[inline]
-    fn pass(&mut self, now: Timestamp) -> bool {
-        self.wheel.pass(now) && self.line.is_empty()
-    }
-
-    /// Lines up what has come due by `now`. `of` gives a timer's deadline and number.
-    fn line_up(&mut self, now: Timestamp, of: impl Fn(Slot) -> (Timestamp, u64)) {
-        let sorted = self.line.len();
-        let line = &mut self.line;
-        let fire = |slot| {
-            let (deadline, number) = of(slot);
-            line.push_back(Due {
-                deadline,
-                number,
-                slot,
-            });
-        };
-        self.wheel.advance(now, |slot| of(slot).0, fire);
-        if self.line.len() > sorted {
-            self.line.make_contiguous()[sorted..].sort_unstable();
-        }
-    }
-
-    /// Lines up what was in line when the records were written; the wheel has taken it for what is to come.
-    fn line_up_again(&mut self, due: impl Iterator<Item = (Timestamp, u64, Slot)>) {
-        self.line.extend(due.map(|(deadline, number, slot)| Due {
-            deadline,
-            number,
-            slot,
-        }));
-        for due in &self.line {
-            self.wheel.remove(due.slot);
-        }
-        self.line.make_contiguous().sort_unstable();
-    }
-
-    /// The first in line that has not ended. `of` gives the deadline and number of what is in a slot now.
-    fn first(&mut self, of: impl Fn(Slot) -> Option<(Timestamp, u64)>) -> Option<Slot> {
-        while let Some(first) = self.line.front() {
-            if of(first.slot) == Some((first.deadline, first.number)) {
-                return Some(first.slot);
-            }
-            self.line.pop_front();
-        }
-        self.line.shrink_to(KEPT);
-        None
-    }
-
-    /// The deadlines, numbers and slots of what stands in line; some may have ended.
-    pub(crate) fn in_line(&self) -> impl Iterator<Item = (Timestamp, u64, Slot)> {
-        let line = self.line.iter();
-        line.map(|due| (due.deadline, due.number, due.slot))
-    }
 }
 
 impl Tables {

@@ -3,14 +3,13 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::delays::Closing;
+use super::Machine;
 use super::expiry::Expiry;
 use super::grant::Grant;
 use super::memory::{Asked, Over};
-use super::record::{Contender, Lease, Owner};
+use super::record::{Closing, Contender, Lease, Owner};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
-use super::{Machine, waiting};
 use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
@@ -19,7 +18,7 @@ use crate::limits;
 use crate::name::{ClientId, LockName};
 use crate::outcome::{Change, Effect, Ending, Granted, Holder, Outcome, Renewed};
 use crate::permits::{Permits, Slots};
-use crate::time::{Span, Ttl};
+use crate::time::{Span, Timestamp, Ttl};
 use crate::token::Token;
 
 /// The lease a grant goes under, once it is known to be good.
@@ -29,6 +28,15 @@ pub(super) enum LeaseFor {
     New { key: LeaseKey, ttl: Ttl },
     /// Is live and belongs to the client.
     Live(Slot),
+}
+
+/// A request that is about to be granted.
+pub(super) struct Next {
+    pub(super) lease: LeaseFor,
+    pub(super) mode: LockMode,
+    pub(super) metadata: Option<Box<str>>,
+    pub(super) delays: Delays,
+    pub(super) since: Timestamp,
 }
 
 /// A lock, once what is over by this very instant has ended.
@@ -345,7 +353,7 @@ impl Machine {
         &mut self,
         lock: Slot,
         client: Contender<'_>,
-        waiter: waiting::Next,
+        waiter: Next,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         let Some(token) = self.draw() else {

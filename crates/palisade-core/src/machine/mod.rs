@@ -36,13 +36,14 @@ mod short;
 pub(crate) mod slab;
 mod snapshot;
 pub(crate) mod tables;
+mod timers;
 mod upgrade;
 mod waiting;
 pub(crate) mod wheel;
 
-pub use delays::Closing;
 pub use expiry::Expiry;
 pub use memory::{Answered, Over};
+pub use record::Closing;
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
 pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord};
 

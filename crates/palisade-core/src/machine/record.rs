@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 
-use super::delays::Closing;
 use super::grant::Grant;
 use super::share::Readers;
 use super::slab::{NIL, Slot};
@@ -10,7 +9,7 @@ use crate::command::{LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
-use crate::time::{Timestamp, Ttl};
+use crate::time::{Span, Timestamp, Ttl};
 
 /// A lock that is held, or kept for an orphan or a set that is first in its queue, or closed for a time. Any other lock has no record.
 #[derive(Clone, Debug)]
@@ -38,6 +37,27 @@ pub(crate) struct Extra {
     pub(super) closed: Option<Timestamp>,
     /// It is in the list of locks to be handed on.
     pub(super) to_wake: bool,
+}
+
+/// What is known of the time after a lock's grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Closing {
+    /// How long nobody is granted the lock after an expiry or a revocation. Of a closed lock: of the delay that is
+    /// running, to begin anew after a restart; zero if it is closed by a reservation alone.
+    pub lock_delay: Span,
+    /// The instant before which nobody else is granted the lock.
+    pub reserved: Option<Timestamp>,
+    /// The part of `reserved` that comes from the grants that this one superseded: it stays when this one is abandoned.
+    pub inherited: Option<Timestamp>,
+}
+
+impl Closing {
+    /// Nothing is known.
+    pub const NONE: Closing = Closing {
+        lock_delay: Span::ZERO,
+        reserved: None,
+        inherited: None,
+    };
 }
 
 /// A live lease. It ends with its last grant.

@@ -12,10 +12,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::iter::Peekable;
 
-use super::delays::Closing;
 use super::expiry::Expiry;
 use super::memory::{Answered, Endings, Ring};
-use super::record::{Contender, Owner, Role, Waiter};
+use super::record::{Closing, Contender, Owner, Role, Waiter};
 use super::share::{SHARE, is_share};
 use super::slab::{NIL, Slot};
 use super::snapshot::{

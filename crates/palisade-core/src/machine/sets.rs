@@ -16,9 +16,8 @@
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::delays::Closing;
 use super::grants::{LeaseFor, reused};
-use super::record::{Contender, Owner, Role, Waiter};
+use super::record::{Closing, Contender, Owner, Role, Waiter};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::tables::Tables;

@@ -5,10 +5,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::delays::Closing;
 use super::expiry::Expiry;
 use super::grants::{LeaseFor, Missing, is_meant};
 use super::memory::Over;
+use super::record::Closing;
 use super::slab::Slot;
 use crate::command::{Acquire, GrantRef, LockMode};
 use crate::invalid::Invalid;

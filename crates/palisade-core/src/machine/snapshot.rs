@@ -7,8 +7,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::delays::Closing;
 use super::memory::{Answered, Over};
+use super::record::Closing;
 use super::share::is_share;
 use super::slab::Slot;
 use crate::command::{LockMode, Under};

@@ -4,13 +4,13 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::hash::BuildHasher;
 
-use super::expiry::Timers;
 use super::grant::Grant;
 use super::index::Index;
 use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
 use super::share::Share;
 use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
+use super::timers::Timers;
 use crate::command::LockMode;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};

@@ -1,29 +1,18 @@
 //! The queues of waiting requests: which one is next, and which ones are no longer there.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grants::{LeaseFor, reused};
+use super::grants::{LeaseFor, Next, reused};
 use super::record::{Contender, Owner, Role, Waiter};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
 use crate::command::{Acquire, GrantRef, LockMode, Under};
-use crate::delays::Delays;
 use crate::id::{Principal, RequestId};
 use crate::limits;
 use crate::outcome::{Effect, Ending, Holder, Outcome, QueueBound};
 use crate::time::{Span, Timestamp};
-
-/// A request that is about to be granted.
-pub(super) struct Next {
-    pub(super) lease: LeaseFor,
-    pub(super) mode: LockMode,
-    pub(super) metadata: Option<Box<str>>,
-    pub(super) delays: Delays,
-    pub(super) since: Timestamp,
-}
 
 impl Machine {
     pub(super) fn enqueue(&mut self, lock: Slot, acquire: Acquire, wait: Span) -> Outcome {

@@ -6,7 +6,7 @@ use std::future::Future;
 use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
 use super::error::Fault;
-use super::location::{Loaded, Location};
+use super::location::{Loaded, Location, PutOutcome};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::guard_row::Numbered;
@@ -44,15 +44,6 @@ impl<'a> Operation<'a> {
             digest: number.map(|number| number.digest),
         }
     }
-}
-
-/// The outcome of one conditional write.
-pub(super) enum PutOutcome {
-    Done,
-    /// The condition was false, or another transaction interfered.
-    Refused,
-    /// There was nothing to change (rule F8).
-    Missing,
 }
 
 /// The effect of an operation, together with the raise of the fence.

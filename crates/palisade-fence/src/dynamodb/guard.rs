@@ -8,9 +8,9 @@ use aws_sdk_dynamodb::types::{
 use palisade_core::fence::{Op, Pass, Rule, Verdict};
 
 use super::Attributes;
-use super::conditional::{Effect, Operation, PutOutcome, carry_out};
+use super::conditional::{Effect, Operation, carry_out};
 use super::error::{Fault, failed};
-use super::location::{Loaded, Location, key_name};
+use super::location::{Loaded, Location, PutOutcome, key_name};
 use crate::audit;
 use crate::checked::Checked;
 use crate::guard_row::Numbered;

@@ -6,10 +6,9 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule, Verdict};
 
-use super::conditional::PutOutcome;
 use super::error::{Fault, failed};
 use super::guard::{Guard, transact};
-use super::location::Location;
+use super::location::{Location, PutOutcome};
 use super::{Attributes, FENCE};
 use crate::admin::{Admin, Listed};
 use crate::audit;

@@ -5,9 +5,9 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 
 use super::Attributes;
-use super::conditional::{Effect, Operation, PutOutcome, carry_out};
+use super::conditional::{Effect, Operation, carry_out};
 use super::error::Fault;
-use super::location::{Loaded, Location};
+use super::location::{Loaded, Location, PutOutcome};
 use crate::checked::Checked;
 use crate::guard_row::Numbered;
 use crate::stamped::Stamped;

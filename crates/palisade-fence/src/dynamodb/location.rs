@@ -5,7 +5,6 @@ use aws_sdk_dynamodb::types::{self, AttributeValue};
 use aws_sdk_dynamodb::{Client, Error};
 use palisade_core::fence::{FenceRecord, Rearm};
 
-use super::conditional::PutOutcome;
 use super::error::{Fault, failed};
 use super::{Attributes, FENCE};
 use crate::guard_row::Corrupt;
@@ -32,6 +31,15 @@ pub(super) struct Loaded {
     pub(super) fence: Option<Stamped>,
     /// The other attributes, without key and fence; `None`: there is no item.
     pub(super) attributes: Option<Attributes>,
+}
+
+/// The outcome of one conditional write.
+pub(super) enum PutOutcome {
+    Done,
+    /// The condition was false, or another transaction interfered.
+    Refused,
+    /// There was nothing to change (rule F8).
+    Missing,
 }
 
 impl Loaded {

@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode};
 use palisade_core::Token;
 use serde_json::json;
 
-use crate::http::flight::End;
+use crate::http::outcome::End;
 use crate::http::{Problem, REPEAT_HEADER};
 
 /// Returns the answer to a claim.

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, watch};
 use tokio::time::timeout;
 
-use crate::http::flight::End;
+use crate::http::outcome::End;
 use crate::name::ResourceId;
 
 /// A lane for every resource that was requested.

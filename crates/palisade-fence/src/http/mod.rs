@@ -70,6 +70,7 @@ mod headers;
 mod lane;
 mod layer;
 mod marks;
+mod outcome;
 mod overrides;
 mod policy;
 mod problem;
@@ -79,13 +80,13 @@ mod spelling;
 
 pub use body::IdleBody;
 pub use counts::Counts;
-pub use flight::Outcome;
 pub use headers::{
     AUTHORITY_HEADER, LOCK_HEADER, OPERATION_HEADER, REPEAT_HEADER, SEQUENCE_HEADER, TOKEN_HEADER,
     authority_header, sequencer_header, token_header,
 };
 pub use layer::{FenceLayer, FenceService};
 pub use marks::{Act, Marks};
+pub use outcome::Outcome;
 pub use policy::{BadPolicy, Policy, Start, Tokenless};
 pub use problem::{Problem, Refused};
 pub use route::{BadRoute, Resources, Routes, Target};

@@ -8,7 +8,6 @@
 //!
 //! A [`Record`] contains the result, not the request: a replay never decides anything again.
 
-mod digest;
 mod request;
 mod table;
 #[cfg(test)]
@@ -19,14 +18,14 @@ use std::sync::Arc;
 
 use palisade_core::fence::{FenceRecord, FenceState};
 
-#[cfg(feature = "files")]
-pub(crate) use digest::digest;
 #[cfg(any(feature = "files", feature = "object-store", feature = "store", test))]
 pub(crate) use request::Alter;
 #[cfg(any(feature = "memory", feature = "store"))]
 pub(crate) use request::Credentials;
 #[cfg(feature = "http")]
 pub(crate) use request::Numbered;
+#[cfg(feature = "files")]
+pub(crate) use request::digest;
 pub(crate) use request::{Operation, Request};
 #[cfg(feature = "store")]
 pub(crate) use table::Record;

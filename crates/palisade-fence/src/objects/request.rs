@@ -5,7 +5,6 @@ use palisade_core::{AuthorityId, LockName, Token};
 
 use crate::fence::Change;
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::digest::digest;
 
 /// One operation at one resource.
 #[derive(Clone, Debug)]
@@ -58,6 +57,18 @@ pub(crate) enum Alter {
     Put(Vec<u8>),
     Append(Vec<u8>),
     Delete,
+}
+
+/// Distinguishes a repeated write from another write under the same number: a checksum of its content and length. It
+/// detects a caller's mistake, not an attack.
+pub(crate) fn digest(path: &ObjectPath, alter: &Alter) -> u64 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(path.as_str().as_bytes());
+    // A path has no control characters, so this byte both ends it and names the kind.
+    crc.update(&[alter.kind()]);
+    let bytes = alter.bytes();
+    crc.update(bytes);
+    u64::from(crc.finalize()) << 32 | bytes.len() as u64 & 0xffff_ffff
 }
 
 impl Request {

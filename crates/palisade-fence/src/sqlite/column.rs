@@ -14,11 +14,11 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Error, OptionalExtension as _, ToSql, params};
 
 use super::rows::{in_transaction, int};
-use super::sticky::{fill, rejection};
+use super::sticky::{fill, identifier, rejection};
 use crate::audit;
 use crate::checked::Checked;
 use crate::guard_row::{Corrupt, column_state};
-use crate::sql::{Fault, bound, judge, valid_name};
+use crate::sql::{Fault, bound, judge};
 
 const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky_column.sql");
 
@@ -213,10 +213,4 @@ fn spelled(key: &dyn ToSql) -> String {
         ValueRef::Integer(number) => number.to_string(),
         other => format!("{other:?}"),
     }
-}
-
-/// Quotes a name for SQL.
-pub(super) fn identifier(name: &str) -> Result<String, Fault> {
-    valid_name(name, 255)?;
-    Ok(format!("\"{}\"", name.replace('"', "\"\"")))
 }

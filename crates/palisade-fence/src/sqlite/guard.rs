@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use palisade_core::Token;
-use palisade_core::fence::{Op, Pass, Rule, Sequence};
+use palisade_core::fence::{FenceState, Op, Pass, Rule, Sequence};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::rows::{in_transaction, int};
-use super::sticky::show_token;
+use super::token_function::show_token;
 use crate::checked::Checked;
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
@@ -17,6 +17,9 @@ use crate::sql::{Fault, decide_all, in_name_order, recordable};
 const TAKE: &str =
     "UPDATE palisade_fence SET updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE resource = ?1
 RETURNING resource, authority, lock, token, written, sequence, digest, result";
+
+const SHOW: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
+FROM palisade_fence WHERE resource = ?1";
 
 const CREATE: &str = "INSERT INTO palisade_fence (resource) VALUES (?1)";
 
@@ -184,6 +187,14 @@ pub(super) fn guard_row(row: &Row<'_>) -> rusqlite::Result<GuardRow> {
             result: row.get(7)?,
         },
     })
+}
+
+/// Returns the fence of one resource; `None` if nothing was ever admitted there.
+pub(super) fn show(db: &Connection, resource: &str) -> Result<Option<FenceState>, Fault> {
+    ResourceId::new(resource)?;
+    let mut statement = db.prepare_cached(SHOW)?;
+    let row = statement.query_row([resource], guard_row).optional()?;
+    Ok(row.map(|row| row.state()).transpose()?)
 }
 
 fn store(tx: &Connection, resource: &str, row: &GuardRow) -> Result<(), Fault> {

@@ -66,6 +66,7 @@ mod operator;
 mod records;
 mod rows;
 mod sticky;
+mod token_function;
 
 pub use crate::guard_row::{Corrupt, Numbered};
 pub use crate::sql::{Fault, Strategy};

@@ -2,17 +2,14 @@
 
 use palisade_core::AuthorityId;
 use palisade_core::fence::{FenceState, Rearm};
-use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 
-use super::guard::{guard_row, take};
+use super::guard::{guard_row, show, take};
 use super::rows::int;
 use super::sticky::resource_of;
 use crate::admin::{Admin, FencedTable, Listed};
 use crate::name::ResourceId;
 use crate::sql::Fault;
-
-const SHOW: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
-FROM palisade_fence WHERE resource = ?1";
 
 const LIST: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
 FROM palisade_fence WHERE substr(resource, 1, length(?1)) = ?1 AND (?2 IS NULL OR resource > ?2)
@@ -99,12 +96,4 @@ impl Admin for Operator<'_> {
         tx.prepare_cached(REARM)?.execute(arguments)?;
         Ok(tx.commit()?)
     }
-}
-
-/// Returns the fence of one resource; `None` if nothing was ever admitted there.
-pub(super) fn show(db: &Connection, resource: &str) -> Result<Option<FenceState>, Fault> {
-    ResourceId::new(resource)?;
-    let mut statement = db.prepare_cached(SHOW)?;
-    let row = statement.query_row([resource], guard_row).optional()?;
-    Ok(row.map(|row| row.state()).transpose()?)
 }

@@ -1,0 +1,21 @@
+//! What the clones of a client and its requests share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::identity::Identity;
+use crate::keeper::Keeper;
+
+pub(crate) struct Inner {
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) identity: Identity,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let authority = self.keeper.core().service.authority();
+        f.debug_struct("Client")
+            .field("authority", authority)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,26 @@
+//! The state that the guards of a client and its background task share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use palisade_core::Span;
+use palisade_core::holder::Caution;
+
+use crate::clock::Clock;
+use crate::schedule::Schedule;
+use crate::service::LockService;
+
+/// The state that guards and the task share.
+pub(crate) struct Core {
+    pub(crate) service: Arc<dyn LockService>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) caution: Caution,
+    /// How long an operation is tried without an answer.
+    pub(crate) patience: Span,
+    pub(crate) schedule: Mutex<Schedule>,
+}
+
+impl Core {
+    pub(crate) fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
