@@ -428,7 +428,7 @@ def shows_what_the_rules_grant(palisade, folder):
 
 
 def keeps_what_was_asked_for(palisade, folder):
-    """A further page is asked for while the first one is read again, and while a button is down nothing moves."""
+    """A further page is asked for while the first one is read again, or before that; while a button is down nothing moves."""
     server = Server(palisade)
     for at in range(150):
         server.acquire(f"lock-{at:03}")
@@ -444,6 +444,25 @@ def keeps_what_was_asked_for(palisade, folder):
             until("both pages", lambda: len(page.rows("All locks")) == 150)
             with page.tab.expect_request("**/v1/status"):
                 with page.tab.expect_response(re.compile(r"/v1/locks\?(?!.*cursor=)")):
+                    held.pop().continue_()
+            assert len(page.rows("All locks")) == rows
+            page.tab.unroute_all(behavior="ignoreErrors")
+            page.close()
+
+        # A further page is on its way when the first one is due again. The control reads it, and forgets the further one.
+        further = re.compile(r"/v1/locks\?.*cursor=")
+        for plant, rows in ((None, 150), (("|| asking > 0 ?", "?"), 100)):
+            page = Page(chromium, server, plant).open()
+            until("the first page", lambda: len(page.rows("All locks")) == 100)
+            held = []
+            page.tab.route(further, lambda route: held.append(route))
+            page.tab.get_by_role("button", name="Show more").click()
+            until("it is asked for", lambda: page.tab.wait_for_timeout(50) or held)
+            for _ in range(2):
+                with page.tab.expect_request("**/v1/ranking"):
+                    pass
+            with page.tab.expect_request("**/v1/ranking"):
+                with page.tab.expect_response(further):
                     held.pop().continue_()
             assert len(page.rows("All locks")) == rows
             page.tab.unroute_all(behavior="ignoreErrors")

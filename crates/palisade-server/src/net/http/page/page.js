@@ -424,10 +424,16 @@ function listing(prefix, place, signal) {
     pages = [...kept, answer];
     render();
   };
-  const more = () => load(pages.at(-1).next_cursor, pages).catch((error) => failed(place, error));
-  const again = () => load(null, []).catch((error) => failed(place, error));
+  // No refresh overtakes what the reader asked for.
+  let asking = 0;
+  const wanted = (cursor, kept) => {
+    asking += 1;
+    return load(cursor, kept).catch((error) => failed(place, error)).finally(() => asking -= 1);
+  };
+  const more = () => wanted(pages.at(-1).next_cursor, pages);
+  const again = () => wanted(null, []);
   // Pages that were asked for stay as they are: a list that moves while it is read is of no use.
-  return { refresh: async () => pages.length > 1 ? drawn || render() : load(null, []) };
+  return { refresh: async () => pages.length > 1 || asking > 0 ? drawn || render() : load(null, []) };
 }
 
 function found(prefix) {
