@@ -27,7 +27,7 @@ impl Adapter for Postgres {
 }
 
 const HABIT: Habit = Habit {
-    brief: Duration::from_millis(600),
+    brief: Duration::from_millis(1_500),
     long: Duration::from_secs(9),
     shares: false,
     ..Habit::FULL
