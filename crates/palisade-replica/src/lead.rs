@@ -50,15 +50,19 @@ impl<R: Runtime> Leadership<R> {
         engine: &Engine<R>,
         applier: &Arc<Applier>,
     ) -> Result<(Leadership<R>, Machine), NotCommitted> {
-        let mut watch = engine.watch();
+        let (mut progress, mut leader) = (engine.watch(), engine.watch_leader());
         loop {
             let before = engine.place();
             if let Some(begun) = Leadership::begin(engine, applier).await? {
                 return Ok(begun);
             }
             let moved = async {
+                // A follower applies every batch, and is not woken for that.
+                if before.0 != Role::Leader {
+                    return leader.changed().await;
+                }
                 while engine.place() == before {
-                    watch.changed().await?;
+                    progress.changed().await?;
                 }
                 Ok(())
             };

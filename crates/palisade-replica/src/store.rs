@@ -18,7 +18,7 @@ use palisade_wal::{
     CommitError, Compactor, Fold, Opened, Seq, SnapshotReader, SnapshotWriter, Wal,
 };
 
-use crate::entry::{Entry, LogId, Vote};
+use crate::entry::{Entry, LogId, NodeId, Vote};
 use crate::log::{Gap, Log};
 use crate::record::{self, Record};
 use crate::state::{Head, State, StateError};
@@ -43,6 +43,24 @@ impl Work {
             What::Records(records) => matches!(records.first(), Some(Record::Vote(_))),
             What::Install(_) => false,
         }
+    }
+
+    /// Whose entries it appends, if it appends entries and nothing else before them.
+    #[must_use]
+    pub fn leader(&self) -> Option<NodeId> {
+        match &self.what {
+            What::Records(records) => match records.first()? {
+                Record::Entry(entry) => Some(entry.id.leader.node),
+                Record::Vote(_) | Record::Truncate(_) | Record::Committed(_) => None,
+            },
+            What::Install(_) => None,
+        }
+    }
+
+    /// An upper bound of what it takes in the log.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.what.bytes()
     }
 
     /// Nobody will do it: the log has failed.

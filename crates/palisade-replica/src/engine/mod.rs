@@ -35,6 +35,7 @@ use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::impls::ProgressResponder;
+use openraft::metrics::RaftServerMetrics;
 use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{
     AsyncRuntime, ChangeMembers, Config, Raft, RaftMetrics, ReadPolicy, ServerState, SnapshotPolicy,
@@ -385,10 +386,20 @@ impl<R: AsyncRuntime> Engine<R> {
         }
     }
 
-    /// Tells when [`progress`](Engine::progress) may say something new.
+    /// Tells when [`progress`](Engine::progress) may say something new, which it does with every batch.
     #[must_use]
     pub fn watch(&self) -> Watch<R> {
         Watch(self.raft.metrics())
+    }
+
+    /// Tells when it may say something new of who leads, and of who belongs to the cluster.
+    #[must_use]
+    pub fn watch_leader(&self) -> LeaderWatch<R> {
+        LeaderWatch {
+            shown: self.raft.metrics(),
+            server: self.raft.server_metrics(),
+            is_news: false,
+        }
     }
 
     /// Answers a message of another node.
@@ -469,9 +480,46 @@ impl<R: AsyncRuntime> Watch<R> {
     /// # Errors
     /// When the engine has ended.
     pub async fn changed(&mut self) -> Result<(), NotCommitted> {
-        let ended = |_| NotCommitted::Stopped("the engine has ended".into());
         self.0.changed().await.map_err(ended)
     }
+}
+
+/// See [`Engine::watch_leader`].
+pub struct LeaderWatch<R: AsyncRuntime> {
+    shown: WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>>,
+    server: WatchReceiverOf<Types<R>, RaftServerMetrics<Types<R>>>,
+    /// A change was seen and not told yet.
+    is_news: bool,
+}
+
+impl<R: AsyncRuntime> LeaderWatch<R> {
+    /// Returns at the next change after the last one that was seen. Nothing is lost when it is given up.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn changed(&mut self) -> Result<(), NotCommitted> {
+        if !self.is_news {
+            self.server.changed().await.map_err(ended)?;
+            self.is_news = true;
+        }
+        // The engine shows it here first, and a moment later to those who ask.
+        while !self.is_shown() {
+            self.shown.changed().await.map_err(ended)?;
+        }
+        self.is_news = false;
+        Ok(())
+    }
+
+    fn is_shown(&self) -> bool {
+        let (server, shown) = (self.server.borrow_watched(), self.shown.borrow_watched());
+        (server.vote, server.state, server.current_leader)
+            == (shown.vote, shown.state, shown.current_leader)
+            && server.membership_config == shown.membership_config
+    }
+}
+
+fn ended(_: impl std::fmt::Display) -> NotCommitted {
+    NotCommitted::Stopped("the engine has ended".into())
 }
 
 fn refused(error: impl std::fmt::Display) -> Refused {

@@ -3,7 +3,8 @@
 //! ```text
 //!   palisade-order   pipeline: follows, or leads and commits through its leadership
 //!   palisade-raft    engine and connections to the other nodes, one runtime
-//!   palisade-log     writer: votes, entries, truncations; one frame, one fdatasync
+//!   palisade-log     writer: votes, entries, truncations; one frame, one fdatasync. A follower on a quick disk writes
+//!                    its leader's entries on palisade-raft
 //!   palisade-snap    snapshots of the sealed log
 //! ```
 
@@ -157,7 +158,7 @@ impl Node {
         let worked = Arc::new(AtomicBool::new(true));
         let compactor = writer.compactor();
         let log = std::mem::take(&mut state.log);
-        let (queue, disk, writer) = writer::start(writer, Arc::clone(&worked))?;
+        let (queue, disk, writer) = writer::start(writer, node, Arc::clone(&worked))?;
         let store = Store::new(log, queue, compactor.clone(), seed());
         let applier = Arc::new(Applier::new(state, store.clone()));
         let start = engine::Start {

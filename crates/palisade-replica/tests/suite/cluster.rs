@@ -11,8 +11,8 @@ use palisade_core::{
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::peers::{Introduction, Peers, Settings as PeerSettings, Standing};
 use palisade_replica::{
-    Applier, Directory, Engine, LogId, NodeId, Role, Settings, Sink, Start, Store, Stored, Tokio,
-    Work, Writer,
+    Applier, Directory, Engine, LogId, NodeId, NotCommitted, Role, Settings, Sink, Start, Store,
+    Stored, Tokio, Work, Writer,
 };
 use palisade_server::durable;
 use palisade_server::pipeline::codec;
@@ -315,6 +315,42 @@ async fn three_blank_nodes_form_a_cluster_that_outlives_its_leader() {
     all_have([&back], last, 200).await;
     let voters = back.engine().progress().members.voters;
     assert_eq!(voters, [BTreeSet::from(members)]);
+}
+
+/// Whether a watch of a follower tells of changes while it is polled once.
+async fn tells(changed: impl Future<Output = Result<(), NotCommitted>>) -> bool {
+    tokio::select! {
+        biased;
+        told = changed => told.map(|()| true).unwrap(),
+        () = std::future::ready(()) => false,
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_leader_is_not_woken_by_its_batches() {
+    let places = [Place::new().await, Place::new().await, Place::new().await];
+    let lists = list_of(&places);
+    let start = |at: usize| Process::start(&places[at], &lists[at]);
+    let (a, b, c) = tokio::join!(start(0), start(1), start(2));
+    let mut nodes = vec![a, b, c];
+    let led_by = |nodes: &[Process]| nodes[0].engine().progress().leader;
+    let first = leader(&nodes.iter().collect::<Vec<_>>()).await.node;
+    let at = nodes.iter().position(|node| node.node == first).unwrap();
+    let killed = nodes.remove(at);
+    let (mut progress, mut who) = (nodes[0].engine().watch(), nodes[0].engine().watch_leader());
+    nodes[0].applied(propose(&killed, 0..1).await).await;
+    while tells(progress.changed()).await || tells(who.changed()).await {}
+
+    nodes[0].applied(propose(&killed, 1..20).await).await;
+    assert!(tells(progress.changed()).await, "the control");
+    assert!(!tells(who.changed()).await);
+
+    killed.stop().await;
+    let second = leader(&nodes.iter().collect::<Vec<_>>()).await.node;
+    // A candidate is told of before a leader is.
+    while led_by(&nodes) != Some(second) {
+        who.changed().await.unwrap();
+    }
 }
 
 /// A single server's directory with some locks.

@@ -280,7 +280,7 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
 
 /// Tells the pipeline which URL the leader has, whenever that may have changed; hands over if this node's disk is full.
 async fn watch_leader(view: Arc<View>) {
-    let mut moved = view.engine.watch();
+    let mut moved = view.engine.watch_leader();
     let mut leading = view.handle.leading();
     let mut before = None;
     loop {
