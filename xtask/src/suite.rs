@@ -1,29 +1,16 @@
 //! `cargo xtask test`: what the machine lacks, the build, every test, one summary.
 
-use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read, Write as _};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::Duration;
-
-use serde::Deserialize;
+use std::io::Write as _;
+use std::process::Command;
 
 use crate::bench::instructions;
 use crate::package;
 use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
-use crate::shell::{Background, cargo, read, run, spelled, target, timed};
-
-/// How long the output may stay open after cargo has ended. A process that holds it then was left behind by a test.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// All packages at once: tests of one package start the programs of another.
-const TESTS: [&str; 4] = ["test", "--release", "--workspace", "--all-features"];
+use crate::programs::{Job, Load, Program, TESTS};
+use crate::shell::{Background, cargo, run, target, timed};
 
 /// The unit tests, and nothing else.
 const UNIT_TESTS: [&str; 2] = ["--lib", "--bins"];
-
-/// The test programs beside which nothing else may run.
-const ALONE: &str = "alone";
 
 /// The tests to run.
 #[derive(Debug, PartialEq, Eq)]
@@ -88,7 +75,6 @@ impl Plan {
     }
 
     fn work(&self, stages: &mut Stages) -> Result<(Tally, Result<(), String>), String> {
-        let parts = self.parts()?;
         let kinds: &[&str] = if self.quick { &UNIT_TESTS } else { &[] };
         // The one waits for the network, and the other computes.
         let build = Background::start(cargo(&TESTS).args(kinds).arg("--no-run"))?;
@@ -100,12 +86,12 @@ impl Plan {
         let instructions = stages.add("instructions", || self.instructions());
         let mut complaints = Vec::from_iter(instructions.err());
         let mut tally = Tally::default();
-        for part in parts {
-            let ran = stages.add(part.name, || part.run(&self.filter, &mut tally));
+        for part in self.parts(&Program::all(kinds)?) {
+            let show = |name: &str, line: &str| tally.show(name, line);
+            let ran = stages.add(part.name, || Job::run_all(part.jobs, part.load, show));
             complaints.extend(ran.err());
         }
-        complaints.extend(stages.add("clients", || self.clients()).err());
-        complaints.extend(stages.add("package", || self.package()).err());
+        complaints.extend(stages.add("clients and package", || self.others()).err());
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
@@ -118,48 +104,44 @@ impl Plan {
 
     /// Most tests wait for a process, a server or a disk, so there are more of them at a time than cores. Those that
     /// need the machine come last, one after the other.
-    fn parts(&self) -> Result<Vec<Part>, String> {
-        let part = |name, targets: &[&str], threads| Part {
-            name,
-            targets: targets.iter().map(ToString::to_string).collect(),
-            threads,
-        };
+    fn parts(&self, programs: &[Program]) -> Vec<Part> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut together = part("tests", &UNIT_TESTS, 2 * cores);
-        if self.quick {
-            return Ok(vec![together]);
+        let jobs = |of: &dyn Fn(&&Program) -> bool| -> Vec<Job> {
+            let programs = programs.iter().filter(of);
+            programs.map(|program| program.job(&self.filter)).collect()
+        };
+        // Those that take longest come first, so that none of them is left over at the end.
+        let mut together = jobs(&|program| program.is_integration && !program.runs_alone());
+        together.extend(jobs(&|program| !program.is_integration));
+        if !self.quick {
+            together.push(Job::examples(&self.filter));
         }
-        for program in test_programs()? {
-            together.targets.extend(["--test".to_owned(), program]);
-        }
-        let alone = part(ALONE, &["--test", ALONE], 1);
-        Ok(vec![together, part("examples", &["--doc"], cores), alone])
+        let part = |name, jobs, programs, tests| Part {
+            name,
+            jobs,
+            load: Load { programs, tests },
+        };
+        vec![
+            part("tests", together, 2, 2 * cores),
+            part("alone", jobs(&|program| program.runs_alone()), 1, 1),
+        ]
     }
 
-    /// The clients in other languages, with their own tests and linters, when all tests run.
-    fn clients(&self) -> Result<(), String> {
+    /// What is no test program, when all tests run: the clients in other languages, and beside them the package.
+    fn others(&self) -> Result<(), String> {
         if self.quick || !self.filter.is_empty() {
             return Ok(());
         }
-        let built = |name: &str| target().join("release").join(name);
-        let mut check = Command::new("clients/check");
-        check
-            .args([built("palisade"), built("examples/holder-driver")])
-            .env("PALISADE_ADDER", built("examples/adder"));
-        run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
-    }
-
-    /// The Debian package, from installing to purging it, and the Kubernetes manifests, when all tests run.
-    fn package(&self) -> Result<(), String> {
-        if self.quick || !self.filter.is_empty() {
-            return Ok(());
+        let package = std::thread::spawn(package_and_kubernetes);
+        let clients = clients();
+        let package = package
+            .join()
+            .unwrap_or_else(|_| Err("the package's test panicked".to_owned()));
+        match (clients, package) {
+            (Err(one), Err(other)) => Err(format!("{one}; {other}")),
+            (one, other) => one.and(other),
         }
-        let program = target().join("release/palisade");
-        package::check(&program)
-            .and_then(|()| package::check_kubernetes(&program))
-            .inspect_err(|complaint| println!("test: {complaint}"))
     }
-
     /// The hot path against its baseline, when all tests run.
     fn instructions(&self) -> Result<(), String> {
         if self.quick || !self.filter.is_empty() {
@@ -170,111 +152,29 @@ impl Plan {
     }
 }
 
-/// Targets that are tested by one call of cargo.
+/// Jobs that run in the same way.
 struct Part {
     name: &'static str,
-    targets: Vec<String>,
-    /// Tests of a program that run at a time.
-    threads: usize,
+    jobs: Vec<Job>,
+    load: Load,
 }
 
-impl Part {
-    fn run(&self, filter: &[String], tally: &mut Tally) -> Result<(), String> {
-        let mut command = cargo(&TESTS);
-        command.arg("--no-fail-fast").args(&self.targets);
-        command.arg("--").args(filter).stdout(Stdio::piped());
-        command.env("RUST_TEST_THREADS", self.threads.to_string());
-        let name = spelled(&command);
-        let mut child = command
-            .spawn()
-            .map_err(|error| format!("{name}: {error}"))?;
-        let output = child.stdout.take().ok_or("cargo test has no output")?;
-        let lines = lines_of(output);
-        // Lines are shown as they come; the channel ends when the last program that holds the output ends.
-        let status = loop {
-            match lines.recv_timeout(Duration::from_millis(200)) {
-                Ok(line) => tally.show(&line),
-                Err(RecvTimeoutError::Disconnected) => break child.wait(),
-                Err(RecvTimeoutError::Timeout) => match child.try_wait() {
-                    Ok(None) => {}
-                    ended => break ended.map(Option::unwrap_or_default),
-                },
-            }
-        };
-        let status = status.map_err(|error| format!("{name}: {error}"))?;
-        let left_behind = drain(&lines, tally, PATIENCE);
-        if !status.success() {
-            Err(format!("{name} ended with {status}"))
-        } else if left_behind {
-            Err("a test left a process running that still holds the output".to_owned())
-        } else {
-            Ok(())
-        }
-    }
+/// The clients in other languages, with their own tests and linters.
+fn clients() -> Result<(), String> {
+    let built = |name: &str| target().join("release").join(name);
+    let mut check = Command::new("clients/check");
+    check
+        .args([built("palisade"), built("examples/holder-driver")])
+        .env("PALISADE_ADDER", built("examples/adder"));
+    run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
 }
 
-/// The names of the test programs that may run beside others.
-fn test_programs() -> Result<BTreeSet<String>, String> {
-    let metadata = ["metadata", "--no-deps", "--format-version", "1"];
-    let metadata: Metadata = serde_json::from_str(&read(&mut cargo(&metadata))?)
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    let targets = metadata
-        .packages
-        .into_iter()
-        .flat_map(|package| package.targets);
-    let tests = targets.filter(|target| target.kind == ["test"]);
-    Ok(tests
-        .map(|target| target.name)
-        .filter(|name| name != ALONE)
-        .collect())
-}
-
-/// The part of `cargo metadata` that is needed here.
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    targets: Vec<Target>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut reader = BufReader::new(output);
-        let mut line = Vec::new();
-        while reader
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|length| length > 0)
-        {
-            if sender
-                .send(String::from_utf8_lossy(&line).into_owned())
-                .is_err()
-            {
-                return;
-            }
-            line.clear();
-        }
-    });
-    receiver
-}
-
-/// Shows what is still in the pipe; true when somebody keeps it open.
-fn drain(lines: &Receiver<String>, tally: &mut Tally, patience: Duration) -> bool {
-    loop {
-        match lines.recv_timeout(patience) {
-            Ok(line) => tally.show(&line),
-            Err(error) => return error == RecvTimeoutError::Timeout,
-        }
-    }
+/// The Debian package, from installing to purging it, and the Kubernetes manifests.
+fn package_and_kubernetes() -> Result<(), String> {
+    let program = target().join("release/palisade");
+    package::check(&program)
+        .and_then(|()| package::check_kubernetes(&program))
+        .inspect_err(|complaint| println!("test: {complaint}"))
 }
 
 /// How long each stage took, and how busy the machine was. A stage that leaves processors idle may run beside another one.
@@ -332,23 +232,23 @@ impl Ticks {
 struct Tally {
     passed: u64,
     failed: u64,
-    /// Of the tests that failed.
+    /// Of the tests that failed, each with its program's.
     names: Vec<String>,
 }
 
 impl Tally {
-    fn show(&mut self, line: &str) {
-        print!("{line}");
+    fn show(&mut self, program: &str, line: &str) {
+        println!("{program}: {}", line.trim_end());
         // A closed pipe is the reader's choice, not a failure of the tests.
         let _ = std::io::stdout().flush();
-        self.count(line);
+        self.count(program, line);
     }
 
     /// Adds a line such as `test result: ok. 3 passed; 0 failed; …` or `test a::b ... FAILED`; other lines say nothing.
-    fn count(&mut self, line: &str) {
+    fn count(&mut self, program: &str, line: &str) {
         let failed = line.trim().strip_suffix(" ... FAILED");
         if let Some(name) = failed.and_then(|test| test.strip_prefix("test ")) {
-            self.names.push(name.to_owned());
+            self.names.push(format!("{program}: {name}"));
         }
         let Some(result) = line.trim().strip_prefix("test result: ") else {
             return;
@@ -378,14 +278,14 @@ mod tests {
             "test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured; 1 filtered out; finished in 1.00s\n",
             "a line that says 7 passed; 7 failed\n",
         ] {
-            tally.count(line);
+            tally.count("wal suite", line);
         }
         assert_eq!(
             tally,
             Tally {
                 passed: 43,
                 failed: 2,
-                names: vec!["b::c".to_owned()],
+                names: vec!["wal suite: b::c".to_owned()],
             }
         );
     }
@@ -418,55 +318,33 @@ mod tests {
     }
 
     #[test]
-    fn every_test_program_runs_once_and_some_run_alone() {
-        let plan = Plan::parse(&[]).unwrap();
-        let parts = plan.parts().unwrap();
-        let [together, examples, alone] = &parts[..] else {
-            panic!("{} parts", parts.len());
+    fn every_job_runs_once_and_some_run_alone() {
+        let plan = |arguments: &[&str]| Plan::parse(arguments).unwrap();
+        let programs = [
+            ("wal", "lib"),
+            ("wal", "suite"),
+            ("lab", "suite"),
+            ("lab", "alone"),
+        ];
+        let programs = programs.map(|(package, target)| Program::sample(package, target));
+        let names = |plan: &Plan| {
+            let parts = plan.parts(&programs).into_iter();
+            let names = |part: &Part| {
+                part.jobs
+                    .iter()
+                    .map(Job::name)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            let named = parts.map(|part| (part.name, names(&part), part.load.programs));
+            named.collect::<Vec<_>>()
         };
-        let count = |part: &Part, name| part.targets.iter().filter(|word| *word == name).count();
-        for name in ["--lib", "--bins", "suite", "directories", "descriptors"] {
-            assert_eq!(count(together, name), 1, "{name}");
-        }
-        assert_eq!(count(together, ALONE), 0);
-        assert_eq!(examples.targets, ["--doc"]);
+        let together = "wal suite, lab suite, wal lib".to_owned();
+        let alone = ("alone", "lab alone".to_owned(), 1);
         assert_eq!(
-            (alone.targets.join(" "), alone.threads),
-            ("--test alone".to_owned(), 1)
+            names(&plan(&[])),
+            [("tests", format!("{together}, examples"), 2), alone.clone()]
         );
-    }
-
-    #[test]
-    fn a_pipe_that_closes_ends_the_reading() {
-        let lines = lines_of(&b"test result: ok. 1 passed; 0 failed;\nno newline"[..]);
-        let mut tally = Tally::default();
-        assert!(!drain(&lines, &mut tally, PATIENCE));
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 1,
-                ..Tally::default()
-            }
-        );
-    }
-
-    #[test]
-    fn a_pipe_that_stays_open_is_noticed() {
-        let (held, lines) = mpsc::channel();
-        assert!(
-            held.send("test result: FAILED. 0 passed; 1 failed;\n".to_owned())
-                .is_ok()
-        );
-        let mut tally = Tally::default();
-        assert!(drain(&lines, &mut tally, Duration::ZERO));
-        assert_eq!(
-            tally,
-            Tally {
-                failed: 1,
-                ..Tally::default()
-            }
-        );
-        drop(held);
-        assert!(!drain(&lines, &mut tally, Duration::ZERO));
+        assert_eq!(names(&plan(&["--quick"])), [("tests", together, 2), alone]);
     }
 }

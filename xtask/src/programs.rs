@@ -1,0 +1,356 @@
+//! The programs in which tests run, some of them at a time.
+//!
+//! ```text
+//!   cargo test --no-run ──► Program ──► Job ──queue──► runners ──lines──► shown, counted
+//!                       cargo test --doc ─┘
+//! ```
+//!
+//! `cargo test` itself runs one program after the other, and most tests wait: for a process, a server or a disk.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::shell::{cargo, read};
+
+/// All packages at once: tests of one package start the programs of another.
+pub(crate) const TESTS: [&str; 4] = ["test", "--release", "--workspace", "--all-features"];
+
+/// How long the output may stay open after a program has ended. A process that holds it then was left behind by a test.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A test program that is built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    package: String,
+    target: String,
+    /// Whether it is of the package's `tests` folder.
+    pub(crate) is_integration: bool,
+    /// The package's, in which its tests expect to run.
+    folder: PathBuf,
+    file: PathBuf,
+}
+
+/// The part of what cargo says of something built that is needed here.
+#[derive(Deserialize)]
+struct Artifact {
+    manifest_path: PathBuf,
+    target: Target,
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+impl Program {
+    /// Those that `cargo test` runs for these kinds of targets. What is not built yet is built.
+    ///
+    /// # Errors
+    /// The build failed.
+    pub(crate) fn all(kinds: &[&str]) -> Result<Vec<Program>, String> {
+        let mut build = cargo(&TESTS);
+        build
+            .args(kinds)
+            .args(["--no-run", "--message-format=json-render-diagnostics"]);
+        Ok(read(&mut build)?
+            .lines()
+            .filter_map(Program::of_message)
+            .collect())
+    }
+
+    /// `None` for a message about anything else.
+    fn of_message(message: &str) -> Option<Program> {
+        // Other messages have other fields.
+        let built: Artifact = serde_json::from_str(message).ok()?;
+        let file = built.executable.filter(|_| built.profile.test)?;
+        let folder = built.manifest_path.parent()?.to_owned();
+        Some(Program {
+            package: folder.file_name()?.to_string_lossy().into_owned(),
+            target: built.target.name,
+            is_integration: built.target.kind == ["test"],
+            folder,
+            file,
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sample(package: &str, target: &str) -> Program {
+        Program {
+            package: package.to_owned(),
+            target: target.to_owned(),
+            is_integration: target != "lib",
+            folder: PathBuf::new(),
+            file: PathBuf::new(),
+        }
+    }
+
+    /// Whether nothing else may run beside it.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.is_integration && self.target == "alone"
+    }
+
+    /// Its run, as cargo starts it.
+    pub(crate) fn job(&self, filter: &[String]) -> Job {
+        let mut command = Command::new(&self.file);
+        command
+            .args(filter)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null());
+        command.env("CARGO_MANIFEST_DIR", &self.folder);
+        command.env("CARGO_PKG_NAME", &self.package);
+        Job {
+            name: format!("{} {}", self.package, self.target),
+            command,
+        }
+    }
+}
+
+/// A run of some tests, in a process of its own.
+pub(crate) struct Job {
+    name: String,
+    command: Command,
+}
+
+/// How much runs at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) programs: usize,
+    /// Tests of each program.
+    pub(crate) tests: usize,
+}
+
+impl Job {
+    /// The examples in the documentation.
+    pub(crate) fn examples(filter: &[String]) -> Job {
+        let mut command = cargo(&TESTS);
+        command.args(["--no-fail-fast", "--doc", "--"]).args(filter);
+        Job {
+            name: "examples".to_owned(),
+            command,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs all of them to the end. Each line is shown as it comes, with the name of the job.
+    ///
+    /// # Errors
+    /// The jobs that failed, and those that left a process behind.
+    pub(crate) fn run_all(
+        jobs: Vec<Job>,
+        load: Load,
+        mut show: impl FnMut(&str, &str),
+    ) -> Result<(), String> {
+        let jobs = Mutex::new(jobs.into_iter());
+        let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let (lines, to_show) = mpsc::channel();
+        let run_some = |lines: Sender<(String, String)>| {
+            let run = |job: Job| job.run(load.tests, &lines).err();
+            std::iter::from_fn(next).filter_map(run).collect::<Vec<_>>()
+        };
+        let complaints: Vec<String> = std::thread::scope(|scope| {
+            let start = || {
+                scope.spawn({
+                    let lines = lines.clone();
+                    move || run_some(lines)
+                })
+            };
+            let runners: Vec<_> = (0..load.programs).map(|_| start()).collect();
+            drop(lines);
+            to_show.iter().for_each(|(name, line)| show(&name, &line));
+            let panicked = |_| vec!["a thread that runs tests panicked".to_owned()];
+            let ended = runners
+                .into_iter()
+                .map(|runner| runner.join().unwrap_or_else(panicked));
+            ended.flatten().collect()
+        });
+        match complaints.is_empty() {
+            true => Ok(()),
+            false => Err(complaints.join("; ")),
+        }
+    }
+
+    fn run(self, tests: usize, lines: &Sender<(String, String)>) -> Result<(), String> {
+        let Job { name, mut command } = self;
+        command
+            .env("RUST_TEST_THREADS", tests.to_string())
+            .stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("{name}: {error}"))?;
+        let output = child
+            .stdout
+            .take()
+            .ok_or_else(|| format!("{name} has no output"))?;
+        let show = |line| drop(lines.send((name.clone(), line)));
+        let read = lines_of(output);
+        // The channel ends when the last process that holds the output ends.
+        let status = loop {
+            match read.recv_timeout(Duration::from_millis(200)) {
+                Ok(line) => show(line),
+                Err(RecvTimeoutError::Disconnected) => break child.wait(),
+                Err(RecvTimeoutError::Timeout) => match child.try_wait() {
+                    Ok(None) => {}
+                    ended => break ended.map(Option::unwrap_or_default),
+                },
+            }
+        };
+        let status = status.map_err(|error| format!("{name}: {error}"))?;
+        let left_behind = drain(&read, show, PATIENCE);
+        if !status.success() {
+            Err(format!("{name} ended with {status}"))
+        } else if left_behind {
+            Err(format!(
+                "{name}: a test left a process running that still holds the output"
+            ))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(output);
+        let mut line = Vec::new();
+        while reader
+            .read_until(b'\n', &mut line)
+            .is_ok_and(|length| length > 0)
+        {
+            if sender
+                .send(String::from_utf8_lossy(&line).into_owned())
+                .is_err()
+            {
+                return;
+            }
+            line.clear();
+        }
+    });
+    receiver
+}
+
+/// Shows what is still in the pipe; true when somebody keeps it open.
+fn drain(lines: &Receiver<String>, show: impl Fn(String), patience: Duration) -> bool {
+    loop {
+        match lines.recv_timeout(patience) {
+            Ok(line) => show(line),
+            Err(error) => return error == RecvTimeoutError::Timeout,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOAD: Load = Load {
+        programs: 2,
+        tests: 1,
+    };
+
+    fn shell(name: &str, script: &str) -> Job {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Job {
+            name: name.to_owned(),
+            command,
+        }
+    }
+
+    fn run(jobs: Vec<Job>, load: Load) -> (Vec<String>, Result<(), String>) {
+        let mut shown = Vec::new();
+        let outcome = Job::run_all(jobs, load, |name, line| {
+            shown.push(format!("{name}: {}", line.trim_end()))
+        });
+        shown.sort();
+        (shown, outcome)
+    }
+
+    #[test]
+    fn a_test_program_is_found_in_what_cargo_says() {
+        let artifact = |test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"x","manifest_path":"/r/crates/palisade-wal/Cargo.toml",
+                "target":{{"kind":["test"],"name":"suite"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let program = Program::of_message(&artifact(true, r#""/t/suite-1""#)).unwrap();
+        assert_eq!(
+            (&*program.package, &*program.target),
+            ("palisade-wal", "suite")
+        );
+        assert_eq!(program.folder, PathBuf::from("/r/crates/palisade-wal"));
+        assert!(program.is_integration && !program.runs_alone());
+        let others = [
+            artifact(false, r#""/t/palisade""#),
+            artifact(true, "null"),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        for other in others {
+            assert_eq!(Program::of_message(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn lines_of_several_jobs_are_shown_with_their_names_and_failures_named() {
+        let jobs = vec![
+            shell("one", "echo a; echo $RUST_TEST_THREADS; printf b"),
+            shell("two", "echo c; exit 3"),
+            shell("three", "echo d"),
+        ];
+        let (shown, outcome) = run(jobs, LOAD);
+        assert_eq!(shown, ["one: 1", "one: a", "one: b", "three: d", "two: c"]);
+        assert_eq!(outcome.unwrap_err(), "two ended with exit status: 3");
+    }
+
+    /// Two jobs that wait for each other end when both run, and only then.
+    #[test]
+    fn as_many_jobs_run_at_a_time_as_the_load_says() {
+        let met = |name: &str, programs| {
+            let folder = std::env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            let meet = |own: &str, other: &str| {
+                let wait = format!(
+                    "for n in $(seq 250); do [ -e {other} ] && exit; sleep 0.02; done; exit 1"
+                );
+                let mut job = shell(own, &format!("touch {own}; {wait}"));
+                job.command.current_dir(&folder);
+                job
+            };
+            let jobs = vec![meet("a", "b"), meet("b", "a")];
+            let outcome = run(jobs, Load { programs, ..LOAD }).1;
+            std::fs::remove_dir_all(&folder).unwrap();
+            outcome
+        };
+        assert_eq!(met("both", 2), Ok(()));
+        // The control: the first one has ended before the second one begins.
+        assert_eq!(met("one", 1).unwrap_err(), "a ended with exit status: 1");
+    }
+
+    #[test]
+    fn a_process_that_holds_the_output_is_noticed() {
+        let (held, lines) = mpsc::channel();
+        assert!(held.send("line\n".to_owned()).is_ok());
+        assert!(drain(&lines, drop, Duration::ZERO));
+        drop(held);
+        assert!(!drain(&lines, drop, Duration::ZERO));
+    }
+}
