@@ -64,17 +64,7 @@ impl Client {
             false => [300, 800, 2_500][self.rng.below(3) as usize],
         };
         let wait = [None, Some(200), Some(1_500)][self.rng.below(3) as usize];
-        let wish = Wish {
-            lock: lock_name(lock)?,
-            also: Others::NONE,
-            client: ClientId::new(&format!("client-{}", self.number)).ok()?,
-            mode: LockMode::Exclusive,
-            under: Under::new(Ttl::from_millis(ttl).ok()?),
-            wait: wait.map(Span::from_millis),
-            request: Some(request),
-            metadata: None,
-            delays: palisade_core::Delays::NONE,
-        };
+        let wish = self.wish(lock, request, ttl, wait)?;
         let floor = hold(&self.world.check).highest();
         let until = now() + PATIENCE;
         while now() < until {
@@ -84,17 +74,7 @@ impl Client {
                 .await?
             {
                 Answer::Outcome(Outcome::Granted(grant)) => {
-                    let end = self.end(sent, grant.valid_for);
-                    let mut check = hold(&self.world.check);
-                    check.granted((self.number, lock), request, grant.token, floor, end);
-                    drop(check);
-                    self.world.say(|| {
-                        format!(
-                            "client {} got token {} for lock {lock} from node {}",
-                            self.number, grant.token, self.node
-                        )
-                    });
-                    self.world.served(self.number);
+                    self.took(lock, (request, floor), &grant, sent);
                     return Some(Held { lock, grant });
                 }
                 Answer::Failed(_) => self.pause().await,
@@ -107,6 +87,59 @@ impl Client {
             }
         }
         None
+    }
+
+    fn wish(&self, lock: u8, request: RequestId, ttl: u64, wait: Option<u64>) -> Option<Wish> {
+        Some(Wish {
+            lock: lock_name(lock)?,
+            also: Others::NONE,
+            client: ClientId::new(&format!("client-{}", self.number)).ok()?,
+            mode: LockMode::Exclusive,
+            under: Under::new(Ttl::from_millis(ttl).ok()?),
+            wait: wait.map(Span::from_millis),
+            request: Some(request),
+            metadata: None,
+            delays: palisade_core::Delays::NONE,
+        })
+    }
+
+    /// It believes from now on that it has the lock.
+    fn took(
+        &self,
+        lock: u8,
+        (request, floor): (RequestId, Option<Token>),
+        grant: &Granted,
+        sent: u64,
+    ) {
+        let end = self.end(sent, grant.valid_for);
+        let mut check = hold(&self.world.check);
+        check.granted((self.number, lock), request, grant.token, floor, end);
+        drop(check);
+        self.world.say(|| {
+            format!(
+                "client {} got token {} for lock {lock} from node {}",
+                self.number, grant.token, self.node
+            )
+        });
+        self.world.served(self.number);
+    }
+
+    /// Puts one request for a lock before its node, without a way to it, and takes what it is granted.
+    pub(super) fn ask_here(mut self, lock: u8) -> impl Future<Output = ()> {
+        let request = RequestId::from_bytes(self.rng.bytes());
+        let (sent, floor) = (now(), hold(&self.world.check).highest());
+        let (reply, answer) = oneshot::channel();
+        let wish = self.wish(lock, request, 2_500, None);
+        let inbox = self.world.network.host(self.node).inbox.clone();
+        if let (Some(wish), Some(inbox)) = (wish, inbox) {
+            let request = Request::Acquire(wish);
+            let _ = inbox.send(Ask { request, reply });
+        }
+        async move {
+            if let Ok(Said::Answer(Answer::Outcome(Outcome::Granted(grant)))) = answer.await {
+                self.took(lock, (request, floor), &grant, sent);
+            }
+        }
     }
 
     async fn hold(&mut self, Held { lock, grant }: Held) {
