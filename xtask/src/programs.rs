@@ -56,6 +56,17 @@ struct Profile {
     test: bool,
 }
 
+/// The parts run one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// They run beside each other.
+    Tests,
+    /// They stop and cut off processes for minutes; little may run beside them.
+    Faults,
+    /// Nothing may run beside them.
+    Alone,
+}
+
 impl Program {
     /// Those that `cargo test` runs for these kinds of targets. What is not built yet is built.
     ///
@@ -98,9 +109,13 @@ impl Program {
         }
     }
 
-    /// Whether nothing else may run beside it.
-    pub(crate) fn runs_alone(&self) -> bool {
-        self.is_integration && self.target == "alone"
+    /// The part of the tests that it belongs to.
+    pub(crate) fn part(&self) -> Part {
+        match &*self.target {
+            "faults" if self.is_integration => Part::Faults,
+            "alone" if self.is_integration => Part::Alone,
+            _ => Part::Tests,
+        }
     }
 
     /// Its run, as cargo starts it.
@@ -298,7 +313,7 @@ mod tests {
             ("palisade-wal", "suite")
         );
         assert_eq!(program.folder, PathBuf::from("/r/crates/palisade-wal"));
-        assert!(program.is_integration && !program.runs_alone());
+        assert!(program.is_integration && program.part() == Part::Tests);
         let others = [
             artifact(false, r#""/t/palisade""#),
             artifact(true, "null"),

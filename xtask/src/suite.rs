@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::bench::instructions;
 use crate::package;
 use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
-use crate::programs::{Job, Load, Program, TESTS};
+use crate::programs::{Job, Load, Part, Program, TESTS};
 use crate::shell::{Background, cargo, run, target, timed};
 
 /// The unit tests, and nothing else.
@@ -80,15 +80,16 @@ impl Plan {
         let build = Background::start(cargo(&TESTS).args(kinds).arg("--no-run"))?;
         stages.add("prerequisites", || {
             ensure(PREREQUISITES)?;
-            ensure_environments(&target())
+            ensure_environments(&target())?;
+            self.packages_of_clients()
         })?;
         stages.add("rest of the build", || build.finish())?;
         let instructions = stages.add("instructions", || self.instructions());
         let mut complaints = Vec::from_iter(instructions.err());
         let mut tally = Tally::default();
-        for part in self.parts(&Program::all(kinds)?) {
+        for Stage { name, jobs, load } in self.stages(&Program::all(kinds)?) {
             let show = |name: &str, line: &str| tally.show(name, line);
-            let ran = stages.add(part.name, || Job::run_all(part.jobs, part.load, show));
+            let ran = stages.add(name, || Job::run_all(jobs, load, show));
             complaints.extend(ran.err());
         }
         complaints.extend(stages.add("clients and package", || self.others()).err());
@@ -103,33 +104,49 @@ impl Plan {
     }
 
     /// Most tests wait for a process, a server or a disk, so there are more of them at a time than cores. Those that
-    /// need the machine come last, one after the other.
-    fn parts(&self, programs: &[Program]) -> Vec<Part> {
+    /// need the machine come last.
+    fn stages(&self, programs: &[Program]) -> Vec<Stage> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let jobs = |of: &dyn Fn(&&Program) -> bool| -> Vec<Job> {
-            let programs = programs.iter().filter(of);
-            programs.map(|program| program.job(&self.filter)).collect()
+        let jobs = |part| -> Vec<Job> {
+            let mut programs: Vec<_> = programs.iter().filter(|of| of.part() == part).collect();
+            // Those that take longest come first, so that none of them is left over at the end.
+            programs.sort_by_key(|program| !program.is_integration);
+            programs
+                .iter()
+                .map(|program| program.job(&self.filter))
+                .collect()
         };
-        // Those that take longest come first, so that none of them is left over at the end.
-        let mut together = jobs(&|program| program.is_integration && !program.runs_alone());
-        together.extend(jobs(&|program| !program.is_integration));
-        if !self.quick {
-            together.push(Job::examples(&self.filter));
-        }
-        let part = |name, jobs, programs, tests| Part {
+        let stage = |name, jobs, programs, tests| Stage {
             name,
             jobs,
             load: Load { programs, tests },
         };
+        let mut together = jobs(Part::Tests);
+        if !self.quick {
+            together.push(Job::examples(&self.filter));
+        }
         vec![
-            part("tests", together, 2, 2 * cores),
-            part("alone", jobs(&|program| program.runs_alone()), 1, 1),
+            stage("tests", together, 2, 2 * cores),
+            stage("faults", jobs(Part::Faults), 1, 2),
+            stage("alone", jobs(Part::Alone), 1, 1),
         ]
+    }
+
+    /// What the clients in other languages take from their registries, when all tests run.
+    fn packages_of_clients(&self) -> Result<(), String> {
+        match self.runs_all() {
+            true => run(&mut Command::new("clients/install")),
+            false => Ok(()),
+        }
+    }
+
+    fn runs_all(&self) -> bool {
+        !self.quick && self.filter.is_empty()
     }
 
     /// What is no test program, when all tests run: the clients in other languages, and beside them the package.
     fn others(&self) -> Result<(), String> {
-        if self.quick || !self.filter.is_empty() {
+        if !self.runs_all() {
             return Ok(());
         }
         let package = std::thread::spawn(package_and_kubernetes);
@@ -144,7 +161,7 @@ impl Plan {
     }
     /// The hot path against its baseline, when all tests run.
     fn instructions(&self) -> Result<(), String> {
-        if self.quick || !self.filter.is_empty() {
+        if !self.runs_all() {
             return Ok(());
         }
         ensure(CALLGRIND)?;
@@ -153,7 +170,7 @@ impl Plan {
 }
 
 /// Jobs that run in the same way.
-struct Part {
+struct Stage {
     name: &'static str,
     jobs: Vec<Job>,
     load: Load,
@@ -324,27 +341,35 @@ mod tests {
             ("wal", "lib"),
             ("wal", "suite"),
             ("lab", "suite"),
-            ("lab", "alone"),
+            ("lab", "faults"),
+            ("palisade", "alone"),
         ];
         let programs = programs.map(|(package, target)| Program::sample(package, target));
         let names = |plan: &Plan| {
-            let parts = plan.parts(&programs).into_iter();
-            let names = |part: &Part| {
-                part.jobs
+            let names = |stage: Stage| {
+                stage
+                    .jobs
                     .iter()
                     .map(Job::name)
                     .collect::<Vec<_>>()
                     .join(", ")
             };
-            let named = parts.map(|part| (part.name, names(&part), part.load.programs));
+            let stages = plan.stages(&programs).into_iter();
+            let named = stages.map(|stage| {
+                let Load { programs, tests } = stage.load;
+                (stage.name, (programs, tests > 1), names(stage))
+            });
             named.collect::<Vec<_>>()
         };
-        let together = "wal suite, lab suite, wal lib".to_owned();
-        let alone = ("alone", "lab alone".to_owned(), 1);
-        assert_eq!(
-            names(&plan(&[])),
-            [("tests", format!("{together}, examples"), 2), alone.clone()]
-        );
-        assert_eq!(names(&plan(&["--quick"])), [("tests", together, 2), alone]);
+        let expected = |tests: &str| {
+            [
+                ("tests", (2, true), tests.to_owned()),
+                ("faults", (1, true), "lab faults".to_owned()),
+                ("alone", (1, false), "palisade alone".to_owned()),
+            ]
+        };
+        let tests = "wal suite, lab suite, wal lib";
+        assert_eq!(names(&plan(&[])), expected(&format!("{tests}, examples")));
+        assert_eq!(names(&plan(&["--quick"])), expected(tests));
     }
 }

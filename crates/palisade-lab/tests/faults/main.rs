@@ -1,4 +1,4 @@
-//! A program of its own: it measures and disturbs the whole machine, so nothing else may run beside it.
+//! A program of its own: it measures and disturbs the machine for minutes, so little may run beside it.
 
 #![allow(
     clippy::unwrap_used,
