@@ -153,20 +153,21 @@ impl Connection {
                 }
             }
         }
+        if let Poll::Ready(Err(why)) = self.poll_inbound(cx) {
+            return Poll::Ready(why.into());
+        }
+        if let Some(why) = self.expired.take() {
+            return Poll::Ready(why.into());
+        }
+        if let Some(leader) = self.elsewhere.take() {
+            let why = Fault::unavailable("the server does not lead");
+            return Poll::Ready(Ended {
+                leader,
+                ..why.into()
+            });
+        }
+        // What arrives from now on wakes this task.
         loop {
-            if let Poll::Ready(Err(why)) = self.poll_inbound(cx) {
-                return Poll::Ready(why.into());
-            }
-            if let Some(why) = self.expired.take() {
-                return Poll::Ready(why.into());
-            }
-            if let Some(leader) = self.elsewhere.take() {
-                let why = Fault::unavailable("the server does not lead");
-                return Poll::Ready(Ended {
-                    leader,
-                    ..why.into()
-                });
-            }
             if self.outbound.is_empty() && self.poll_queue(cx, queue).is_ready() {
                 return Poll::Ready(Fault::unavailable("no caller is left").into());
             }
