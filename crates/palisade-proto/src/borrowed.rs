@@ -7,6 +7,14 @@
 //!
 //! What is read here is what decoding finds. Every writer of protobuf that we know puts the fields of a message in the order
 //! of their numbers; where one does not, its frame costs more and means the same.
+//!
+//! [`Operation::put`] is the way back, for clients, and [`replies`] reads the answers.
+
+mod replies;
+
+use prost::encoding::{encode_varint, encoded_len_varint};
+
+pub use replies::{Granted, Reply, replies};
 
 /// One operation of a frame; an absent field is empty or 0, as in [`v1`](crate::v1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +52,97 @@ pub struct Grant<'a> {
     pub lock: &'a str,
     pub lock_token: &'a [u8],
     pub fencing_token: u64,
+}
+
+impl Operation<'_> {
+    /// Puts it at the end of an [open frame](crate::frames::Open), byte for byte as
+    /// [`v1::Request`](crate::v1::Request) is put.
+    pub fn put(&self, id: u64, out: &mut Vec<u8>) {
+        use Field::{Bytes, Number};
+        match self {
+            Operation::Acquire(acquire) => {
+                let fields = [
+                    Bytes(acquire.lock.as_bytes()),
+                    Bytes(acquire.client_id.as_bytes()),
+                    Number(acquire.lease_duration_ms.into()),
+                    Number(acquire.wait_ms.into()),
+                    Bytes(acquire.lock_token),
+                    Bytes(acquire.request_id),
+                    Bytes(acquire.metadata.as_bytes()),
+                ];
+                put(out, id, 2, &fields);
+            }
+            Operation::Renew {
+                grant,
+                lease_duration_ms,
+            } => {
+                let [lock, key, token] = grant.fields();
+                let ttl = Number((*lease_duration_ms).into());
+                put(out, id, 3, &[lock, key, token, ttl]);
+            }
+            Operation::Release(grant) => put(out, id, 4, &grant.fields()),
+        }
+    }
+}
+
+impl Grant<'_> {
+    fn fields(&self) -> [Field<'_>; 3] {
+        [
+            Field::Bytes(self.lock.as_bytes()),
+            Field::Bytes(self.lock_token),
+            Field::Number(self.fencing_token),
+        ]
+    }
+}
+
+/// Puts a request whose operation has this number and these fields, numbered from 1.
+fn put<const N: usize>(out: &mut Vec<u8>, id: u64, operation: u8, fields: &[Field<'_>; N]) {
+    let id = Field::Number(id);
+    let body: usize = fields.iter().map(Field::len).sum();
+    let request = id.len() + 1 + encoded_len_varint(body as u64) + body;
+    out.reserve(2 * LONGEST_VARINT + request);
+    out.push(1 << 3 | 2);
+    encode_varint(request as u64, out);
+    id.put(1, out);
+    out.push(operation << 3 | 2);
+    encode_varint(body as u64, out);
+    for (number, field) in (1..).zip(fields) {
+        field.put(number, out);
+    }
+}
+
+const LONGEST_VARINT: usize = 10;
+
+/// A field of a message; one that is empty or 0 is left out.
+#[derive(Clone, Copy)]
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+impl Field<'_> {
+    fn len(&self) -> usize {
+        match *self {
+            Field::Number(0) | Field::Bytes([]) => 0,
+            Field::Number(value) => 1 + encoded_len_varint(value),
+            Field::Bytes(bytes) => 1 + encoded_len_varint(bytes.len() as u64) + bytes.len(),
+        }
+    }
+
+    fn put(&self, number: u8, out: &mut Vec<u8>) {
+        match *self {
+            Field::Number(0) | Field::Bytes([]) => {}
+            Field::Number(value) => {
+                out.push(number << 3);
+                encode_varint(value, out);
+            }
+            Field::Bytes(bytes) => {
+                out.push(number << 3 | 2);
+                encode_varint(bytes.len() as u64, out);
+                out.extend_from_slice(bytes);
+            }
+        }
+    }
 }
 
 /// The operations of a frame with their ids, of which there are `count` as
@@ -220,17 +319,17 @@ mod tests {
     }
 
     /// xorshift64: the same frames in every run.
-    struct Dice(u64);
+    pub(super) struct Dice(pub(super) u64);
 
     impl Dice {
-        fn throw(&mut self, sides: u64) -> u64 {
+        pub(super) fn throw(&mut self, sides: u64) -> u64 {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
             self.0 ^= self.0 << 17;
             self.0 % sides
         }
 
-        fn number(&mut self) -> u64 {
+        pub(super) fn number(&mut self) -> u64 {
             match self.throw(4) {
                 0 => 0,
                 1 => self.throw(128),
@@ -239,13 +338,30 @@ mod tests {
             }
         }
 
-        fn bytes(&mut self) -> Vec<u8> {
+        pub(super) fn bytes(&mut self) -> Vec<u8> {
             let length = [0, 1, 16, 200][self.throw(4) as usize];
             (0..length).map(|_| self.throw(256) as u8).collect()
         }
 
-        fn text(&mut self) -> String {
+        pub(super) fn text(&mut self) -> String {
             String::from_utf8_lossy(&self.bytes()).into_owned()
+        }
+
+        /// Makes bytes that no writer would send: fields twice, in another order, cut off, numbers that are too long.
+        pub(super) fn damage(&mut self, bytes: &mut Vec<u8>) {
+            for _ in 0..self.throw(3) {
+                let at = self.throw(bytes.len() as u64 + 1) as usize;
+                match self.throw(4) {
+                    0 => bytes.truncate(at),
+                    1 => bytes.insert(at, self.throw(256) as u8),
+                    2 => bytes.extend_from_within(at..),
+                    _ => {
+                        if let Some(byte) = bytes.get_mut(at) {
+                            *byte ^= 1 << self.throw(8);
+                        }
+                    }
+                }
+            }
         }
 
         fn request(&mut self) -> Request {
@@ -281,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_borrowed_is_what_decoding_finds() {
+    fn what_is_borrowed_is_what_decoding_finds_and_is_put_as_it_was() {
         let (mut dice, mut borrowed_frames) = (Dice(7), 0);
         for _ in 0..5_000 {
             let requests = (0..dice.throw(4)).map(|_| dice.request()).collect();
@@ -289,31 +405,25 @@ mod tests {
             let bytes = frame.encode_to_vec();
             let borrowed = operations(&bytes, frame.requests.len());
             assert_eq!(borrowed, decoded(&frame), "{frame:?}");
+            if let Some(operations) = &borrowed {
+                let mut again = Vec::new();
+                operations
+                    .iter()
+                    .for_each(|(id, operation)| operation.put(*id, &mut again));
+                assert_eq!(again, bytes, "{frame:?}");
+            }
             borrowed_frames += usize::from(borrowed.is_some_and(|all| !all.is_empty()));
         }
         assert!(borrowed_frames > 500, "{borrowed_frames}");
     }
 
-    /// Bytes that no writer would send: fields twice, in another order, cut off, numbers that are too long.
     #[test]
     fn damaged_bytes_never_mean_anything_else() {
         let (mut dice, mut agreed, mut refused) = (Dice(11), 0, 0);
         for _ in 0..200_000 {
             let requests = vec![dice.request()];
             let mut bytes = Requests { requests }.encode_to_vec();
-            for _ in 0..dice.throw(3) {
-                let at = dice.throw(bytes.len() as u64 + 1) as usize;
-                match dice.throw(4) {
-                    0 => bytes.truncate(at),
-                    1 => bytes.insert(at, dice.throw(256) as u8),
-                    2 => bytes.extend_from_within(at..),
-                    _ => {
-                        if let Some(byte) = bytes.get_mut(at) {
-                            *byte ^= 1 << dice.throw(8);
-                        }
-                    }
-                }
-            }
+            dice.damage(&mut bytes);
             let Some(borrowed) = operations(&bytes, 1) else {
                 refused += 1;
                 continue;

@@ -29,14 +29,15 @@ type Counts = Vec<(String, f64)>;
 /// # Errors
 /// It could not be counted, or a step is out of tolerance; the message names them.
 pub(crate) fn measure(bless: bool) -> Result<(), String> {
-    let program = build()?;
-    let steps = read(&mut Command::new(&program))?;
     let mut counts = Counts::new();
-    for step in steps.lines() {
-        let few = count(&program, step, TURNS)?;
-        let many = count(&program, step, 3 * TURNS)?;
-        let turns = (2 * TURNS) as f64;
-        counts.push((step.to_owned(), many.saturating_sub(few) as f64 / turns));
+    for program in build()? {
+        let steps = read(&mut Command::new(&program))?;
+        for step in steps.lines() {
+            let few = count(&program, step, TURNS)?;
+            let many = count(&program, step, 3 * TURNS)?;
+            let turns = (2 * TURNS) as f64;
+            counts.push((step.to_owned(), many.saturating_sub(few) as f64 / turns));
+        }
     }
     let (path, name) = baseline();
     if bless {
@@ -61,8 +62,9 @@ pub(crate) fn measure(bless: bool) -> Result<(), String> {
     })
 }
 
-/// With all of the workspace's features, so that nothing is compiled that the tests do not need anyway.
-fn build() -> Result<PathBuf, String> {
+/// The programs of the server and of the client. With all of the workspace's features, so that nothing is compiled that
+/// the tests do not need anyway.
+fn build() -> Result<Vec<PathBuf>, String> {
     let scope = [
         "bench",
         "--no-run",
@@ -74,12 +76,25 @@ fn build() -> Result<PathBuf, String> {
     ];
     // In many small units the compiler inlines less: apply-pair was 7 % dearer that way.
     let messages = read(cargo(&scope).env("CARGO_INCREMENTAL", "0"))?;
-    let path = messages
+    let programs = programs(&messages);
+    if programs.is_empty() {
+        return Err("cargo built no benchmark `instructions`".to_owned());
+    }
+    Ok(programs)
+}
+
+/// The programs that cargo reports, in the order of their packages, whichever was built first.
+fn programs(messages: &str) -> Vec<PathBuf> {
+    let mut reports: Vec<&str> = messages
         .lines()
         .filter(|line| line.contains("\"name\":\"instructions\""))
-        .find_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next());
-    path.map(PathBuf::from)
-        .ok_or_else(|| "cargo built no benchmark `instructions`".to_owned())
+        .collect();
+    // A report begins with its package.
+    reports.sort_unstable();
+    let paths = reports
+        .iter()
+        .filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next());
+    paths.map(PathBuf::from).collect()
 }
 
 /// The instructions of the whole program.
@@ -164,6 +179,22 @@ mod tests {
         all.iter()
             .map(|(step, count)| ((*step).to_owned(), *count))
             .collect()
+    }
+
+    #[test]
+    fn programs_are_in_the_order_of_their_packages() {
+        let report = |package: &str, name: &str| {
+            format!(
+                r#"{{"package_id":"{package}","target":{{"name":"{name}"}},"executable":"/{package}"}}"#
+            )
+        };
+        let messages = [
+            report("server", "instructions"),
+            report("lab", "machine"),
+            report("client", "instructions"),
+        ];
+        let found = programs(&messages.join("\n"));
+        assert_eq!(found, [Path::new("/client"), Path::new("/server")]);
     }
 
     #[test]

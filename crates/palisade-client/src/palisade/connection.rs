@@ -14,50 +14,37 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use palisade_core::Timestamp;
+use palisade_proto::borrowed::{Reply, replies};
 use palisade_proto::frames::{self, Open, TooLong};
 use palisade_proto::v1 as pb;
 use palisade_tls::Io;
-use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
+use super::request::Request;
 use super::table::{ReplyTo, Table};
 use super::wire;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
 use crate::options::BearerToken;
 
-/// An operation that waits for a connection.
+/// A request that waits for a connection.
 pub(super) struct Queued {
-    pub(super) operation: pb::request::Operation,
+    request: Request,
     pub(super) reply: ReplyTo,
     /// For a request that waits in the lock's queue: since when it waits here, which is part of its wait.
     since: Option<Timestamp>,
 }
 
 impl Queued {
-    pub(super) fn new(operation: pb::request::Operation, reply: ReplyTo) -> Queued {
-        let waits =
-            matches!(&operation, pb::request::Operation::Acquire(acquire) if acquire.wait_ms > 0);
+    pub(super) fn new(request: Request, reply: ReplyTo) -> Queued {
+        let since = request.waits().then(|| BootClock.now());
         Queued {
-            operation,
+            request,
             reply,
-            since: waits.then(|| BootClock.now()),
+            since,
         }
-    }
-}
-
-/// The operation as it is sent now. What is left of a wait is never a try.
-fn as_sent(operation: pb::request::Operation, since: Option<Timestamp>) -> pb::request::Operation {
-    match (operation, since) {
-        (pb::request::Operation::Acquire(mut acquire), Some(since)) => {
-            let waited =
-                u32::try_from(BootClock.now().since(since).as_millis()).unwrap_or(u32::MAX);
-            acquire.wait_ms = acquire.wait_ms.saturating_sub(waited).max(1);
-            pb::request::Operation::Acquire(acquire)
-        }
-        (operation, _) => operation,
     }
 }
 
@@ -72,6 +59,7 @@ pub(super) struct Connection {
     written: usize,
     table: Table,
     taken: Vec<Queued>,
+    arrived: Vec<(u64, Reply)>,
     /// Whether the queue was left alone for one turn, so that a burst becomes one frame.
     rested: bool,
     liveness: Liveness,
@@ -120,6 +108,7 @@ impl Connection {
             written: 0,
             table: Table::default(),
             taken: Vec::new(),
+            arrived: Vec::new(),
             rested: false,
             liveness: Liveness::new(ping),
             renewed: token.is_some_and(BearerToken::is_renewed),
@@ -129,13 +118,10 @@ impl Connection {
     }
 
     /// Sends one question before any other operation.
-    pub(super) async fn ask(
-        &mut self,
-        operation: pb::request::Operation,
-    ) -> Result<pb::reply::Outcome, Fault> {
+    pub(super) async fn ask(&mut self, request: Request) -> Result<Reply, Fault> {
         let (reply, mut answer) = oneshot::channel();
         let (asking, mut queue) = mpsc::unbounded_channel();
-        let _ = asking.send(Queued::new(operation, reply));
+        let _ = asking.send(Queued::new(request, reply));
         tokio::select! {
             answer = &mut answer => answer.unwrap_or_else(|_| Err(wire::empty())),
             // The answer may be what ended it.
@@ -167,20 +153,21 @@ impl Connection {
                 }
             }
         }
+        if let Poll::Ready(Err(why)) = self.poll_inbound(cx) {
+            return Poll::Ready(why.into());
+        }
+        if let Some(why) = self.expired.take() {
+            return Poll::Ready(why.into());
+        }
+        if let Some(leader) = self.elsewhere.take() {
+            let why = Fault::unavailable("the server does not lead");
+            return Poll::Ready(Ended {
+                leader,
+                ..why.into()
+            });
+        }
+        // What arrives from now on wakes this task.
         loop {
-            if let Poll::Ready(Err(why)) = self.poll_inbound(cx) {
-                return Poll::Ready(why.into());
-            }
-            if let Some(why) = self.expired.take() {
-                return Poll::Ready(why.into());
-            }
-            if let Some(leader) = self.elsewhere.take() {
-                let why = Fault::unavailable("the server does not lead");
-                return Poll::Ready(Ended {
-                    leader,
-                    ..why.into()
-                });
-            }
             if self.outbound.is_empty() && self.poll_queue(cx, queue).is_ready() {
                 return Poll::Ready(Fault::unavailable("no caller is left").into());
             }
@@ -227,25 +214,20 @@ impl Connection {
                 Err(TooLong { .. }) => return Err(no_palisade()),
             };
             let length = frame.len();
-            let replies = pb::Replies::decode(frame)
-                .map_err(|_| no_palisade())?
-                .replies;
+            replies(frame, &mut self.arrived).map_err(|_| no_palisade())?;
             self.inbound.advance(frames::HEADER + length);
-            for reply in replies {
-                match (reply.id, reply.outcome) {
-                    (0, Some(pb::reply::Outcome::Error(error))) => {
-                        return Err(wire::refusal(error));
+            for (id, mut reply) in self.arrived.drain(..) {
+                if let Reply::Other(outcome) = &mut reply {
+                    if let (0, pb::reply::Outcome::Error(error)) = (id, &mut **outcome) {
+                        return Err(wire::refusal(std::mem::take(error)));
                     }
-                    (id, Some(mut outcome)) => {
-                        if self.renewed {
-                            self.expired = wire::expired(&mut outcome).or(self.expired.take());
-                        }
-                        let elsewhere = wire::leads_elsewhere(&outcome);
-                        self.elsewhere = elsewhere.or(self.elsewhere.take());
-                        self.table.settle(id, outcome);
+                    if self.renewed {
+                        self.expired = wire::expired(outcome).or(self.expired.take());
                     }
-                    (_, None) => {}
+                    let elsewhere = wire::leads_elsewhere(outcome);
+                    self.elsewhere = elsewhere.or(self.elsewhere.take());
                 }
+                self.table.settle(id, reply);
             }
         }
     }
@@ -265,7 +247,7 @@ impl Connection {
         }
         let frame = Open::at_end(&mut self.outbound);
         for Queued {
-            operation,
+            request,
             reply,
             since,
         } in self.taken.drain(..)
@@ -273,8 +255,7 @@ impl Connection {
             // A caller that left before its operation was sent no longer wants it.
             if !reply.is_closed() {
                 let id = self.table.enter(reply);
-                let operation = Some(as_sent(operation, since));
-                frame.put(&mut self.outbound, &pb::Request { id, operation });
+                request.put(id, since, &frame, &mut self.outbound);
             }
         }
         frame.close(&mut self.outbound);
@@ -386,20 +367,6 @@ const KEEP_BYTES: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn time_spent_here_is_part_of_a_wait_which_never_becomes_a_try() {
-        let acquire = |wait_ms| {
-            pb::request::Operation::Acquire(pb::AcquireRequest {
-                wait_ms,
-                ..pb::AcquireRequest::default()
-            })
-        };
-        assert_eq!(as_sent(acquire(5), Some(Timestamp::ZERO)), acquire(1));
-        assert_eq!(as_sent(acquire(5), None), acquire(5));
-        let queued = |wait_ms| Queued::new(acquire(wait_ms), oneshot::channel().0).since;
-        assert!(queued(5).is_some() && queued(0).is_none());
-    }
 
     #[tokio::test]
     async fn a_silent_server_is_asked_once_and_then_given_up() {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{AuthorityId, Span, Timestamp};
-use palisade_proto::v1 as pb;
+use palisade_proto::borrowed::Reply;
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{Queue, Queued};
 use super::nodes::{Clue, Found, Nodes, Pause};
+use super::request::Request;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
 use crate::retry::before;
@@ -49,18 +50,21 @@ impl Link {
         Ok((Link { queue }, authority))
     }
 
-    /// Sends one operation and waits for its reply.
-    pub(super) async fn call(
+    /// Sends one request. Its reply comes when the future returned is polled.
+    pub(super) fn call(
         &self,
-        operation: pb::request::Operation,
-    ) -> Result<pb::reply::Outcome, Fault> {
+        request: Request,
+    ) -> impl Future<Output = Result<Reply, Fault>> + use<> {
         let (reply, answer) = oneshot::channel();
-        if self.queue.send(Queued::new(operation, reply)).is_err() {
-            return Err(runtime_gone());
+        let sent = self.queue.send(Queued::new(request, reply)).is_ok();
+        async move {
+            if !sent {
+                return Err(runtime_gone());
+            }
+            answer
+                .await
+                .unwrap_or_else(|_| Err(Fault::unknown_outcome("the connection's task has ended")))
         }
-        answer
-            .await
-            .unwrap_or_else(|_| Err(Fault::unknown_outcome("the connection's task has ended")))
     }
 }
 

@@ -29,6 +29,7 @@ mod address;
 mod connection;
 mod link;
 mod nodes;
+mod request;
 mod table;
 mod unary;
 mod watch;
@@ -39,6 +40,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, RequestId, Token, Ttl};
+use palisade_proto::borrowed::Reply;
 use palisade_proto::v1 as pb;
 use palisade_tls::ClientFiles;
 
@@ -52,6 +54,7 @@ use address::Address;
 use link::Link;
 use nodes::Nodes;
 use pb::request::Operation as Wish;
+use request::Request;
 
 /// Connections to a Palisade server, or to the leader of a cluster of them.
 pub struct Palisade {
@@ -107,12 +110,12 @@ impl Palisade {
     }
 
     /// Sends one operation. Connections share only the counter that chooses the next one.
-    async fn call(&self, wish: Wish) -> Result<pb::reply::Outcome, Fault> {
+    fn call(&self, request: Request) -> impl Future<Output = Result<Reply, Fault>> + use<> {
         let turn = match self.links.len() {
             1 => 0,
             links => self.next.fetch_add(1, Ordering::Relaxed) % links,
         };
-        self.links[turn].call(wish).await
+        self.links[turn].call(request)
     }
 }
 
@@ -123,18 +126,17 @@ impl LockService for Palisade {
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
         let mode = request.mode;
-        let wish = Wish::Acquire(wire::acquire(request));
-        Box::pin(async move { wire::acquired(self.call(wish).await?, mode) })
+        Box::pin(async move { wire::acquired(self.call(request.into()).await?, mode) })
     }
 
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {
-        let wish = Wish::Renew(wire::renew(&grant, ttl));
-        Box::pin(async move { wire::renewal(self.call(wish).await?) })
+        let request = Request::Renew(grant, ttl);
+        Box::pin(async move { wire::renewal(self.call(request).await?.into()) })
     }
 
     fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
-        let wish = Wish::Release(wire::release(&grant));
-        Box::pin(async move { wire::released(self.call(wish).await?) })
+        let request = Request::Release(grant);
+        Box::pin(async move { wire::released(self.call(request).await?.into()) })
     }
 
     fn proclaim(&self, grant: GrantRef, value: &str) -> Operation<'_, Proclamation> {
@@ -144,7 +146,7 @@ impl LockService for Palisade {
             fencing_token: grant.token.map_or(0, Token::get),
             value: value.to_owned(),
         });
-        Box::pin(async move { wire::proclaimed(self.call(wish).await?) })
+        Box::pin(async move { wire::proclaimed(self.call(wish.into()).await?.into()) })
     }
 
     fn sequencer(&self, grant: GrantRef) -> Operation<'_, Sequencer> {
@@ -159,19 +161,19 @@ impl LockService for Palisade {
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
         let request_id = wire::bytes(request.as_bytes());
         let wish = Wish::Abandon(pb::AbandonRequest { request_id });
-        Box::pin(async move { wire::done(self.call(wish).await?) })
+        Box::pin(async move { wire::done(self.call(wish.into()).await?.into()) })
     }
 
     fn show(&self, lock: LockName) -> Operation<'_, LockView> {
         let wish = Wish::Show(pb::ShowRequest {
             lock: lock.to_string(),
         });
-        Box::pin(async move { wire::shown(self.call(wish).await?) })
+        Box::pin(async move { wire::shown(self.call(wish.into()).await?.into()) })
     }
 
     fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Operation<'_, Page> {
         let request = wire::list(prefix, after.as_ref(), limit);
-        Box::pin(async move { wire::page(self.call(Wish::List(request?)).await?) })
+        Box::pin(async move { wire::page(self.call(Wish::List(request?).into()).await?.into()) })
     }
 
     fn watch(&self, prefix: &str, after: Option<u64>) -> Operation<'_, Events> {
@@ -188,7 +190,7 @@ impl LockService for Palisade {
             fencing_token: token.get(),
             reason: reason.to_owned(),
         });
-        Box::pin(async move { wire::revoked(self.call(wish).await?) })
+        Box::pin(async move { wire::revoked(self.call(wish.into()).await?.into()) })
     }
 
     fn resize(&self, lock: LockName, permits: u32) -> Operation<'_, Resized> {
@@ -196,10 +198,11 @@ impl LockService for Palisade {
             lock: lock.to_string(),
             permits,
         });
-        Box::pin(async move { wire::resized(self.call(wish).await?) })
+        Box::pin(async move { wire::resized(self.call(wish.into()).await?.into()) })
     }
 
     fn status(&self) -> Operation<'_, Status> {
-        Box::pin(async move { wire::status(self.call(Wish::Status(pb::StatusRequest {})).await?) })
+        let wish = Wish::Status(pb::StatusRequest {});
+        Box::pin(async move { wire::status(self.call(wish.into()).await?.into()) })
     }
 }

@@ -268,7 +268,7 @@ impl Nodes {
             };
             let mut connection = Connection::new(stream, ping, self.token().as_ref());
             let status = pb::request::Operation::Status(pb::StatusRequest {});
-            let outcome = connection.ask(status).await.map_err(at)?;
+            let outcome = connection.ask(status.into()).await.map_err(at)?.into();
             if let Some(leader) = wire::leads_elsewhere(&outcome) {
                 return Err(Failed::Elsewhere(leader));
             }

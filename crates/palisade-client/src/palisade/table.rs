@@ -1,12 +1,12 @@
 //! The operations of one connection that wait for their replies.
 
-use palisade_proto::v1 as pb;
+use palisade_proto::borrowed::Reply;
 use tokio::sync::oneshot;
 
 use crate::fault::Fault;
 
 /// Where an operation's reply goes.
-pub(super) type ReplyTo = oneshot::Sender<Result<pb::reply::Outcome, Fault>>;
+pub(super) type ReplyTo = oneshot::Sender<Result<Reply, Fault>>;
 
 /// Operations in flight, each under the id with which it was sent.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Table {
     }
 
     /// Delivers a reply. A reply without a waiting caller is ignored.
-    pub(super) fn settle(&mut self, id: u64, outcome: pb::reply::Outcome) {
+    pub(super) fn settle(&mut self, id: u64, reply: Reply) {
         let slot = id
             .checked_sub(1)
             .and_then(|slot| usize::try_from(slot).ok());
@@ -44,7 +44,7 @@ impl Table {
         };
         if let Some(to) = self.waiting[slot].take() {
             self.free.push(slot);
-            let _ = to.send(Ok(outcome));
+            let _ = to.send(Ok(reply));
         }
     }
 
@@ -58,10 +58,12 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use palisade_proto::v1::Released;
+
     use super::*;
 
-    fn done() -> pb::reply::Outcome {
-        pb::reply::Outcome::Done(pb::Done {})
+    fn done() -> Reply {
+        Reply::Released(Released::default())
     }
 
     #[test]

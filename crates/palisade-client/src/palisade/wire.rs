@@ -3,10 +3,11 @@
 use std::error::Error as StdError;
 
 use palisade_core::{
-    AuthorityId, Change, ClientId, Delayed, Delays, Ending, GrantId, GrantRef, Granted, Holder,
-    Invalid, LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed,
-    Slots, Span, Token, Ttl, WallTime, limits,
+    AuthorityId, Change, ClientId, Delayed, Delays, Ending, GrantId, Granted, Holder, Invalid,
+    LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed, Slots, Span,
+    Token, Ttl, WallTime, limits,
 };
+use palisade_proto::borrowed::{self, Reply};
 use palisade_proto::{Code, v1 as pb};
 use pb::acquire_option::Option as AcquireOption;
 use pb::reply::Outcome;
@@ -74,26 +75,9 @@ const fn option(option: AcquireOption) -> pb::AcquireOption {
 }
 
 /// A wait of up to 24 h fits; the rest of a wait is never rounded down to a try.
-fn wait_ms(wait: Span) -> u32 {
+pub(super) fn wait_ms(wait: Span) -> u32 {
     let millis = wait.as_nanos().div_ceil(1_000_000);
     u32::try_from(millis).unwrap_or(u32::MAX)
-}
-
-pub(super) fn renew(grant: &GrantRef, ttl: Option<Ttl>) -> pb::RenewRequest {
-    pb::RenewRequest {
-        lock: grant.lock.to_string(),
-        lock_token: bytes(grant.key.as_bytes()),
-        fencing_token: grant.token.map_or(0, Token::get),
-        lease_duration_ms: ttl.map_or(0, Ttl::as_millis),
-    }
-}
-
-pub(super) fn release(grant: &GrantRef) -> pb::ReleaseRequest {
-    pb::ReleaseRequest {
-        lock: grant.lock.to_string(),
-        lock_token: bytes(grant.key.as_bytes()),
-        fencing_token: grant.token.map_or(0, Token::get),
-    }
 }
 
 pub(super) fn list(
@@ -111,7 +95,13 @@ pub(super) fn list(
     })
 }
 
-pub(super) fn acquired(outcome: Outcome, mode: LockMode) -> Result<Acquired, Fault> {
+pub(super) fn acquired(reply: Reply, mode: LockMode) -> Result<Acquired, Fault> {
+    let outcome = match reply {
+        Reply::Granted(it) if mode == LockMode::Exclusive && it.grant_id == 0 => {
+            return grant(it, Slots::NONE).map(Acquired::Granted);
+        }
+        other => Outcome::from(other),
+    };
     Ok(match outcome {
         // A server before shared grants overlooks the wish; the request is given up, and its grant with it.
         Outcome::Granted(granted) if !is_of(&granted, mode) => {
@@ -119,7 +109,7 @@ pub(super) fn acquired(outcome: Outcome, mode: LockMode) -> Result<Acquired, Fau
                 "grant shared locks or permits: it granted another mode",
             ));
         }
-        Outcome::Granted(granted) => Acquired::Granted(grant(granted)?),
+        Outcome::Granted(granted) => Acquired::Granted(any_grant(&granted)?),
         Outcome::Held(other) => Acquired::Held(holder(other)?),
         Outcome::Ended(ended) => Acquired::Over(Some(ending(ended.how)?)),
         Outcome::Error(error) => match Code::from_name(&error.code) {
@@ -313,13 +303,28 @@ pub(super) fn event(event: pb::Event) -> Result<Notice, Fault> {
     }))
 }
 
-fn grant(granted: pb::Granted) -> Result<Granted, Fault> {
+fn any_grant(granted: &pb::Granted) -> Result<Granted, Fault> {
+    let slots = slots(&granted.slots)?;
+    let fields = borrowed::Granted {
+        fencing_token: granted.fencing_token,
+        lock_token: *key(&granted.lock_token)?.as_bytes(),
+        lease_id: granted.lease_id,
+        lease_duration_ms: granted.lease_duration_ms,
+        valid_for_ms: granted.valid_for_ms,
+        waited_ms: granted.waited_ms,
+        acquired_at_ms: granted.acquired_at_ms,
+        grant_id: granted.grant_id,
+    };
+    grant(fields, slots)
+}
+
+fn grant(granted: borrowed::Granted, slots: Slots) -> Result<Granted, Fault> {
     Ok(Granted {
         token: token(granted.fencing_token)?,
         shared: grant_id(granted.grant_id)?,
-        slots: slots(&granted.slots)?,
+        slots,
         lease: LeaseId(token(granted.lease_id)?),
-        key: key(&granted.lock_token)?,
+        key: LeaseKey::from_bytes(granted.lock_token),
         ttl: ttl(granted.lease_duration_ms)?,
         valid_for: Span::from_millis(granted.valid_for_ms),
         waited: Span::from_millis(granted.waited_ms),
