@@ -488,6 +488,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if not arguments.self_test and arguments.new is None:
         parser.error("name the two programs, OLD and NEW")
+    for program in filter(None, (arguments.old, arguments.new)):
+        if not os.access(program, os.X_OK):
+            parser.error(f"{program} is no program; `cargo build --release -p palisade` makes one")
     try:
         self_test()
         if arguments.self_test:
