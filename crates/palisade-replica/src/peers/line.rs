@@ -120,7 +120,9 @@ impl Link {
                     () = shared.until_stopped() => {}
                 }
                 // Whoever waits is told; after a stop nothing is tried again.
-                shared.set_connected(link.to, false);
+                if link.lane == Lane::Short {
+                    shared.set_connected(link.to, false);
+                }
                 if *shared.stopped.borrow() {
                     link.phase.send_replace(Phase::Resting);
                 }

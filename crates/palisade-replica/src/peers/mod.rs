@@ -450,6 +450,49 @@ mod tests {
         }
     }
 
+    /// A connection for long messages is made when one is sent, and its end says nothing about the node.
+    #[tokio::test]
+    async fn a_node_is_connected_as_long_as_short_messages_reach_it() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let long = Arc::new(watch::Sender::new(0));
+        let accepted = Arc::clone(&long);
+        // It closes each connection for long messages at once.
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let meeting = Meeting {
+                    stream: &mut stream,
+                    key: None,
+                    own: member(2),
+                };
+                if meeting.accept(|_| Ok(())).await.unwrap().0 == Lane::Long {
+                    accepted.send_modify(|count| *count += 1);
+                    continue;
+                }
+                tokio::spawn(async move {
+                    while let Ok(Some(question)) = frame::read(&mut stream, LONGEST_MESSAGE).await {
+                        let answer = [line::ANSWERED];
+                        let written = frame::write(&mut stream, &question[..8], &answer);
+                        written.await.unwrap();
+                    }
+                });
+            }
+        });
+        let own = Peers::new(None, Settings::default(), member(1));
+        let soon = Duration::from_secs(30);
+        own.call(NodeId(2), &address, vec![0], soon).await.unwrap();
+        let ends_twice = async {
+            while *long.borrow() < 2 {
+                let sent = own.call(NodeId(2), &address, vec![0; SHORT + 1], soon);
+                assert!(sent.await.is_err());
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(soon, ends_twice).await.unwrap();
+        assert!(own.status()[&NodeId(2)].connected);
+    }
+
     /// The other side of an append that was answered must not come back with a log that ends before it.
     #[tokio::test]
     async fn a_node_that_lost_what_it_acknowledged_is_refused_when_it_comes_back() {

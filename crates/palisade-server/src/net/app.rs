@@ -1,5 +1,6 @@
 //! The state that all request handlers share.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -135,9 +136,24 @@ impl App {
             let why = "the server's memory for requests in flight is used up; nothing happened";
             return Answer::Failed(Failure::Unavailable(why.into()));
         };
+        let through = request.through();
         tokio::select! {
             answer = self.handle.call(&self.gate, request) => answer,
-            () = self.draining() => Answer::Failed(given_up(named)),
+            () = self.draining() => {
+                Answer::Failed(given_up(named, "the server is stopping; the wait is over"))
+            }
+            // Its answer would reach nobody, and until it is granted nobody would know.
+            () = self.loses(through) => {
+                Answer::Failed(given_up(named, "the node that sent the request on is cut off; the wait is over"))
+            }
+        }
+    }
+
+    /// Waits until this node loses the one that sent a request on.
+    async fn loses(&self, through: Option<Arc<str>>) {
+        match (&self.cluster, through) {
+            (Some(cluster), Some(url)) => cluster.loses(url).await,
+            _ => pending().await,
         }
     }
 
@@ -157,8 +173,8 @@ impl App {
 
 /// The answer for a wait that the server cut short. A request without an id leaves nothing behind when its future is
 /// dropped; a request with an id may have been granted just then, for its retry.
-fn given_up(named: bool) -> Failure {
-    let message = "the server is stopping; the wait is over".to_owned();
+fn given_up(named: bool, why: &str) -> Failure {
+    let message = why.to_owned();
     if named {
         Failure::UnknownOutcome(message)
     } else {

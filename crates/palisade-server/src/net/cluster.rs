@@ -1,6 +1,7 @@
 //! The cluster that a server belongs to, as its interfaces show and change it.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterReply};
@@ -12,7 +13,14 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Changes the members, or who leads. Only the leader can; returns when it is done.
     fn change(&self, change: Change) -> Changing<'_>;
+
+    /// Ends when this node loses the one with this URL: it does not get through to it, though perhaps no connection was
+    /// closed. One that is lost already is to be found again first.
+    fn loses(&self, url: Arc<str>) -> Losing;
 }
+
+/// Waits for the loss of a node.
+pub type Losing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A change on its way.
 pub type Changing<'a> = Pin<Box<dyn Future<Output = Result<(), NotChanged>> + Send + 'a>>;

@@ -74,8 +74,8 @@ fn name(principal: Option<&Principal>) -> &str {
 pub(super) struct Who {
     /// `None` without rules.
     known: Option<Known>,
-    /// Whether another node sent the request on.
-    forwarded: bool,
+    /// The URL of the node that sent the request on, if one did.
+    forwarded: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -108,6 +108,8 @@ pub(super) struct Permitted {
     asked: Asked,
     /// The caller's name, if there are rules.
     principal: Option<Principal>,
+    /// The URL of the node that sent it on, if one did.
+    through: Option<Arc<str>>,
     view: View,
     /// What it uses of quotas until its answer; of a set, once for each of its locks.
     held: Vec<Held>,
@@ -251,7 +253,7 @@ impl Gate {
         let Some(rules) = &self.rules else {
             return Ok(Who {
                 known: None,
-                forwarded: false,
+                forwarded: None,
             });
         };
         let access = rules.current();
@@ -273,7 +275,7 @@ impl Gate {
                 principal,
                 access,
             }),
-            forwarded: false,
+            forwarded: None,
         })
     }
 
@@ -322,9 +324,10 @@ impl Gate {
             asked: Asked {
                 by,
                 request,
-                forwarded: who.forwarded,
+                forwarded: who.forwarded.is_some(),
             },
             principal: known,
+            through: who.forwarded.clone(),
             view,
             held,
             recording,
@@ -340,9 +343,10 @@ impl Gate {
                     .as_ref()
                     .map_or(palisade_core::Principal::ANONYMOUS, |known| known.by),
                 request: Request::Show(lock),
-                forwarded: who.forwarded,
+                forwarded: who.forwarded.is_some(),
             },
             principal: who.principal().cloned(),
+            through: who.forwarded.clone(),
             view: View::Everything,
             // The renewal was counted.
             held: Vec::new(),
@@ -637,10 +641,11 @@ pub(super) async fn identify(
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<Peer>();
-    let forwarded = request.headers().contains_key(FORWARDED);
+    let forwarded = request.headers().get(FORWARDED);
+    let forwarded = forwarded.map(|node| node.to_str().unwrap_or_default().into());
     let caller = match peer {
         // A certificate is that of the node that forwards; the request is its caller's.
-        Some(peer) if !forwarded => peer.caller.clone(),
+        Some(peer) if forwarded.is_none() => peer.caller.clone(),
         _ => Caller::Anonymous,
     };
     let identified = match bearer(request.headers()) {
@@ -786,6 +791,11 @@ impl Permitted {
 
     pub(super) fn request(&self) -> &Request {
         &self.asked.request
+    }
+
+    /// The URL of the node that sent it on, if one did.
+    pub(super) fn through(&self) -> Option<Arc<str>> {
+        self.through.clone()
     }
 
     /// What it uses of quotas, for an answer that comes later.

@@ -40,7 +40,7 @@ mod traces;
 mod watch;
 
 pub use self::http::document as openapi;
-pub use cluster::{Change, Changing, Cluster, NotChanged};
+pub use cluster::{Change, Changing, Cluster, Losing, NotChanged};
 pub use error::ServeError;
 pub use lease_keys::LOCK_TOKEN_FILE;
 pub use secrets::ClusterSecret;

@@ -6,6 +6,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,12 +21,13 @@ use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::node::{self, Engines, Membership, Node};
 use palisade_replica::peers::{self, Introduction, Key, Peers, Security, Standing};
 use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
-use palisade_server::net::{Change, Changing, Cluster, NotChanged};
+use palisade_server::net::{Change, Changing, Cluster, Losing, NotChanged};
 use palisade_server::pipeline::{Failure, Handle, Identity, Leading, Writable, codec};
 use palisade_server::shell::keep_reloading;
 use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::join;
 
@@ -150,6 +152,7 @@ pub(crate) async fn start(
     };
     tokio::spawn(candidate.ask());
     tokio::spawn(watch_leader(Arc::clone(&view)));
+    tokio::spawn(watch_peers(Arc::clone(&view)));
     tokio::spawn(watch_versions(
         Arc::clone(&view),
         Arc::clone(&node.readable),
@@ -314,6 +317,23 @@ async fn watch_leader(view: Arc<View>) {
     }
 }
 
+/// Keeps up to date which nodes this one has lost.
+async fn watch_peers(view: Arc<View>) {
+    loop {
+        let peers = view.peers.status();
+        let lost = peers
+            .values()
+            .filter(|peer| !peer.connected && peer.since >= LOST);
+        let lost: BTreeSet<String> = lost.map(|peer| peer.url.clone()).collect();
+        view.lost.send_if_modified(|before| {
+            let changes = *before != lost;
+            *before = lost;
+            changes
+        });
+        tokio::time::sleep(LOST / 6).await;
+    }
+}
+
 /// Lets a leadership write what all members read (rule R21).
 async fn watch_versions(view: Arc<View>, readable: Arc<node::Readable>) {
     loop {
@@ -340,7 +360,13 @@ pub(crate) struct View {
     handle: Handle,
     disk: Arc<node::Disk>,
     leader_changes: AtomicU64,
+    /// The URLs of the nodes that this one has lost.
+    lost: watch::Sender<BTreeSet<String>>,
 }
+
+/// A node is lost when there has been no connection to it for so long, after the 2 s of silence that a connection bears. By then
+/// it has told its callers that it knows of no leader: their 2 s begin when they can repeat their requests elsewhere.
+const LOST: Duration = Duration::from_secs(3);
 
 impl View {
     fn new(
@@ -359,6 +385,7 @@ impl View {
             handle: node.handle().clone(),
             disk: Arc::clone(&node.disk),
             leader_changes: AtomicU64::new(0),
+            lost: watch::Sender::default(),
         })
     }
 
@@ -535,6 +562,19 @@ impl Cluster for View {
                 },
                 why: error.to_string(),
             })
+        })
+    }
+
+    fn loses(&self, url: Arc<str>) -> Losing {
+        let mut lost = self.lost.subscribe();
+        Box::pin(async move {
+            for is_lost in [false, true] {
+                let changed = lost.wait_for(|urls| urls.contains(&*url) == is_lost);
+                // An error means that this node has ended.
+                if changed.await.is_err() {
+                    return pending().await;
+                }
+            }
         })
     }
 }

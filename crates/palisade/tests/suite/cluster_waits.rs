@@ -6,7 +6,7 @@
 //!   second ──────────────────────────►
 //! ```
 
-use std::thread::{ScopedJoinHandle, scope, sleep};
+use std::thread::{Scope, ScopedJoinHandle, scope, sleep};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -16,18 +16,21 @@ use crate::common::cluster::{Cluster, ELECTION};
 use crate::common::until_in;
 
 /// A cluster, with its nodes by what they do.
-struct Queue {
-    cluster: Cluster,
+pub(crate) struct Queue {
+    pub(crate) cluster: Cluster,
     leader: usize,
-    a: usize,
-    b: usize,
-    held: String,
+    pub(crate) a: usize,
+    pub(crate) b: usize,
+    pub(crate) held: String,
 }
 
 impl Queue {
-    /// Somebody holds `x`.
     fn new() -> Queue {
-        let cluster = Cluster::of(3);
+        Queue::of(Cluster::of(3))
+    }
+
+    /// Somebody holds `x`.
+    pub(crate) fn of(cluster: Cluster) -> Queue {
         let leader = cluster.until_ready();
         let body = acquire("holder", 0, 600_000, 0);
         let (status, held) = cluster.nodes[leader].post_settled("/v1/locks/x/acquire", &body);
@@ -42,42 +45,50 @@ impl Queue {
     }
 
     /// Asks until there is an answer, always with the same request id.
-    fn token(&self, at: usize, body: &str) -> Value {
+    pub(crate) fn token(&self, at: usize, body: &str) -> Value {
         let node = &self.cluster.nodes[at];
         let (status, granted) = node.post_settled("/v1/locks/x/acquire", body);
         assert_eq!(status, 200, "{granted}");
         granted
     }
 
-    fn waiting(&self, count: usize) {
+    pub(crate) fn waiting(&self, count: usize) {
         until_in(ELECTION, "the queue", || {
             let shown = self.cluster.nodes[self.leader].get("/v1/locks/x");
             shown.is_some_and(|(_, shown)| shown["waiters"].as_u64() == Some(count as u64))
         });
     }
 
-    fn release(&self, key: &str) {
+    pub(crate) fn release(&self, key: &str) {
         let body = format!(r#"{{"lock_token": "{key}"}}"#);
         let node = &self.cluster.nodes[self.leader];
         let (status, released) = node.post_settled("/v1/locks/x/release", &body);
         assert_eq!(status, 200, "{released}");
     }
 
-    /// The first client waits through `a`, and behind it the second one at the leader, whose grant comes back.
-    fn line_up<'scope>(
+    /// The first client waits through `a`, and behind it the second one at the leader. Gives the answer to the first one's
+    /// attempt, and the second one's grant.
+    pub(crate) fn line_up<'scope>(
         &'scope self,
-        on: &'scope std::thread::Scope<'scope, '_>,
+        on: &'scope Scope<'scope, '_>,
         first: &'scope str,
-    ) -> ScopedJoinHandle<'scope, Value> {
-        on.spawn(move || self.cluster.nodes[self.a].post("/v1/locks/x/acquire", first));
+    ) -> (
+        ScopedJoinHandle<'scope, Attempt>,
+        ScopedJoinHandle<'scope, Value>,
+    ) {
+        let attempt =
+            on.spawn(move || self.cluster.nodes[self.a].post("/v1/locks/x/acquire", first));
         self.waiting(1);
         let second = on.spawn(|| self.token(self.leader, &acquire("second", 2, 600_000, 60_000)));
         self.waiting(2);
-        second
+        (attempt, second)
     }
 }
 
-fn acquire(client: &str, request: u64, lease: u64, wait: u64) -> String {
+/// Status and body; `None` without an answer.
+pub(crate) type Attempt = Option<(u16, Value)>;
+
+pub(crate) fn acquire(client: &str, request: u64, lease: u64, wait: u64) -> String {
     format!(
         r#"{{"client_id": "{client}", "request_id": "{request:032x}", "lease_duration_ms": {lease}, "wait_ms": {wait}}}"#
     )
@@ -90,7 +101,7 @@ fn a_wait_through_a_node_that_is_killed_goes_on_at_another_one_in_its_place() {
         let queue = Queue::new();
         let first = acquire("first", 1, 600_000, 60_000);
         scope(|on| {
-            let second = queue.line_up(on, &first);
+            let (_, second) = queue.line_up(on, &first);
             queue.cluster.nodes[queue.a].send(Signal::KILL);
             if !comes_back {
                 queue.waiting(1);
@@ -125,7 +136,7 @@ fn a_wait_through_a_node_that_is_paused_goes_on_at_another_one_in_its_place() {
         let lease = if comes_back { 600_000 } else { 1_000 };
         let first = acquire("first", 1, lease, 60_000);
         scope(|on| {
-            let second = queue.line_up(on, &first);
+            let (_, second) = queue.line_up(on, &first);
             queue.cluster.nodes[queue.a].send(Signal::STOP);
             sleep(Duration::from_millis(2_500)); // real time: longer than an orphan's window
             let again = || queue.token(queue.b, &first);

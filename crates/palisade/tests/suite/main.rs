@@ -16,6 +16,7 @@ mod cli_help;
 mod cli_input;
 mod cli_locks;
 mod cluster;
+mod cluster_cut_off;
 mod cluster_refused;
 mod cluster_restore;
 mod cluster_tls;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{json, now, palisade, pause, send, until, until_in};
+use super::{json, now, palisade, palisade_in, pause, send, until, until_in};
 
 /// The longest wait for an election, on a machine that does much else.
 pub(crate) const ELECTION: Duration = Duration::from_secs(60);
@@ -30,6 +30,8 @@ pub(crate) struct Node {
     pub(crate) peer: String,
     /// It reads no newer batches, as of an older build.
     pub(crate) reads: Option<u8>,
+    /// The network namespace that it runs in, if it is not the tests' own.
+    pub(crate) namespace: Option<String>,
     child: Option<Child>,
     log: PathBuf,
 }
@@ -79,6 +81,7 @@ impl Cluster {
             listen: address(7420),
             peer: address(7421),
             reads: None,
+            namespace: None,
             child: None,
             log: self.dir.path().join(format!("log-{at}")),
         });
@@ -192,7 +195,8 @@ impl Node {
             .append(true)
             .open(&self.log)
             .unwrap();
-        let child = palisade()
+        let mut command = self.namespace.as_deref().map_or_else(palisade, palisade_in);
+        let child = command
             .args([
                 "serve",
                 "--json",

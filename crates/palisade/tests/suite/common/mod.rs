@@ -21,7 +21,17 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// The program under test, without the environment of the person who runs the tests.
 pub(crate) fn palisade() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+    program(Command::new(env!("CARGO_BIN_EXE_palisade")))
+}
+
+/// The same, in a network namespace.
+fn palisade_in(namespace: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_palisade")]);
+    program(command)
+}
+
+fn program(mut command: Command) -> Command {
     let ours = std::env::vars_os().map(|(name, _)| name);
     for name in ours.filter(|name| name.as_encoded_bytes().starts_with(b"PALISADE_")) {
         command.env_remove(name);
