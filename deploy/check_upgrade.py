@@ -11,8 +11,8 @@ HTTP; one holds a lock from the beginning to the end, and two wait for another l
 The history of their grants must be right, and a damaged one must be found: at the end of each run its own history is
 damaged in four ways, and `--self-test` does the same without any node.
 
-A program from before 25 November 2026 did not encrypt request ids, and needs `--no-key`: with a cluster key, a request
-that waits loses its place when the first leader of the new version takes over.
+A program from before 25 November 2026 did not encrypt request ids, and needs `--no-key`: with a cluster key, requests
+that wait when the first leader of the new version takes over lose their places, and this check finds that.
 """
 
 from __future__ import annotations
@@ -297,16 +297,18 @@ class Queue:
     def __init__(self, load: Load, name: str, through: Optional[Node] = None) -> None:
         self.load, self.lock = load, f"queue-{name}"
         self.front = load.client.acquire(self.lock, load.anywhere(), LONG_MS)
-        self.granted: list[Held] = []
+        #: The places of those that got it.
+        self.granted: list[int] = []
         # They go to the leader, unless a node is named.
         self.threads = [self.wait(at or load.cluster.leader(), place) for place, at in enumerate((through, None), 1)]
 
     def wait(self, at: Node, place: int) -> threading.Thread:
         def waiting() -> None:
             held = self.load.client.acquire(self.lock, at, LONG_MS, wait=LONG_MS / 1000)
-            self.granted.append(held)
-            must(len(self.granted) == place, f"number {place} in {self.lock} was number {len(self.granted)} to get it")
+            self.granted.append(place)
+            order = list(self.granted)
             held.release(self.load.anywhere())
+            must(order == sorted(order) and len(order) == place, f"{self.lock} was granted out of turn: {order}")
 
         thread = self.load.run(waiting)
         self.load.cluster.until(f"{place} wait in {self.lock}", lambda: self.length() == place)
@@ -323,8 +325,8 @@ class Queue:
         self.front.release(self.load.anywhere())
         for thread in self.threads:
             thread.join(PATIENCE + SOON)
-            must(not thread.is_alive(), f"nobody gets {self.lock}")
-        self.load.check()
+            self.load.check()
+            must(not thread.is_alive(), f"{self.lock} was not granted to all that wait for it: only to {self.granted}")
 
 
 class Upgrade:
