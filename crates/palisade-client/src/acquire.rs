@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    ClientId, Delayed, Delays, Holder, Invalid, LeaseKey, LockMode, LockName, Permits, RequestId,
-    Span, Timestamp, Ttl, limits,
+    ClientId, Delayed, Delays, Holder, Invalid, LeaseKey, LockMode, LockName, Others, Permits,
+    RequestId, Span, Timestamp, Ttl, limits,
 };
 
 use crate::error::{Error, Loss, Lost};
@@ -262,12 +262,7 @@ impl LockRequest {
         let wait = wait(self.wait)?;
         let metadata = self.metadata.as_deref().map(Box::from);
         let (client, under) = self.client_and_lease()?;
-        let others = self.also.iter().map(|name| LockName::new(name));
-        let all: Result<Vec<_>, _> = [LockName::new(&self.lock)]
-            .into_iter()
-            .chain(others)
-            .collect();
-        let (lock, also) = palisade_core::set_of(all?)?;
+        let (lock, also) = self.names()?;
         Ok(AcquireRequest {
             lock,
             client,
@@ -285,6 +280,16 @@ impl LockRequest {
             )?,
             also,
         })
+    }
+
+    fn names(&self) -> Result<(LockName, Others), Invalid> {
+        let lock = LockName::new(&self.lock)?;
+        if self.also.is_empty() {
+            return Ok((lock, Others::NONE));
+        }
+        let others = self.also.iter().map(|name| LockName::new(name));
+        let all: Result<Vec<_>, _> = std::iter::once(Ok(lock)).chain(others).collect();
+        palisade_core::set_of(all?)
     }
 
     fn client_and_lease(&self) -> Result<(ClientId, Under<()>), Error> {

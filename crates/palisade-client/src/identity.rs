@@ -1,5 +1,6 @@
 //! Client ids made by the library.
 
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_core::{ClientId, RequestId};
@@ -24,7 +25,7 @@ impl Identity {
         let node = rustix::system::uname();
         let host = printable(node.nodename().to_bytes());
         let random = RequestId::from_bytes(random::bytes()?).to_hex();
-        let prefix = format!("{host}-{}-{random}", std::process::id());
+        let prefix = format!("{host}-{}-{random}/", std::process::id());
         Ok(Identity {
             prefix,
             next: AtomicU64::new(1),
@@ -34,7 +35,11 @@ impl Identity {
     /// Returns a client id that no other request has.
     pub(crate) fn next(&self) -> Result<ClientId, Fault> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        Ok(ClientId::new(&format!("{}/{number}", self.prefix))?)
+        // `format!` would grow its text step by step.
+        let mut id = String::with_capacity(self.prefix.len() + DIGITS);
+        id.push_str(&self.prefix);
+        let _ = write!(id, "{number}");
+        Ok(ClientId::new(&id)?)
     }
 }
 
@@ -46,6 +51,9 @@ fn printable(host: &[u8]) -> String {
     });
     letters.take(HOST_BYTES).collect()
 }
+
+/// The longest number.
+const DIGITS: usize = 20;
 
 /// The length kept of the host's name; the rest of the 255 bytes makes the id unique.
 const HOST_BYTES: usize = 64;

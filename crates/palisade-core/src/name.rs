@@ -84,7 +84,11 @@ fn fault(name: &str) -> Option<NameFault> {
     if name.len() > limits::NAME_BYTES {
         return Some(NameFault::TooLong { bytes: name.len() });
     }
-    name.bytes()
-        .position(|byte| !(b' '..=b'~').contains(&byte))
-        .map(|at| NameFault::NotPrintable { at })
+    let printable = |byte: u8| (b' '..=b'~').contains(&byte);
+    // Without a way out of the loop the compiler checks many bytes at once.
+    if name.bytes().fold(true, |all, byte| all & printable(byte)) {
+        return None;
+    }
+    let at = name.bytes().position(|byte| !printable(byte));
+    at.map(|at| NameFault::NotPrintable { at })
 }
