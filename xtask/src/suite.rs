@@ -92,7 +92,8 @@ impl Plan {
             let ran = stages.add(name, || Job::run_all(jobs, load, show));
             complaints.extend(ran.err());
         }
-        complaints.extend(stages.add("clients and package", || self.others()).err());
+        complaints.extend(stages.add("clients", || self.clients()).err());
+        complaints.extend(stages.add("package", || self.package()).err());
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
@@ -144,21 +145,31 @@ impl Plan {
         !self.quick && self.filter.is_empty()
     }
 
-    /// What is no test program, when all tests run: the clients in other languages, and beside them the package.
-    fn others(&self) -> Result<(), String> {
+    /// The clients in other languages, with their own tests and linters, when all tests run. Their rules are about time, so
+    /// nothing runs beside them.
+    fn clients(&self) -> Result<(), String> {
         if !self.runs_all() {
             return Ok(());
         }
-        let package = std::thread::spawn(package_and_kubernetes);
-        let clients = clients();
-        let package = package
-            .join()
-            .unwrap_or_else(|_| Err("the package's test panicked".to_owned()));
-        match (clients, package) {
-            (Err(one), Err(other)) => Err(format!("{one}; {other}")),
-            (one, other) => one.and(other),
-        }
+        let built = |name: &str| target().join("release").join(name);
+        let mut check = Command::new("clients/check");
+        check
+            .args([built("palisade"), built("examples/holder-driver")])
+            .env("PALISADE_ADDER", built("examples/adder"));
+        run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
     }
+
+    /// The Debian package, from installing to purging it, and the Kubernetes manifests, when all tests run.
+    fn package(&self) -> Result<(), String> {
+        if !self.runs_all() {
+            return Ok(());
+        }
+        let program = target().join("release/palisade");
+        package::check(&program)
+            .and_then(|()| package::check_kubernetes(&program))
+            .inspect_err(|complaint| println!("test: {complaint}"))
+    }
+
     /// The hot path against its baseline, when all tests run.
     fn instructions(&self) -> Result<(), String> {
         if !self.runs_all() {
@@ -174,24 +185,6 @@ struct Stage {
     name: &'static str,
     jobs: Vec<Job>,
     load: Load,
-}
-
-/// The clients in other languages, with their own tests and linters.
-fn clients() -> Result<(), String> {
-    let built = |name: &str| target().join("release").join(name);
-    let mut check = Command::new("clients/check");
-    check
-        .args([built("palisade"), built("examples/holder-driver")])
-        .env("PALISADE_ADDER", built("examples/adder"));
-    run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
-}
-
-/// The Debian package, from installing to purging it, and the Kubernetes manifests.
-fn package_and_kubernetes() -> Result<(), String> {
-    let program = target().join("release/palisade");
-    package::check(&program)
-        .and_then(|()| package::check_kubernetes(&program))
-        .inspect_err(|complaint| println!("test: {complaint}"))
 }
 
 /// How long each stage took, and how busy the machine was. A stage that leaves processors idle may run beside another one.
