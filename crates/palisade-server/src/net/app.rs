@@ -142,7 +142,7 @@ impl App {
             () = self.draining() => {
                 Answer::Failed(given_up(named, "the server is stopping; the wait is over"))
             }
-            // Its answer would reach nobody, and until it is granted nobody would know.
+            // A grant would reach nobody, and keep others waiting until its lease ends.
             () = self.loses(through) => {
                 Answer::Failed(given_up(named, "the node that sent the request on is cut off; the wait is over"))
             }
