@@ -159,7 +159,8 @@ impl Plan {
         run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
     }
 
-    /// The Debian package, from installing to purging it, and the Kubernetes manifests, when all tests run.
+    /// The Debian package, from installing to purging it, the Kubernetes manifests and a rolling upgrade, when all tests
+    /// run.
     fn package(&self) -> Result<(), String> {
         if !self.runs_all() {
             return Ok(());
@@ -167,6 +168,7 @@ impl Plan {
         let program = target().join("release/palisade");
         package::check(&program)
             .and_then(|()| package::check_kubernetes(&program))
+            .and_then(|()| package::check_upgrade(&program))
             .inspect_err(|complaint| println!("test: {complaint}"))
     }
 

@@ -178,6 +178,16 @@ pub(crate) fn check_kubernetes(program: &Path) -> Result<(), String> {
         .arg(program))
 }
 
+/// Three nodes are upgraded one after the other under load, from this program to itself, in ten seconds.
+///
+/// # Errors
+/// A caller or a token came to harm; the test prints what.
+pub(crate) fn check_upgrade(program: &Path) -> Result<(), String> {
+    let mut test = Command::new("timeout");
+    test.arg("120").arg(root().join("deploy/check_upgrade.py"));
+    run(test.args([program, program]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
