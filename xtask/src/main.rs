@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! check ── format · tidy · words · purity · clippy · doc      reads only, reports every failure at the end
-//! test  ── prerequisites → build → instructions of the hot path → tests and examples, some programs at a time → those that need the machine → clients, package → one summary
+//! test  ── prerequisites → build → instructions of the hot path → tests and examples → those that need the machine → clients, package → one summary
 //! package ── the Debian package, and its test on a copy of the machine
 //! lab   ── every proof of the lab at its full size
 //! bench ── peers (beside other systems) · instructions (against the committed baseline)
