@@ -127,8 +127,7 @@ impl Plan {
             together.push(Job::examples(&self.filter));
         }
         vec![
-            // Two at a time take a third less, and then a control that needs a writer to be late has failed once.
-            stage("tests", together, 1, 2 * cores),
+            stage("tests", together, 2, 2 * cores),
             stage("faults", jobs(Part::Faults), 1, 2),
             stage("alone", jobs(Part::Alone), 1, 1),
         ]
@@ -359,7 +358,7 @@ mod tests {
         };
         let expected = |tests: &str| {
             [
-                ("tests", (1, true), tests.to_owned()),
+                ("tests", (2, true), tests.to_owned()),
                 ("faults", (1, true), "lab faults".to_owned()),
                 ("alone", (1, false), "palisade alone".to_owned()),
             ]
