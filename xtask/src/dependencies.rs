@@ -15,7 +15,7 @@ use crate::shell::{cargo, read, root, run};
 const CORE: &str = "palisade-core";
 
 /// All that the core may depend on, directly or not. Both are `no_std` without their default features.
-const CORE_DEPENDENCIES: &[&str] = &["foldhash", "hashbrown"];
+const CORE_DEPENDENCIES: &[&str] = &["ecow", "foldhash"];
 
 /// A target without a standard library: what builds for it cannot read a clock.
 const BARE: &str = "wasm32-unknown-unknown";
@@ -255,10 +255,10 @@ mod tests {
 
     #[test]
     fn the_core_depends_on_its_list_no_more_and_no_less() {
-        let exact = "palisade-core v0.1.0 (/a)\nfoldhash v0.2.0\nhashbrown v0.17.0\n";
+        let exact = "palisade-core v0.1.0 (/a)\necow v0.3.1\nfoldhash v0.2.0\n";
         assert!(off_the_list(exact).is_empty());
         assert!(off_the_list(&format!("{exact}libc v0.2.0\n"))[0].contains("`libc`"));
-        assert!(off_the_list("hashbrown v0.17.0\n")[0].contains("names `foldhash`"));
+        assert!(off_the_list("ecow v0.3.1\n")[0].contains("names `foldhash`"));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Names that come from outside: locks and clients.
 
-use alloc::sync::Arc;
 use core::borrow::Borrow;
 use core::fmt;
 use core::ops::Deref;
+
+use ecow::EcoString;
 
 use crate::invalid::{Invalid, NameFault, NameKind};
 use crate::limits;
@@ -13,9 +14,9 @@ macro_rules! name {
         $(#[$doc])*
         ///
         /// 1 – 255 bytes of printable ASCII, compared byte by byte: no case folding and no
-        /// normalisation, so two spellings are two names. Cloning shares the bytes.
+        /// normalisation, so two spellings are two names. Up to 15 bytes lie in the name itself; cloning shares more.
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Arc<str>);
+        pub struct $name(EcoString);
 
         impl $name {
             /// Takes a name from outside.
@@ -24,7 +25,7 @@ macro_rules! name {
             /// [`Invalid::Name`] that says what is wrong with it and where.
             pub fn new(name: &str) -> Result<$name, Invalid> {
                 match fault(name) {
-                    None => Ok($name(Arc::from(name))),
+                    None => Ok($name(EcoString::from(name))),
                     Some(fault) => Err(Invalid::Name { kind: $kind, fault }),
                 }
             }

@@ -265,6 +265,20 @@ impl Read for SnapshotReader {
         self.taken += len;
         Ok(len)
     }
+
+    /// As [`read`](Read::read), into memory that is taken once.
+    fn read_to_end(&mut self, bytes: &mut Vec<u8>) -> io::Result<usize> {
+        let before = bytes.len();
+        let left = self.file.len()?.saturating_sub(self.at);
+        bytes.try_reserve(usize::try_from(left).unwrap_or(usize::MAX))?;
+        loop {
+            bytes.extend_from_slice(&self.chunk[self.taken..]);
+            self.taken = self.chunk.len();
+            if !self.next_chunk().map_err(into_io)? {
+                return Ok(bytes.len() - before);
+            }
+        }
+    }
 }
 
 fn into_io(error: ReadError) -> io::Error {

@@ -61,6 +61,7 @@ pub(super) enum Missing {
 
 impl Machine {
     pub(super) fn acquire(&mut self, acquire: Acquire, effects: &mut Vec<Effect>) -> Outcome {
+        self.touch(&acquire);
         if let Some(request) = acquire.request
             && let Some(known) = self.repeated(&request, &acquire, effects)
         {
@@ -82,6 +83,14 @@ impl Machine {
             self.remember(self.by, request, Some(lock), outcome.clone());
         }
         outcome
+    }
+
+    /// Reads where the tables have, or will have, what this request is about: all of it at once, before the first of it
+    /// decides what is read next.
+    pub(super) fn touch(&self, acquire: &Acquire) {
+        let (Under::New { key, .. } | Under::Existing { key, .. }) = &acquire.under;
+        self.tables.touch_lock(&acquire.lock);
+        self.tables.touch_lease(key);
     }
 
     /// The answer to a request that was here before (rule A12). A grant is reported with what is left

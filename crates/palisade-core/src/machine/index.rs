@@ -1,12 +1,20 @@
 //! From a name or a secret to a slot, by hash. There is no way to iterate, so hashing order cannot
 //! reach an effect; the seed only decides where things lie.
+//!
+//! ```text
+//!   home      0    1    2    3    4    5    6    7   tail
+//!   hash    │ 03 │    │ 20 │ 27 │ 2f │ 41 │    │ 7c │ 7d │ …      home: the first digit
+//! ```
+//!
+//! Linear probing that keeps its entries sorted by hash (O. Amble and D. E. Knuth, "Ordered hash tables", 1974). A search
+//! for what is not there ends at the first higher hash, an entry lies with its neighbours in one or two cache lines, and as
+//! hashes are stored, a table grows and shrinks without asking for a key.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
 
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 
 use super::slab::Slot;
 
@@ -14,46 +22,48 @@ use super::slab::Slot;
 /// tables that hold a million, or twice or half of it, are well filled.
 const PARTS: usize = 80;
 
-/// Finds slots by key. The keys live in the records the slots name; the caller hands in how to get
-/// from one to the other.
+/// Finds slots by key. The keys live in the records the slots name; the caller hands in how to compare them.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    parts: Vec<HashTable<Slot>>,
+    parts: Vec<Part>,
     hasher: FixedState,
 }
 
 impl Index {
     pub(super) fn new(seed: u64) -> Index {
         Index {
-            parts: vec![HashTable::new(); PARTS],
+            parts: vec![Part::EMPTY; PARTS],
             hasher: FixedState::with_seed(seed),
         }
     }
 
-    /// Makes room for so many entries at once: growing asks for the key of every entry, one after the
-    /// other from all over the memory.
-    pub(super) fn reserve(&mut self, entries: usize, rehash: impl Fn(&FixedState, Slot) -> u64) {
+    /// Makes room for so many more entries at once.
+    pub(super) fn reserve(&mut self, entries: usize) {
         let mean = entries / PARTS;
         // Four standard deviations: hardly any part gets more.
         let each = mean + 4 * mean.isqrt();
-        let hasher = &self.hasher;
         for part in &mut self.parts {
-            part.reserve(each, |slot| rehash(hasher, *slot));
+            part.reserve(each);
         }
     }
 
     /// Gives back the room of tables that are mostly empty.
-    pub(super) fn fit(&mut self, rehash: impl Fn(&FixedState, Slot) -> u64) {
-        let hasher = &self.hasher;
-        for part in &mut self.parts {
-            if part.capacity() / 4 > part.len() {
-                part.shrink_to(2 * part.len(), |slot| rehash(hasher, *slot));
-            }
-        }
+    pub(super) fn fit(&mut self) {
+        self.parts.iter_mut().for_each(Part::fit);
     }
 
     pub(super) fn hash<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         self.hasher.hash_one(key)
+    }
+
+    /// Reads where an entry with this key would lie, for a search that comes soon: the processor waits for several such reads
+    /// at once.
+    #[inline]
+    pub(super) fn touch<K: Hash + ?Sized>(&self, key: &K) {
+        let hash = self.hash(key);
+        let part = &self.parts[part(hash)];
+        let home = part.home(short(hash));
+        core::hint::black_box(part.entries.get(home).map(|entry| entry.hash));
     }
 
     pub(super) fn find<K: Hash + ?Sized>(
@@ -65,20 +75,16 @@ impl Index {
     }
 
     /// As [`find`](Index::find), with a hash that this index made, or another one with the same seed.
+    #[inline]
     pub(super) fn find_hashed(&self, hash: u64, is: impl Fn(Slot) -> bool) -> Option<Slot> {
-        self.parts[part(hash)].find(hash, |slot| is(*slot)).copied()
+        let part = &self.parts[part(hash)];
+        let place = part.search(short(hash), is).ok()?;
+        Some(part.entries[place].slot)
     }
 
-    /// `rehash` gives the hash of the key of any slot that is in here; the table asks when it grows.
-    pub(super) fn insert<K: Hash + ?Sized>(
-        &mut self,
-        key: &K,
-        slot: Slot,
-        rehash: impl Fn(&FixedState, Slot) -> u64,
-    ) {
-        let hash = self.hash(key);
-        let hasher = &self.hasher;
-        self.parts[part(hash)].insert_unique(hash, slot, |slot| rehash(hasher, *slot));
+    /// Of a key that is not in here.
+    pub(super) fn insert<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot) {
+        self.replace(key, slot, |_| false);
     }
 
     /// As [`insert`](Index::insert), but an entry with this key, for which `is` is true, makes room for the new one.
@@ -87,29 +93,302 @@ impl Index {
         key: &K,
         slot: Slot,
         is: impl Fn(Slot) -> bool,
-        rehash: impl Fn(&FixedState, Slot) -> u64,
     ) {
         let hash = self.hash(key);
-        let hasher = &self.hasher;
-        self.parts[part(hash)]
-            .entry(hash, |slot| is(*slot), |slot| rehash(hasher, *slot))
-            .insert(slot);
+        let part = &mut self.parts[part(hash)];
+        let hash = short(hash);
+        match part.search(hash, is) {
+            Ok(place) => part.entries[place].slot = slot,
+            Err(place) => part.insert(place, Entry { hash, slot }),
+        }
     }
 
     /// Forgets everything; the room stays.
     pub(super) fn clear(&mut self) {
-        self.parts.iter_mut().for_each(HashTable::clear);
+        self.parts.iter_mut().for_each(Part::clear);
     }
 
     pub(super) fn remove<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot) {
         let hash = self.hash(key);
-        if let Ok(entry) = self.parts[part(hash)].find_entry(hash, |found| *found == slot) {
-            entry.remove();
+        let part = &mut self.parts[part(hash)];
+        if let Ok(place) = part.search(short(hash), |found| found == slot) {
+            part.remove(place);
         }
     }
 }
 
-/// Bits that hashbrown does not use: it takes the low ones for the place and the top seven for tags.
+/// Which part a hash belongs to, by bits that [`short`] does not take.
 fn part(hash: u64) -> usize {
     ((hash >> 41) as u16 as usize * PARTS) >> 16
+}
+
+/// What a part knows of a hash: its lower half, and never that of an empty place.
+fn short(hash: u64) -> u32 {
+    (hash as u32).min(NOTHING - 1)
+}
+
+/// The hash of an empty place, higher than all others: a search ends there as at any higher hash.
+const NOTHING: u32 = u32::MAX;
+
+/// The least number of homes.
+const LEAST: usize = 8;
+
+/// Places after the last home, for entries that do not find room in theirs.
+const TAIL: usize = 8;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    slot: Slot,
+}
+
+impl Entry {
+    const EMPTY: Entry = Entry {
+        hash: NOTHING,
+        slot: 0,
+    };
+
+    const fn is_empty(&self) -> bool {
+        self.hash == NOTHING
+    }
+}
+
+/// One table. Entries with one hash lie in the order in which they came.
+#[derive(Clone, Debug)]
+struct Part {
+    /// A power of two of homes, or nothing at all, and a tail that grows.
+    entries: Vec<Entry>,
+    len: usize,
+    /// How far a hash is shifted to give its home.
+    shift: u32,
+}
+
+impl Part {
+    /// No home at all, wherever a hash is shifted to.
+    const EMPTY: Part = Part {
+        entries: Vec::new(),
+        len: 0,
+        shift: u32::BITS - 1,
+    };
+
+    /// `homes` is a power of two, at least [`LEAST`].
+    fn with_homes(homes: usize) -> Part {
+        Part {
+            entries: vec![Entry::EMPTY; homes + TAIL],
+            len: 0,
+            shift: u32::BITS - homes.trailing_zeros(),
+        }
+    }
+
+    /// The least number of homes for so many entries: seven eighths of them are taken at most.
+    fn homes_for(entries: usize) -> usize {
+        let homes = entries.saturating_mul(8).div_ceil(7);
+        homes.next_power_of_two().max(LEAST)
+    }
+
+    /// How many entries it takes in before it grows.
+    fn room(&self) -> usize {
+        match self.entries.is_empty() {
+            true => 0,
+            false => (1 << (u32::BITS - self.shift)) / 8 * 7,
+        }
+    }
+
+    #[inline]
+    fn home(&self, hash: u32) -> usize {
+        (hash >> self.shift) as usize
+    }
+
+    /// Where the entry is for which `is` is true, or else where a new one with this hash belongs.
+    #[inline]
+    fn search(&self, hash: u32, is: impl Fn(Slot) -> bool) -> Result<usize, usize> {
+        if self.entries.is_empty() {
+            return Err(0);
+        }
+        let home = self.home(hash);
+        for (entry, place) in self.entries[home..].iter().zip(home..) {
+            if entry.hash > hash {
+                return Err(place);
+            }
+            if entry.hash == hash && is(entry.slot) {
+                return Ok(place);
+            }
+        }
+        Err(self.entries.len())
+    }
+
+    /// Puts an entry where [`search`](Part::search) has said that it belongs.
+    fn insert(&mut self, place: usize, entry: Entry) {
+        if self.len == self.room() {
+            self.resize(Part::homes_for(self.len + 1));
+            let (Ok(place) | Err(place)) = self.search(entry.hash, |_| false);
+            return self.insert(place, entry);
+        }
+        self.len += 1;
+        let mut pushed = entry;
+        for here in &mut self.entries[place..] {
+            pushed = core::mem::replace(here, pushed);
+            if pushed.is_empty() {
+                return;
+            }
+        }
+        self.entries.push(pushed);
+    }
+
+    /// Those behind it move up, as far as the next that is in its home.
+    fn remove(&mut self, place: usize) {
+        let mut gap = place;
+        while let Some(next) = self.entries.get(gap + 1).copied() {
+            if next.is_empty() || self.home(next.hash) == gap + 1 {
+                break;
+            }
+            self.entries[gap] = next;
+            gap += 1;
+        }
+        self.entries[gap] = Entry::EMPTY;
+        self.len -= 1;
+    }
+
+    fn reserve(&mut self, more: usize) {
+        if self.len + more > self.room() {
+            self.resize(Part::homes_for(self.len + more));
+        }
+    }
+
+    fn fit(&mut self) {
+        if self.len == 0 {
+            *self = Part::EMPTY;
+        } else if self.room() / 4 > self.len {
+            self.resize(Part::homes_for(2 * self.len));
+        }
+    }
+
+    fn clear(&mut self) {
+        self.entries.fill(Entry::EMPTY);
+        self.len = 0;
+    }
+
+    /// In one pass over old and new places, because the order of the entries stays.
+    fn resize(&mut self, homes: usize) {
+        let old = core::mem::replace(self, Part::with_homes(homes));
+        self.len = old.len;
+        let mut free = 0;
+        for entry in old.entries.into_iter().filter(|entry| !entry.is_empty()) {
+            let place = self.home(entry.hash).max(free);
+            match self.entries.get_mut(place) {
+                Some(here) => *here = entry,
+                None => self.entries.push(entry),
+            }
+            free = place + 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every entry is in its home, or later without a gap in between, and the hashes ascend.
+    fn assert_in_order(part: &Part) {
+        let taken = part.entries.iter().zip(0..);
+        let taken: Vec<_> = taken.filter(|(entry, _)| !entry.is_empty()).collect();
+        assert_eq!(taken.len(), part.len);
+        assert!(part.len <= part.room());
+        assert!(taken.is_sorted_by_key(|(entry, _)| entry.hash));
+        for (entry, place) in taken {
+            let way = &part.entries[part.home(entry.hash)..=place];
+            assert!(
+                way.iter().all(|entry| !entry.is_empty()),
+                "a gap before {place}"
+            );
+        }
+    }
+
+    fn random(seed: &mut u64) -> u64 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *seed >> 33
+    }
+
+    /// Few hashes, at both ends and in one cluster, so that nearly all entries are pushed aside by others.
+    fn hash_of(slot: Slot) -> u32 {
+        let ends = [0, NOTHING - 1, NOTHING / 2];
+        match slot % 4 {
+            kind @ 0..3 => ends[kind as usize].saturating_sub(slot % 7),
+            _ => slot.wrapping_mul(0x9E37_79B9).min(NOTHING - 1),
+        }
+    }
+
+    #[test]
+    fn what_is_in_is_found_and_nothing_else() {
+        let (mut seed, mut part) = (1, Part::EMPTY);
+        let mut inside = alloc::collections::BTreeSet::new();
+        for round in 0..20_000 {
+            let slot = random(&mut seed) as Slot % 600;
+            // It fills, and it empties.
+            let adds = random(&mut seed) % 5 < if round % 8_000 < 4_000 { 4 } else { 1 };
+            let found = part.search(hash_of(slot), |found| found == slot);
+            assert_eq!(
+                found.is_ok(),
+                inside.contains(&slot),
+                "{slot} in round {round}"
+            );
+            match (found, adds) {
+                (Err(place), true) => {
+                    let hash = hash_of(slot);
+                    part.insert(place, Entry { hash, slot });
+                    inside.insert(slot);
+                }
+                (Ok(place), false) => {
+                    part.remove(place);
+                    inside.remove(&slot);
+                }
+                _ => {}
+            }
+            if round % 500 == 0 {
+                part.fit();
+            }
+            assert_in_order(&part);
+        }
+        part.clear();
+        assert_in_order(&part);
+        assert!(
+            part.len == 0 && (0..600).all(|slot| part.search(hash_of(slot), |_| true).is_err())
+        );
+        part.fit();
+        assert!(part.entries.is_empty());
+    }
+
+    /// Whoever finds many keys with one hash makes searches slow, and not the table large.
+    #[test]
+    fn a_thousand_entries_of_one_hash_take_no_more_room_than_others() {
+        for hash in [0, NOTHING - 1] {
+            let mut part = Part::EMPTY;
+            for slot in 0..1_000 {
+                let place = part.search(hash, |_| false).unwrap_err();
+                part.insert(place, Entry { hash, slot });
+            }
+            assert_in_order(&part);
+            let slots = part.entries.iter().filter(|entry| !entry.is_empty());
+            assert!(slots.map(|entry| entry.slot).eq(0..1_000));
+            assert!(part.entries.len() <= Part::homes_for(1_000) + 1_000 + TAIL);
+        }
+    }
+
+    #[test]
+    fn what_was_reserved_does_not_grow() {
+        let mut index = Index::new(3);
+        index.reserve(100_000);
+        let room = |index: &Index| index.parts.iter().map(Part::room).collect::<Vec<_>>();
+        let before = room(&index);
+        for slot in 0..100_000 {
+            index.insert(&u64::from(slot), slot);
+        }
+        assert_eq!(room(&index), before);
+        index.replace(&7_u64, 100_000, |slot| slot == 7);
+        assert_eq!(index.find(&7_u64, |_| true), Some(100_000));
+        index.remove(&7_u64, 7);
+        assert_eq!(index.find(&7_u64, |_| true), Some(100_000));
+        index.remove(&7_u64, 100_000);
+        assert_eq!(index.find(&7_u64, |_| true), None);
+    }
 }

@@ -4,7 +4,7 @@
 //! Both memories are rings of [`limits::REMEMBERED`] entries; the oldest makes room.
 
 use alloc::collections::VecDeque;
-use core::hash::{BuildHasher, Hash, Hasher};
+use core::hash::{Hash, Hasher};
 
 use super::index::Index;
 use super::slab::{NIL, Slot};
@@ -171,12 +171,7 @@ impl Recent {
         }
         self.taken += 1;
         let key = key_of(slot);
-        self.newer.replace(
-            &key,
-            slot,
-            |other| key_of(other) == key,
-            |hasher, slot| hasher.hash_one(key_of(slot)),
-        );
+        self.newer.replace(&key, slot, |other| key_of(other) == key);
     }
 }
 

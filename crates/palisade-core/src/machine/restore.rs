@@ -65,6 +65,33 @@ impl Part {
     }
 }
 
+/// Records that are read from an iterator before the first of them is taken.
+const AHEAD: usize = 32;
+
+/// Takes the records in their order, with a look at some coming ones: what is read for them then comes from memory at the
+/// same time.
+fn take_each<T>(
+    part: &mut T,
+    records: impl Iterator<Item = Record>,
+    touch: impl Fn(&T, &Record),
+    take: impl Fn(&mut T, Record) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    let mut records = in_order(records);
+    let mut coming = Vec::with_capacity(AHEAD);
+    loop {
+        for record in records.by_ref().take(AHEAD) {
+            coming.push(record?);
+        }
+        if coming.is_empty() {
+            return Ok(());
+        }
+        coming.iter().for_each(|record| touch(part, record));
+        for record in coming.drain(..) {
+            take(part, record)?;
+        }
+    }
+}
+
 const OUT_OF_ORDER: Corrupt = Corrupt("its records are out of order");
 
 /// The first part of a snapshot: its head, and the leases.
@@ -95,12 +122,15 @@ impl Leases {
             tables: Tables::new(seed, head.now),
         };
         leases.tables.reserve_leases(at_most(&records));
-        for record in in_order(records) {
-            match record? {
-                Record::Lease(lease) => leases.take(&lease)?,
-                _ => return Err(OUT_OF_ORDER),
+        let touch = |leases: &Leases, record: &Record| {
+            if let Record::Lease(lease) = record {
+                leases.tables.touch_lease(&lease.key);
             }
-        }
+        };
+        take_each(&mut leases, records, touch, |leases, record| match record {
+            Record::Lease(lease) => leases.take(&lease),
+            _ => Err(OUT_OF_ORDER),
+        })?;
         Ok(leases)
     }
 
@@ -148,15 +178,21 @@ impl Grants {
             waiters: Vec::new(),
         };
         grants.tables.reserve_locks(most);
-        for record in in_order(records) {
-            match record? {
-                Record::Grant(grant) => grants.take(grant)?,
-                Record::Share(share) => grants.take_share(share)?,
-                Record::Kept(kept) => grants.take_kept(kept)?,
-                Record::Waiter(waiter) => grants.waiters.push(waiter),
-                _ => return Err(OUT_OF_ORDER),
+        let touch = |grants: &Grants, record: &Record| {
+            if let Record::Grant(grant) = record {
+                grants.tables.touch_lock(&grant.lock);
             }
-        }
+        };
+        take_each(&mut grants, records, touch, |grants, record| match record {
+            Record::Grant(grant) => grants.take(grant),
+            Record::Share(share) => grants.take_share(share),
+            Record::Kept(kept) => grants.take_kept(kept),
+            Record::Waiter(waiter) => {
+                grants.waiters.push(waiter);
+                Ok(())
+            }
+            _ => Err(OUT_OF_ORDER),
+        })?;
         Ok(grants)
     }
 

@@ -11,7 +11,6 @@
 //! records.
 
 use alloc::boxed::Box;
-use core::hash::BuildHasher;
 
 use super::grant::{Grant, SHARED};
 use super::slab::{NIL, Slot};
@@ -132,11 +131,7 @@ impl Tables {
             return;
         }
         let key = (*lock, grant.lease());
-        let shares = &self.shares;
-        self.readers.insert(&key, share, |hasher, share| {
-            let share = &shares[share & !SHARE];
-            hasher.hash_one((share.lock, share.grant.lease()))
-        });
+        self.readers.insert(&key, share);
     }
 
     /// Takes a reader from its lock and its lease. The phase ends with its last one.

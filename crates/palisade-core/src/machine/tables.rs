@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use core::hash::BuildHasher;
 
 use super::grant::Grant;
 use super::index::Index;
@@ -65,16 +64,12 @@ impl Tables {
 
     /// Makes room for so many more locks.
     pub(super) fn reserve_locks(&mut self, more: usize) {
-        let records = &self.locks;
-        self.names
-            .reserve(more, |hasher, slot| hasher.hash_one(&*records[slot].name));
+        self.names.reserve(more);
     }
 
     /// Makes room for so many more leases.
     pub(super) fn reserve_leases(&mut self, more: usize) {
-        let leases = &self.leases;
-        self.keys
-            .reserve(more, |hasher, slot| hasher.hash_one(leases[slot].key));
+        self.keys.reserve(more);
         self.lease_timers.reserve(more);
     }
 
@@ -92,12 +87,21 @@ impl Tables {
 
     /// Gives back most of the room that nothing is in.
     pub(super) fn fit(&mut self) {
-        let (records, leases) = (&self.locks, &self.leases);
-        self.names
-            .fit(|hasher, slot| hasher.hash_one(&*records[slot].name));
-        self.keys
-            .fit(|hasher, slot| hasher.hash_one(leases[slot].key));
+        self.names.fit();
+        self.keys.fit();
         self.lease_timers.fit();
+    }
+
+    /// See [`Index::touch`].
+    #[inline]
+    pub(super) fn touch_lock(&self, name: &str) {
+        self.names.touch(name);
+    }
+
+    /// See [`Index::touch`].
+    #[inline]
+    pub(super) fn touch_lease(&self, key: &LeaseKey) {
+        self.keys.touch(key);
     }
 
     pub(crate) fn find_lock(&self, name: &str) -> Option<Slot> {
@@ -153,10 +157,7 @@ impl Tables {
             uses: 1,
             waiting: 0,
         });
-        let clients = &self.clients;
-        self.ids.insert(&**id, slot, |hasher, slot| {
-            hasher.hash_one(&*clients[slot].id)
-        });
+        self.ids.insert(&**id, slot);
         Owner::new(slot, by)
     }
 
@@ -191,9 +192,7 @@ impl Tables {
             first: NIL,
             last: NIL,
         });
-        let leases = &self.leases;
-        self.keys
-            .insert(&key, slot, |hasher, slot| hasher.hash_one(leases[slot].key));
+        self.keys.insert(&key, slot);
         self.lease_timers.insert(slot, expires);
         self.short.add(ttl);
         slot
@@ -246,10 +245,7 @@ impl Tables {
             extra: NIL,
         };
         let slot = self.locks.insert(record);
-        let locks = &self.locks;
-        self.names.insert(&*locks[slot].name, slot, |hasher, slot| {
-            hasher.hash_one(&*locks[slot].name)
-        });
+        self.names.insert(&*self.locks[slot].name, slot);
         slot
     }
 
@@ -314,10 +310,7 @@ impl Tables {
         let is_upgrade = waiter.mode == LockMode::Upgrade;
         let slot = self.waiters.insert(waiter);
         if !is_other {
-            let waiters = &self.waiters;
-            self.requests.insert(&request, slot, |hasher, slot| {
-                hasher.hash_one(waiters[slot].request)
-            });
+            self.requests.insert(&request, slot);
             self.wait_timers.insert(slot, ends);
         }
         let extra = self.extra_mut(lock);

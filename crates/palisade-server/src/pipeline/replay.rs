@@ -93,7 +93,7 @@ impl Replay {
 
     /// Makes room for the locks that so many bytes of the log can grant: tables that grow step by step cost a fifth
     /// of a start with a million locks. After a snapshot it is not worth it: what follows are as likely
-    /// other commands, and the room would be made by hashing all that is there already.
+    /// other commands, and all that is there already would be moved for it.
     #[must_use]
     pub fn expecting(mut self, bytes: u64) -> Replay {
         let locks = (bytes / GRANT_BYTES).min(MOST_AT_ONCE);
