@@ -24,7 +24,7 @@ const WHAT: &str = "package takes deb, test, image, kubernetes, crates or all, a
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     product: Product,
-    /// A release binary; it is built where none is named.
+    /// It is built, as one unit, where none is named.
     program: Option<PathBuf>,
 }
 
@@ -100,11 +100,12 @@ impl Plan {
         run(&mut cargo(&[
             "build",
             "--locked",
-            "--release",
+            "--profile",
+            "packaged",
             "--package",
             "palisade",
         ]))?;
-        Ok(target().join("release/palisade"))
+        Ok(target().join("packaged/palisade"))
     }
 }
 

@@ -57,6 +57,10 @@ async fn freeze_once<F: Fence>(
     order: Order,
 ) -> Result<bool, Failure> {
     let new = old + 1;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "how fast the machine is now, no clock of a model knows"
+    )]
     let began = Instant::now();
     let before = start(r, old)
         .await?
