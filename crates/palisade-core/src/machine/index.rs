@@ -293,7 +293,7 @@ mod tests {
         let taken = part.entries.iter().zip(0..);
         let taken: Vec<_> = taken.filter(|(entry, _)| !entry.is_empty()).collect();
         assert_eq!(taken.len(), part.len);
-        assert!(part.len <= part.room());
+        assert!(8 * part.len <= 7 * part.entries.len());
         assert!(taken.is_sorted_by_key(|(entry, _)| entry.hash));
         for (entry, place) in taken {
             let way = &part.entries[part.home(entry.hash)..=place];
@@ -302,6 +302,16 @@ mod tests {
                 "a gap before {place}"
             );
         }
+    }
+
+    #[test]
+    fn no_hash_is_that_of_an_empty_place_and_its_upper_bits_are_its_home() {
+        assert_eq!([short(7), short(u64::MAX)], [7, NOTHING - 1]);
+        let part = Part::with_homes(8);
+        let homes = [0, 0x1FFF_FFFF, 0x2000_0000, NOTHING - 1].map(|hash| part.home(hash));
+        assert_eq!(homes, [0, 0, 1, 7]);
+        assert_eq!([Part::EMPTY.room(), part.room()], [0, 7]);
+        assert_eq!([0, 7, 8, 14, 15].map(Part::homes_for), [8, 8, 16, 16, 32]);
     }
 
     fn random(seed: &mut u64) -> u64 {
