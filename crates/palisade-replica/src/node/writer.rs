@@ -306,11 +306,14 @@ mod tests {
             is_done
         }
 
-        /// Who made it durable.
+        /// Who made it durable. The thread counts a frame after it has told of it, and this waits for both.
         fn writer_of(&mut self, node: NodeId, bytes: usize) -> Option<String> {
             let is_done = self.append(node, bytes);
             let by_caller = is_done.try_recv();
             let (_, writer) = by_caller.unwrap_or_else(|_| is_done.recv().unwrap());
+            while self.shared.before.load(Ordering::Acquire) > 0 {
+                thread::yield_now();
+            }
             writer
         }
 
