@@ -87,7 +87,7 @@ impl Machine {
 
     /// Reads where the tables have, or will have, what this request is about: all of it at once, before the first of it
     /// decides what is read next.
-    pub(super) fn touch(&self, acquire: &Acquire) {
+    fn touch(&self, acquire: &Acquire) {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = &acquire.under;
         self.tables.touch_lock(&acquire.lock);
         self.tables.touch_lease(key);
