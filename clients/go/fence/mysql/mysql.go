@@ -12,7 +12,8 @@
 //
 // A claim must be the first statement of its transaction: at REPEATABLE READ, the default, later reads show what the first
 // one saw. If the transaction has read before, and a claim finds that the resource has changed since, it returns
-// ErrReadBeforeClaim. Deadlocks and lock timeouts come through as the driver's errors: begin again.
+// ErrReadBeforeClaim. Deadlocks, lock timeouts and error 1615 (routines were replaced) come through as the driver's errors:
+// begin again.
 //
 // For the triggers of sticky tables a claim leaves the token in the session variable @palisade_tokens, where it stays
 // until the connection claims again. A token that has become stale is refused even so.

@@ -24,8 +24,9 @@
 --     PF013 no transaction     begin one: the call would be committed alone
 --     22023                    an argument is out of range
 --
--- Deadlocks (1213) and lock time-outs (1205): roll back and begin again. Claim several resources in the order of their
--- names. The procedures run with the rights of who installed them, so a user needs EXECUTE and nothing more.
+-- Deadlocks (1213), lock time-outs (1205), and statements to be prepared again (1615; while somebody replaces routines on
+-- this server): roll back and begin again. Claim several resources in the order of their names. The procedures run with the
+-- rights of who installed them, so a user needs EXECUTE and nothing more.
 -- Takes the token of a resource from what the connection shows to the triggers: lines of a name, a tab and a token.
 DROP PROCEDURE IF EXISTS palisade_forget;
 CREATE PROCEDURE palisade_forget(p_resource VARBINARY(255)) NO SQL

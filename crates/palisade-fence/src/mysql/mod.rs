@@ -54,7 +54,8 @@
 //! row.
 //!
 //! **Deadlocks** and lock timeouts are [`FaultKind::Retry`]: roll back and begin again. Guard rows are
-//! locked in name order, so claims alone never deadlock.
+//! locked in name order, so claims alone never deadlock. The same is true of error 1615: while somebody replaces
+//! procedures or triggers on the server, in whatever database, it may give up preparing a statement again.
 //!
 //! **Durability** depends on the server: `innodb_flush_log_at_trx_commit = 1`, the default, and with
 //! replication `sync_binlog = 1`. With 0 or 2 a crash loses the last commits, including claims. A replica is

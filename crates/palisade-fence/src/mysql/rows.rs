@@ -37,8 +37,9 @@ pub(super) fn number(row: &mut Row, at: usize) -> Result<i64, String> {
 }
 
 /// The server errors after which the same transaction may succeed: a deadlock, a lock timeout or a lock not
-/// available at once, and a row that changed after the snapshot.
-const RETRYABLE: [u16; 4] = [1213, 1205, 3572, 1020];
+/// available at once, a row that changed after the snapshot, and routines that changed so often, in any database of the
+/// server, that it gave up preparing a statement again.
+const RETRYABLE: [u16; 5] = [1213, 1205, 3572, 1020, 1615];
 
 const NO_SUCH_TABLE: u16 = 1146;
 const NO_SUCH_PROCEDURE: u16 = 1305;
@@ -90,6 +91,34 @@ impl From<Error> for Fault {
                 message: error.message,
                 retryable: RETRYABLE.contains(&error.code),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use mysql_async::ServerError;
+
+    use super::*;
+    use crate::FaultKind;
+
+    #[test]
+    fn what_to_do_about_an_error_is_decided_by_its_number() {
+        let kind = |code, message: &str| {
+            let error = Error::Server(ServerError {
+                code,
+                message: message.to_owned(),
+                state: "HY000".to_owned(),
+            });
+            Fault::from(error).kind()
+        };
+        for code in RETRYABLE {
+            assert_eq!(kind(code, "begin again"), FaultKind::Retry, "{code}");
+        }
+        let missing = "Table 'shop.palisade_fence' doesn't exist";
+        for (code, message) in [(NO_SUCH_TABLE, missing), (1114, "The table is full")] {
+            assert_eq!(kind(code, message), FaultKind::Operator, "{code}");
         }
     }
 }

@@ -65,7 +65,8 @@ pub enum Fault {
 
 impl Fault {
     /// Returns what to do about it. Retry: roll back and begin the same transaction again, after a serialization
-    /// failure, a deadlock, a lock timeout or a busy database.
+    /// failure, a deadlock, a lock timeout, a busy database, or a statement that a change of routines kept from being
+    /// prepared.
     #[must_use]
     pub const fn kind(&self) -> FaultKind {
         match self {

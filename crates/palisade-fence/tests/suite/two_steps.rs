@@ -29,6 +29,14 @@ async fn round_trip() {
     .await;
 }
 
+/// What a program does between its check and its effect. How often a future waits for its server is not the same in
+/// every run, so a freeze after a number of waits falls between the two for certain only if there are more of them.
+pub(crate) async fn between_check_and_effect() {
+    for _ in 0..8 {
+        round_trip().await;
+    }
+}
+
 impl Naive {
     async fn enter(&self, pass: Pass<'_>, op: Op) -> Result<bool, palisade_fence::Reject> {
         round_trip().await;
@@ -84,7 +92,7 @@ impl Fence for Resource {
         Ok(match self.0.enter(pass, Op::Write(write.sequence)).await {
             Ok(first) => {
                 if first {
-                    round_trip().await;
+                    between_check_and_effect().await;
                     self.0.change(write.key, write.change);
                 }
                 Checked::admitted((), Some(pass.token))

@@ -8,6 +8,8 @@ use palisade_fence::{
 use redis::aio::ConnectionManager;
 use redis::cmd;
 
+use crate::two_steps::between_check_and_effect;
+
 pub(crate) struct Naive {
     connection: ConnectionManager,
     name: String,
@@ -77,6 +79,7 @@ impl Fence for Naive {
         if !checked.is_admitted() {
             return Ok(checked);
         }
+        between_check_and_effect().await;
         let key = self.key(write.key);
         let done = match write.change {
             Change::Put(bytes) => self.call(&[b"SET", &key, bytes]).await?,

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::forms::{Form, Operation, path};
 use crate::refused::{OrRefused, Refused};
 use crate::sql::{Action, Done, on_line};
+use crate::two_steps::between_check_and_effect;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Journal {
@@ -213,6 +214,7 @@ impl Resource {
                 Ok(Checked::admitted(value, None))
             }
             Checked::Admitted(_) => {
+                between_check_and_effect().await;
                 self.on(move |db| {
                     // Like a user who forgot why the trigger is there.
                     let set_token =

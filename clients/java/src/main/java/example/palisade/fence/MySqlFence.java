@@ -23,8 +23,8 @@ import java.util.regex.Pattern;
  * <p>{@code palisade fence install mysql} creates the procedures that decide. After a {@link RejectedException} roll back:
  * MySQL does not end a transaction after an error. A claim comes before the first read of its transaction, which would
  * otherwise go on seeing an older state; else it throws a {@link PalisadeException} with the code
- * {@code read_before_claim}. All tables must be InnoDB. Deadlocks and lock time-outs come through as {@code SQLException}:
- * roll back and begin again.
+ * {@code read_before_claim}. All tables must be InnoDB. Deadlocks, lock time-outs and error 1615 (routines were replaced)
+ * come through as {@code SQLException}: roll back and begin again.
  */
 public final class MySqlFence {
     private static final Map<String, String> CODES = Map.of(
