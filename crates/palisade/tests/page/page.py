@@ -514,10 +514,13 @@ def shows_many_locks(palisade, folder):
         first = page.tab.evaluate("window.firstView")
         # The first view costs the same with any number of locks: one page of the listing, and rankings of a fixed length.
         assert len(page.rows("All locks")) == 100, len(page.rows("All locks"))
-        loaded = page.tab.evaluate("performance.getEntriesByType('resource').map(one => [one.name, one.decodedBodySize])")
-        listings = [size for name, size in loaded if "v1/locks?" in name]
+        loaded = page.tab.evaluate(
+            "performance.getEntriesByType('resource').map(one => [one.name, one.decodedBodySize, one.startTime])"
+        )
+        listings = [size for name, size, start in loaded if "v1/locks?" in name and start <= first]
         assert len(listings) == 1 and listings[0] > 0, loaded
-        view = sum(size for _, size in loaded)
+        # On a busy machine the page has been refreshed since.
+        view = sum({name: size for name, size, _ in loaded}.values())
         assert view < FIRST_VIEW_BYTES, loaded
         # Control: all locks would not fit in the bound.
         assert listings[0] * count / 100 > FIRST_VIEW_BYTES, listings
