@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   cargo test --no-run ──► Program ──► Job ──queue──► runners ──lines──► shown, counted
-//!                       cargo test --doc ─┘
+//!        cargo test --doc, clients/check ─┘
 //! ```
 //!
 //! `cargo test` itself runs one program after the other, and most tests wait: for a process, a server or a disk.
 
-use std::io::{BufRead as _, BufReader, Read};
+use std::collections::VecDeque;
+use std::io::{BufRead as _, BufReader, Read, pipe};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -23,6 +24,9 @@ pub(crate) const TESTS: [&str; 4] = ["test", "--release", "--workspace", "--all-
 
 /// How long the output may stay open after a program has ended. A process that holds it then was left behind by a test.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many lines of what failed are shown again at the end, where a reader looks first.
+const LAST_LINES: usize = 40;
 
 /// A test program that is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,14 +153,18 @@ pub(crate) struct Load {
 }
 
 impl Job {
+    pub(crate) fn new(name: &str, command: Command) -> Job {
+        Job {
+            name: name.to_owned(),
+            command,
+        }
+    }
+
     /// The examples in the documentation.
     pub(crate) fn examples(filter: &[String]) -> Job {
         let mut command = cargo(&TESTS);
         command.args(["--no-fail-fast", "--doc", "--"]).args(filter);
-        Job {
-            name: "examples".to_owned(),
-            command,
-        }
+        Job::new("examples", command)
     }
 
     #[cfg(test)]
@@ -167,7 +175,7 @@ impl Job {
     /// Runs all of them to the end. Each line is shown as it comes, with the name of the job.
     ///
     /// # Errors
-    /// The jobs that failed, and those that left a process behind.
+    /// The jobs that failed, each with its last lines, and those that left a process behind.
     pub(crate) fn run_all(
         jobs: Vec<Job>,
         load: Load,
@@ -198,23 +206,30 @@ impl Job {
         });
         match complaints.is_empty() {
             true => Ok(()),
-            false => Err(complaints.join("; ")),
+            false => Err(complaints.join("\n")),
         }
     }
 
     fn run(self, tests: usize, lines: &Sender<(String, String)>) -> Result<(), String> {
         let Job { name, mut command } = self;
+        let failed = |error| format!("{name}: {error}");
+        // One pipe for both, so that a complaint stands where it was made.
+        let (output, input) = pipe().map_err(failed)?;
         command
             .env("RUST_TEST_THREADS", tests.to_string())
-            .stdout(Stdio::piped());
-        let mut child = command
-            .spawn()
-            .map_err(|error| format!("{name}: {error}"))?;
-        let output = child
-            .stdout
-            .take()
-            .ok_or_else(|| format!("{name} has no output"))?;
-        let show = |line| drop(lines.send((name.clone(), line)));
+            .stdout(input.try_clone().map_err(failed)?)
+            .stderr(input);
+        let mut child = command.spawn().map_err(failed)?;
+        // The pipe ends with the last process that writes to it; this one does not.
+        drop(command);
+        let mut last = VecDeque::new();
+        let mut show = |line: String| {
+            last.push_back(format!("  {}", line.trim_end()));
+            if last.len() > LAST_LINES {
+                last.pop_front();
+            }
+            drop(lines.send((name.clone(), line)));
+        };
         let read = lines_of(output);
         // The channel ends when the last process that holds the output ends.
         let status = loop {
@@ -227,10 +242,13 @@ impl Job {
                 },
             }
         };
-        let status = status.map_err(|error| format!("{name}: {error}"))?;
-        let left_behind = drain(&read, show, PATIENCE);
+        let status = status.map_err(failed)?;
+        let left_behind = drain(&read, &mut show, PATIENCE);
         if !status.success() {
-            Err(format!("{name} ended with {status}"))
+            let last = Vec::from(last).join("\n");
+            Err(format!(
+                "{name} ended with {status}, its last lines:\n{last}"
+            ))
         } else if left_behind {
             Err(format!(
                 "{name}: a test left a process running that still holds the output"
@@ -263,7 +281,7 @@ fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 /// Shows what is still in the pipe; true when somebody keeps it open.
-fn drain(lines: &Receiver<String>, show: impl Fn(String), patience: Duration) -> bool {
+fn drain(lines: &Receiver<String>, mut show: impl FnMut(String), patience: Duration) -> bool {
     loop {
         match lines.recv_timeout(patience) {
             Ok(line) => show(line),
@@ -284,10 +302,7 @@ mod tests {
     fn shell(name: &str, script: &str) -> Job {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Job {
-            name: name.to_owned(),
-            command,
-        }
+        Job::new(name, command)
     }
 
     fn run(jobs: Vec<Job>, load: Load) -> (Vec<String>, Result<(), String>) {
@@ -325,15 +340,20 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_several_jobs_are_shown_with_their_names_and_failures_named() {
+    fn lines_of_several_jobs_are_shown_with_their_names_and_failures_told_again() {
         let jobs = vec![
             shell("one", "echo a; echo $RUST_TEST_THREADS; printf b"),
-            shell("two", "echo c; exit 3"),
+            shell("two", "echo c >&2; exit 3"),
             shell("three", "echo d"),
         ];
         let (shown, outcome) = run(jobs, LOAD);
         assert_eq!(shown, ["one: 1", "one: a", "one: b", "three: d", "two: c"]);
-        assert_eq!(outcome.unwrap_err(), "two ended with exit status: 3");
+        let complaint = "two ended with exit status: 3, its last lines:\n  c";
+        assert_eq!(outcome.unwrap_err(), complaint);
+        let (_, outcome) = run(vec![shell("long", "seq 1 1000; exit 1")], LOAD);
+        let complaint = outcome.unwrap_err();
+        assert_eq!(complaint.lines().count(), 1 + LAST_LINES);
+        assert!(complaint.ends_with("\n  999\n  1000"), "{complaint}");
     }
 
     /// Two jobs that wait for each other end when both run, and only then.
@@ -357,7 +377,8 @@ mod tests {
         };
         assert_eq!(met("both", 2), Ok(()));
         // The control: the first one has ended before the second one begins.
-        assert_eq!(met("one", 1).unwrap_err(), "a ended with exit status: 1");
+        let complaint = met("one", 1).unwrap_err();
+        assert!(complaint.starts_with("a ended with exit status: 1"));
     }
 
     #[test]

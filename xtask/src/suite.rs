@@ -92,14 +92,13 @@ impl Plan {
             let ran = stages.add(name, || Job::run_all(jobs, load, show));
             complaints.extend(ran.err());
         }
-        complaints.extend(stages.add("clients", || self.clients()).err());
         complaints.extend(stages.add("package", || self.package()).err());
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
         let verdict = match complaints.is_empty() {
             true => Ok(()),
-            false => Err(complaints.join("; ")),
+            false => Err(complaints.join("\n")),
         };
         Ok((tally, verdict))
     }
@@ -126,11 +125,15 @@ impl Plan {
         if !self.quick {
             together.push(Job::examples(&self.filter));
         }
-        vec![
+        let mut stages = vec![
             stage("tests", together, 2, 2 * cores),
             stage("faults", jobs(Part::Faults), 1, 2),
             stage("alone", jobs(Part::Alone), 1, 1),
-        ]
+        ];
+        if self.runs_all() {
+            stages.push(stage("clients", vec![clients()], 1, 1));
+        }
+        stages
     }
 
     /// What the clients in other languages take from their registries, when all tests run.
@@ -143,20 +146,6 @@ impl Plan {
 
     fn runs_all(&self) -> bool {
         !self.quick && self.filter.is_empty()
-    }
-
-    /// The clients in other languages, with their own tests and linters, when all tests run. Their rules are about time, so
-    /// nothing runs beside them.
-    fn clients(&self) -> Result<(), String> {
-        if !self.runs_all() {
-            return Ok(());
-        }
-        let built = |name: &str| target().join("release").join(name);
-        let mut check = Command::new("clients/check");
-        check
-            .args([built("palisade"), built("examples/holder-driver")])
-            .env("PALISADE_ADDER", built("examples/adder"));
-        run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
     }
 
     /// The Debian package, from installing to purging it, the Kubernetes manifests and a rolling upgrade, when all tests
@@ -180,6 +169,17 @@ impl Plan {
         ensure(CALLGRIND)?;
         instructions::measure(false).inspect_err(|complaint| println!("test: {complaint}"))
     }
+}
+
+/// The clients in other languages, with their own tests and linters. Their rules are about time, so nothing runs beside
+/// them.
+fn clients() -> Job {
+    let built = |name: &str| target().join("release").join(name);
+    let mut check = Command::new("clients/check");
+    check
+        .args([built("palisade"), built("examples/holder-driver")])
+        .env("PALISADE_ADDER", built("examples/adder"));
+    Job::new("clients", check)
 }
 
 /// Jobs that run in the same way.
@@ -357,14 +357,18 @@ mod tests {
             named.collect::<Vec<_>>()
         };
         let expected = |tests: &str| {
-            [
+            vec![
                 ("tests", (2, true), tests.to_owned()),
                 ("faults", (1, true), "lab faults".to_owned()),
                 ("alone", (1, false), "palisade alone".to_owned()),
             ]
         };
         let tests = "wal suite, lab suite, wal lib";
-        assert_eq!(names(&plan(&[])), expected(&format!("{tests}, examples")));
         assert_eq!(names(&plan(&["--quick"])), expected(tests));
+        let tests = format!("{tests}, examples");
+        assert_eq!(names(&plan(&["--", "fence"])), expected(&tests));
+        let clients = ("clients", (1, false), "clients".to_owned());
+        let all = [expected(&tests), vec![clients]].concat();
+        assert_eq!(names(&plan(&[])), all);
     }
 }
