@@ -18,18 +18,19 @@ from typing import Any, Optional
 from suite import holding, giving_up, sharing, upgrading, permits, sets, delays, wire  # isort: skip  (their order is the order of the rules)
 from suite.driver import DriverFailed
 from suite.rules import RULES, Rule
+from suite.servers import Palisade
 from suite.trial import Broken, NotApplicable, Trial
 
 # Importing them enters their rules.
 assert delays and giving_up and holding and permits and sets and sharing and upgrading and wire
 
 
-def run(rule: Rule, palisade: str, driver: list[str], client_wire: str) -> dict[str, Any]:
+def run(rule: Rule, palisade: str, driver: list[str], spare: Palisade, client_wire: str) -> dict[str, Any]:
     result: dict[str, Any] = {"rule": rule.id, "says": rule.says}
     if rule.wire and rule.wire != client_wire:
         return {**result, "outcome": "skipped", "why": f"the client speaks {client_wire!r}, not {rule.wire!r}"}
     began = time.monotonic()
-    trial = Trial(palisade, driver)
+    trial = Trial(palisade, driver, spare)
     try:
         rule.check(trial)
         outcome, why = "kept", None
@@ -55,8 +56,8 @@ def chosen(names: Optional[list[str]]) -> list[Rule]:
     return [by_id[name] for name in names]
 
 
-def wire_of(palisade: str, driver: list[str]) -> str:
-    trial = Trial(palisade, driver)
+def wire_of(palisade: str, driver: list[str], spare: Palisade) -> str:
+    trial = Trial(palisade, driver, spare)
     try:
         return str(trial.bare_driver().hello.get("wire", "http"))
     finally:
@@ -91,9 +92,9 @@ def main() -> int:
         arguments.error("--palisade and --driver are needed")
     rules = chosen(options.rule)
     driver = shlex.split(options.driver)
-    client_wire = wire_of(options.palisade, driver)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda rule: run(rule, options.palisade, driver, client_wire), rules))
+    with Palisade(options.palisade) as spare, ThreadPoolExecutor(options.jobs) as pool:
+        client_wire = wire_of(options.palisade, driver, spare)
+        results = list(pool.map(lambda rule: run(rule, options.palisade, driver, spare, client_wire), rules))
     for result in results:
         print(f"{result['outcome']:8} {result['rule']:22} {result.get('why') or result['says']}")
     if options.report:

@@ -25,9 +25,10 @@ def expect(condition: object, complaint: str) -> None:
 
 
 class Trial:
-    def __init__(self, binary: str, driver: list[str]) -> None:
+    def __init__(self, binary: str, driver: list[str], spare: Palisade) -> None:
         self.binary = binary
         self.command = driver
+        self.spare = spare
         self.lock = "orders"
         self.server = Palisade(binary)
         self.ends: list[Callable[[], None]] = [self.server.stop]
@@ -51,7 +52,15 @@ class Trial:
         driver = Driver((prefix or []) + self.command)
         self.ends.append(driver.end)
         self.hello = driver.hello
+        self.warm_up(driver)
         return driver
+
+    def warm_up(self, driver: Driver) -> None:
+        """A JVM loads its code when it is first used: not while a lease of this trial runs."""
+        lock = f"warm-up-{driver.process.pid}"
+        driver.call("connect", urls=[self.spare.url], patience_ms=5000)
+        if driver.call("acquire", lock=lock, ttl_ms=60_000, wait_ms=0, **{"as": lock})["ok"]:
+            driver.call("release", grant=lock)
 
     def driver(self, *urls: str, patience_ms: int = 5000) -> Driver:
         driver = self.bare_driver()
