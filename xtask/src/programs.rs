@@ -20,7 +20,7 @@ use serde::Deserialize;
 use crate::shell::{cargo, read};
 
 /// All packages at once: tests of one package start the programs of another.
-pub(crate) const TESTS: [&str; 4] = ["test", "--release", "--workspace", "--all-features"];
+pub(crate) const TESTS: [&str; 3] = ["test", "--workspace", "--all-features"];
 
 /// How long the output may stay open after a program has ended. A process that holds it then was left behind by a test.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -52,6 +52,8 @@ impl Manifest {
     /// # Errors
     /// Errors of the store. A store that does not honour conditional puts is refused.
     pub async fn open(location: &Location, mode: Mode) -> Result<Manifest, Failure> {
+        // The store's client asks the process which cryptography it uses. The first choice stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let store = AmazonS3Builder::new()
             .with_region("us-east-1")
             .with_access_key_id(&location.key_id)

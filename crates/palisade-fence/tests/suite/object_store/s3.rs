@@ -34,6 +34,8 @@ pub(crate) async fn bucket(name: &str) -> Arc<dyn ObjectStore> {
 }
 
 fn client(url: &str, bucket: &str) -> Arc<dyn ObjectStore> {
+    // Another test of this process may have installed it before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let store = AmazonS3Builder::new()
         .with_endpoint(url)
         .with_allow_http(true)
