@@ -2,11 +2,13 @@
 //! and all failures are told together at the end.
 
 use std::io::Write as _;
+use std::process::Command;
 
-use crate::shell::{self, cargo, root, run, timed};
+use crate::prerequisites::{GATE, OF_THE_GATE, ensure};
+use crate::shell::{cargo, root, run, target, timed};
 use crate::source::Tree;
 use crate::tidy::{Finding, RULES};
-use crate::{dependencies, words};
+use crate::{advisories, dependencies, words};
 
 struct Step {
     name: &'static str,
@@ -43,13 +45,18 @@ const STEPS: &[Step] = &[
         run: deny,
     },
     Step {
+        name: "advisories",
+        fix: "take a version that is not affected: `cargo update --package NAME`; an exception is a row in xtask/src/advisories.rs",
+        run: advisories::check,
+    },
+    Step {
         name: "clippy",
         fix: "mend what it names; an exception is `#[expect(lint, reason = \"…\")]` at the smallest item",
         run: clippy,
     },
     Step {
         name: "doc",
-        fix: "cargo doc --release --no-deps --workspace --all-features, and mend the comment it names",
+        fix: "cargo doc --no-deps --workspace --all-features, and mend the comment it names",
         run: doc,
     },
 ];
@@ -129,24 +136,23 @@ fn format() -> Result<String, String> {
     run(&mut cargo(&["fmt", "--all", "--", "--check"])).map(|()| String::new())
 }
 
-/// Licences, duplicates and sources of the dependencies. The tool takes minutes to build, so it is not installed
-/// here, and where it is missing the step says so.
+/// Licences, duplicates and sources of the dependencies. Where cargo-deny cannot be had, the step says so, and fails on a
+/// machine that judges.
 fn deny() -> Result<String, String> {
-    if shell::read(&mut cargo(&["deny", "--version"])).is_err() {
-        return Ok(format!(
-            "{NOT_RUN}cargo-deny is missing; `cargo install cargo-deny --locked` installs it"
-        ));
-    }
-    let scope = ["deny", "--locked", "check", "licenses", "bans", "sources"];
-    run(&mut cargo(&scope)).map(|()| String::new())
+    let tool = ensure(OF_THE_GATE).and_then(|()| GATE.ensure(&target()));
+    let tool = match tool {
+        Ok(place) => place.join(GATE.program),
+        Err(complaint) if std::env::var_os("CI").is_some() => return Err(complaint),
+        Err(complaint) => return Ok(format!("{NOT_RUN}{complaint}")),
+    };
+    let scope = ["--locked", "check", "licenses", "bans", "sources"];
+    run(Command::new(tool).args(scope).current_dir(root())).map(|()| String::new())
 }
 
 fn clippy() -> Result<String, String> {
-    // The release profile on purpose: build scripts and proc macros are those of the build and the tests.
     let scope = [
         "clippy",
         "--locked",
-        "--release",
         "--workspace",
         "--all-targets",
         "--all-features",
@@ -158,7 +164,6 @@ fn doc() -> Result<String, String> {
     let scope = [
         "doc",
         "--locked",
-        "--release",
         "--no-deps",
         "--workspace",
         "--all-features",
@@ -167,7 +172,7 @@ fn doc() -> Result<String, String> {
 }
 
 fn tidy() -> Result<String, String> {
-    let tree = Tree::read(&shell::root())?;
+    let tree = Tree::read(&root())?;
     let (mut wrong, mut broken) = (0, Vec::new());
     for rule in RULES {
         let found = (rule.find)(&tree);

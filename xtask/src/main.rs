@@ -8,6 +8,7 @@
 //! bench ── peers (beside other systems) · instructions (against the committed baseline)
 //! ```
 
+mod advisories;
 mod bench;
 mod check;
 mod dependencies;

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::shell::run;
+use crate::shell::{root, run};
 
 pub(crate) struct Prerequisite {
     pub(crate) name: &'static str,
@@ -14,6 +14,21 @@ pub(crate) struct Prerequisite {
     pub(crate) packages: &'static [&'static str],
     pub(crate) needed_for: &'static str,
 }
+
+/// Tools from PyPI live in environments of their own.
+const PYTHON: Prerequisite = Prerequisite {
+    name: "Python 3.11 or later with venv",
+    probe: &[
+        "python3",
+        "-c",
+        "import sys, venv, ensurepip; assert sys.version_info >= (3, 11)",
+    ],
+    packages: &["python3-venv"],
+    needed_for: "the client in Python, and tools that come from PyPI",
+};
+
+/// What the gate needs besides Rust.
+pub(crate) const OF_THE_GATE: &[Prerequisite] = &[PYTHON];
 
 pub(crate) const PREREQUISITES: &[Prerequisite] = &[
     Prerequisite {
@@ -110,12 +125,7 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         packages: &["nats-server"],
         needed_for: "the comparison with other systems",
     },
-    Prerequisite {
-        name: "Python with venv",
-        probe: &["python3", "-c", "import venv, ensurepip"],
-        packages: &["python3-venv"],
-        needed_for: "installing moto, which stands in for S3 and DynamoDB, services behind the gateway, and the judges of the HTTP interface",
-    },
+    PYTHON,
     Prerequisite {
         name: "Go with staticcheck and drivers of SQL databases",
         probe: &[
@@ -222,58 +232,57 @@ pub(crate) fn ensure(table: &[Prerequisite]) -> Result<(), String> {
     }
 }
 
-/// A PyPI environment of its own, beside what is built.
+/// Tools from PyPI in a virtual environment of their own, beside the build. `xtask/tools/NAME.txt` locks every package
+/// with its checksums.
 pub(crate) struct Environment {
-    /// Its folder in `palisade-tools`.
+    /// Its folder in `palisade-tools`, and its lock's name.
     name: &'static str,
-    /// A variable that names a program of another one.
+    /// A variable that names a program to use instead.
     variable: Option<&'static str>,
     /// A program that is there once it is installed.
-    program: &'static str,
-    packages: &'static [&'static str],
+    pub(crate) program: &'static str,
+    needed_for: &'static str,
 }
 
-/// The files that the testbed looks for.
+/// What the gate needs.
+pub(crate) const GATE: Environment = Environment {
+    name: "gate",
+    variable: None,
+    program: "bin/cargo-deny",
+    needed_for: "cargo-deny, which reads the licences and sources of dependencies",
+};
+
+/// The testbed looks for these files.
 pub(crate) const ENVIRONMENTS: &[Environment] = &[
-    // S3 and DynamoDB.
     Environment {
         name: "moto",
         variable: Some("PALISADE_MOTO"),
         program: "bin/moto_server",
-        packages: &["moto[server]==5.2.5"],
+        needed_for: "S3 and DynamoDB",
     },
-    // They read the OpenAPI document: one attacks the server by it, the other writes a client.
     Environment {
         name: "judges",
         variable: None,
         program: "bin/schemathesis",
-        packages: &["schemathesis==4.32.5", "openapi-python-client==0.29.1"],
+        needed_for: "two judges of the OpenAPI document: one attacks the server by it, the other writes a client",
     },
-    // The first drives Chromium, the second judges whether everybody can use the page.
     Environment {
         name: "browser",
         variable: None,
         program: "bin/playwright",
-        packages: &["playwright==1.65.2", "axe-playwright-python==0.1.8"],
+        needed_for: "driving Chromium, and judging whether everybody can use the page",
     },
-    // The schemas of Kubernetes.
     Environment {
         name: "kubernetes",
         variable: None,
         program: "bin/kubernetes-validate",
-        packages: &["kubernetes-validate==1.37.0"],
+        needed_for: "the schemas of Kubernetes",
     },
-    // HTTP APIs without a fence, behind the gateway.
     Environment {
         name: "upstreams",
         variable: Some("PALISADE_UPSTREAMS"),
         program: "bin/uvicorn",
-        packages: &[
-            "fastapi==0.165.0",
-            "uvicorn==0.54.0",
-            "flask==3.1.3",
-            "werkzeug==3.1.9",
-        ],
+        needed_for: "HTTP APIs without a fence, behind the gateway",
     },
 ];
 
@@ -282,30 +291,67 @@ pub(crate) fn environment(target: &Path, name: &str) -> PathBuf {
     target.join("palisade-tools").join(name)
 }
 
+impl Environment {
+    /// Makes sure that it is there, in the versions of its lock, and returns its folder.
+    ///
+    /// # Errors
+    /// It could not be installed; the message says what for, and what to type.
+    pub(crate) fn ensure(&self, target: &Path) -> Result<PathBuf, String> {
+        let place = environment(target, self.name);
+        let lock = root()
+            .join("xtask/tools")
+            .join(format!("{}.txt", self.name));
+        // The lock that it was installed from lies beside it, so another one is noticed.
+        let installed = place.join("lock.txt");
+        let wanted =
+            std::fs::read(&lock).map_err(|error| format!("{}: {error}", lock.display()))?;
+        if place.join(self.program).exists()
+            && std::fs::read(&installed).is_ok_and(|is| is == wanted)
+        {
+            return Ok(place);
+        }
+        println!("installing {} into {}", lock.display(), place.display());
+        let mut venv = Command::new("python3");
+        let mut pip = Command::new(place.join("bin/pip"));
+        pip.args([
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--require-hashes",
+            "--requirement",
+        ]);
+        run(venv.args(["-m", "venv", "--clear"]).arg(&place))
+            .and_then(|()| run(pip.arg(&lock)))
+            .map_err(|error| {
+                format!(
+                    "{error}: it is needed for {}; with PyPI in reach, type: python3 -m venv {place} && {place}/bin/pip install --require-hashes -r {}",
+                    self.needed_for,
+                    lock.display(),
+                    place = place.display(),
+                )
+            })?;
+        std::fs::write(&installed, wanted)
+            .map_err(|error| format!("{}: {error}", installed.display()))?;
+        Ok(place)
+    }
+}
+
 /// Makes sure that every environment is where the testbed looks for it.
 ///
 /// # Errors
 /// One could not be installed; the message carries what failed.
 pub(crate) fn ensure_environments(target: &Path) -> Result<(), String> {
-    for environment in ENVIRONMENTS {
-        let place = self::environment(target, environment.name);
-        let named = environment
+    let named = |environment: &&Environment| {
+        environment
             .variable
-            .is_some_and(|name| std::env::var_os(name).is_some());
-        if named || place.join(environment.program).exists() {
-            continue;
-        }
-        println!(
-            "installing {} into {}",
-            environment.packages.join(" "),
-            place.display()
-        );
-        run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
-        let mut pip = Command::new(place.join("bin/pip"));
-        pip.args(["install", "--quiet", "--disable-pip-version-check"]);
-        run(pip.args(environment.packages))?;
-    }
-    Ok(())
+            .is_some_and(|name| std::env::var_os(name).is_some())
+    };
+    let wanted = ENVIRONMENTS
+        .iter()
+        .filter(|environment| !named(environment));
+    wanted
+        .map(|environment| environment.ensure(target).map(drop))
+        .collect()
 }
 
 fn is_there(row: &Prerequisite) -> bool {

@@ -154,7 +154,7 @@ impl Plan {
         if !self.runs_all() {
             return Ok(());
         }
-        let program = target().join("release/palisade");
+        let program = target().join("debug/palisade");
         package::check(&program)
             .and_then(|()| package::check_kubernetes(&program))
             .and_then(|()| package::check_upgrade(&program))
@@ -174,7 +174,7 @@ impl Plan {
 /// The clients in other languages, with their own tests and linters. Their rules are about time, so nothing runs beside
 /// them.
 fn clients() -> Job {
-    let built = |name: &str| target().join("release").join(name);
+    let built = |name: &str| target().join("debug").join(name);
     let mut check = Command::new("clients/check");
     check
         .args([built("palisade"), built("examples/holder-driver")])

@@ -62,14 +62,16 @@ pub(crate) fn measure(bless: bool) -> Result<(), String> {
     })
 }
 
-/// The programs of the server and of the client. With all of the workspace's features, so that nothing is compiled that
-/// the tests do not need anyway.
+/// The programs of the server and of the client, optimised as a release is. Nothing else is built in that profile here.
 fn build() -> Result<Vec<PathBuf>, String> {
     let scope = [
         "bench",
         "--no-run",
-        "--workspace",
-        "--all-features",
+        "--locked",
+        "--package",
+        "palisade-server",
+        "--package",
+        "palisade-client",
         "--bench",
         "instructions",
         "--message-format=json",
