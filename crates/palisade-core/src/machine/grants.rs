@@ -72,15 +72,15 @@ impl Machine {
         }
         let asked = acquire
             .request
-            .map(|request| (request, acquire.lock.clone()));
+            .map(|request| (request, acquire.lock.clone(), acquire.also.clone()));
         let outcome = self.decide(acquire, effects);
-        if let Some((request, lock)) = asked
+        if let Some((request, lock, also)) = asked
             && !matches!(
                 outcome,
                 Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
             )
         {
-            self.remember(self.by, request, Some(lock), outcome.clone());
+            self.remember(self.by, request, Some(lock), also, outcome.clone());
         }
         outcome
     }
@@ -107,10 +107,8 @@ impl Machine {
             return Some(outcome);
         }
         let known = self.answers.get(&self.asked(*request))?;
-        if known
-            .lock
-            .as_ref()
-            .is_some_and(|asked| *asked != again.lock)
+        if let Some(lock) = &known.lock
+            && (*lock != again.lock || known.also != again.also)
         {
             return Some(reused());
         }
@@ -150,10 +148,17 @@ impl Machine {
             }
             Ok(live) => live,
         };
-        match self.rest_of_set(live, grant, again, effects) {
-            Ok(()) => Outcome::Granted(self.granted(live, Span::ZERO)),
-            Err(outcome) => outcome,
+        // Of a set: the whole of it, or what is known of the first lock that is missing.
+        for name in &*again.also {
+            let grant = GrantRef {
+                lock: name.clone(),
+                ..grant.clone()
+            };
+            if let Err(missing) = self.find_granted(&grant, effects) {
+                return self.missing(&grant, missing);
+            }
         }
+        Outcome::Granted(self.granted(live, Span::ZERO))
     }
 
     fn check(&self, acquire: &Acquire) -> Result<(), Invalid> {
@@ -529,7 +534,7 @@ impl Machine {
         }
         let grant = match self.stand(lock, effects) {
             Standing::Held(lock) => self.tables.grant_on(lock),
-            Standing::Shared(lock) => match self.reader(lock, token) {
+            Standing::Shared(lock) => match self.tables.reader(lock, token) {
                 Some(share) => share,
                 None => return self.stale(lock),
             },

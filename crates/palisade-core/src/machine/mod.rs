@@ -56,7 +56,7 @@ use slab::Slot;
 use tables::Tables;
 use wheel::is_due;
 
-use crate::command::{Away, Command, Entry};
+use crate::command::{Away, Command, Entry, Others};
 use crate::id::{Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::LockName;
@@ -288,6 +288,7 @@ impl Machine {
         by: Principal,
         request: RequestId,
         lock: Option<LockName>,
+        also: Others,
         outcome: Outcome,
     ) {
         self.changed = true;
@@ -295,6 +296,7 @@ impl Machine {
             by,
             request,
             lock,
+            also,
             outcome,
         });
     }

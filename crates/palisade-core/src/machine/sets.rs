@@ -16,13 +16,12 @@
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grants::{LeaseFor, reused};
+use super::grants::LeaseFor;
 use super::record::{Closing, Contender, Owner, Role, Waiter};
-use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
 use super::waiting::{at_once, without_ttl};
-use crate::command::{Acquire, GrantRef, LockMode};
+use crate::command::{Acquire, LockMode, Others};
 use crate::delays::Delays;
 use crate::id::Principal;
 use crate::invalid::Invalid;
@@ -348,6 +347,7 @@ impl Machine {
         let Some((by, client, waiter)) = self.tables.dequeue_set(first) else {
             return true;
         };
+        let also = self.others_of(&locks);
         let outcome = match drawn {
             None => refused.unwrap_or(Outcome::TokensExhausted),
             Some((lease, token)) => {
@@ -356,7 +356,7 @@ impl Machine {
                 self.grant_all(&locks, token, lease, &waiter, waited, effects)
             }
         };
-        self.settle(by, waiter.request, locks[0], outcome, effects);
+        self.settle(by, waiter.request, locks[0], also, outcome, effects);
         drawn.is_none()
     }
 
@@ -404,16 +404,28 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let parts = self.tables.parts_of(slot);
-        let lock = self.tables.waiters[slot].lock;
+        let locks: Vec<Slot> = parts
+            .iter()
+            .map(|part| self.tables.waiters[*part].lock)
+            .collect();
         self.put_off(&parts, None);
         let left = self.tables.dequeue_set(slot);
         match (outcome, left) {
             (Some(outcome), Some((by, _, waiter))) => {
-                self.settle(by, waiter.request, lock, outcome, effects);
+                let also = self.others_of(&locks);
+                self.settle(by, waiter.request, locks[0], also, outcome, effects);
             }
             _ => (self.changed, self.ended) = (true, self.ended + 1),
         }
         self.wake_rest(effects);
+    }
+
+    /// The names of a set's locks but for the first.
+    fn others_of(&self, locks: &[Slot]) -> Others {
+        let others = locks.iter().skip(1);
+        others
+            .map(|lock| self.tables.locks[*lock].name.clone())
+            .collect()
     }
 
     /// Notes the locks that a set is about to leave, but for the one that is being handed on.
@@ -453,61 +465,5 @@ impl Machine {
         let blocks = |part: &&Slot| !self.tables.is_ready(core::slice::from_ref(*part));
         let part = parts.iter().find(blocks).copied().unwrap_or(slot);
         self.tables.waiters[part].lock
-    }
-
-    /// What is left of a grant beside the one that is live, for a request that comes again: the whole set, or what is
-    /// known of the first lock that is missing.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn rest_of_set(
-        &mut self,
-        live: Slot,
-        grant: GrantRef,
-        again: &Acquire,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), Outcome> {
-        if !again.mode.is_exclusive() {
-            return match again.also.is_empty() {
-                true => Ok(()),
-                false => Err(reused()),
-            };
-        }
-        let asked = |part: &Slot| {
-            let name = &self.tables.locks[self.tables.lock_of(*part)].name;
-            again.locks().any(|asked| asked == name)
-        };
-        if !self.tables.set_of(live).iter().all(asked) {
-            return Err(reused());
-        }
-        for name in &*again.also {
-            let grant = GrantRef {
-                lock: name.clone(),
-                ..grant.clone()
-            };
-            if let Err(missing) = self.find_granted(&grant, effects) {
-                return Err(self.missing(&grant, missing));
-            }
-        }
-        Ok(())
-    }
-
-    /// The grants that a request got and that are live: of a set, all that are left.
-    pub(super) fn live_grants(&self, grant: &GrantRef) -> Vec<Slot> {
-        if let Some(live) = self.live_grant(grant) {
-            return match is_share(live) {
-                true => Vec::from([live]),
-                false => self.tables.set_of(live),
-            };
-        }
-        let lease = self.tables.find_lease(&grant.key);
-        let lease = lease.filter(|lease| !self.tables.leases[*lease].is_expired(self.now));
-        let (Some(lease), Some(token)) = (lease, grant.token) else {
-            return Vec::new();
-        };
-        // The lock that the answer names may have been released before the others.
-        match self.tables.newest_with(lease, token) {
-            Some(other) if !is_share(other) => self.tables.set_of(other),
-            _ => Vec::new(),
-        }
     }
 }

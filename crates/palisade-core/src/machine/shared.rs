@@ -355,20 +355,13 @@ impl Machine {
         (is_meant(grant, lease, named) && !lease.is_expired(self.now)).then_some(share)
     }
 
-    /// The reader with this number. Looks at all of them: only an operator asks.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn reader(&self, lock: Slot, number: Token) -> Option<Slot> {
-        let mut readers = self.tables.readers_of(lock);
-        readers.find(|share| self.tables.grant(*share).token() == number)
-    }
-
-    /// No grant of the lock's phase has the number that was named.
+    /// No grant of the lock's phase has the number that was named. Readers have one token, and of a semaphore's holders
+    /// the youngest has the highest: nobody else is looked at.
     pub(super) fn stale(&self, lock: Slot) -> Outcome {
-        let holders = self.tables.readers_of(lock);
-        let highest = holders.map(|share| self.tables.fencing_of_share(share));
+        let youngest = self.tables.youngest_reader(lock);
+        let highest = youngest.map(|share| self.tables.fencing_of_share(share));
         Outcome::Stale {
-            highest: highest.max().unwrap_or(self.tables.grant(lock).token()),
+            highest: highest.unwrap_or(self.tables.grant(lock).token()),
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Tables {
     requests: Index,
     /// Shared grants by lock and lease.
     pub(super) readers: Index,
+    /// Shared grants by number.
+    pub(super) numbers: Index,
     pub(crate) lease_timers: Timers,
     pub(crate) wait_timers: Timers,
     pub(super) short: Short,
@@ -54,6 +56,7 @@ impl Tables {
             ids: Index::new(seed),
             requests: Index::new(seed),
             readers: Index::new(seed),
+            numbers: Index::new(seed),
             lease_timers: Timers::new(now),
             wait_timers: Timers::new(now),
             short: Short::default(),
@@ -80,6 +83,7 @@ impl Tables {
             names: others.names,
             extras: others.extras,
             shares: others.shares,
+            numbers: others.numbers,
             closed_locks: others.closed_locks,
             ..self
         }

@@ -8,7 +8,7 @@ use super::record::{Contender, Owner, Role, Waiter};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
-use crate::command::{Acquire, GrantRef, LockMode, Under};
+use crate::command::{Acquire, GrantRef, LockMode, Others, Under};
 use crate::id::{Principal, RequestId};
 use crate::limits;
 use crate::outcome::{Effect, Ending, Holder, Outcome, QueueBound};
@@ -170,7 +170,7 @@ impl Machine {
             let client = Contender { by, id: &client };
             let outcome = self.next_or_gone(lock, last, client, &waiter, effects);
             let granted = matches!(outcome, Outcome::Granted(_));
-            self.settle(by, waiter.request, lock, outcome, effects);
+            self.settle(by, waiter.request, lock, Others::NONE, outcome, effects);
             if granted && mode.is_exclusive() {
                 return;
             }
@@ -266,7 +266,7 @@ impl Machine {
         let ahead = open.then(|| self.denial(LockMode::Exclusive, lock));
         self.tables.dequeue(slot);
         match outcome {
-            Some(outcome) => self.settle(by, request, lock, outcome, effects),
+            Some(outcome) => self.settle(by, request, lock, Others::NONE, outcome, effects),
             None => (self.changed, self.ended) = (true, self.ended + 1),
         }
         if let Some(ahead) = ahead {
@@ -303,6 +303,7 @@ impl Machine {
         by: Principal,
         request: RequestId,
         lock: Slot,
+        also: Others,
         outcome: Outcome,
         effects: &mut Vec<Effect>,
     ) {
@@ -314,7 +315,7 @@ impl Machine {
             Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
         ) {
             let name = self.tables.locks[lock].name.clone();
-            self.remember(by, request, Some(name), outcome.clone());
+            self.remember(by, request, Some(name), also, outcome.clone());
         }
         effects.push(Effect::Settled {
             by,
@@ -363,23 +364,26 @@ impl Machine {
             return Outcome::Done;
         }
         let known = self.answers.get(&self.asked(request)).cloned();
-        let lock = known.as_ref().and_then(|known| known.lock.clone());
-        if let (Some(lock), Some(Outcome::Granted(granted))) =
-            (&lock, known.map(|known| known.outcome))
-        {
-            let grant = GrantRef {
-                lock: lock.clone(),
-                key: granted.key,
-                token: Some(granted.number()),
-            };
-            for live in self.live_grants(&grant) {
+        let (lock, also, outcome) = known.map_or((None, Others::NONE, None), |known| {
+            (known.lock, known.also, Some(known.outcome))
+        });
+        if let Some(Outcome::Granted(granted)) = outcome {
+            for lock in lock.iter().chain(&*also) {
+                let grant = GrantRef {
+                    lock: lock.clone(),
+                    key: granted.key,
+                    token: Some(granted.number()),
+                };
+                let Some(live) = self.live_grant(&grant) else {
+                    continue;
+                };
                 if !is_share(live) {
                     self.tables.forget_reservation(live);
                 }
                 self.end_and_wake(live, Ending::Released, None, effects);
             }
         }
-        self.remember(self.by, request, lock, Outcome::Abandoned);
+        self.remember(self.by, request, lock, also, Outcome::Abandoned);
         Outcome::Done
     }
 

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use palisade_core::{
     Acquire, Away, Change, ClientId, Command, Delayed, Delays, Effect, Ending, Entry, Event,
     GrantId, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName,
-    Outcome, Permits, Principal, QueueBound, Renewed, RequestId, Slots, Span, Timestamp, Token,
-    Ttl, Under, WallTime,
+    Others, Outcome, Permits, Principal, QueueBound, Renewed, RequestId, Slots, Span, Timestamp,
+    Token, Ttl, Under, WallTime,
 };
 
 /// A live lease.
@@ -538,13 +538,22 @@ impl Reference {
             outcome,
             Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
         ) {
-            self.remember(now.by, request, Some(acquire.lock), outcome.clone());
+            self.remember(
+                now.by,
+                request,
+                Some(acquire.lock),
+                acquire.also,
+                outcome.clone(),
+            );
         }
         outcome
     }
 
     fn first_answer(&mut self, known: Answered, acquire: &Acquire, now: &mut Now) -> Outcome {
-        if known.lock.is_some_and(|lock| lock != acquire.lock) {
+        if known
+            .lock
+            .is_some_and(|lock| lock != acquire.lock || known.also != acquire.also)
+        {
             return Outcome::Invalid(Invalid::RequestReused);
         }
         let Outcome::Granted(first) = known.outcome else {
@@ -571,23 +580,6 @@ impl Reference {
             }
             Some(grant) => {
                 let granted = Outcome::Granted(self.granted(&grant, Span::ZERO, now));
-                if grant.phase.is_some() {
-                    return match acquire.also.is_empty() {
-                        true => granted,
-                        false => Outcome::Invalid(Invalid::RequestReused),
-                    };
-                }
-                let mut asked = acquire.also.to_vec();
-                asked.push(acquire.lock.clone());
-                let of_set = |other: &&Grant| (other.key, other.token) == (grant.key, grant.token);
-                if self
-                    .grants
-                    .iter()
-                    .filter(of_set)
-                    .any(|part| !asked.contains(&part.lock))
-                {
-                    return Outcome::Invalid(Invalid::RequestReused);
-                }
                 for lock in &*acquire.also {
                     let lock = lock.clone();
                     let named = GrantRef {
@@ -996,14 +988,16 @@ impl Reference {
         }
         let known = self.answer_to(now.by, &request);
         let lock = known.as_ref().and_then(|known| known.lock.clone());
-        if let (Some(Outcome::Granted(first)), Some(lock)) =
-            (known.map(|known| known.outcome), &lock)
-        {
+        let also = known
+            .as_ref()
+            .map_or(Others::NONE, |known| known.also.clone());
+        let asked: Vec<LockName> = lock.iter().chain(&*also).cloned().collect();
+        if let Some(Outcome::Granted(first)) = known.map(|known| known.outcome) {
             let named = |grant: &Grant| (grant.key, grant.token) == (first.key, first.number());
             let is_live = |lease: Lease| lease.expires > now.at;
             let mut grants = self.grants.clone();
             grants.retain(|grant| named(grant) && self.lease(&grant.key).is_some_and(is_live));
-            grants.retain(|grant| grant.phase.is_none() || grant.lock == *lock);
+            grants.retain(|grant| asked.contains(&grant.lock));
             for grant in grants {
                 let unused = Grant {
                     reserved: grant.inherited,
@@ -1014,7 +1008,7 @@ impl Reference {
                 self.end_and_hand_on(&unused, Ending::Released, None, now);
             }
         }
-        self.remember(now.by, request, lock, Outcome::Abandoned);
+        self.remember(now.by, request, lock, also, Outcome::Abandoned);
         Outcome::Done
     }
 
@@ -1586,6 +1580,7 @@ impl Reference {
         by: Principal,
         request: RequestId,
         lock: Option<LockName>,
+        also: Others,
         outcome: Outcome,
     ) {
         self.answers
@@ -1594,6 +1589,7 @@ impl Reference {
             by,
             request,
             lock,
+            also,
             outcome,
         });
     }
@@ -1605,7 +1601,8 @@ impl Reference {
             outcome,
             Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
         ) {
-            self.remember(by, request, Some(wait.lock), outcome.clone());
+            let also = wait.also.iter().cloned().collect();
+            self.remember(by, request, Some(wait.lock), also, outcome.clone());
         }
         now.effects.push(Effect::Settled {
             by,

@@ -449,6 +449,7 @@ fn answered() -> Vec<Record> {
             by: Principal::ANONYMOUS,
             request: id(number),
             lock: (number % 2 == 0).then(|| lock("h")),
+            also: (0..number % 6 / 4).map(|_| lock("i")).collect(),
             outcome,
         })
     });
@@ -577,6 +578,7 @@ fn an_answer_that_is_never_remembered_is_no_grant() {
             by: Principal::ANONYMOUS,
             request: id(1),
             lock: None,
+            also: Others::NONE,
             outcome: Outcome::Queued,
         }),
     );
