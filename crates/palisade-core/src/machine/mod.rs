@@ -144,9 +144,13 @@ impl Machine {
             // An authority that was away gives its clients their time back before it expires any of them.
             Command::Grace(away) => self.give_back(before, away),
             Command::Expire => {}
-            _ => self.expire_due(false, effects),
+            _ => {
+                self.expire_due(false, effects);
+                self.settle_rest(effects);
+            }
         }
         let outcome = self.command(entry.command, effects);
+        self.settle_rest(effects);
         Applied {
             outcome,
             changed: self.changed,
@@ -263,6 +267,9 @@ impl Machine {
             Away::Led => self.orphan_waiters(before),
             Away::Stalled | Away::Paused(_) => {}
         }
+        // A lease of a set's own client may live again.
+        let sets = self.tables.sets.keys();
+        self.tables.sets_to_try.extend(sets);
     }
 
     /// Neither tokens nor revisions repeat what was given out after the backup.

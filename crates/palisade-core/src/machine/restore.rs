@@ -485,7 +485,7 @@ impl Machine {
             }) {
                 return Err(Corrupt("a request waits for a lock of another kind"));
             }
-            self.tables.sets.insert(arrival, Box::from(parts));
+            self.tables.add_set(arrival, Box::from(parts));
         }
         Ok(())
     }

@@ -368,7 +368,7 @@ impl Machine {
     /// Who is in the way of a request that comes now: for a reader that finds readers, whoever waits before it.
     #[cold]
     #[inline(never)]
-    pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Holder {
+    pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Outcome {
         let ahead = self.ahead_on(lock);
         let reader = match mode {
             LockMode::Upgrade => self.tables.ahead_of_upgrade(lock),
@@ -380,14 +380,14 @@ impl Machine {
                 if let Some(reader) = reader
                     && (first.is_none() || mode == LockMode::Upgrade) =>
             {
-                self.holder_by(reader)
+                Outcome::Held(self.holder_by(reader))
             }
-            Some(first) if mode != LockMode::Exclusive && self.tables.is_shared(lock) => Holder {
-                client: self.tables.clients[self.tables.waiters[first].client.slot()]
-                    .id
-                    .clone(),
-                ..ahead
-            },
+            Some(first) if mode != LockMode::Exclusive && self.tables.is_shared(lock) => {
+                match ahead {
+                    Outcome::Held(Holder { remaining, .. }) => self.behind(first, remaining),
+                    ahead => ahead,
+                }
+            }
             _ => ahead,
         }
     }

@@ -286,6 +286,8 @@ pub enum Fact {
 pub struct Orphan {
     /// The request.
     pub request: u32,
+    /// Its client.
+    pub client: u8,
     /// Its locks.
     pub locks: Locks,
     /// Until when it waits.

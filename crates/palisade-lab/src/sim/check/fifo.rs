@@ -51,6 +51,7 @@ pub(crate) struct Fifo {
 #[derive(Clone, Copy)]
 struct Waiter {
     request: u32,
+    client: u8,
     locks: Locks,
     until: u64,
     mode: LockMode,
@@ -237,7 +238,16 @@ impl Fifo {
             return self.at_once(who, at, token);
         };
         let waiter = self.waiting[place];
+        // A set takes its client's own locks over, and passes those who wait for them.
+        let own = |lock: &u8| {
+            waiter.locks.are_several() && self.holders.get(lock) == Some(&waiter.client)
+        };
+        let others = locks.iter().filter(|lock| !own(lock));
+        let others = others.fold(Locks::default(), Locks::with);
         for lock in locks.iter() {
+            if waiter.mode == LockMode::Exclusive {
+                self.holders.insert(lock, waiter.client);
+            }
             self.free.remove(&lock);
             self.passed_on.insert(lock);
             if !waiter.mode.is_shared() {
@@ -251,7 +261,7 @@ impl Fifo {
             self.named(request, locks, slots);
             return self.at_once(who, at, token);
         }
-        let before = self.ahead(locks, place, at) - self.upgrades_over(locks, place, at);
+        let before = self.ahead(others, place, at) - self.upgrades_over(others, place, at);
         self.waiting.remove(place);
         if waiter.orphan.is_some() && who.is_none() {
             return Err(format!(
@@ -268,7 +278,7 @@ impl Fifo {
                 "token {token} went to request {request}, with {before} ahead of it"
             ));
         }
-        if at >= waiter.until {
+        if at > waiter.until {
             let late = (at - waiter.until) / 1_000_000;
             return Err(format!(
                 "token {token} went to request {request} {late} ms after its wait was over"
@@ -358,6 +368,7 @@ impl Fifo {
         self.full = false;
         let orphans = orphans.iter().map(|orphan| Waiter {
             request: orphan.request,
+            client: orphan.client,
             locks: orphan.locks,
             until: orphan.until,
             mode: orphan.mode,
@@ -421,6 +432,7 @@ impl Check for Fifo {
                 }
                 let waiter = Waiter {
                     request: *request,
+                    client: *client,
                     locks: self.asked.get(request).copied().unwrap_or(*locks),
                     until: at.saturating_add(*wait),
                     mode: *mode,

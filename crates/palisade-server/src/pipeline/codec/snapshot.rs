@@ -5,8 +5,8 @@ use palisade_core::machine::{
     WaiterRecord,
 };
 use palisade_core::{
-    Delayed, Delays, Ending, GrantId, Granted, Holder, LeaseId, LockMode, Others, Outcome, Permits,
-    Principal, QueueBound, Slots, Timestamp, Token,
+    Ahead, Delayed, Delays, Ending, GrantId, Granted, Holder, LeaseId, LockMode, Others, Outcome,
+    Permits, Principal, QueueBound, Slots, Timestamp, Token,
 };
 
 use super::command::{
@@ -414,6 +414,7 @@ const GRANTED_SHARED: u8 = 10;
 /// As [`GRANTED`], with the slots behind it.
 const GRANTED_PERMITS: u8 = 11;
 const DELAYED: u8 = 12;
+const BEHIND: u8 = 13;
 
 /// The outcomes that a machine remembers for a retry.
 fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
@@ -443,6 +444,11 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
             out.number(holder.token.get());
             out.number(holder.remaining.as_nanos());
         }
+        Outcome::Behind(ahead) => {
+            out.byte(BEHIND);
+            out.text(&ahead.client);
+            out.number(ahead.remaining.as_nanos());
+        }
         Outcome::Delayed(delayed) => {
             out.byte(DELAYED);
             out.number(delayed.token.get());
@@ -460,6 +466,7 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
         Outcome::TokensExhausted => out.byte(EXHAUSTED),
         // Answers to other commands and refusals of form are never remembered.
         Outcome::NotHeld
+        | Outcome::OtherNumber { .. }
         | Outcome::Queued
         | Outcome::Renewed(_)
         | Outcome::Proclaimed { .. }
@@ -497,6 +504,10 @@ fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
         HELD => Outcome::Held(Holder {
             client: reader.client()?,
             token: reader.token()?,
+            remaining: reader.span()?,
+        }),
+        BEHIND => Outcome::Behind(Ahead {
+            client: reader.client()?,
             remaining: reader.span()?,
         }),
         DELAYED => Outcome::Delayed(Delayed {

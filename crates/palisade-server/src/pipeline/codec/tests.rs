@@ -1,8 +1,8 @@
 use palisade_core::machine::{Answered, Closing, Expiry, KeptRecord, Part, Record, WaiterRecord};
 use palisade_core::{
-    Acquire, Away, ClientId, Command, Delayed, Delays, Ending, Entry, GrantId, GrantRef, Granted,
-    Holder, LeaseId, LeaseKey, Limits, LockMode, LockName, Machine, Outcome, Permits, Principal,
-    QueueBound, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Ahead, Away, ClientId, Command, Delayed, Delays, Ending, Entry, GrantId, GrantRef,
+    Granted, Holder, LeaseId, LeaseKey, Limits, LockMode, LockName, Machine, Others, Outcome,
+    Permits, Principal, QueueBound, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 use super::reader::Reader;
@@ -429,6 +429,10 @@ fn answered() -> Vec<Record> {
             ..granted
         }),
         Outcome::Held(holder),
+        Outcome::Behind(Ahead {
+            client: holder.client.clone(),
+            remaining: holder.remaining,
+        }),
         Outcome::Delayed(Delayed {
             token: token(3),
             remaining: Span::from_millis(5),
