@@ -149,8 +149,19 @@ impl Machine {
                 self.settle_rest(effects);
             }
         }
-        let outcome = self.command(entry.command, effects);
-        self.settle_rest(effects);
+        let asked = match &entry.command {
+            Command::Acquire(acquire) => acquire.request,
+            _ => None,
+        };
+        let before = effects.len();
+        let mut outcome = self.command(entry.command, effects);
+        if self.settle_rest(effects)
+            && outcome == Outcome::Queued
+            && let Some(request) = asked
+        {
+            // A set that this very entry went on to grant.
+            outcome = self.own_answer(request, before, effects);
+        }
         Applied {
             outcome,
             changed: self.changed,

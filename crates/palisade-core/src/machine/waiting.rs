@@ -89,7 +89,12 @@ impl Machine {
 
     /// The answer to a request whose caller is there and gets it by itself, if it was settled behind the first `before`
     /// effects.
-    fn own_answer(&self, request: RequestId, before: usize, effects: &mut Vec<Effect>) -> Outcome {
+    pub(super) fn own_answer(
+        &self,
+        request: RequestId,
+        before: usize,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
         let caller = self.by;
         let is_its = |effect: &Effect| matches!(effect, Effect::Settled { by, request: its, .. } if (*by, *its) == (caller, request));
         let its = effects[before..].iter().rposition(is_its);
@@ -239,12 +244,15 @@ impl Machine {
     }
 
     /// What grants and the ends of leases have left to do, in the order of arrival: a request whose lease ended leaves its
-    /// queue, and a set is looked at that may take its client's own locks over. Costs nothing where neither happened.
+    /// queue, and a set is looked at that may take its client's own locks over. Whether there was anything; it costs
+    /// nothing where there was not.
     #[inline]
-    pub(super) fn settle_rest(&mut self, effects: &mut Vec<Effect>) {
-        if !self.tables.bereaved.is_empty() || !self.tables.sets_to_try.is_empty() {
+    pub(super) fn settle_rest(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let left = !self.tables.bereaved.is_empty() || !self.tables.sets_to_try.is_empty();
+        if left {
             self.settle_each(effects);
         }
+        left
     }
 
     #[cold]

@@ -304,8 +304,25 @@ impl Reference {
         }
         self.sweep(entry.command == Command::Expire, &mut now);
         self.settle_rest(&mut now);
-        let outcome = self.command(entry.command, &mut now);
+        let asked = match &entry.command {
+            Command::Acquire(acquire) => acquire.request,
+            _ => None,
+        };
+        let before = now.effects.len();
+        let mut outcome = self.command(entry.command, &mut now);
         self.settle_rest(&mut now);
+        if outcome == Outcome::Queued {
+            // A request that waited for a moment gets its answer by itself.
+            let its = now.effects[before..].iter().position(|effect| {
+                matches!(effect, Effect::Settled { by, request, .. }
+                    if (*by, Some(*request)) == (now.by, asked))
+            });
+            if let Some(at) = its
+                && let Effect::Settled { outcome: its, .. } = now.effects.remove(before + at)
+            {
+                outcome = its;
+            }
+        }
         (outcome, now.effects)
     }
 
