@@ -245,6 +245,8 @@ impl Machine {
     ///
     /// A lease is not revived (rule A8) that was due by the entry `before` this one and only stands in line, or
     /// of which somebody was told since that it is over.
+    ///
+    /// Looks at every lease and waiting request, because it is about all of them; callers cannot ask for it.
     fn give_back(&mut self, before: Timestamp, away: Away) {
         let pause = match away {
             Away::Paused(pause) => Some(pause),

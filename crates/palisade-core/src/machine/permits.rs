@@ -133,7 +133,7 @@ impl Machine {
     }
 
     /// An operator gives a semaphore another number of permits (P1). Who holds a slot beyond it keeps it; a waiting
-    /// request for more than there will be is refused.
+    /// request for more than there will be is refused. Grows with those refused, and not with those that wait on.
     pub(super) fn resize(
         &mut self,
         name: &LockName,

@@ -54,7 +54,7 @@ impl Machine {
         self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
     }
 
-    /// Whether a lock has readers, as no semaphore has.
+    /// Whether a lock has readers, as no semaphore has. Looks at all shared grants: it is asked once, after a restore.
     #[must_use]
     pub fn has_readers(&self) -> bool {
         let mut shares = self.tables.shares();

@@ -122,7 +122,7 @@ impl Machine {
     /// Gives a lock that no writer holds to the first waiter that is still there (rule A10), keeps it if that
     /// one is an orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that
     /// goes on (S6). A lock that is closed stays so until its instant. `last` is what a request was told that came just
-    /// before.
+    /// before. Grows with the requests that it grants or ends.
     pub(super) fn wake(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
         self.wake_one(lock, last, effects);
         if !self.to_wake.is_empty() {

@@ -404,6 +404,14 @@ mod tests {
             (ended(Ending::Revoked), Code::Revoked),
             (ended(Ending::Superseded), Code::Superseded),
             (Outcome::NotHeld, Code::NotHeld),
+            (Outcome::OtherNumber { has: token(3) }, Code::NotHeld),
+            (
+                Outcome::Behind(Ahead {
+                    client: ClientId::new("b").unwrap(),
+                    remaining: Span::from_millis(1),
+                }),
+                Code::Held,
+            ),
             (wrong_principal, Code::Forbidden),
             (Outcome::Stale { highest: token(9) }, Code::Stale),
             (
