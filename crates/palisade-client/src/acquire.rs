@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    ClientId, Delayed, Delays, Holder, Invalid, LeaseKey, LockMode, LockName, Others, Permits,
-    RequestId, Span, Timestamp, Ttl, limits,
+    Ahead, ClientId, Delayed, Delays, Holder, Invalid, LeaseKey, LockMode, LockName, Others,
+    Permits, RequestId, Span, Timestamp, Ttl, limits,
 };
 
 use crate::error::{Error, Loss, Lost};
@@ -76,6 +76,8 @@ pub enum Attempt<L = Lease> {
     Granted(L),
     /// Another client has it; `remaining` says when trying again makes sense.
     Held(Holder),
+    /// Another request waits for it and comes first; `remaining` says when trying again makes sense.
+    Behind(Ahead),
     /// Nobody has it, and nobody is granted it for `remaining` after its last grant.
     Delayed(Delayed),
     /// Too many requests are waiting; the text names the bound.
@@ -224,11 +226,11 @@ impl LockRequest {
     /// Tries once without waiting; `None` if another client has the lock, or it is closed after its last grant.
     ///
     /// # Errors
-    /// The same as [`LockRequest::acquire`], except [`Error::Held`] and [`Error::Delayed`].
+    /// The same as [`LockRequest::acquire`], except [`Error::Held`], [`Error::Behind`] and [`Error::Delayed`].
     pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
         match self.wait(Duration::ZERO).acquire().await {
             Ok(lease) => Ok(Some(lease)),
-            Err(Error::Held { .. } | Error::Delayed { .. }) => Ok(None),
+            Err(Error::Held { .. } | Error::Behind { .. } | Error::Delayed { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -344,6 +346,7 @@ impl LockRequest {
                 Attempt::Granted(guards(leases))
             }
             Acquired::Held(holder) => Attempt::Held(holder),
+            Acquired::Behind(ahead) => Attempt::Behind(ahead),
             Acquired::Delayed(delayed) => Attempt::Delayed(delayed),
             Acquired::QueueFull(message) => Attempt::QueueFull(message),
             Acquired::TooManyLocks(message) => Attempt::TooManyLocks(message),
@@ -379,6 +382,10 @@ impl<L> Attempt<L> {
             Attempt::Held(holder) => Err(Error::Held {
                 lock: LockName::new(lock)?,
                 holder,
+            }),
+            Attempt::Behind(ahead) => Err(Error::Behind {
+                lock: LockName::new(lock)?,
+                ahead,
             }),
             Attempt::Delayed(delayed) => Err(Error::Delayed {
                 lock: LockName::new(lock)?,
@@ -446,7 +453,7 @@ impl SetRequest {
     pub async fn try_acquire(self) -> Result<Option<Vec<Lease>>, Error> {
         match self.wait(Duration::ZERO).acquire().await {
             Ok(leases) => Ok(Some(leases)),
-            Err(Error::Held { .. } | Error::Delayed { .. }) => Ok(None),
+            Err(Error::Held { .. } | Error::Behind { .. } | Error::Delayed { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -29,6 +29,7 @@ pub fn acquired(answer: Answer) -> Result<Acquired, Fault> {
     Ok(match outcome(answer)? {
         Outcome::Granted(granted) => Acquired::Granted(granted),
         Outcome::Held(holder) => Acquired::Held(holder),
+        Outcome::Behind(ahead) => Acquired::Behind(ahead),
         Outcome::Delayed(delayed) => Acquired::Delayed(delayed),
         Outcome::QueueFull(bound) => Acquired::QueueFull(queue_full(bound)),
         Outcome::TooManyLocks { max } => Acquired::TooManyLocks(

@@ -1,6 +1,6 @@
 //! Errors of calls that return no lease.
 
-use palisade_core::{Code, Delayed, Ending, Holder, Invalid, LockName, Token};
+use palisade_core::{Ahead, Code, Delayed, Ending, Holder, Invalid, LockName, Token};
 
 use crate::fault::Fault;
 
@@ -18,6 +18,14 @@ pub enum Error {
         lock: LockName,
         /// The holder, and the time after which trying again makes sense.
         holder: Holder,
+    },
+    /// Another request waits for the lock and comes first, and still did when the caller's wait was over.
+    #[error("{lock}: queued behind {}, which waits to be granted", ahead.client)]
+    Behind {
+        /// The lock.
+        lock: LockName,
+        /// The request ahead, and the time after which trying again makes sense.
+        ahead: Ahead,
     },
     /// Nobody has the lock, and nobody is granted it for a time after its last grant.
     #[error("{lock} is free, and closed for {} ms more after its last grant, which had token {}",
@@ -55,7 +63,7 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Error::Held { .. } => Code::Held,
+            Error::Held { .. } | Error::Behind { .. } => Code::Held,
             Error::Delayed { .. } => Code::Delayed,
             Error::QueueFull { .. } => Code::QueueFull,
             Error::TooManyLocks(_) => Code::TooManyLocks,

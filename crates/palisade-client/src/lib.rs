@@ -131,8 +131,9 @@ pub use listing::Listing;
 pub use options::{BearerToken, Options};
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
-    AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantRef, Holder, LeaseId,
-    LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Slots, Token, Ttl, slot_key,
+    Ahead, AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantRef, Holder,
+    LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Slots, Token, Ttl,
+    slot_key,
 };
 #[cfg(feature = "palisade")]
 pub use palisade_tls::ClientFiles as TlsFiles;

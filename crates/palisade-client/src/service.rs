@@ -13,8 +13,8 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 use palisade_core::{
-    AuthorityId, Change, ClientId, Delayed, Ending, GrantId, GrantRef, Granted, Holder, LockName,
-    LockView, Renewed, RequestId, Span, Token, Ttl, Wish,
+    Ahead, AuthorityId, Change, ClientId, Delayed, Ending, GrantId, GrantRef, Granted, Holder,
+    LockName, LockView, Renewed, RequestId, Span, Token, Ttl, Wish,
 };
 
 use crate::fault::Fault;
@@ -150,6 +150,8 @@ pub enum Acquired {
     Granted(Granted),
     /// Another client has the lock, and still had it when the wait was over.
     Held(Holder),
+    /// Another request waits for the lock and comes first; it holds nothing yet.
+    Behind(Ahead),
     /// Nobody has the lock, and nobody is granted it for a time after its last grant.
     Delayed(Delayed),
     /// Too many requests are waiting; the text names the bound.

@@ -330,7 +330,7 @@ fn sets_wait_together(machine: &Machine) -> bool {
                 && parts.windows(2).all(|pair| name(&pair[0]) < name(&pair[1]))
                 && (first.orphan.is_some()
                     || first.ends() <= machine.now
-                    || !tables.is_ready(parts))
+                    || !tables.is_ready(parts, machine.now))
         })
 }
 

@@ -20,6 +20,8 @@ pub enum Outcome {
     Queued,
     /// Someone else has the lock.
     Held(Holder),
+    /// Another request waits for the lock and comes first. Nobody may hold the lock at all: then it is kept for that request.
+    Behind(Ahead),
     /// Nobody has the lock, and it is closed for a time after its last grant (rules D1 and H1).
     Delayed(Delayed),
     /// The lease lasts a full time to live again.
@@ -53,6 +55,11 @@ pub enum Outcome {
     },
     /// The caller does not hold the lock, and nothing is known of a grant it once had.
     NotHeld,
+    /// The lease named does hold the lock, by a grant with another number than the one named, of which nothing is known.
+    OtherNumber {
+        /// The number of the grant that it holds.
+        has: Token,
+    },
     /// The lease belongs to another principal, whose secret the caller has. Nothing changed.
     WrongPrincipal {
         /// The lock asked for.
@@ -128,9 +135,7 @@ pub struct Renewed {
     pub near_deadline: bool,
 }
 
-/// The holder of a lock: of several readers the first one, or for a reader that comes too late the request that it must
-/// not overtake. Where a lock is kept for an orphan, what stands in the way is that request: its client, the
-/// lock's last token, and the rest of its window.
+/// The holder of a lock: of several readers the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The holder's client id.
@@ -138,6 +143,16 @@ pub struct Holder {
     /// The token of its grant.
     pub token: Token,
     /// How long until the lease expires if it is not renewed: when trying again makes sense.
+    pub remaining: Span,
+}
+
+/// A request that waits and must not be overtaken: an orphan or a set that a free lock is kept for, or the first in the
+/// queue of a lock that has readers. It holds nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// Who asks.
+    pub client: ClientId,
+    /// When trying again makes sense: the rest of its time, or of the lease of whoever it waits for.
     pub remaining: Span,
 }
 

@@ -41,7 +41,7 @@ impl Hand {
 
     async fn is_full(&self, wish: &AcquireRequest) -> Result<(), Failure> {
         match self.ask(wish).await? {
-            Acquired::Held(_) => Ok(()),
+            Acquired::Held(_) | Acquired::Behind(_) => Ok(()),
             other => Err(format!("more permits than there are: {other:?}")),
         }
     }

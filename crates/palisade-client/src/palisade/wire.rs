@@ -3,9 +3,9 @@
 use std::error::Error as StdError;
 
 use palisade_core::{
-    AuthorityId, Change, ClientId, Delayed, Delays, Ending, GrantId, Granted, Holder, Invalid,
-    LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed, Slots, Span,
-    Token, Ttl, WallTime, limits,
+    Ahead, AuthorityId, Change, ClientId, Delayed, Delays, Ending, GrantId, Granted, Holder,
+    Invalid, LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed,
+    Slots, Span, Token, Ttl, WallTime, limits,
 };
 use palisade_proto::borrowed::{self, Reply};
 use palisade_proto::{Code, v1 as pb};
@@ -110,6 +110,11 @@ pub(super) fn acquired(reply: Reply, mode: LockMode) -> Result<Acquired, Fault> 
             ));
         }
         Outcome::Granted(granted) => Acquired::Granted(any_grant(&granted)?),
+        // No token: the client named waits as well, and comes first.
+        Outcome::Held(other) if other.fencing_token == 0 => Acquired::Behind(Ahead {
+            client: ClientId::new(&other.client_id).map_err(malformed)?,
+            remaining: Span::from_millis(other.remaining_ms),
+        }),
         Outcome::Held(other) => Acquired::Held(holder(other)?),
         Outcome::Ended(ended) => Acquired::Over(Some(ending(ended.how)?)),
         Outcome::Error(error) => match Code::from_name(&error.code) {

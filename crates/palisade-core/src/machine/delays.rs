@@ -197,7 +197,7 @@ impl Machine {
                 token: self.tables.writer(lock).token(),
                 remaining: until.since(self.now),
             }),
-            None => Outcome::Held(self.ahead_of(mode, lock)),
+            None => self.ahead_of(mode, lock),
         }
     }
 

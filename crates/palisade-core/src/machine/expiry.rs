@@ -47,6 +47,13 @@ impl Expiry {
     };
 }
 
+/// Something whose time has come.
+enum Due {
+    Lease(Slot),
+    Opening(Slot),
+    Wait(Slot),
+}
+
 impl Tables {
     /// After a restore: lines up what is due and was not ended yet.
     pub(super) fn line_up_again(&mut self, now: Timestamp) {
@@ -95,8 +102,9 @@ impl Machine {
         self.expiry = expiry;
     }
 
-    /// Ends waits and leases whose time has come, as many as one entry may: waits first, each in the order of
-    /// their deadlines. `alone`: the entry is there for nothing else.
+    /// Ends leases and waits whose time has come and opens closed locks, as many as one entry may, in the order of their
+    /// instants: what came free before a wait was over is granted to it. Of equal instants leases come first and waits
+    /// last. `alone`: the entry is there for nothing else.
     #[inline]
     pub(super) fn expire_due(&mut self, alone: bool, effects: &mut Vec<Effect>) {
         let (waits, leases) = (&mut self.tables.wait_timers, &mut self.tables.lease_timers);
@@ -116,21 +124,30 @@ impl Machine {
             Expiry::AtMost { beside, .. } => beside,
         };
         while self.ended < most
-            && let Some(wait) = self.tables.first_due_wait()
+            && let Some((_, first)) = self.first_due()
         {
-            self.time_out(wait, effects);
+            match first {
+                Due::Lease(lease) => {
+                    let grant = self.tables.first_grant(lease);
+                    self.end_and_wake(grant, Ending::Expired, None, effects);
+                }
+                Due::Opening(lock) => self.open_due(lock, effects),
+                Due::Wait(wait) => self.time_out(wait, effects),
+            }
         }
-        while self.ended < most
-            && let Some(lease) = self.tables.first_due_lease()
-        {
-            let grant = self.tables.first_grant(lease);
-            self.end_and_wake(grant, Ending::Expired, None, effects);
-        }
-        while self.ended < most
-            && let Some(lock) = self.tables.first_to_open(self.now)
-        {
-            self.open_due(lock, effects);
-        }
+    }
+
+    fn first_due(&mut self) -> Option<(Timestamp, Due)> {
+        let tables = &mut self.tables;
+        let lease = tables.first_due_lease();
+        let lease = lease.map(|slot| (tables.leases[slot].expires, Due::Lease(slot)));
+        let opening = tables.first_to_open(self.now).zip(tables.first_opening());
+        let opening = opening.map(|(lock, until)| (until, Due::Opening(lock)));
+        let wait = tables.first_due_wait();
+        let wait = wait.map(|slot| (tables.waiters[slot].ends(), Due::Wait(slot)));
+        // The first of the least ones.
+        let due = [lease, opening, wait].into_iter().flatten();
+        due.min_by_key(|(at, _)| *at)
     }
 
     /// Ends all grants of a lease, in token order.
@@ -355,7 +372,7 @@ mod tests {
             key: key(3),
             token: None,
         };
-        let early = Timestamp::from_millis(TTL_MS - 1);
+        let early = Timestamp::from_millis(TTL_MS - 1).after(Span::from_nanos(1));
         let (outcome, effects) = apply(&mut machine, early, Command::Release(grant));
         assert!(matches!(outcome, Outcome::Released { .. }));
         let settled = effects.iter().filter(|effect| {

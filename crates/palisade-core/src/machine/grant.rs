@@ -8,8 +8,6 @@
 //! An exclusive grant lies inside its lock's record and bears its slot number; a shared one has a record of its own
 //! ([`share`](super::share)). [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] are all that knows this.
 
-use alloc::vec::Vec;
-
 use super::record::{Contender, Lease};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
@@ -34,9 +32,6 @@ pub(crate) struct Grant {
     prev: Slot,
     next: Slot,
 }
-
-/// Grants of a lease that are looked through for one token, so that a lease with many cannot make anything slow.
-const NEWEST: usize = 256;
 
 /// In the place of a lease's slot: the lock has readers.
 pub(super) const SHARED: Slot = NIL - 1;
@@ -213,26 +208,6 @@ impl Tables {
         core::iter::successors(first, |grant| {
             Some(self.grant(*grant).next).filter(|next| *next != NIL)
         })
-    }
-
-    /// The grants of a lease that have the token of this one, which is exclusive: itself, and the rest of its set. They
-    /// are next to each other.
-    pub(super) fn set_of(&self, grant: Slot) -> Vec<Slot> {
-        let token = self.grant(grant).token();
-        let same = |grant: &Slot| *grant != NIL && self.grant(*grant).token() == token;
-        let before = |grant: &Slot| Some(self.grant(*grant).prev).filter(same);
-        let after = |grant: &Slot| Some(self.grant(*grant).next).filter(same);
-        let first = core::iter::successors(Some(grant), before).last();
-        core::iter::successors(first, after).collect()
-    }
-
-    /// A grant of a lease with this token, among its newest.
-    pub(super) fn newest_with(&self, lease: Slot, token: Token) -> Option<Slot> {
-        let some = |grant: Slot| Some(grant).filter(|grant| *grant != NIL);
-        let last = some(self.leases[lease].last);
-        let newest = core::iter::successors(last, |grant| some(self.grant(*grant).prev));
-        let mut newest = newest.take(NEWEST);
-        newest.find(|grant| self.grant(*grant).token() == token)
     }
 
     /// The oldest grant of a lease.

@@ -72,15 +72,15 @@ impl Machine {
         }
         let asked = acquire
             .request
-            .map(|request| (request, acquire.lock.clone()));
+            .map(|request| (request, acquire.lock.clone(), acquire.also.clone()));
         let outcome = self.decide(acquire, effects);
-        if let Some((request, lock)) = asked
+        if let Some((request, lock, also)) = asked
             && !matches!(
                 outcome,
                 Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
             )
         {
-            self.remember(self.by, request, Some(lock), outcome.clone());
+            self.remember(self.by, request, Some(lock), also, outcome.clone());
         }
         outcome
     }
@@ -107,10 +107,8 @@ impl Machine {
             return Some(outcome);
         }
         let known = self.answers.get(&self.asked(*request))?;
-        if known
-            .lock
-            .as_ref()
-            .is_some_and(|asked| *asked != again.lock)
+        if let Some(lock) = &known.lock
+            && (*lock != again.lock || known.also != again.also)
         {
             return Some(reused());
         }
@@ -150,10 +148,17 @@ impl Machine {
             }
             Ok(live) => live,
         };
-        match self.rest_of_set(live, grant, again, effects) {
-            Ok(()) => Outcome::Granted(self.granted(live, Span::ZERO)),
-            Err(outcome) => outcome,
+        // Of a set: the whole of it, or what is known of the first lock that is missing.
+        for name in &*again.also {
+            let grant = GrantRef {
+                lock: name.clone(),
+                ..grant.clone()
+            };
+            if let Err(missing) = self.find_granted(&grant, effects) {
+                return self.missing(&grant, missing);
+            }
         }
+        Outcome::Granted(self.granted(live, Span::ZERO))
     }
 
     fn check(&self, acquire: &Acquire) -> Result<(), Invalid> {
@@ -408,7 +413,10 @@ impl Machine {
         self.tables.set_metadata(lock, metadata);
         self.tables.set_closing(lock, delays, self.now);
         let grant = self.tables.grant_on(lock);
-        let ttl = self.tables.held_by_writer(lock).1.ttl;
+        let Lease { ttl, client, .. } = *self.tables.held_by_writer(lock).1;
+        if !self.tables.sets.is_empty() {
+            self.tables.note_sets_of(client.slot());
+        }
         self.event(grant, Change::Granted { ttl }, effects);
         Outcome::Granted(self.granted(grant, waited))
     }
@@ -462,12 +470,16 @@ impl Machine {
         let before = &self.tables.leases[lease];
         let left = before.expires.since(self.now).as_nanos();
         let near_deadline = left < before.ttl.span().as_nanos() / 4;
-        if let Some(ttl) = ttl {
-            self.tables.set_ttl(lease, ttl);
+        let until = self.now.after(ttl.unwrap_or(before.ttl).span());
+        // A renewal never shortens: if its answer is lost, the holder still believes in the time that it had. So a shorter
+        // time to live comes into force once no more than it is left.
+        if until >= before.expires {
+            if let Some(ttl) = ttl {
+                self.tables.set_ttl(lease, ttl);
+            }
+            self.tables.leases[lease].expires = until;
         }
-        let lease = &mut self.tables.leases[lease];
-        // A shorter time to live never takes away what was granted before.
-        lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
+        let lease = &self.tables.leases[lease];
         Outcome::Renewed(Renewed {
             token,
             ttl: lease.ttl,
@@ -529,7 +541,7 @@ impl Machine {
         }
         let grant = match self.stand(lock, effects) {
             Standing::Held(lock) => self.tables.grant_on(lock),
-            Standing::Shared(lock) => match self.reader(lock, token) {
+            Standing::Shared(lock) => match self.tables.reader(lock, token) {
                 Some(share) => share,
                 None => return self.stale(lock),
             },
@@ -681,9 +693,23 @@ impl Machine {
     #[cold]
     pub(super) fn missing(&self, grant: &GrantRef, missing: Missing) -> Outcome {
         match missing {
-            Missing::Gone => self.past(grant),
+            Missing::Gone => match (self.past(grant), self.other_number(grant)) {
+                (Outcome::NotHeld, Some(has)) => Outcome::OtherNumber { has },
+                (past, _) => past,
+            },
             Missing::Anothers => wrong_principal(&grant.lock),
         }
+    }
+
+    /// The number of the live grant that a lease has of a lock, for a reference to another one.
+    fn other_number(&self, grant: &GrantRef) -> Option<Token> {
+        let any = GrantRef {
+            token: None,
+            ..grant.clone()
+        };
+        let live = self.live_grant(&any)?;
+        let (held, lease) = self.tables.held(live);
+        self.may_use(lease.client).then(|| held.token())
     }
 
     pub(super) fn contender<'a>(&self, id: &'a ClientId) -> Contender<'a> {
@@ -707,7 +733,7 @@ impl Machine {
 
     /// The memory of a lease that is not live: how it lost the lock asked for, or its last one. One that
     /// still stands in line loses that by expiry.
-    fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
+    pub(super) fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
         let of_lock = self.over.of_lease(key).find(|over| over.lock == *lock);
         if of_lock.is_none()
             && self.expiry != Expiry::Whole

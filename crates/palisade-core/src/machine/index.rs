@@ -12,9 +12,10 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::hash::{BuildHasher, Hash};
+use core::hash::{Hash, Hasher};
 
-use foldhash::fast::FixedState;
+use foldhash::SharedSeed;
+use foldhash::fast::FoldHasher;
 
 use super::slab::Slot;
 
@@ -26,14 +27,26 @@ const PARTS: usize = 80;
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     parts: Vec<Part>,
-    hasher: FixedState,
+    seeds: Seeds,
+}
+
+/// What keys are hashed with: all of it follows from the machine's seed, which is secret. With public constants a caller
+/// that chooses binary keys, such as request ids, can make one factor of the hash zero: then all of its keys collide,
+/// whatever the rest of the seed is.
+#[derive(Clone, Debug)]
+struct Seeds {
+    own: u64,
+    shared: SharedSeed,
 }
 
 impl Index {
     pub(super) fn new(seed: u64) -> Index {
         Index {
             parts: vec![Part::EMPTY; PARTS],
-            hasher: FixedState::with_seed(seed),
+            seeds: Seeds {
+                own: seed,
+                shared: SharedSeed::from_u64(seed),
+            },
         }
     }
 
@@ -53,7 +66,9 @@ impl Index {
     }
 
     pub(super) fn hash<K: Hash + ?Sized>(&self, key: &K) -> u64 {
-        self.hasher.hash_one(key)
+        let mut hasher = FoldHasher::with_seed(self.seeds.own, &self.seeds.shared);
+        key.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Reads where an entry with this key would lie, for a search that comes soon: the processor waits for several such reads
@@ -382,6 +397,48 @@ mod tests {
             assert!(slots.map(|entry| entry.slot).eq(0..1_000));
             assert!(part.entries.len() <= Part::homes_for(1_000) + 1_000 + TAIL);
         }
+    }
+
+    /// How many entries a search compares at most, of keys that a caller chose.
+    fn longest_search<K: Hash + PartialEq>(keys: &[K], seed: u64) -> usize {
+        let mut index = Index::new(seed);
+        for (key, slot) in keys.iter().zip(0..) {
+            index.insert(key, slot);
+        }
+        let compared = |key| {
+            let count = core::cell::Cell::new(0);
+            index.find(key, |slot| {
+                count.set(count.get() + 1);
+                keys[slot as usize] == *key
+            });
+            count.get()
+        };
+        keys.iter().map(compared).max().unwrap_or(0)
+    }
+
+    /// Keys that make one factor of foldhash zero where its constants are the published ones: their last eight bytes, or
+    /// those before their middle, are a constant. With [`foldhash::fast::FixedState`] a search compares all of them.
+    #[test]
+    fn chosen_keys_cost_what_random_ones_cost() {
+        let constants: [u64; 2] = [0x3f84_d5b5_b547_0917, 0xc0ac_29b7_c97c_50dd];
+        for seed in [0, 1, 0x5eed_5eed_5eed_5eed] {
+            for constant in constants {
+                let short: Vec<[u8; 16]> = (0..4_096_u64)
+                    .map(|n| (u128::from(n) | u128::from(constant) << 64).to_le_bytes())
+                    .collect();
+                assert!(longest_search(&short, seed) <= 3, "{constant:x} {seed}");
+                let long: Vec<[u64; 4]> =
+                    (0..4_096).map(|n| [n, n ^ 7, constant, constant]).collect();
+                assert!(longest_search(&long, seed) <= 3, "{constant:x} {seed}");
+            }
+        }
+        // The control: the same keys under the published constants all have one hash.
+        let fixed = foldhash::fast::FixedState::with_seed(7);
+        let hash = |n: u64| {
+            let key = (u128::from(n) | u128::from(constants[0]) << 64).to_le_bytes();
+            core::hash::BuildHasher::hash_one(&fixed, crate::id::RequestId::from_bytes(key))
+        };
+        assert!((1..4_096).all(|n| hash(n) == hash(0)));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use core::hash::{Hash, Hasher};
 
 use super::index::Index;
 use super::slab::{NIL, Slot};
+use crate::command::Others;
 use crate::id::{LeaseKey, Principal, RequestId};
 use crate::limits;
 use crate::name::LockName;
@@ -23,6 +24,9 @@ pub struct Answered {
     pub request: RequestId,
     /// The lock it asked for; `None` if it was given up before it arrived.
     pub lock: Option<LockName>,
+    /// The other locks it asked for, of a set. A repeat names the same ones, and abandoning it touches no others, whatever
+    /// has the token of its answer.
+    pub also: Others,
     /// Its first answer.
     pub outcome: Outcome,
 }

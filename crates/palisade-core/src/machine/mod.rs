@@ -56,7 +56,7 @@ use slab::Slot;
 use tables::Tables;
 use wheel::is_due;
 
-use crate::command::{Away, Command, Entry};
+use crate::command::{Away, Command, Entry, Others};
 use crate::id::{Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::LockName;
@@ -144,9 +144,24 @@ impl Machine {
             // An authority that was away gives its clients their time back before it expires any of them.
             Command::Grace(away) => self.give_back(before, away),
             Command::Expire => {}
-            _ => self.expire_due(false, effects),
+            _ => {
+                self.expire_due(false, effects);
+                self.settle_rest(effects);
+            }
         }
-        let outcome = self.command(entry.command, effects);
+        let asked = match &entry.command {
+            Command::Acquire(acquire) => acquire.request,
+            _ => None,
+        };
+        let before = effects.len();
+        let mut outcome = self.command(entry.command, effects);
+        if self.settle_rest(effects)
+            && outcome == Outcome::Queued
+            && let Some(request) = asked
+        {
+            // A set that this very entry went on to grant.
+            outcome = self.own_answer(request, before, effects);
+        }
         Applied {
             outcome,
             changed: self.changed,
@@ -230,6 +245,8 @@ impl Machine {
     ///
     /// A lease is not revived (rule A8) that was due by the entry `before` this one and only stands in line, or
     /// of which somebody was told since that it is over.
+    ///
+    /// Looks at every lease and waiting request, because it is about all of them; callers cannot ask for it.
     fn give_back(&mut self, before: Timestamp, away: Away) {
         let pause = match away {
             Away::Paused(pause) => Some(pause),
@@ -263,6 +280,9 @@ impl Machine {
             Away::Led => self.orphan_waiters(before),
             Away::Stalled | Away::Paused(_) => {}
         }
+        // A lease of a set's own client may live again.
+        let sets = self.tables.sets.keys();
+        self.tables.sets_to_try.extend(sets);
     }
 
     /// Neither tokens nor revisions repeat what was given out after the backup.
@@ -288,6 +308,7 @@ impl Machine {
         by: Principal,
         request: RequestId,
         lock: Option<LockName>,
+        also: Others,
         outcome: Outcome,
     ) {
         self.changed = true;
@@ -295,6 +316,7 @@ impl Machine {
             by,
             request,
             lock,
+            also,
             outcome,
         });
     }

@@ -133,7 +133,7 @@ impl Machine {
     }
 
     /// An operator gives a semaphore another number of permits (P1). Who holds a slot beyond it keeps it; a waiting
-    /// request for more than there will be is refused.
+    /// request for more than there will be is refused. Grows with those refused, and not with those that wait on.
     pub(super) fn resize(
         &mut self,
         name: &LockName,
@@ -160,26 +160,21 @@ impl Machine {
             self.changed = true;
             self.tables.extra_mut(lock).permits = Some(of);
             // From the end of the queue: the lock is handed on by those that leave its head, and to nobody who must leave.
-            while let Some((waiter, wanted)) = self.last_larger(name, of) {
-                let orphan = self.tables.waiters[waiter].orphan.is_some();
+            for (arrival, slot) in self.tables.waits_for_more(lock, of) {
+                let waiter = self.tables.waiters.get(slot);
+                let Some(waiter) = waiter.filter(|waiter| waiter.arrival == arrival) else {
+                    continue;
+                };
+                let wanted = waiter.mode.permits().map_or(0, Permits::wanted);
+                let orphan = waiter.orphan.is_some();
                 let refused = Outcome::Invalid(Invalid::Permits { wanted, of });
-                self.leave(waiter, (!orphan).then_some(refused), effects);
+                self.leave(slot, (!orphan).then_some(refused), effects);
             }
             if let Some(lock) = self.tables.find_lock(name) {
                 self.admit(lock, effects);
             }
         }
         Outcome::Done
-    }
-
-    /// The last waiting request that wants more permits than there are, and how many it wants.
-    fn last_larger(&self, name: &LockName, of: u32) -> Option<(Slot, u32)> {
-        let queue = self.tables.queue_of(self.tables.find_lock(name)?);
-        let larger = queue.filter_map(|slot| {
-            let wanted = self.tables.waiters[slot].mode.permits()?.wanted();
-            (wanted > of).then_some((slot, wanted))
-        });
-        larger.last()
     }
 }
 

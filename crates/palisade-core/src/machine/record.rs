@@ -159,6 +159,14 @@ impl Lease {
 }
 
 impl Waiter {
+    /// Whether it is not granted any more: its wait was over before this instant. Of an orphan the window is over by it.
+    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+        match self.orphan {
+            Some(until) => until <= now,
+            None => self.deadline < now,
+        }
+    }
+
     /// When it leaves the queue without having been granted.
     pub(crate) fn ends(&self) -> Timestamp {
         self.orphan.unwrap_or(self.deadline)

@@ -234,8 +234,11 @@ impl Grants {
         {
             return Err(Corrupt("the holders of a lock do not agree on its permits"));
         }
-        let taken = self.tables.readers_of(lock);
+        // Of a semaphore at most one for each slot; readers have none, and may be many.
+        let taken = permits.map(|_| self.tables.readers_of(lock));
         if taken
+            .into_iter()
+            .flatten()
             .map(|other| self.tables.slots_of(other))
             .any(|other| slots.without(other) != slots)
         {
@@ -482,7 +485,7 @@ impl Machine {
             }) {
                 return Err(Corrupt("a request waits for a lock of another kind"));
             }
-            self.tables.sets.insert(arrival, Box::from(parts));
+            self.tables.add_set(arrival, Box::from(parts));
         }
         Ok(())
     }

@@ -5,31 +5,32 @@
 //!                       a: kept     b: held     c: kept                     nothing is held while the set waits
 //! ```
 //!
-//! A set that waits has one record in the queue of each of its locks, all with one arrival number. It is granted when all
-//! of them are first and nobody has any of the locks. Until then a lock that is free is *kept* while the set is first in
+//! A set that waits has one record in the queue of each of its locks, all with one arrival number. It is granted when each
+//! lock is free with the set first in its queue, or held by the set's own client, which takes it over as it would on
+//! arrival. Until then a lock that is free is *kept* while the set is first in
 //! its queue: it has no holder, and what comes later waits behind the set. Arrival numbers order all queues alike, so the
 //! oldest set is behind no other set, and there is no deadlock.
 //!
 //! A set that leaves without a grant may set other sets free. They are looked at one after the other
 //! ([`Machine::wake_rest`]), so that a long chain takes no stack.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grants::{LeaseFor, reused};
+use super::grants::LeaseFor;
 use super::record::{Closing, Contender, Owner, Role, Waiter};
-use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
 use super::waiting::{at_once, without_ttl};
-use crate::command::{Acquire, GrantRef, LockMode};
+use crate::command::{Acquire, LockMode, Others};
 use crate::delays::Delays;
 use crate::id::Principal;
 use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::ClientId;
 use crate::outcome::{Effect, Ending, Outcome, QueueBound};
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
 use crate::token::Token;
 
 const _: () = assert!(limits::SET_LOCKS > 1);
@@ -44,19 +45,46 @@ impl Tables {
         }
     }
 
-    /// Whether a set can be granted: it is first in all its queues, and nobody has any of its locks.
-    pub(crate) fn is_ready(&self, parts: &[Slot]) -> bool {
-        parts.iter().all(|part| {
-            let lock = self.waiters[*part].lock;
-            self.first_waiter(lock) == Some(*part)
-                && self.is_kept(lock)
-                && self.closed(lock).is_none()
-        })
+    /// Whether nobody but its own client is in the way of a set, so that it is granted or refused.
+    pub(crate) fn is_ready(&self, parts: &[Slot], now: Timestamp) -> bool {
+        parts.iter().all(|part| self.is_open(*part, now))
+    }
+
+    /// Whether a part's lock is free and the part first in its queue, or the set's own client has it under a lease that is
+    /// not over.
+    fn is_open(&self, part: Slot, now: Timestamp) -> bool {
+        let Waiter { lock, client, .. } = self.waiters[part];
+        if self.is_exclusive(lock) {
+            let lease = self.held_by_writer(lock).1;
+            return lease.client == client && !lease.is_expired(now);
+        }
+        self.first_waiter(lock) == Some(part) && self.is_kept(lock) && self.closed(lock).is_none()
+    }
+
+    /// Notes a set that waits.
+    pub(super) fn add_set(&mut self, arrival: u64, parts: Box<[Slot]>) {
+        let client = parts.first().map(|first| self.waiters[*first].client);
+        let client = client.map(|client| (client.slot(), arrival));
+        self.sets_of.extend(client);
+        self.sets.insert(arrival, parts);
+    }
+
+    /// Notes the sets of a client that got a lock, to be looked at: they may take it over. Grows with that client's own
+    /// waiting sets alone.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_sets_of(&mut self, client: Slot) {
+        let its = self.sets_of.range((client, 0)..=(client, u64::MAX));
+        self.sets_to_try.extend(its.map(|(_, arrival)| *arrival));
     }
 
     /// Takes a set out of its queues. The record that stands for it comes back, and whose it was.
     fn dequeue_set(&mut self, first: Slot) -> Option<(Principal, ClientId, Waiter)> {
-        let parts = self.sets.remove(&self.waiters[first].arrival)?;
+        let Waiter {
+            arrival, client, ..
+        } = self.waiters[first];
+        self.sets_of.remove(&(client.slot(), arrival));
+        let parts = self.sets.remove(&arrival)?;
         let (first, others) = parts.split_first()?;
         for part in others {
             self.dequeue(*part);
@@ -264,9 +292,7 @@ impl Machine {
             };
             parts.push(self.tables.enqueue(client, waiter));
         }
-        self.tables
-            .sets
-            .insert(self.arrivals, parts.into_boxed_slice());
+        self.tables.add_set(self.arrivals, parts.into_boxed_slice());
         Outcome::Queued
     }
 
@@ -291,31 +317,38 @@ impl Machine {
     /// The caller of a set is there again, and its first record says so.
     #[cold]
     #[inline(never)]
-    pub(super) fn rejoin_set(&mut self, slot: Slot, effects: &mut Vec<Effect>) -> Outcome {
-        let Waiter {
-            lock,
-            request,
-            since,
-            ..
-        } = self.tables.waiters[slot];
+    pub(super) fn rejoin_set(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+        let Waiter { since, arrival, .. } = self.tables.waiters[slot];
         let parts = self.tables.parts_of(slot);
         for part in &parts {
             let waiter = &mut self.tables.waiters[*part];
             (waiter.since, waiter.orphan) = (since, None);
         }
-        match self.tables.is_ready(&parts) {
-            true => self.hand_over(lock, request, effects),
-            false => Outcome::Queued,
-        }
+        self.try_set(arrival, effects);
     }
 
-    /// Grants the set that is first in a lock's queue, or sees that it is over. Whether the queue is to be looked at
-    /// again: if not, the set waits, or has the lock.
+    /// Looks at a set that waits, wherever it is in its queues.
+    pub(super) fn try_set(&mut self, arrival: u64, effects: &mut Vec<Effect>) {
+        let first = self.tables.sets.get(&arrival).map(|parts| parts[0]);
+        let Some(first) = first.filter(|first| {
+            let waiter = &self.tables.waiters[*first];
+            waiter.orphan.is_none() && !waiter.is_over(self.now)
+        }) else {
+            return;
+        };
+        // Nothing is told from this: its wait is not over.
+        let last = self.denial(LockMode::Exclusive, self.tables.waiters[first].lock);
+        self.wake_set(None, first, &last, effects);
+        self.wake_rest(effects);
+    }
+
+    /// Grants a set, or sees that it is over or refused: `lock` is being handed on, and the set is first in its queue.
+    /// Whether that queue is to be looked at again: if not, the set waits, or has the lock.
     #[cold]
     #[inline(never)]
     pub(super) fn wake_set(
         &mut self,
-        lock: Slot,
+        lock: Option<Slot>,
         part: Slot,
         last: &Outcome,
         effects: &mut Vec<Effect>,
@@ -323,12 +356,12 @@ impl Machine {
         let parts = self.tables.parts_of(part);
         let first = parts[0];
         let waiter = &self.tables.waiters[first];
-        let is_over = waiter.ends() <= self.now;
-        if !is_over && (waiter.orphan.is_some() || !self.tables.is_ready(&parts)) {
+        let is_over = waiter.is_over(self.now) || self.tables.outlived_lease(first, self.now);
+        if !is_over && (waiter.orphan.is_some() || !self.tables.is_ready(&parts, self.now)) {
             return false;
         }
         if waiter.orphan.is_some() {
-            self.put_off(&parts, Some(lock));
+            self.put_off(&parts, lock);
             self.tables.dequeue_set(first);
             (self.changed, self.ended) = (true, self.ended + 1);
             return true;
@@ -337,17 +370,20 @@ impl Machine {
             .iter()
             .map(|part| self.tables.waiters[*part].lock)
             .collect();
-        let (refused, lease) = match self.lease_of_set(first, last) {
+        let lease = self.lease_of_set(first, last);
+        let lease = lease.and_then(|lease| self.judge_own(first, &locks, lease));
+        let (refused, lease) = match lease {
             Ok(lease) => (None, Some(lease)),
             Err(outcome) => (Some(outcome), None),
         };
         let drawn = lease.and_then(|lease| Some((lease, self.draw()?)));
         if drawn.is_none() {
-            self.put_off(&parts, Some(lock));
+            self.put_off(&parts, lock);
         }
         let Some((by, client, waiter)) = self.tables.dequeue_set(first) else {
             return true;
         };
+        let also = self.others_of(&locks);
         let outcome = match drawn {
             None => refused.unwrap_or(Outcome::TokensExhausted),
             Some((lease, token)) => {
@@ -356,14 +392,14 @@ impl Machine {
                 self.grant_all(&locks, token, lease, &waiter, waited, effects)
             }
         };
-        self.settle(by, waiter.request, locks[0], outcome, effects);
+        self.settle(by, waiter.request, locks[0], also, outcome, effects);
         drawn.is_none()
     }
 
     /// The lease that a set's grants go under, if its turn has come in time.
     fn lease_of_set(&self, first: Slot, last: &Outcome) -> Result<LeaseFor, Outcome> {
         let waiter = &self.tables.waiters[first];
-        if waiter.deadline <= self.now {
+        if waiter.is_over(self.now) {
             return Err(at_once(last));
         }
         let client = &self.tables.clients[waiter.client.slot()];
@@ -373,6 +409,37 @@ impl Machine {
         };
         let name = &self.tables.locks[waiter.lock].name;
         self.peek_lease(name, client, &waiter.under)
+    }
+
+    /// What a set is told whose client has some of its locks: as on arrival, those under another lease are taken over,
+    /// unless they have a time after them, and those under its own lease are a repeat or refused.
+    fn judge_own(&self, first: Slot, locks: &[Slot], lease: LeaseFor) -> Result<LeaseFor, Outcome> {
+        let mine = match lease {
+            LeaseFor::Live(lease) => lease,
+            LeaseFor::New { .. } => NIL,
+        };
+        let (mut own, mut held, mut repeats) = (None, 0, true);
+        for lock in locks.iter().filter(|lock| self.tables.is_exclusive(**lock)) {
+            let writer = self.tables.writer(*lock);
+            if writer.lease() == mine {
+                let token = self.tables.writer(*own.get_or_insert(*lock)).token();
+                repeats &= token == writer.token();
+                held += 1;
+            } else if self.tables.closing(*lock) != Closing::NONE {
+                let lock = self.tables.locks[*lock].name.clone();
+                return Err(Outcome::Invalid(Invalid::SetDelayed { lock }));
+            }
+        }
+        let waited = self.now.since(self.tables.waiters[first].since);
+        match own {
+            None => Ok(lease),
+            Some(own) if repeats && held == locks.len() => Err(Outcome::Granted(
+                self.granted(self.tables.grant_on(own), waited),
+            )),
+            Some(own) => Err(Outcome::Invalid(Invalid::SetPartlyHeld {
+                lock: self.tables.locks[own].name.clone(),
+            })),
+        }
     }
 
     fn grant_all(
@@ -386,6 +453,9 @@ impl Machine {
     ) -> Outcome {
         let mut first = None;
         for lock in locks {
+            if self.tables.is_exclusive(*lock) {
+                self.end(*lock, Ending::Superseded, None, effects);
+            }
             self.tables.regrant(*lock, token, self.wall, lease);
             let metadata = waiter.metadata.clone();
             let granted = self.finish_grant(*lock, metadata, Delays::NONE, waited, effects);
@@ -404,16 +474,28 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let parts = self.tables.parts_of(slot);
-        let lock = self.tables.waiters[slot].lock;
+        let locks: Vec<Slot> = parts
+            .iter()
+            .map(|part| self.tables.waiters[*part].lock)
+            .collect();
         self.put_off(&parts, None);
         let left = self.tables.dequeue_set(slot);
         match (outcome, left) {
             (Some(outcome), Some((by, _, waiter))) => {
-                self.settle(by, waiter.request, lock, outcome, effects);
+                let also = self.others_of(&locks);
+                self.settle(by, waiter.request, locks[0], also, outcome, effects);
             }
             _ => (self.changed, self.ended) = (true, self.ended + 1),
         }
         self.wake_rest(effects);
+    }
+
+    /// The names of a set's locks but for the first.
+    fn others_of(&self, locks: &[Slot]) -> Others {
+        let others = locks.iter().skip(1);
+        others
+            .map(|lock| self.tables.locks[*lock].name.clone())
+            .collect()
     }
 
     /// Notes the locks that a set is about to leave, but for the one that is being handed on.
@@ -431,7 +513,7 @@ impl Machine {
         }
     }
 
-    /// Hands on what sets have left. A lock in the list keeps its record: nothing else forgets it meanwhile.
+    /// Hands on what sets have left: at most [`limits::SET_LOCKS`] locks for each set that ended. A lock in the list keeps its record: nothing else forgets it meanwhile.
     #[cold]
     #[inline(never)]
     pub(super) fn wake_rest(&mut self, effects: &mut Vec<Effect>) {
@@ -450,64 +532,8 @@ impl Machine {
             return waiter.lock;
         }
         let parts = self.tables.parts_of(slot);
-        let blocks = |part: &&Slot| !self.tables.is_ready(core::slice::from_ref(*part));
+        let blocks = |part: &&Slot| !self.tables.is_open(**part, self.now);
         let part = parts.iter().find(blocks).copied().unwrap_or(slot);
         self.tables.waiters[part].lock
-    }
-
-    /// What is left of a grant beside the one that is live, for a request that comes again: the whole set, or what is
-    /// known of the first lock that is missing.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn rest_of_set(
-        &mut self,
-        live: Slot,
-        grant: GrantRef,
-        again: &Acquire,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), Outcome> {
-        if !again.mode.is_exclusive() {
-            return match again.also.is_empty() {
-                true => Ok(()),
-                false => Err(reused()),
-            };
-        }
-        let asked = |part: &Slot| {
-            let name = &self.tables.locks[self.tables.lock_of(*part)].name;
-            again.locks().any(|asked| asked == name)
-        };
-        if !self.tables.set_of(live).iter().all(asked) {
-            return Err(reused());
-        }
-        for name in &*again.also {
-            let grant = GrantRef {
-                lock: name.clone(),
-                ..grant.clone()
-            };
-            if let Err(missing) = self.find_granted(&grant, effects) {
-                return Err(self.missing(&grant, missing));
-            }
-        }
-        Ok(())
-    }
-
-    /// The grants that a request got and that are live: of a set, all that are left.
-    pub(super) fn live_grants(&self, grant: &GrantRef) -> Vec<Slot> {
-        if let Some(live) = self.live_grant(grant) {
-            return match is_share(live) {
-                true => Vec::from([live]),
-                false => self.tables.set_of(live),
-            };
-        }
-        let lease = self.tables.find_lease(&grant.key);
-        let lease = lease.filter(|lease| !self.tables.leases[*lease].is_expired(self.now));
-        let (Some(lease), Some(token)) = (lease, grant.token) else {
-            return Vec::new();
-        };
-        // The lock that the answer names may have been released before the others.
-        match self.tables.newest_with(lease, token) {
-            Some(other) if !is_share(other) => self.tables.set_of(other),
-            _ => Vec::new(),
-        }
     }
 }

@@ -105,6 +105,7 @@ impl Tables {
                 indexed: false,
                 metadata,
             });
+        self.numbers.insert(&number, share);
         let readers = &mut self.extra_mut(lock).readers;
         readers.count += 1;
         let prev = core::mem::replace(&mut readers.last, share);
@@ -144,10 +145,11 @@ impl Tables {
             indexed,
             ..
         } = self.share(share);
+        let (key, number) = ((*lock, grant.lease()), grant.token());
         if *indexed {
-            let key = (*lock, grant.lease());
             self.readers.remove(&key, share);
         }
+        self.numbers.remove(&number, share);
         self.untie(share);
         let Some(Share {
             lock, prev, next, ..
@@ -210,6 +212,22 @@ impl Tables {
             let share = self.share(share);
             (share.lock, share.grant.lease()) == (lock, lease)
         })
+    }
+
+    /// The grant of the lock's phase with this number.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn reader(&self, lock: Slot, number: Token) -> Option<Slot> {
+        self.numbers.find(&number, |share| {
+            let share = self.share(share);
+            (share.lock, share.grant.token()) == (lock, number)
+        })
+    }
+
+    /// The youngest reader of a lock, whose number is the highest.
+    pub(super) fn youngest_reader(&self, lock: Slot) -> Option<Slot> {
+        let last = self.extra(lock).map(|extra| extra.readers.last);
+        last.filter(|last| *last != NIL)
     }
 
     pub(super) fn oldest_reader(&self, lock: Slot) -> Option<Slot> {

@@ -54,7 +54,7 @@ impl Machine {
         self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
     }
 
-    /// Whether a lock has readers, as no semaphore has.
+    /// Whether a lock has readers, as no semaphore has. Looks at all shared grants: it is asked once, after a restore.
     #[must_use]
     pub fn has_readers(&self) -> bool {
         let mut shares = self.tables.shares();
@@ -355,27 +355,20 @@ impl Machine {
         (is_meant(grant, lease, named) && !lease.is_expired(self.now)).then_some(share)
     }
 
-    /// The reader with this number. Looks at all of them: only an operator asks.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn reader(&self, lock: Slot, number: Token) -> Option<Slot> {
-        let mut readers = self.tables.readers_of(lock);
-        readers.find(|share| self.tables.grant(*share).token() == number)
-    }
-
-    /// No grant of the lock's phase has the number that was named.
+    /// No grant of the lock's phase has the number that was named. Readers have one token, and of a semaphore's holders
+    /// the youngest has the highest: nobody else is looked at.
     pub(super) fn stale(&self, lock: Slot) -> Outcome {
-        let holders = self.tables.readers_of(lock);
-        let highest = holders.map(|share| self.tables.fencing_of_share(share));
+        let youngest = self.tables.youngest_reader(lock);
+        let highest = youngest.map(|share| self.tables.fencing_of_share(share));
         Outcome::Stale {
-            highest: highest.max().unwrap_or(self.tables.grant(lock).token()),
+            highest: highest.unwrap_or(self.tables.grant(lock).token()),
         }
     }
 
     /// Who is in the way of a request that comes now: for a reader that finds readers, whoever waits before it.
     #[cold]
     #[inline(never)]
-    pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Holder {
+    pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Outcome {
         let ahead = self.ahead_on(lock);
         let reader = match mode {
             LockMode::Upgrade => self.tables.ahead_of_upgrade(lock),
@@ -387,14 +380,14 @@ impl Machine {
                 if let Some(reader) = reader
                     && (first.is_none() || mode == LockMode::Upgrade) =>
             {
-                self.holder_by(reader)
+                Outcome::Held(self.holder_by(reader))
             }
-            Some(first) if mode != LockMode::Exclusive && self.tables.is_shared(lock) => Holder {
-                client: self.tables.clients[self.tables.waiters[first].client.slot()]
-                    .id
-                    .clone(),
-                ..ahead
-            },
+            Some(first) if mode != LockMode::Exclusive && self.tables.is_shared(lock) => {
+                match ahead {
+                    Outcome::Held(Holder { remaining, .. }) => self.behind(first, remaining),
+                    ahead => ahead,
+                }
+            }
             _ => ahead,
         }
     }

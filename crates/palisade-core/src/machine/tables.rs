@@ -1,7 +1,8 @@
 //! The tables, and the few ways in which records are tied to one another.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use super::grant::Grant;
 use super::index::Index;
@@ -10,7 +11,7 @@ use super::share::Share;
 use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
 use super::timers::Timers;
-use crate::command::LockMode;
+use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
@@ -31,11 +32,23 @@ pub(crate) struct Tables {
     requests: Index,
     /// Shared grants by lock and lease.
     pub(super) readers: Index,
+    /// Shared grants by number.
+    pub(super) numbers: Index,
     pub(crate) lease_timers: Timers,
     pub(crate) wait_timers: Timers,
     pub(super) short: Short,
     /// The sets that wait, by arrival: their records in the order of the locks' names.
     pub(crate) sets: BTreeMap<u64, Box<[Slot]>>,
+    /// The sets that wait by client, so that a grant to that client finds them.
+    pub(super) sets_of: BTreeSet<(Slot, u64)>,
+    /// Requests that wait under a lease that there is, by lease and arrival: they end with it.
+    waits_under: BTreeMap<(Slot, u64), Slot>,
+    /// Requests that wait for permits, by lock, number and arrival: a lower number of permits finds those that want more.
+    permit_waits: BTreeMap<(Slot, u32, u64), Slot>,
+    /// Requests whose lease has just ended, by arrival. Empty between entries.
+    pub(super) bereaved: BTreeMap<u64, Slot>,
+    /// Sets to be looked at because of a grant to their client, by arrival. Empty between entries.
+    pub(super) sets_to_try: BTreeSet<u64>,
     /// Locks that are closed, by when they open and their last token.
     pub(super) closed_locks: BTreeMap<(Timestamp, Token), Slot>,
 }
@@ -54,10 +67,16 @@ impl Tables {
             ids: Index::new(seed),
             requests: Index::new(seed),
             readers: Index::new(seed),
+            numbers: Index::new(seed),
             lease_timers: Timers::new(now),
             wait_timers: Timers::new(now),
             short: Short::default(),
             sets: BTreeMap::new(),
+            sets_of: BTreeSet::new(),
+            waits_under: BTreeMap::new(),
+            permit_waits: BTreeMap::new(),
+            bereaved: BTreeMap::new(),
+            sets_to_try: BTreeSet::new(),
             closed_locks: BTreeMap::new(),
         }
     }
@@ -80,6 +99,7 @@ impl Tables {
             names: others.names,
             extras: others.extras,
             shares: others.shares,
+            numbers: others.numbers,
             closed_locks: others.closed_locks,
             ..self
         }
@@ -207,10 +227,55 @@ impl Tables {
 
     pub(super) fn close_lease(&mut self, slot: Slot) {
         self.lease_timers.remove(slot);
+        if !self.waits_under.is_empty() {
+            self.bereave(slot);
+        }
         if let Some(lease) = self.leases.remove(slot) {
             self.keys.remove(&lease.key, slot);
             self.short.take(lease.ttl);
             self.drop_client(lease.client);
+        }
+    }
+
+    /// Notes the requests that wait under a lease which ends.
+    #[cold]
+    #[inline(never)]
+    fn bereave(&mut self, lease: Slot) {
+        let its = self.waits_under.range((lease, 0)..=(lease, u64::MAX));
+        let its: Vec<(u64, Slot)> = its.map(|((_, arrival), slot)| (*arrival, *slot)).collect();
+        for (arrival, slot) in its {
+            self.waits_under.remove(&(lease, arrival));
+            self.bereaved.insert(arrival, slot);
+        }
+    }
+
+    /// Notes that a request waits under a lease that there is, if it does.
+    pub(super) fn tie_wait(&mut self, slot: Slot) {
+        let Waiter { under, arrival, .. } = self.waiters[slot];
+        if let Under::Existing { key, .. } = under
+            && let Some(lease) = self.find_lease(&key)
+        {
+            self.waits_under.insert((lease, arrival), slot);
+        }
+    }
+
+    fn untie_wait(&mut self, waiter: &Waiter) {
+        if let Under::Existing { key, .. } = waiter.under {
+            self.bereaved.remove(&waiter.arrival);
+            if let Some(lease) = self.find_lease(&key) {
+                self.waits_under.remove(&(lease, waiter.arrival));
+            }
+        }
+    }
+
+    /// Whether the lease that a request waits under is over: ended, or due by this very instant.
+    pub(super) fn outlived_lease(&self, slot: Slot, now: Timestamp) -> bool {
+        match self.waiters[slot].under {
+            Under::New { .. } => false,
+            Under::Existing { key, .. } => {
+                let lease = self.find_lease(&key);
+                lease.is_none_or(|lease| self.leases[lease].is_expired(now))
+            }
         }
     }
 
@@ -306,12 +371,15 @@ impl Tables {
         waiter.client = self.use_client(client);
         self.clients[waiter.client.slot()].waiting += 1;
         let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
+        let permits = permits_key(&waiter);
         let is_other = waiter.role == Role::Other;
         let is_upgrade = waiter.mode == LockMode::Upgrade;
         let slot = self.waiters.insert(waiter);
+        self.permit_waits.extend(permits.map(|key| (key, slot)));
         if !is_other {
             self.requests.insert(&request, slot);
             self.wait_timers.insert(slot, ends);
+            self.tie_wait(slot);
         }
         let extra = self.extra_mut(lock);
         extra.waiting += 1;
@@ -337,6 +405,10 @@ impl Tables {
         if waiter.role != Role::Other {
             self.wait_timers.remove(slot);
             self.requests.remove(&waiter.request, slot);
+            self.untie_wait(&waiter);
+        }
+        if let Some(key) = permits_key(&waiter) {
+            self.permit_waits.remove(&key);
         }
         let extra = self.extra_mut(waiter.lock);
         extra.waiting -= 1;
@@ -359,10 +431,26 @@ impl Tables {
         Some((by, id, waiter))
     }
 
+    /// The requests for more permits of a lock than `of`, the last to arrive first. Grows with them alone.
+    pub(super) fn waits_for_more(&self, lock: Slot, of: u32) -> Vec<(u64, Slot)> {
+        let larger = (lock, of + 1, 0)..=(lock, u32::MAX, u64::MAX);
+        let larger = self.permit_waits.range(larger);
+        let mut larger: Vec<_> = larger
+            .map(|((_, _, arrival), slot)| (*arrival, *slot))
+            .collect();
+        larger.sort_unstable_by(|one, other| other.cmp(one));
+        larger
+    }
+
     /// The requests waiting for a lock, first come first.
     pub(crate) fn queue_of(&self, lock: Slot) -> impl Iterator<Item = Slot> {
         core::iter::successors(self.first_waiter(lock), |slot| {
             Some(self.waiters[*slot].next).filter(|next| *next != NIL)
         })
     }
+}
+
+fn permits_key(waiter: &Waiter) -> Option<(Slot, u32, u64)> {
+    let wanted = waiter.mode.permits()?.wanted();
+    Some((waiter.lock, wanted, waiter.arrival))
 }

@@ -8,10 +8,10 @@ use super::record::{Contender, Owner, Role, Waiter};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
-use crate::command::{Acquire, GrantRef, LockMode, Under};
+use crate::command::{Acquire, GrantRef, LockMode, Others, Under};
 use crate::id::{Principal, RequestId};
 use crate::limits;
-use crate::outcome::{Effect, Ending, Holder, Outcome, QueueBound};
+use crate::outcome::{Ahead, Effect, Ending, Holder, Outcome, QueueBound};
 use crate::time::{Span, Timestamp};
 
 impl Machine {
@@ -77,31 +77,28 @@ impl Machine {
         (waiter.since, waiter.orphan) = (now, None);
         let request = waiter.request;
         self.changed = true;
+        let before = effects.len();
         if self.tables.waiters[slot].role != Role::Alone {
-            return Some(self.rejoin_set(slot, effects));
+            self.rejoin_set(slot, effects);
+        } else if self.tables.first_waiter(lock) == Some(slot) && !self.tables.is_exclusive(lock) {
+            // The lock waited for this very request, if no reader is in its way.
+            self.wake(lock, &self.denial(LockMode::Exclusive, lock), effects);
         }
-        if self.tables.first_waiter(lock) == Some(slot) && !self.tables.is_exclusive(lock) {
-            return Some(self.hand_over(lock, request, effects));
-        }
-        Some(Outcome::Queued)
+        Some(self.own_answer(request, before, effects))
     }
 
-    /// Grants a lock that waited for this very request, if no reader is in its way. Its caller is there, and gets the
-    /// answer by itself.
-    pub(super) fn hand_over(
-        &mut self,
-        lock: Slot,
+    /// The answer to a request whose caller is there and gets it by itself, if it was settled behind the first `before`
+    /// effects.
+    pub(super) fn own_answer(
+        &self,
         request: RequestId,
+        before: usize,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
-        self.wake(lock, &self.denial(LockMode::Exclusive, lock), effects);
         let caller = self.by;
         let is_its = |effect: &Effect| matches!(effect, Effect::Settled { by, request: its, .. } if (*by, *its) == (caller, request));
-        match effects
-            .iter()
-            .rposition(is_its)
-            .map(|at| effects.remove(at))
-        {
+        let its = effects[before..].iter().rposition(is_its);
+        match its.map(|at| effects.remove(before + at)) {
             Some(Effect::Settled { outcome, .. }) => outcome,
             _ => Outcome::Queued,
         }
@@ -125,7 +122,7 @@ impl Machine {
     /// Gives a lock that no writer holds to the first waiter that is still there (rule A10), keeps it if that
     /// one is an orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that
     /// goes on (S6). A lock that is closed stays so until its instant. `last` is what a request was told that came just
-    /// before.
+    /// before. Grows with the requests that it grants or ends.
     pub(super) fn wake(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
         self.wake_one(lock, last, effects);
         if !self.to_wake.is_empty() {
@@ -148,16 +145,19 @@ impl Machine {
                 orphan, mode, role, ..
             } = self.tables.waiters[first];
             if role != Role::Alone {
-                match self.wake_set(lock, first, last, effects) {
+                match self.wake_set(Some(lock), first, last, effects) {
                     true => continue,
                     false => return,
                 }
             }
             // An upgrade ends with the grant that it is for.
-            let is_over = self.tables.waiters[first].ends() <= self.now
+            let is_over = self.tables.waiters[first].is_over(self.now)
                 || (mode == LockMode::Upgrade && self.tables.update_on(lock).is_none());
             let has_to_wait = self.tables.is_shared(lock) && self.is_in_the_way(lock, mode);
-            if !is_over && (orphan.is_some() || has_to_wait) {
+            if !is_over
+                && (orphan.is_some() || has_to_wait)
+                && !self.tables.outlived_lease(first, self.now)
+            {
                 return;
             }
             let Some((by, client, waiter)) = self.tables.dequeue(first) else {
@@ -170,7 +170,7 @@ impl Machine {
             let client = Contender { by, id: &client };
             let outcome = self.next_or_gone(lock, last, client, &waiter, effects);
             let granted = matches!(outcome, Outcome::Granted(_));
-            self.settle(by, waiter.request, lock, outcome, effects);
+            self.settle(by, waiter.request, lock, Others::NONE, outcome, effects);
             if granted && mode.is_exclusive() {
                 return;
             }
@@ -199,7 +199,7 @@ impl Machine {
         waiter: &Waiter,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
-        if waiter.deadline <= self.now {
+        if waiter.is_over(self.now) {
             return at_once(last);
         }
         let name = &self.tables.locks[lock].name;
@@ -243,6 +243,49 @@ impl Machine {
         self.leave(slot, outcome, effects);
     }
 
+    /// What grants and the ends of leases have left to do, in the order of arrival: a request whose lease ended leaves its
+    /// queue, and a set is looked at that may take its client's own locks over. Whether there was anything; it costs
+    /// nothing where there was not.
+    #[inline]
+    pub(super) fn settle_rest(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let left = !self.tables.bereaved.is_empty() || !self.tables.sets_to_try.is_empty();
+        if left {
+            self.settle_each(effects);
+        }
+        left
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_each(&mut self, effects: &mut Vec<Effect>) {
+        loop {
+            if let Some((_, slot)) = self.tables.bereaved.pop_first() {
+                self.end_wait_of_ended_lease(slot, effects);
+            } else if let Some(arrival) = self.tables.sets_to_try.pop_first() {
+                self.try_set(arrival, effects);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn end_wait_of_ended_lease(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+        let Waiter {
+            under,
+            lock,
+            orphan,
+            ..
+        } = self.tables.waiters[slot];
+        let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
+        if self.tables.find_lease(&key).is_some() {
+            // Another lease got the same key meanwhile.
+            return self.tables.tie_wait(slot);
+        }
+        let name = &self.tables.locks[lock].name;
+        let outcome = orphan.is_none().then(|| self.past_lease(&key, name));
+        self.leave(slot, outcome, effects);
+    }
+
     /// Takes a request that is not granted out of its queue, with an answer or with none. If the lock was kept for
     /// it, or it kept readers waiting behind readers, the next one is looked at.
     pub(super) fn leave(
@@ -266,7 +309,7 @@ impl Machine {
         let ahead = open.then(|| self.denial(LockMode::Exclusive, lock));
         self.tables.dequeue(slot);
         match outcome {
-            Some(outcome) => self.settle(by, request, lock, outcome, effects),
+            Some(outcome) => self.settle(by, request, lock, Others::NONE, outcome, effects),
             None => (self.changed, self.ended) = (true, self.ended + 1),
         }
         if let Some(ahead) = ahead {
@@ -274,28 +317,32 @@ impl Machine {
         }
     }
 
-    /// Who is in the way of a writer: the holder, the oldest reader that does not wait itself for the others, or the orphan or set that the lock is kept for, with
-    /// the lock's last token and the rest of its time.
-    pub(super) fn ahead_on(&self, lock: Slot) -> Holder {
+    /// What is in the way of a writer: the holder; else the oldest reader that is not itself upgrading; else the orphan or
+    /// set that the lock is kept for, which holds nothing.
+    pub(super) fn ahead_on(&self, lock: Slot) -> Outcome {
         if let Some(oldest) = self.tables.oldest_reader(lock) {
             let other = match self.tables.upgrade_waits(lock) {
                 true => self.tables.ahead_of_upgrade(lock),
                 false => None,
             };
-            return self.holder_by(other.unwrap_or(oldest));
+            return Outcome::Held(self.holder_by(other.unwrap_or(oldest)));
         }
         let first = self.tables.first_waiter(lock);
         match first.filter(|_| self.tables.is_kept(lock)) {
-            None => self.holder_by(self.tables.grant_on(lock)),
+            None => Outcome::Held(self.holder_by(self.tables.grant_on(lock))),
             Some(first) => {
-                let first = &self.tables.waiters[first];
-                Holder {
-                    client: self.tables.clients[first.client.slot()].id.clone(),
-                    token: self.tables.grant(self.tables.grant_on(lock)).token(),
-                    remaining: first.ends().since(self.now),
-                }
+                let remaining = self.tables.waiters[first].ends().since(self.now);
+                self.behind(first, remaining)
             }
         }
+    }
+
+    pub(super) fn behind(&self, waiter: Slot, remaining: Span) -> Outcome {
+        let client = self.tables.waiters[waiter].client.slot();
+        Outcome::Behind(Ahead {
+            client: self.tables.clients[client].id.clone(),
+            remaining,
+        })
     }
 
     pub(super) fn settle(
@@ -303,6 +350,7 @@ impl Machine {
         by: Principal,
         request: RequestId,
         lock: Slot,
+        also: Others,
         outcome: Outcome,
         effects: &mut Vec<Effect>,
     ) {
@@ -314,7 +362,7 @@ impl Machine {
             Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
         ) {
             let name = self.tables.locks[lock].name.clone();
-            self.remember(by, request, Some(name), outcome.clone());
+            self.remember(by, request, Some(name), also, outcome.clone());
         }
         effects.push(Effect::Settled {
             by,
@@ -363,23 +411,26 @@ impl Machine {
             return Outcome::Done;
         }
         let known = self.answers.get(&self.asked(request)).cloned();
-        let lock = known.as_ref().and_then(|known| known.lock.clone());
-        if let (Some(lock), Some(Outcome::Granted(granted))) =
-            (&lock, known.map(|known| known.outcome))
-        {
-            let grant = GrantRef {
-                lock: lock.clone(),
-                key: granted.key,
-                token: Some(granted.number()),
-            };
-            for live in self.live_grants(&grant) {
+        let (lock, also, outcome) = known.map_or((None, Others::NONE, None), |known| {
+            (known.lock, known.also, Some(known.outcome))
+        });
+        if let Some(Outcome::Granted(granted)) = outcome {
+            for lock in lock.iter().chain(&*also) {
+                let grant = GrantRef {
+                    lock: lock.clone(),
+                    key: granted.key,
+                    token: Some(granted.number()),
+                };
+                let Some(live) = self.live_grant(&grant) else {
+                    continue;
+                };
                 if !is_share(live) {
                     self.tables.forget_reservation(live);
                 }
                 self.end_and_wake(live, Ending::Released, None, effects);
             }
         }
-        self.remember(self.by, request, lock, Outcome::Abandoned);
+        self.remember(self.by, request, lock, also, Outcome::Abandoned);
         Outcome::Done
     }
 
@@ -390,6 +441,7 @@ impl Machine {
             self.tables.dequeue(slot);
         }
         self.tables.sets.clear();
+        self.tables.sets_of.clear();
         let kept: Vec<Slot> = self.tables.kept_locks().map(|(slot, _)| slot).collect();
         for slot in kept {
             if self.tables.closed(slot).is_none() {
@@ -414,8 +466,10 @@ impl Machine {
 pub(super) fn at_once(last: &Outcome) -> Outcome {
     let mut outcome = last.clone();
     // A closed lock is handed on when its time is over, so there is nothing left of that anyway.
-    if let Outcome::Held(holder) = &mut outcome {
-        holder.remaining = Span::ZERO;
+    if let Outcome::Held(Holder { remaining, .. }) | Outcome::Behind(Ahead { remaining, .. }) =
+        &mut outcome
+    {
+        *remaining = Span::ZERO;
     }
     outcome
 }

@@ -9,6 +9,7 @@
 
 mod deadlines;
 mod exact_semantics;
+mod growth;
 mod model;
 mod snapshot;
 mod values;

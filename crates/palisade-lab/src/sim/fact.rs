@@ -78,6 +78,8 @@ pub enum Fact {
         wanted: u8,
         /// How many it says that there are.
         of: u8,
+        /// The lease that it is under, if the client has that already.
+        under: Option<u64>,
         /// The lock-delay that it asks for, in nanoseconds.
         lock_delay: u64,
         /// For how long it wants the lock closed to others from the grant, in nanoseconds.
@@ -286,6 +288,8 @@ pub enum Fact {
 pub struct Orphan {
     /// The request.
     pub request: u32,
+    /// Its client.
+    pub client: u8,
     /// Its locks.
     pub locks: Locks,
     /// Until when it waits.
@@ -305,6 +309,8 @@ pub struct LockChange {
     pub client: u8,
     /// The grant's number: its token, unless it is shared.
     pub token: u64,
+    /// The lease that it is under.
+    pub lease: u64,
     /// If it is shared: the token of its phase.
     pub phase: Option<u64>,
     /// Whether it is in mode update; known of what is granted in the log.

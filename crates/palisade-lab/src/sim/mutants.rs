@@ -80,6 +80,10 @@ pub enum Mutant {
     SetWaitsForMore,
     /// The release of one lock of a set releases all.
     SetReleasedWhole,
+    /// A request goes on waiting when the lease that it is under has ended.
+    WaitOutlivesLease,
+    /// Giving up one request releases what else its lease has.
+    AbandonTakesMore,
     /// A lock-delay does not run again after a restart.
     DelayNotRunAgain,
     /// A lock is open again as soon as it is released, whatever its grant asked for.
@@ -139,7 +143,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 51] = [
+pub const TABLE: [Row; 53] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -223,6 +227,18 @@ pub const TABLE: [Row; 51] = [
         "A10",
         rule::FIFO,
         "the command Withdraw is removed from the bytes for the log",
+    ),
+    row(
+        Mutant::WaitOutlivesLease,
+        "A10",
+        rule::FIFO,
+        "a request that waits under a lease reaches the orderer under a new one",
+    ),
+    row(
+        Mutant::AbandonTakesMore,
+        "A12",
+        rule::EXCLUSION,
+        "releases of the lease's other grants come before the abandonment of a request",
     ),
     row(
         Mutant::OrphanGranted,

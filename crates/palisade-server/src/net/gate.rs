@@ -24,7 +24,7 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use palisade_access::{Access, Bearer, Credential, Denied, Principal, Unknown, Verb};
-use palisade_core::{ClientId, LockMode, LockName, Outcome, Renewed};
+use palisade_core::{Ahead, ClientId, Holder, LockMode, LockName, Outcome, Renewed};
 use palisade_proto::Code;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -539,10 +539,15 @@ impl Gate {
     /// What the caller may see of an answer.
     fn filter(&self, view: &View, mut answer: Answer) -> Answer {
         match (view, &mut answer) {
-            (View::OthersHidden, Answer::Outcome(Outcome::Held(holder))) => {
+            (
+                View::OthersHidden,
+                Answer::Outcome(
+                    Outcome::Held(Holder { client, .. }) | Outcome::Behind(Ahead { client, .. }),
+                ),
+            ) => {
                 // A constant within the limits.
                 if let Ok(hidden) = ClientId::new(HIDDEN) {
-                    holder.client = hidden;
+                    *client = hidden;
                 }
             }
             (View::Observed(who), Answer::Locks { locks, .. }) => match self.now(who) {

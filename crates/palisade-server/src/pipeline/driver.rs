@@ -308,9 +308,12 @@ impl Driver {
             Request::Advance(by) if self.clock.is_manual() => Some(*by),
             _ => None,
         };
-        if (advance.is_some() || self.orderer.is_batch_over(|| self.clock.now()))
-            && let Err(error) = self.next_batch(advance.unwrap_or(Span::ZERO))
-        {
+        let next = match advance {
+            Some(by) => self.advance(by),
+            None if self.orderer.is_batch_over(|| self.clock.now()) => self.next_batch(Span::ZERO),
+            None => Ok(()),
+        };
+        if let Err(error) = next {
             to.send(Answer::Failed(self.refusal(&error)));
             return Err(error);
         }
@@ -335,6 +338,16 @@ impl Driver {
             LogError::Deposed => self.shared.not_leader(),
             LogError::Failed(_) => Failure::stopping(),
         }
+    }
+
+    /// Moves a manual clock, and stops wherever something falls due: what happens between the two instants happens in its
+    /// order, as it would in real time.
+    fn advance(&mut self, by: Span) -> Result<(), LogError> {
+        let target = self.clock.now().after(by);
+        while let Some(due) = self.orderer.next_due().filter(|due| *due < target) {
+            self.next_batch(due.since(self.clock.now()))?;
+        }
+        self.next_batch(target.since(self.clock.now()))
     }
 
     /// Ends the batch and begins another, after a manual clock has moved.

@@ -231,7 +231,7 @@ pub(super) fn count_answer(stats: &Stats, answer: &Answer) {
         Answer::Outcome(Outcome::Granted(granted)) => {
             return stats.wait.add(granted.waited.as_nanos());
         }
-        Answer::Outcome(Outcome::Held(_) | Outcome::Delayed(_)) => &stats.held,
+        Answer::Outcome(Outcome::Held(_) | Outcome::Behind(_) | Outcome::Delayed(_)) => &stats.held,
         Answer::Outcome(Outcome::Renewed(renewed)) => {
             stats
                 .renewed_near_deadline

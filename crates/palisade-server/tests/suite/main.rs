@@ -38,6 +38,7 @@ mod net_jwt;
 #[cfg(feature = "net")]
 mod net_kinds_refused;
 #[cfg(feature = "net")]
+mod net_manual_clock;
 mod net_metrics;
 #[cfg(feature = "net")]
 mod net_openapi;

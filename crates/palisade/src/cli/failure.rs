@@ -91,14 +91,15 @@ impl Failure {
                     ..Failure::new(NOT_ACQUIRED, error.code(), message)
                 }
             }
-            Error::Delayed { .. } | Error::QueueFull { .. } | Error::TooManyLocks(_) => {
-                Failure::new(NOT_ACQUIRED, error.code(), message)
-            }
+            Error::Behind { .. }
+            | Error::Delayed { .. }
+            | Error::QueueFull { .. }
+            | Error::TooManyLocks(_) => Failure::new(NOT_ACQUIRED, error.code(), message),
             Error::Lost(_) => Failure::new(LOST, error.code(), message),
             _ => Failure::new(FAILED, error.code(), message),
         };
         match error {
-            Error::Held { lock, .. } => failure.hint(format!(
+            Error::Held { lock, .. } | Error::Behind { lock, .. } => failure.hint(format!(
                 "wait longer with --wait, or see who waits: palisade show {}",
                 shell_word(lock.as_str())
             )),

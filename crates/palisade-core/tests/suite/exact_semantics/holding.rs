@@ -129,10 +129,31 @@ fn only_the_holder_releases_or_renews() {
             token: Some(token(2)),
         },
     ];
-    for stranger in &strangers {
+    let (last, others) = strangers.split_last().unwrap();
+    for stranger in others {
         assert_eq!(world.renew(stranger), Outcome::NotHeld, "{stranger:?}");
         assert_eq!(world.release(stranger), Outcome::NotHeld, "{stranger:?}");
     }
+    // The lease does hold the lock, by a grant with another number.
+    let other = Outcome::OtherNumber { has: a.token };
+    assert_eq!(world.renew(last), other);
+    assert_eq!(world.release(last), other);
+    let by = std::mem::replace(&mut world.by, crate::world::principal(1));
+    let owned = world.granted(ask("mine", "c"));
+    let wrong = GrantRef {
+        token: Some(token(77)),
+        ..grant("mine", &owned)
+    };
+    assert_eq!(
+        world.renew(&wrong),
+        Outcome::OtherNumber { has: owned.token }
+    );
+    world.by = by;
+    assert_eq!(
+        world.renew(&wrong),
+        Outcome::NotHeld,
+        "another principal learns nothing"
+    );
     assert_eq!(world.held_by("orders"), Some((1, "a".into())));
     assert_eq!(world.held_by("seats"), Some((2, "b".into())));
 }
@@ -230,12 +251,19 @@ fn a_renewal_may_change_the_time_to_live_and_a_shorter_one_takes_nothing_away() 
         grant: a.clone(),
         ttl: Some(ttl(1_000)),
     };
-    let Outcome::Renewed(renewed) = world.apply(shorter) else {
+    let Outcome::Renewed(renewed) = world.apply(shorter.clone()) else {
         panic!("not renewed")
     };
-    assert_eq!((renewed.ttl, renewed.valid_for), (ttl(1_000), ms(TTL_MS)));
-    world.pass(ms(TTL_MS - 1));
-    let Outcome::Renewed(renewed) = world.renew(&a) else {
+    // If this answer is lost, the holder still believes in the time that it had: the lease says so, too.
+    assert_eq!((renewed.ttl, renewed.valid_for), (ttl(TTL_MS), ms(TTL_MS)));
+    world.pass(ms(TTL_MS - 1_001));
+    let Outcome::Renewed(renewed) = world.apply(shorter.clone()) else {
+        panic!("not renewed")
+    };
+    assert_eq!((renewed.ttl, renewed.valid_for), (ttl(TTL_MS), ms(1_001)));
+    // No more than the shorter time is left: it comes into force.
+    world.pass(ms(1));
+    let Outcome::Renewed(renewed) = world.apply(shorter.clone()) else {
         panic!("not renewed")
     };
     assert_eq!((renewed.ttl, renewed.valid_for), (ttl(1_000), ms(1_000)));

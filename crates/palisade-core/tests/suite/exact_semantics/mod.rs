@@ -5,6 +5,7 @@
 //! | `tokens` | the counter, grant order, the end of the range |
 //! | `holding` | who is denied, the boundary of expiry, renew, release, taking back |
 //! | `waiting` | queues: order, deadlines, who is skipped, who leaves |
+//! | `ended_waits` | waits that end with their lease, or at the instant of what they wait for |
 //! | `waiting_times` | how long a request waits at most |
 //! | `repeats` | request ids, late messages, abandoned wishes |
 //! | `leases` | one lease with many grants |
@@ -16,6 +17,7 @@
 //! | `upgrade` | mode update, and the writer that comes of it |
 //! | `permits` | semaphores |
 //! | `sets` | several locks at once |
+//! | `take_over` | a waiting set and its own client's locks |
 //! | `elections` | the value of a holder |
 //! | `fences` | what a resource does with the tokens |
 
@@ -23,6 +25,7 @@ mod away;
 mod bounds;
 mod delays;
 mod elections;
+mod ended_waits;
 mod fences;
 mod holding;
 mod leases;
@@ -33,6 +36,7 @@ mod principals;
 mod repeats;
 mod sets;
 mod shared;
+mod take_over;
 mod tokens;
 mod upgrade;
 mod waiting;

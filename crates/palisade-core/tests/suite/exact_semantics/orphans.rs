@@ -3,7 +3,7 @@
 
 use palisade_core::limits::ORPHAN_WINDOW;
 use palisade_core::machine::Expiry;
-use palisade_core::{Away, Command, Holder, Invalid, Machine, Outcome, Span};
+use palisade_core::{Ahead, Away, Command, Invalid, Machine, Outcome, Span};
 
 use crate::world::{Ask, TTL_MS, World, ask, client_id, grant, ms, ns, request, token};
 
@@ -79,9 +79,8 @@ fn an_orphan_is_not_granted_and_nobody_overtakes_it_even_on_a_free_lock() {
     world.queued(c());
     free(&mut world, 1);
     assert_eq!((world.settled(), world.held_by("x")), (Vec::new(), None));
-    let ahead = Outcome::Held(Holder {
+    let ahead = Outcome::Behind(Ahead {
         client: client_id("b"),
-        token: token(1),
         remaining: ORPHAN_WINDOW,
     });
     assert_eq!(world.acquire(ask("x", "d")), ahead);
@@ -200,7 +199,7 @@ fn a_window_never_goes_beyond_the_wait() {
     world.apply(Command::Grace(Away::Led));
     free(&mut world, 1);
     world.pass(ns(ms(400).as_nanos() - 1));
-    assert!(matches!(world.acquire(ask("x", "d")), Outcome::Held(_)));
+    assert!(matches!(world.acquire(ask("x", "d")), Outcome::Behind(_)));
     world.pass(ns(1));
     assert_eq!(world.granted(ask("x", "d")).token, token(2));
 }

@@ -81,7 +81,7 @@ fn a_large_request_is_not_overtaken_by_small_ones() {
     );
     assert!(matches!(
         world.acquire(permits("t", 1, 3)),
-        Outcome::Held(_)
+        Outcome::Behind(_)
     ));
     world.release(&grant("x", &two));
     assert_eq!(served(&world), [(1, vec![1, 2])]);
@@ -284,7 +284,7 @@ fn a_semaphore_gets_smaller_as_its_slots_come_free() {
     assert_eq!(served(&world), []);
     assert!(matches!(
         world.acquire(permits("n", 1, 1)),
-        Outcome::Held(_)
+        Outcome::Behind(_)
     ));
     world.release(&grant("x", &holders[1]));
     assert_eq!(served(&world), [(2, vec![1])]);
@@ -381,7 +381,7 @@ fn a_new_leader_keeps_the_number_and_the_places() {
     assert_eq!((view.holder, view.permits), (None, Some(2)));
     assert!(matches!(
         world.acquire(permits("c", 1, 2)),
-        Outcome::Held(_)
+        Outcome::Behind(_)
     ));
     assert!(matches!(
         world.acquire(permits("c", 1, 3)),

@@ -2,7 +2,9 @@
 
 use palisade_core::{Command, Ending, Invalid, Outcome, Span};
 
-use crate::world::{TTL_MS, World, ask, grant, key, lock_name, ms, ns, request, token, tokenless};
+use crate::world::{
+    TTL_MS, World, ask, ask_all, grant, key, lock_name, ms, ns, request, token, tokenless,
+};
 
 const RELEASED: Ending = Ending::Released;
 
@@ -327,4 +329,63 @@ fn an_entry_that_changes_nothing_says_so() {
         assert_eq!(world.effects, []);
         assert_eq!(world.machine.records().collect::<Vec<_>>(), before);
     }
+}
+
+/// A request that is granted what its lease has already, with others: the repeat gets the first answer, and abandoning it
+/// touches the lock that it named alone.
+#[test]
+fn a_request_under_a_lease_with_a_set_is_repeated_and_abandoned_by_its_own_names() {
+    let mut world = World::new();
+    let set = world.granted(ask_all(&["S1", "S2", "S3"], "c"));
+    let one = ask("S2", "c").under(set.key).request(1);
+    let two = ask_all(&["S1", "S3"], "c").under(set.key).request(2);
+    assert!(matches!(
+        world.acquire(two.clone()),
+        Outcome::Invalid(Invalid::SetPartlyHeld { .. }) | Outcome::Granted(_)
+    ));
+    let first = world.granted(one.clone());
+    assert_eq!(world.granted(one), first);
+    world.apply(Command::Abandon(request(1)));
+    let held = |world: &World, lock| world.held_by(lock).is_some();
+    assert_eq!(
+        ["S1", "S2", "S3"].map(|lock| held(&world, lock)),
+        [true, false, true]
+    );
+    // Its answer is a part of what the lease has, and it is another request that asks for less or more.
+    let first = world.granted(two.clone());
+    assert_eq!(world.granted(two), first);
+    let reused = Outcome::Invalid(Invalid::RequestReused);
+    for other in [ask("S1", "c"), ask_all(&["S1", "S2", "S3"], "c")] {
+        assert_eq!(world.acquire(other.under(set.key).request(2)), reused);
+    }
+    world.apply(Command::Abandon(request(2)));
+    assert_eq!(world.machine.locks(), 0);
+}
+
+/// A set is given back whole, though its first part was released and its lease has hundreds of newer grants.
+#[test]
+fn an_abandoned_set_gives_back_all_that_is_left_of_it() {
+    let mut world = World::new();
+    let set = world.granted(ask_all(&["S1", "S2"], "c").request(1));
+    for n in 0..300 {
+        world.granted(ask(&format!("more/{n}"), "c").under(set.key));
+    }
+    world.release(&grant("S1", &set));
+    world.apply(Command::Abandon(request(1)));
+    assert_eq!(world.held_by("S2"), None);
+    assert_eq!(world.machine.locks(), 300);
+}
+
+/// A denial is remembered with all that it was for.
+#[test]
+fn a_denied_set_is_not_the_answer_to_another_one() {
+    let mut world = World::new();
+    world.granted(ask("S1", "x"));
+    let denied = world.acquire(ask_all(&["S1", "S2"], "c").request(1));
+    assert_eq!(
+        world.acquire(ask_all(&["S1", "S2"], "c").request(1)),
+        denied
+    );
+    let other = world.acquire(ask_all(&["S1", "S3"], "c").request(1));
+    assert_eq!(other, Outcome::Invalid(Invalid::RequestReused));
 }

@@ -49,6 +49,7 @@ fn renews(world: &mut World, granted: &Granted) -> bool {
 fn ahead(outcome: Outcome) -> String {
     match outcome {
         Outcome::Held(holder) => holder.client.to_string(),
+        Outcome::Behind(ahead) => ahead.client.to_string(),
         other => panic!("not denied but {other:?}"),
     }
 }

@@ -98,13 +98,14 @@ fn a_wait_ends_at_its_deadline_with_held() {
 }
 
 #[test]
-fn a_waiter_at_its_deadline_is_skipped() {
+fn a_waiter_past_its_deadline_is_skipped() {
     let mut world = World::new();
     world.pass(ns(300));
     let a = world.granted(ask("orders", "a"));
     world.queued(ask("orders", "b").wait(1_000).request(1));
     world.queued(ask("orders", "c").wait(1_001).request(2));
     world.pass(ms(1_000));
+    world.pass(ns(1));
     world.release(&grant("orders", &a));
     let settled = world.settled();
     let gone = Holder {
@@ -115,7 +116,7 @@ fn a_waiter_at_its_deadline_is_skipped() {
     assert_eq!(
         settled[0],
         (request(1), Outcome::Held(gone)),
-        "nothing is granted at the deadline"
+        "nothing is granted after the deadline"
     );
     assert!(matches!(&settled[1], (who, Outcome::Granted(_)) if *who == request(2)));
     assert_eq!(

@@ -723,6 +723,7 @@ fn the_scripts_reach_every_outcome() {
         "Granted permits",
         "Granted shared",
         "Held",
+        "Behind",
         "Invalid DelaysOfShared",
         "Invalid LeaseKeyInUse",
         "Invalid RequestReused",

@@ -9,10 +9,10 @@ use palisade_core::machine::{Answered, Expiry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use palisade_core::{
-    Acquire, Away, Change, ClientId, Command, Delayed, Delays, Effect, Ending, Entry, Event,
+    Acquire, Ahead, Away, Change, ClientId, Command, Delayed, Delays, Effect, Ending, Entry, Event,
     GrantId, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName,
-    Outcome, Permits, Principal, QueueBound, Renewed, RequestId, Slots, Span, Timestamp, Token,
-    Ttl, Under, WallTime,
+    Others, Outcome, Permits, Principal, QueueBound, Renewed, RequestId, Slots, Span, Timestamp,
+    Token, Ttl, Under, WallTime,
 };
 
 /// A live lease.
@@ -110,6 +110,14 @@ impl Wait {
 
     fn locks(&self) -> Vec<LockName> {
         [std::slice::from_ref(&self.lock), &self.also[..]].concat()
+    }
+
+    /// Whether it is not granted any more; an orphan's place is lost at the very end of its window.
+    fn is_over(&self, now: &Now) -> bool {
+        match self.orphan {
+            Some(until) => until <= now.at,
+            None => self.deadline < now.at,
+        }
     }
 
     /// When it leaves the queue by itself.
@@ -291,11 +299,60 @@ impl Reference {
                 Away::Stalled | Away::Paused(_) => {}
             }
             self.sweep(true, &mut now);
+            self.settle_rest(&mut now);
             return (Outcome::Done, now.effects);
         }
         self.sweep(entry.command == Command::Expire, &mut now);
-        let outcome = self.command(entry.command, &mut now);
+        self.settle_rest(&mut now);
+        let asked = match &entry.command {
+            Command::Acquire(acquire) => acquire.request,
+            _ => None,
+        };
+        let before = now.effects.len();
+        let mut outcome = self.command(entry.command, &mut now);
+        self.settle_rest(&mut now);
+        if outcome == Outcome::Queued {
+            // A request that waited for a moment gets its answer by itself.
+            let its = now.effects[before..].iter().position(|effect| {
+                matches!(effect, Effect::Settled { by, request, .. }
+                    if (*by, Some(*request)) == (now.by, asked))
+            });
+            if let Some(at) = its
+                && let Effect::Settled { outcome: its, .. } = now.effects.remove(before + at)
+            {
+                outcome = its;
+            }
+        }
         (outcome, now.effects)
+    }
+
+    /// Requests leave whose leases have ended, and then sets are granted or refused that nobody but their own clients are in
+    /// the way of: the oldest first.
+    fn settle_rest(&mut self, now: &mut Now) {
+        loop {
+            let bereaved = |wait: &&Wait| match wait.under {
+                Under::New { .. } => false,
+                Under::Existing { key, .. } => self.lease(&key).is_none(),
+            };
+            let bereaved = self.waits.iter().filter(bereaved);
+            if let Some(wait) = bereaved.min_by_key(|wait| wait.arrival).cloned() {
+                let over = self.wrong_lease(Wanted::of(&wait), now);
+                self.leave(&wait, over.filter(|_| wait.orphan.is_none()), now);
+                continue;
+            }
+            let ready = self.waits.iter().filter(|wait| {
+                wait.orphan.is_none()
+                    && !wait.is_over(now)
+                    && !wait.also.is_empty()
+                    && self.is_ready(wait, now)
+            });
+            let Some(wait) = ready.min_by_key(|wait| wait.arrival).cloned() else {
+                return;
+            };
+            let told = self.told(&wait.lock, now);
+            self.turn_of(wait, &told, None, now);
+            self.hand_on_what_is_left(now);
+        }
     }
 
     fn command(&mut self, command: Command, now: &mut Now) -> Outcome {
@@ -315,7 +372,7 @@ impl Reference {
                         delayed: delayed.map(|until| until.since(now.at)),
                     }
                 }
-                None => self.past(&named),
+                None => self.missing(&named, now),
             },
             Command::Revoke {
                 lock,
@@ -379,35 +436,36 @@ impl Reference {
             Expiry::AtMost { alone: most, .. } if alone => most,
             Expiry::AtMost { beside, .. } => beside,
         };
-        let mut late: Vec<Wait> = self.waits.clone();
-        late.retain(|wait| rung(wait.ends()) <= now.at);
-        late.sort_by_key(|wait| (wait.ends(), wait.arrival));
-        for wait in late {
-            if now.ended >= most {
+        while now.ended < most {
+            let leases = self.leases.iter();
+            let lease = leases.filter(|lease| rung(lease.expires) <= now.at);
+            let lease = lease.min_by_key(|lease| (lease.expires, lease.id)).cloned();
+            let closed = self.closed.iter();
+            let closed = closed.filter(|closed| closed.until <= now.at);
+            let closed = closed.min_by_key(|closed| (closed.until, closed.last));
+            let closed = closed.cloned();
+            let waits = self.waits.iter();
+            let wait = waits.filter(|wait| rung(wait.ends()) <= now.at);
+            let wait = wait.min_by_key(|wait| (wait.ends(), wait.arrival)).cloned();
+            // Of equal instants: leases, openings, waits.
+            let instants = [
+                lease.as_ref().map(|lease| lease.expires),
+                closed.as_ref().map(|closed| closed.until),
+                wait.as_ref().map(|wait| wait.ends()),
+            ];
+            let Some(first) = instants.iter().flatten().min() else {
                 return;
-            }
-            // One that left may have taken others with it.
-            if self.waits.contains(&wait) {
-                let held = self.told(&self.blocks(&wait), now);
-                self.leave(&wait, Some(held).filter(|_| wait.orphan.is_none()), now);
-            }
-        }
-        let mut dead: Vec<Lease> = self.leases.clone();
-        dead.retain(|lease| rung(lease.expires) <= now.at);
-        dead.sort_by_key(|lease| (lease.expires, lease.id));
-        for lease in dead {
-            self.expire(&lease.key, most, now);
-        }
-        let mut opening = self.closed.clone();
-        opening.retain(|closed| closed.until <= now.at);
-        opening.sort_by_key(|closed| (closed.until, closed.last));
-        for closed in opening {
-            if now.ended >= most {
-                return;
-            }
-            // A set that left may have had it opened.
-            if self.closed.contains(&closed) {
+            };
+            if let Some(lease) = lease.filter(|lease| lease.expires == *first) {
+                let grants = self.grants.iter();
+                let its = grants.filter(|grant| grant.key == lease.key);
+                let oldest = its.min_by_key(|grant| grant.token).cloned().unwrap();
+                self.end_and_hand_on(&oldest, Ending::Expired, None, now);
+            } else if let Some(closed) = closed.filter(|closed| closed.until == *first) {
                 self.hand_on(&closed.lock, &self.told(&closed.lock, now), now);
+            } else if let Some(wait) = wait {
+                let held = self.told(&self.blocks(&wait, now), now);
+                self.leave(&wait, Some(held).filter(|_| wait.orphan.is_none()), now);
             }
         }
     }
@@ -446,15 +504,12 @@ impl Reference {
             .max()
     }
 
-    /// Ends a lease's grants until the entry has ended as many as it may.
-    fn expire(&mut self, key: &LeaseKey, most: u32, now: &mut Now) {
+    /// Ends all grants of a lease.
+    fn expire(&mut self, key: &LeaseKey, now: &mut Now) {
         let mut grants = self.grants.clone();
         grants.retain(|grant| grant.key == *key);
         grants.sort_by_key(|grant| grant.token);
         for grant in grants {
-            if now.ended >= most {
-                return;
-            }
             self.end_and_hand_on(&grant, Ending::Expired, None, now);
         }
     }
@@ -463,7 +518,7 @@ impl Reference {
         if self.expiry == Expiry::Whole
             && self.lease(key).is_some_and(|lease| lease.expires <= now.at)
         {
-            self.expire(key, u32::MAX, now);
+            self.expire(key, now);
         }
     }
 
@@ -538,13 +593,22 @@ impl Reference {
             outcome,
             Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
         ) {
-            self.remember(now.by, request, Some(acquire.lock), outcome.clone());
+            self.remember(
+                now.by,
+                request,
+                Some(acquire.lock),
+                acquire.also,
+                outcome.clone(),
+            );
         }
         outcome
     }
 
     fn first_answer(&mut self, known: Answered, acquire: &Acquire, now: &mut Now) -> Outcome {
-        if known.lock.is_some_and(|lock| lock != acquire.lock) {
+        if known
+            .lock
+            .is_some_and(|lock| lock != acquire.lock || known.also != acquire.also)
+        {
             return Outcome::Invalid(Invalid::RequestReused);
         }
         let Outcome::Granted(first) = known.outcome else {
@@ -560,7 +624,7 @@ impl Reference {
             token: Some(first.number()),
         };
         match self.live(&named, now) {
-            None => self.past(&named),
+            None => self.missing(&named, now),
             Some(grant) if grant.client != acquire.client => {
                 Outcome::Invalid(Invalid::RequestReused)
             }
@@ -571,23 +635,6 @@ impl Reference {
             }
             Some(grant) => {
                 let granted = Outcome::Granted(self.granted(&grant, Span::ZERO, now));
-                if grant.phase.is_some() {
-                    return match acquire.also.is_empty() {
-                        true => granted,
-                        false => Outcome::Invalid(Invalid::RequestReused),
-                    };
-                }
-                let mut asked = acquire.also.to_vec();
-                asked.push(acquire.lock.clone());
-                let of_set = |other: &&Grant| (other.key, other.token) == (grant.key, grant.token);
-                if self
-                    .grants
-                    .iter()
-                    .filter(of_set)
-                    .any(|part| !asked.contains(&part.lock))
-                {
-                    return Outcome::Invalid(Invalid::RequestReused);
-                }
                 for lock in &*acquire.also {
                     let lock = lock.clone();
                     let named = GrantRef {
@@ -595,7 +642,7 @@ impl Reference {
                         ..named.clone()
                     };
                     if self.live(&named, now).is_none() {
-                        return self.past(&named);
+                        return self.missing(&named, now);
                     }
                 }
                 granted
@@ -713,9 +760,22 @@ impl Reference {
         its.map(|wait| wait.locks().len()).sum()
     }
 
-    /// Whether a set is first in all its queues, and nobody has any of its locks.
-    fn is_ready(&self, wait: &Wait) -> bool {
-        wait.locks().iter().all(|lock| self.is_kept_for(lock, wait))
+    /// Whether a set is granted, or refused because of its own client's grants: each lock is free and the set first in its
+    /// queue, or the set's client has it under a lease that is live.
+    fn is_ready(&self, wait: &Wait, now: &Now) -> bool {
+        wait.locks()
+            .iter()
+            .all(|lock| self.is_open(lock, wait, now))
+    }
+
+    fn is_open(&self, lock: &LockName, wait: &Wait, now: &Now) -> bool {
+        match self.writer(lock) {
+            Some(writer) => {
+                (writer.by, &writer.client) == (wait.by, &wait.client)
+                    && self.lease(&writer.key).unwrap().expires > now.at
+            }
+            None => self.is_kept_for(lock, wait),
+        }
     }
 
     fn is_kept_for(&self, lock: &LockName, wait: &Wait) -> bool {
@@ -724,10 +784,13 @@ impl Reference {
             && self.closed.iter().all(|closed| closed.lock != *lock)
     }
 
-    /// The lock that a request waits for: of a set, the first one that is not kept for the set itself.
-    fn blocks(&self, wait: &Wait) -> LockName {
+    /// The lock that a request waits for: of a set, the first one that others have or come before.
+    fn blocks(&self, wait: &Wait, now: &Now) -> LockName {
+        if wait.also.is_empty() {
+            return wait.lock.clone();
+        }
         let locks = wait.locks();
-        let blocks = locks.iter().find(|lock| !self.is_kept_for(lock, wait));
+        let blocks = locks.iter().find(|lock| !self.is_open(lock, wait, now));
         blocks.unwrap_or(&wait.lock).clone()
     }
 
@@ -935,7 +998,7 @@ impl Reference {
             return invalid;
         }
         let Some(grant) = self.live(named, now) else {
-            return self.past(named);
+            return self.missing(named, now);
         };
         if !may_use(&grant, now) {
             return Outcome::WrongPrincipal {
@@ -949,8 +1012,11 @@ impl Reference {
             .unwrap();
         let near_deadline =
             lease.expires.since(now.at).as_nanos() * 4 < lease.ttl.span().as_nanos();
-        lease.ttl = ttl.unwrap_or(lease.ttl);
-        lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
+        // Nothing is shortened: a shorter time comes into force when no more than it is left.
+        let asked = ttl.unwrap_or(lease.ttl);
+        if now.at.after(asked.span()) >= lease.expires {
+            (lease.ttl, lease.expires) = (asked, now.at.after(asked.span()));
+        }
         let valid_for = lease.expires.since(now.at);
         Outcome::Renewed(Renewed {
             token: grant.fencing(),
@@ -962,7 +1028,7 @@ impl Reference {
 
     fn proclaim(&mut self, named: &GrantRef, value: Box<str>, now: &mut Now) -> Outcome {
         let Some(grant) = self.live(named, now) else {
-            return self.past(named);
+            return self.missing(named, now);
         };
         if !may_use(&grant, now) {
             return Outcome::WrongPrincipal {
@@ -996,14 +1062,16 @@ impl Reference {
         }
         let known = self.answer_to(now.by, &request);
         let lock = known.as_ref().and_then(|known| known.lock.clone());
-        if let (Some(Outcome::Granted(first)), Some(lock)) =
-            (known.map(|known| known.outcome), &lock)
-        {
+        let also = known
+            .as_ref()
+            .map_or(Others::NONE, |known| known.also.clone());
+        let asked: Vec<LockName> = lock.iter().chain(&*also).cloned().collect();
+        if let Some(Outcome::Granted(first)) = known.map(|known| known.outcome) {
             let named = |grant: &Grant| (grant.key, grant.token) == (first.key, first.number());
             let is_live = |lease: Lease| lease.expires > now.at;
             let mut grants = self.grants.clone();
             grants.retain(|grant| named(grant) && self.lease(&grant.key).is_some_and(is_live));
-            grants.retain(|grant| grant.phase.is_none() || grant.lock == *lock);
+            grants.retain(|grant| asked.contains(&grant.lock));
             for grant in grants {
                 let unused = Grant {
                     reserved: grant.inherited,
@@ -1014,7 +1082,7 @@ impl Reference {
                 self.end_and_hand_on(&unused, Ending::Released, None, now);
             }
         }
-        self.remember(now.by, request, lock, Outcome::Abandoned);
+        self.remember(now.by, request, lock, also, Outcome::Abandoned);
         Outcome::Done
     }
 
@@ -1211,16 +1279,20 @@ impl Reference {
     fn rejoin(&mut self, wait: Wait, now: &mut Now) -> Outcome {
         let place = self.waits.iter().position(|other| *other == wait).unwrap();
         let first = self.waits.iter().find(|other| other.wants(&wait.lock));
-        let is_first = match wait.also.is_empty() {
-            true => first == Some(&wait),
-            false => self.is_ready(&wait),
-        };
+        let is_first = first == Some(&wait);
         (self.waits[place].since, self.waits[place].orphan) = (now.at, None);
-        if !is_first || self.writer(&wait.lock).is_some() {
-            return Outcome::Queued;
-        }
         let mut elsewhere = std::mem::take(&mut now.effects);
-        self.hand_on(&wait.lock, &self.told(&wait.lock, now), now);
+        if !wait.also.is_empty() {
+            let wait = self.waits[place].clone();
+            let over = wait.is_over(now);
+            if !over && (self.is_ready(&wait, now) || self.outlived(&wait, now)) {
+                let told = self.told(&wait.lock, now);
+                self.turn_of(wait, &told, None, now);
+                self.hand_on_what_is_left(now);
+            }
+        } else if is_first && self.writer(&wait.lock).is_none() {
+            self.hand_on(&wait.lock, &self.told(&wait.lock, now), now);
+        }
         let own = |effect: &Effect| matches!(effect, Effect::Settled { by, request, .. } if (*by, *request) == (wait.by, wait.request));
         let own = now.effects.iter().position(own);
         let own = own.map(|own| now.effects.remove(own));
@@ -1255,32 +1327,65 @@ impl Reference {
             let read = !readers.is_empty();
             let update = readers.iter().any(|reader| reader.update);
             let blocked = match wait.mode {
-                _ if !wait.also.is_empty() => !self.is_ready(wait),
+                _ if !wait.also.is_empty() => !self.is_ready(wait, now),
                 LockMode::Exclusive => read,
                 LockMode::Shared => self.is_restored(&readers),
                 LockMode::Update => update || self.is_restored(&readers),
                 LockMode::Upgrade => readers.len() > 1,
                 LockMode::Permits(permits) => self.room(lock) < permits.wanted(),
             };
-            // An upgrade ends with the grant that it is for.
+            // An upgrade ends with the grant that it is for, and any request with its lease.
             let lives = wait.mode != LockMode::Upgrade || update;
-            if wait.ends() > now.at && lives && (wait.orphan.is_some() || blocked) {
+            let lives = lives && !wait.is_over(now) && !self.outlived(wait, now);
+            if lives && (wait.orphan.is_some() || blocked) {
                 self.kept.extend(kept.filter(|_| !read));
                 return;
             }
             let wait = wait.clone();
-            let goes_on = wait.deadline > now.at
+            if self.turn_of(wait, last, Some(lock), now) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the lease that a request waits under is over.
+    fn outlived(&self, wait: &Wait, now: &Now) -> bool {
+        match wait.under {
+            Under::New { .. } => false,
+            Under::Existing { key, .. } => {
+                self.lease(&key).is_none_or(|lease| lease.expires <= now.at)
+            }
+        }
+    }
+
+    /// A request is granted, or told why not. Whether it has its locks alone now.
+    fn turn_of(
+        &mut self,
+        wait: Wait,
+        last: &Outcome,
+        but: Option<&LockName>,
+        now: &mut Now,
+    ) -> bool {
+        let at = self.waits.iter().position(|other| *other == wait).unwrap();
+        let own = match wait.also.is_empty() {
+            true => None,
+            false => self.judge_own(&wait, now),
+        };
+        {
+            let lock = &wait.lock.clone();
+            let goes_on = wait.deadline >= now.at
                 && self.wrong_lease(Wanted::of(&wait), now).is_none()
+                && own.is_none()
                 && self.token().is_some();
             match wait.orphan.is_none() && goes_on {
                 true => drop(self.waits.remove(at)),
-                false => self.take_leave(&wait, Some(lock), now),
+                false => self.take_leave(&wait, but, now),
             }
             if wait.orphan.is_some() {
                 now.ended += 1;
-                continue;
+                return false;
             }
-            let outcome = if wait.deadline <= now.at {
+            let outcome = if wait.deadline < now.at {
                 let remaining = Span::ZERO;
                 match last.clone() {
                     Outcome::Delayed(closed) => Outcome::Delayed(Delayed {
@@ -1291,10 +1396,13 @@ impl Reference {
                         remaining,
                         ..holder
                     }),
+                    Outcome::Behind(ahead) => Outcome::Behind(Ahead { remaining, ..ahead }),
                     other => panic!("no denial: {other:?}"),
                 }
             } else if let Some(wrong) = self.wrong_lease(Wanted::of(&wait), now) {
                 wrong
+            } else if let Some(own) = own {
+                own
             } else {
                 let waited = now.at.since(wait.since);
                 let wanted = Wanted::of(&wait);
@@ -1319,12 +1427,34 @@ impl Reference {
                     (None, _) => self.grant(wanted, waited, now),
                 }
             };
-            let written = matches!(outcome, Outcome::Granted(_)) && wait.mode.is_exclusive();
+            let granted = matches!(outcome, Outcome::Granted(_)) && goes_on;
+            let written = granted && wait.mode.is_exclusive();
             self.settle(wait, outcome, now);
-            if written {
-                return;
-            }
+            written
         }
+    }
+
+    /// What a set is told whose client has some of its locks, unless it takes them over.
+    fn judge_own(&self, wait: &Wait, now: &Now) -> Option<Outcome> {
+        let locks = wait.locks();
+        let writers: Vec<Grant> = locks.iter().filter_map(|lock| self.writer(lock)).collect();
+        let key = Wanted::of(wait).key();
+        let (own, others): (Vec<&Grant>, Vec<&Grant>) =
+            writers.iter().partition(|grant| grant.key == key);
+        let closes = |grant: &&&Grant| grant.lock_delay > Span::ZERO || grant.reserved.is_some();
+        if let Some(delayed) = others.iter().find(closes) {
+            let lock = delayed.lock.clone();
+            return Some(Outcome::Invalid(Invalid::SetDelayed { lock }));
+        }
+        let first = own.first()?;
+        let waited = now.at.since(wait.since);
+        let one = own.iter().all(|grant| grant.token == first.token);
+        Some(match one && own.len() == locks.len() {
+            true => Outcome::Granted(self.granted(first, waited, now)),
+            false => Outcome::Invalid(Invalid::SetPartlyHeld {
+                lock: first.lock.clone(),
+            }),
+        })
     }
 
     /// What is wrong with the lease a request wants its grant under.
@@ -1384,6 +1514,18 @@ impl Reference {
         }
         let meant = named.token.is_none_or(|token| token == grant.token);
         meant.then_some(grant)
+    }
+
+    /// What is known of a grant that is not live.
+    fn missing(&self, named: &GrantRef, now: &Now) -> Outcome {
+        let has = self.holders(&named.lock).into_iter();
+        let mut has = has.filter(|grant| grant.key == named.key && may_use(grant, now));
+        match (self.past(named), has.next()) {
+            (Outcome::NotHeld, Some(grant)) if self.lease(&grant.key).unwrap().expires > now.at => {
+                Outcome::OtherNumber { has: grant.token }
+            }
+            (past, _) => past,
+        }
     }
 
     /// The newest ending of that lease's grants on that lock, if it is the one meant.
@@ -1520,7 +1662,7 @@ impl Reference {
     fn in_the_way(&self, acquire: &Acquire, now: &Now) -> Outcome {
         let ahead = match self.told(&acquire.lock, now) {
             Outcome::Held(ahead) => ahead,
-            closed => return closed,
+            other => return other,
         };
         let first = self.waits.iter().find(|wait| wait.wants(&acquire.lock));
         let readers = self.readers(&acquire.lock);
@@ -1533,15 +1675,13 @@ impl Reference {
         if let Some(reader) = reader {
             return Outcome::Held(self.holder(reader, now));
         }
-        Outcome::Held(
-            match first.filter(|_| read && acquire.mode != LockMode::Exclusive) {
-                Some(first) => Holder {
-                    client: first.client.clone(),
-                    ..ahead
-                },
-                None => ahead,
-            },
-        )
+        match first.filter(|_| read && acquire.mode != LockMode::Exclusive) {
+            Some(first) => Outcome::Behind(Ahead {
+                client: first.client.clone(),
+                remaining: ahead.remaining,
+            }),
+            None => Outcome::Held(ahead),
+        }
     }
 
     /// What a writer is told that cannot have the lock now.
@@ -1551,12 +1691,12 @@ impl Reference {
                 token: closed.last,
                 remaining: closed.until.since(now.at),
             }),
-            None => Outcome::Held(self.ahead(lock, now)),
+            None => self.ahead(lock, now),
         }
     }
 
     /// The oldest holder that does not wait for the others, or the orphan that the lock is kept for.
-    fn ahead(&self, lock: &LockName, now: &Now) -> Holder {
+    fn ahead(&self, lock: &LockName, now: &Now) -> Outcome {
         let mut holders = self.holders(lock);
         let first = self.waits.iter().find(|wait| wait.wants(lock));
         // Not the one that waits for the others.
@@ -1564,14 +1704,13 @@ impl Reference {
             holders.retain(|grant| !grant.update);
         }
         if let Some(grant) = holders.first() {
-            return self.holder(grant, now);
+            return Outcome::Held(self.holder(grant, now));
         }
         let first = first.unwrap();
-        Holder {
+        Outcome::Behind(Ahead {
             client: first.client.clone(),
-            token: self.kept[lock],
             remaining: first.ends().since(now.at),
-        }
+        })
     }
 
     fn answer_to(&self, by: Principal, request: &RequestId) -> Option<Answered> {
@@ -1586,6 +1725,7 @@ impl Reference {
         by: Principal,
         request: RequestId,
         lock: Option<LockName>,
+        also: Others,
         outcome: Outcome,
     ) {
         self.answers
@@ -1594,6 +1734,7 @@ impl Reference {
             by,
             request,
             lock,
+            also,
             outcome,
         });
     }
@@ -1605,7 +1746,8 @@ impl Reference {
             outcome,
             Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
         ) {
-            self.remember(by, request, Some(wait.lock), outcome.clone());
+            let also = wait.also.iter().cloned().collect();
+            self.remember(by, request, Some(wait.lock), also, outcome.clone());
         }
         now.effects.push(Effect::Settled {
             by,

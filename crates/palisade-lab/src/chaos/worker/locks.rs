@@ -154,7 +154,7 @@ impl Locks {
 /// A grant of these leases; nothing if others hold what was asked for.
 fn granted(leases: Result<Vec<Lease>, Error>) -> Result<Option<Grant>, String> {
     let leases = match leases {
-        Err(Error::Held { .. }) => return Ok(None),
+        Err(Error::Held { .. } | Error::Behind { .. }) => return Ok(None),
         leases => leases.map_err(|error| error.to_string())?,
     };
     let Some(lease) = leases.first() else {

@@ -315,6 +315,8 @@ impl Simulation {
             Outcome::Stale { .. } => (Answer::Refused, None),
             Outcome::Abandoned => (Answer::Abandoned, None),
             Outcome::Done => (Answer::Done, None),
+            Outcome::OtherNumber { .. } => (Answer::NotHeld, None),
+            Outcome::Behind(_) => (Answer::Denied, None),
             Outcome::Queued
             | Outcome::Delayed(_)
             | Outcome::Proclaimed { .. }

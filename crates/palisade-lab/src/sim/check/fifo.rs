@@ -21,6 +21,11 @@ use crate::sim::plan::Plan;
 pub(crate) struct Fifo {
     /// The locks that each request asked for.
     asked: BTreeMap<u32, Locks>,
+    /// The leases that requests are under which their clients had already, and how many live grants each lease has. Only of
+    /// leases from after the last start: all their grants are known.
+    under: BTreeMap<u32, u64>,
+    leases: BTreeMap<u64, u32>,
+    next: u64,
     /// The numbers of permits that requests say there are.
     of: BTreeMap<u32, u8>,
     /// The requests that wait, in order of arrival. A lock's queue is those that want it.
@@ -51,6 +56,7 @@ pub(crate) struct Fifo {
 #[derive(Clone, Copy)]
 struct Waiter {
     request: u32,
+    client: u8,
     locks: Locks,
     until: u64,
     mode: LockMode,
@@ -69,6 +75,9 @@ impl Fifo {
     pub(crate) fn new(plan: &Plan) -> Fifo {
         Fifo {
             asked: BTreeMap::new(),
+            under: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            next: 0,
             of: BTreeMap::new(),
             waiting: Vec::new(),
             gone: BTreeSet::new(),
@@ -204,6 +213,34 @@ impl Fifo {
         }
     }
 
+    /// A wait ends with the lease that it is under, in one entry.
+    fn nobody_outlives_its_lease(&self, at: u64) -> Result<(), String> {
+        let outlives = |waiter: &&Waiter| {
+            let lease = self.under.get(&waiter.request);
+            !self.full
+                && waiter.orphan.is_none()
+                && waiter.until > at
+                && !self.gone.contains(&waiter.request)
+                && lease.is_some_and(|lease| !self.leases.contains_key(lease))
+        };
+        match self.waiting.iter().find(outlives) {
+            Some(waiter) => Err(format!(
+                "request {} waits for {:?} under a lease that has ended (A10)",
+                waiter.request, waiter.locks
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn lease_ended(&mut self, lease: u64) {
+        if let Some(grants) = self.leases.get_mut(&lease) {
+            *grants -= 1;
+            if *grants == 0 {
+                self.leases.remove(&lease);
+            }
+        }
+    }
+
     fn decided(
         &mut self,
         request: u32,
@@ -237,7 +274,16 @@ impl Fifo {
             return self.at_once(who, at, token);
         };
         let waiter = self.waiting[place];
+        // A set takes its client's own locks over, and passes those who wait for them.
+        let own = |lock: &u8| {
+            waiter.locks.are_several() && self.holders.get(lock) == Some(&waiter.client)
+        };
+        let others = locks.iter().filter(|lock| !own(lock));
+        let others = others.fold(Locks::default(), Locks::with);
         for lock in locks.iter() {
+            if waiter.mode == LockMode::Exclusive {
+                self.holders.insert(lock, waiter.client);
+            }
             self.free.remove(&lock);
             self.passed_on.insert(lock);
             if !waiter.mode.is_shared() {
@@ -251,7 +297,7 @@ impl Fifo {
             self.named(request, locks, slots);
             return self.at_once(who, at, token);
         }
-        let before = self.ahead(locks, place, at) - self.upgrades_over(locks, place, at);
+        let before = self.ahead(others, place, at) - self.upgrades_over(others, place, at);
         self.waiting.remove(place);
         if waiter.orphan.is_some() && who.is_none() {
             return Err(format!(
@@ -268,7 +314,7 @@ impl Fifo {
                 "token {token} went to request {request}, with {before} ahead of it"
             ));
         }
-        if at >= waiter.until {
+        if at > waiter.until {
             let late = (at - waiter.until) / 1_000_000;
             return Err(format!(
                 "token {token} went to request {request} {late} ms after its wait was over"
@@ -358,6 +404,7 @@ impl Fifo {
         self.full = false;
         let orphans = orphans.iter().map(|orphan| Waiter {
             request: orphan.request,
+            client: orphan.client,
             locks: orphan.locks,
             until: orphan.until,
             mode: orphan.mode,
@@ -421,6 +468,7 @@ impl Check for Fifo {
                 }
                 let waiter = Waiter {
                     request: *request,
+                    client: *client,
                     locks: self.asked.get(request).copied().unwrap_or(*locks),
                     until: at.saturating_add(*wait),
                     mode: *mode,
@@ -439,14 +487,20 @@ impl Check for Fifo {
             } => return self.decided(*request, *who, *at, *token, *slots),
             Fact::Published(turn) => {
                 self.upgrades_are_over(turn.lock)?;
+                self.nobody_outlives_its_lease(turn.at)?;
                 return self.nobody_waits_in_vain(turn.lock, turn.at);
             }
             Fact::AcquireTaken {
                 request: Some(request),
                 locks,
                 of,
+                under,
                 ..
             } => {
+                match under.filter(|lease| self.leases.contains_key(lease)) {
+                    Some(lease) => drop(self.under.insert(*request, lease)),
+                    None => drop(self.under.remove(request)),
+                }
                 self.asked.insert(*request, *locks);
                 self.of.insert(*request, *of);
             }
@@ -460,6 +514,9 @@ impl Check for Fifo {
                 self.passed_on.clear();
                 match turn.what {
                     ChangeKind::Granted(_) => {
+                        if turn.lease >= self.next {
+                            *self.leases.entry(turn.lease).or_default() += 1;
+                        }
                         self.granted.insert(turn.token);
                         self.free.remove(&turn.lock);
                         self.slots.granted(turn.lock, turn.token, turn.slots);
@@ -484,6 +541,7 @@ impl Check for Fifo {
                         }
                     }
                     ChangeKind::Ended(_) => {
+                        self.lease_ended(turn.lease);
                         self.slots.ended(turn.lock, turn.token);
                         let updates = self.updates.get(&turn.lock);
                         if updates.is_some_and(|(token, _)| *token == turn.token) {
@@ -518,6 +576,9 @@ impl Check for Fifo {
                     let numbers = live.iter().map(|(_, number, _)| number + 1);
                     self.restored = numbers.max().unwrap_or(0).max(self.restored);
                 }
+                self.under.clear();
+                self.leases.clear();
+                self.next = *next;
                 // Decisions that the crash lost are made again.
                 self.granted.retain(|token| token < next);
                 let closed: Vec<u8> = closed.iter().map(|(lock, ..)| *lock).collect();

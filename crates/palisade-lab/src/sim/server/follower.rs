@@ -296,6 +296,7 @@ pub(super) fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChan
         lock: index(&event.lock),
         client: index(&event.client),
         token: outward(number),
+        lease: event.lease.0.get(),
         phase: event.shared.map(|_| outward(event.token)),
         update: false,
         slots: ids.slots(number),

@@ -11,6 +11,8 @@ pub(crate) struct IdMap {
     requests: HashMap<RequestId, u32>,
     /// Lease keys by token, for the release that names no grant.
     keys: BTreeMap<u64, LeaseKey>,
+    /// The leases by their keys.
+    leases: HashMap<LeaseKey, u64>,
     /// The slots of each grant: an event does not name them.
     slots: BTreeMap<u64, u64>,
     /// The lock of each request.
@@ -37,6 +39,7 @@ impl IdMap {
         IdMap {
             requests: HashMap::new(),
             keys: BTreeMap::new(),
+            leases: HashMap::new(),
             slots: BTreeMap::new(),
             asked: HashMap::new(),
             phases: BTreeMap::new(),
@@ -67,6 +70,7 @@ impl IdMap {
     pub(crate) fn granted(&mut self, request: Option<RequestId>, granted: &Granted) {
         let number = granted.number();
         self.keys.insert(number.get(), granted.key);
+        self.leases.insert(granted.key, granted.lease.0.get());
         self.slots.insert(number.get(), granted.slots.bits());
         if let Some(lock) = request.and_then(|request| self.asked.get(&request)) {
             self.of_lock(lock.clone(), number, granted);
@@ -88,6 +92,11 @@ impl IdMap {
             }
             Some(_) => drop(self.phases.entry(lock).or_insert(granted.token)),
         }
+    }
+
+    /// The lease with a key, if a client was ever granted something under it.
+    pub(crate) fn lease(&self, key: LeaseKey) -> Option<u64> {
+        self.leases.get(&key).copied()
     }
 
     /// The slots of a grant, one bit each.

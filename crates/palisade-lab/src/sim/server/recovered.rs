@@ -27,6 +27,7 @@ pub(super) fn recovered(
             .iter()
             .map(|Waiting { record, locks }| Orphan {
                 request: ids.number(record.request),
+                client: index(&record.client),
                 locks: locks.iter().map(|lock| index(lock)).collect(),
                 until: record.deadline.as_nanos(),
                 mode: record.mode,

@@ -1,10 +1,10 @@
 //! The places where mutants act: between the clients and the orderer, and between the orderer and its clocks.
 
-use palisade_core::machine::{GrantRecord, Record};
+use palisade_core::machine::{GrantRecord, Record, ShareRecord};
 use palisade_core::{
     Acquire, Away, Command, Delays, Ending, GrantId, GrantRef, Granted, LockMode, LockName,
-    Machine, Outcome, Permits, Principal, Renewed, Slots, Span, Timestamp, Token, Ttl, Under, Wish,
-    set_of,
+    Machine, Outcome, Permits, Principal, Renewed, RequestId, Slots, Span, Timestamp, Token, Ttl,
+    Under, Wish, set_of,
 };
 use palisade_server::pipeline::orderer::{Moment, Orderer};
 use palisade_server::pipeline::{Answer, Asked, Request};
@@ -33,6 +33,13 @@ pub(super) fn inward(
             ids.arrived(wish.request, &wish.lock);
             if mutant == Some(Mutant::WaiterUnchecked) {
                 wish.wait = wish.wait.map(|wait| wait.plus(NO_END));
+            }
+            if mutant == Some(Mutant::WaitOutlivesLease)
+                && wish.wait.is_some_and(|wait| wait > Span::ZERO)
+                && wish.mode != LockMode::Upgrade
+                && let Under::Existing { .. } = wish.under
+            {
+                wish.under = Under::new(Ttl::MIN);
             }
             if mutant == Some(Mutant::PermitsInPart) {
                 wish.mode = in_part(wish.mode, &wish.lock, machine, at);
@@ -211,6 +218,9 @@ pub(super) fn first(
         (Some(Mutant::SetReleasedWhole), Request::Release(grant)) => {
             return other_parts(grant, machine, at);
         }
+        (Some(Mutant::AbandonTakesMore), Request::Abandon(request)) => {
+            return others_of_lease(*request, machine);
+        }
         (Some(Mutant::UpgradeEndsReaders), Request::Acquire(wish)) => {
             return other_readers(wish, machine);
         }
@@ -245,6 +255,30 @@ fn other_parts(grant: &GrantRef, machine: &Machine, at: Timestamp) -> Vec<Asked>
         Request::Release(GrantRef { lock, ..grant }).into()
     });
     releases.collect()
+}
+
+/// A mutant: with a request that is given up, what else its lease has is released.
+fn others_of_lease(request: RequestId, machine: &Machine) -> Vec<Asked> {
+    let answers = machine.records().filter_map(|record| match record {
+        Record::Answered(answered) if answered.request == request => Some(answered),
+        _ => None,
+    });
+    let Some(answered) = answers.last() else {
+        return Vec::new();
+    };
+    let Outcome::Granted(granted) = answered.outcome else {
+        return Vec::new();
+    };
+    let named: Vec<&LockName> = answered.lock.iter().chain(&*answered.also).collect();
+    let others = machine.records().filter_map(|record| match record {
+        Record::Grant(grant) | Record::Share(ShareRecord { grant, .. })
+            if grant.key == granted.key && !named.contains(&&grant.lock) =>
+        {
+            Some(release(grant))
+        }
+        _ => None,
+    });
+    others.map(Asked::from).collect()
 }
 
 /// A mutant: an upgrade does not wait for the other readers, which lose their grants.
@@ -362,6 +396,10 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
             request: wish.request.map(|request| ids.number(request)),
             wanted: wanted(wish.mode),
             of: wish.mode.permits().map_or(0, |permits| permits.of() as u8),
+            under: match wish.under {
+                Under::Existing { key, .. } => ids.lease(key),
+                Under::New { .. } => None,
+            },
             lock_delay: wish.delays.lock_delay().as_nanos(),
             at_least_for: wish.delays.at_least_for().as_nanos(),
         }),

@@ -294,6 +294,12 @@ fn say(outcome: Outcome) -> Say {
             slots: granted.slots.iter().collect(),
         }),
         Outcome::Held(holder) => Say::Held(self::holder(&holder)),
+        // Without a token: it holds nothing.
+        Outcome::Behind(ahead) => Say::Held(v1::Holder {
+            client_id: ahead.client.as_str().to_owned(),
+            fencing_token: 0,
+            remaining_ms: ahead.remaining.as_millis(),
+        }),
         Outcome::Renewed(renewed) => Say::Renewed(v1::Renewed {
             fencing_token: renewed.token.get(),
             lease_duration_ms: renewed.ttl.as_millis(),

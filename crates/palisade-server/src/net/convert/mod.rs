@@ -7,7 +7,7 @@ pub(super) mod json;
 use std::sync::Arc;
 
 use palisade_core::{
-    ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockName, Others, Outcome,
+    Ahead, ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockName, Others, Outcome,
     Permits, QueueBound, Span, Token, Ttl, Under, limits,
 };
 use palisade_proto::{Code, json as wire};
@@ -57,10 +57,12 @@ impl Refusal {
     pub(super) fn retry_after_ms(&self) -> Option<u64> {
         match self.code {
             // At least one: with 0 a client would retry in a busy loop.
-            Code::Held => self
-                .holder
-                .as_ref()
-                .map(|holder| holder.remaining.as_millis().max(1)),
+            Code::Held => {
+                let holder = self.holder.as_ref().map(|holder| holder.remaining);
+                holder
+                    .or(self.retry_after)
+                    .map(|span| span.as_millis().max(1))
+            }
             Code::Delayed | Code::OverQuota => self.retry_after.map(|span| span.as_millis().max(1)),
             Code::QueueFull | Code::TooManyLocks | Code::Unavailable => Some(1_000),
             // An election takes about this long.
@@ -109,11 +111,19 @@ pub(super) fn not_leader(leader: Option<Arc<str>>) -> Refusal {
 fn denial(outcome: Outcome) -> Refusal {
     match outcome {
         Outcome::Held(holder) => held(holder),
+        Outcome::Behind(ahead) => behind(&ahead),
         Outcome::Delayed(delayed) => closed(delayed),
         Outcome::Ended { token, how } => ended(token, how),
         Outcome::NotHeld => Refusal::new(
             Code::NotHeld,
             "this lock_token does not hold this lock: it is unknown, belongs to another lock, or its grant is over",
+        ),
+        Outcome::OtherNumber { has } => Refusal::new(
+            Code::NotHeld,
+            format!(
+                "this lock_token holds the lock with fencing token or grant id {has}, not with the number given: name that \
+                 one, or none"
+            ),
         ),
         Outcome::WrongPrincipal { lock } => Refusal::new(
             Code::Forbidden,
@@ -156,14 +166,30 @@ fn denial(outcome: Outcome) -> Refusal {
 }
 
 fn held(holder: Holder) -> Refusal {
-    let message = format!(
-        "held by {:?} with fencing token {} for another {} ms unless renewed",
-        holder.client.as_str(),
-        holder.token,
-        holder.remaining.as_millis()
-    );
+    let (client, token) = (holder.client.as_str(), holder.token);
+    let message = match holder.remaining.as_millis() {
+        0 => format!(
+            "held by {client:?} with fencing token {token} until this moment: try again now"
+        ),
+        left => format!(
+            "held by {client:?} with fencing token {token} for another {left} ms unless renewed"
+        ),
+    };
     Refusal {
         holder: Some(holder),
+        ..Refusal::new(Code::Held, message)
+    }
+}
+
+/// Nobody is named as the holder: the request ahead holds nothing.
+fn behind(ahead: &Ahead) -> Refusal {
+    let message = format!(
+        "queued behind {:?}, which waits to be granted: try again in {} ms, or wait",
+        ahead.client.as_str(),
+        ahead.remaining.as_millis().max(1)
+    );
+    Refusal {
+        retry_after: Some(ahead.remaining),
         ..Refusal::new(Code::Held, message)
     }
 }
@@ -378,6 +404,14 @@ mod tests {
             (ended(Ending::Revoked), Code::Revoked),
             (ended(Ending::Superseded), Code::Superseded),
             (Outcome::NotHeld, Code::NotHeld),
+            (Outcome::OtherNumber { has: token(3) }, Code::NotHeld),
+            (
+                Outcome::Behind(Ahead {
+                    client: ClientId::new("b").unwrap(),
+                    remaining: Span::from_millis(1),
+                }),
+                Code::Held,
+            ),
             (wrong_principal, Code::Forbidden),
             (Outcome::Stale { highest: token(9) }, Code::Stale),
             (

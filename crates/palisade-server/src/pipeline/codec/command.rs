@@ -228,6 +228,11 @@ fn put_prefix(out: &mut Vec<u8>, mode: LockMode, also: &[LockName]) {
         return;
     }
     out.byte(ACQUIRE_SET);
+    put_others(out, also);
+}
+
+/// The other locks of a set, of which there is at least one.
+pub(super) fn put_others(out: &mut Vec<u8>, also: &[LockName]) {
     out.number(also.len() as u64);
     for lock in also {
         out.text(lock);
@@ -235,7 +240,7 @@ fn put_prefix(out: &mut Vec<u8>, mode: LockMode, also: &[LockName]) {
 }
 
 /// The names are those of a set, in their order: the core refuses any other, so no log has them.
-fn get_others(reader: &mut Reader<'_>) -> Result<Others, Malformed> {
+pub(super) fn get_others(reader: &mut Reader<'_>) -> Result<Others, Malformed> {
     let count = reader.small()? as usize;
     if !(1..limits::SET_LOCKS).contains(&count) {
         return reader.bad("a set has too few or too many locks");

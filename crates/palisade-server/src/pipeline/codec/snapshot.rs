@@ -5,12 +5,13 @@ use palisade_core::machine::{
     WaiterRecord,
 };
 use palisade_core::{
-    Delayed, Delays, Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, Permits,
-    Principal, QueueBound, Slots, Timestamp, Token,
+    Ahead, Delayed, Delays, Ending, GrantId, Granted, Holder, LeaseId, LockMode, Others, Outcome,
+    Permits, Principal, QueueBound, Slots, Timestamp, Token,
 };
 
 use super::command::{
-    get_delays, get_limits, get_permits, get_under, put_delays, put_limits, put_permits, put_under,
+    get_delays, get_limits, get_others, get_permits, get_under, put_delays, put_limits, put_others,
+    put_permits, put_under,
 };
 use super::reader::{Malformed, PRINCIPAL_BYTES, Reader};
 use super::writer::Put;
@@ -54,6 +55,9 @@ const UPGRADE: u8 = 24;
 const ORPHAN_UPGRADE: u8 = 25;
 /// As [`HEAD`], with the next token at a restore behind it.
 const HEAD_RESTORED: u8 = 26;
+
+/// As [`ANSWERED`], of a set: with its other locks in front.
+const ANSWERED_SET: u8 = 27;
 
 /// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
 const BY: u8 = 64;
@@ -137,7 +141,13 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
         }
         Record::Waiter(waiter) => put_waiter(out, waiter),
         Record::Answered(answered) => {
-            out.byte(ANSWERED);
+            match answered.also.is_empty() {
+                true => out.byte(ANSWERED),
+                false => {
+                    out.byte(ANSWERED_SET);
+                    put_others(out, &answered.also);
+                }
+            }
             out.bytes(answered.request.as_bytes());
             put_optional_text(out, answered.lock.as_deref());
             put_outcome(out, &answered.outcome);
@@ -284,6 +294,11 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             Record::Waiter(get_waiter(reader, tag)?)
         }
         ANSWERED => Record::Answered(get_answered(reader)?),
+        ANSWERED_SET => {
+            let also = get_others(reader)?;
+            let answered = get_answered(reader)?;
+            Record::Answered(Answered { also, ..answered })
+        }
         OVER => Record::Over(Over {
             key: reader.key()?,
             lock: reader.lock()?,
@@ -380,6 +395,7 @@ fn get_answered(reader: &mut Reader<'_>) -> Result<Answered, Malformed> {
         by: Principal::ANONYMOUS,
         request,
         lock,
+        also: Others::NONE,
         outcome: get_outcome(reader)?,
     })
 }
@@ -398,6 +414,7 @@ const GRANTED_SHARED: u8 = 10;
 /// As [`GRANTED`], with the slots behind it.
 const GRANTED_PERMITS: u8 = 11;
 const DELAYED: u8 = 12;
+const BEHIND: u8 = 13;
 
 /// The outcomes that a machine remembers for a retry.
 fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
@@ -427,6 +444,11 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
             out.number(holder.token.get());
             out.number(holder.remaining.as_nanos());
         }
+        Outcome::Behind(ahead) => {
+            out.byte(BEHIND);
+            out.text(&ahead.client);
+            out.number(ahead.remaining.as_nanos());
+        }
         Outcome::Delayed(delayed) => {
             out.byte(DELAYED);
             out.number(delayed.token.get());
@@ -444,6 +466,7 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
         Outcome::TokensExhausted => out.byte(EXHAUSTED),
         // Answers to other commands and refusals of form are never remembered.
         Outcome::NotHeld
+        | Outcome::OtherNumber { .. }
         | Outcome::Queued
         | Outcome::Renewed(_)
         | Outcome::Proclaimed { .. }
@@ -481,6 +504,10 @@ fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
         HELD => Outcome::Held(Holder {
             client: reader.client()?,
             token: reader.token()?,
+            remaining: reader.span()?,
+        }),
+        BEHIND => Outcome::Behind(Ahead {
+            client: reader.client()?,
             remaining: reader.span()?,
         }),
         DELAYED => Outcome::Delayed(Delayed {

@@ -1,8 +1,8 @@
 use palisade_core::machine::{Answered, Closing, Expiry, KeptRecord, Part, Record, WaiterRecord};
 use palisade_core::{
-    Acquire, Away, ClientId, Command, Delayed, Delays, Ending, Entry, GrantId, GrantRef, Granted,
-    Holder, LeaseId, LeaseKey, Limits, LockMode, LockName, Machine, Outcome, Permits, Principal,
-    QueueBound, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Ahead, Away, ClientId, Command, Delayed, Delays, Ending, Entry, GrantId, GrantRef,
+    Granted, Holder, LeaseId, LeaseKey, Limits, LockMode, LockName, Machine, Others, Outcome,
+    Permits, Principal, QueueBound, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 use super::reader::Reader;
@@ -429,6 +429,10 @@ fn answered() -> Vec<Record> {
             ..granted
         }),
         Outcome::Held(holder),
+        Outcome::Behind(Ahead {
+            client: holder.client.clone(),
+            remaining: holder.remaining,
+        }),
         Outcome::Delayed(Delayed {
             token: token(3),
             remaining: Span::from_millis(5),
@@ -449,6 +453,7 @@ fn answered() -> Vec<Record> {
             by: Principal::ANONYMOUS,
             request: id(number),
             lock: (number % 2 == 0).then(|| lock("h")),
+            also: (0..number % 6 / 4).map(|_| lock("i")).collect(),
             outcome,
         })
     });
@@ -577,6 +582,7 @@ fn an_answer_that_is_never_remembered_is_no_grant() {
             by: Principal::ANONYMOUS,
             request: id(1),
             lock: None,
+            also: Others::NONE,
             outcome: Outcome::Queued,
         }),
     );

@@ -78,6 +78,7 @@ fn record_needs(record: &Record) -> u8 {
     by.max(match record {
         Record::Head(head) if head.restored.is_some() => 10,
         Record::Share(share) if share.update => 9,
+        Record::Answered(answered) if !answered.also.is_empty() => WITH_SETS,
         Record::Waiter(waiter) if is_of_update(waiter.mode) => 9,
         Record::Grant(grant) if grant.closing.inherited.is_some() => 8,
         Record::Grant(grant) if grant.closing != Closing::NONE => 6,
