@@ -68,5 +68,7 @@ mod net_vanished;
 #[cfg(feature = "net")]
 mod net_views;
 #[cfg(feature = "net")]
+mod net_waiting;
+#[cfg(feature = "net")]
 mod net_watch;
 mod pipeline;
