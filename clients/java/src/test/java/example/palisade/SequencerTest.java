@@ -1,9 +1,9 @@
 package example.palisade;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
-import static org.junit.Assert.assertThrows;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.palisade.fence.BadSequencerException;
 import example.palisade.fence.Sequencer;
@@ -32,8 +32,8 @@ import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.junit.Test;
-import org.junit.function.ThrowingRunnable;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** Signed tokens: every vector is decided alike, and a lease's sequencer is believed with the keys of its own server. */
 public final class SequencerTest {
@@ -81,10 +81,10 @@ public final class SequencerTest {
         return found;
     }
 
-    private static void refuses(String code, String says, ThrowingRunnable call) {
+    private static void refuses(String code, String says, Executable call) {
         BadSequencerException bad = assertThrows(BadSequencerException.class, call);
-        assertEquals(bad.getMessage(), code, bad.code());
-        assertTrue(bad.getMessage(), bad.getMessage().contains(says));
+        assertEquals(code, bad.code(), bad.getMessage());
+        assertTrue(bad.getMessage().contains(says), bad.getMessage());
         assertEquals(PalisadeException.Kind.REJECTED, bad.kind());
     }
 
@@ -155,7 +155,7 @@ public final class SequencerTest {
         Security.insertProviderAt(new GullibleProvider(), 1);
         try {
             List<Object> found = differing();
-            assertTrue(found.toString(), found.contains("forged: another payload under the signature"));
+            assertTrue(found.contains("forged: another payload under the signature"), found.toString());
         } finally {
             Security.removeProvider("Gullible");
         }
@@ -264,10 +264,10 @@ public final class SequencerTest {
         // No point of the curve has this y.
         bad.put("{\"issuer\":\"a\",\"keys\":[" + key.replaceAll("11qY[^\"]*", "Ag" + "A".repeat(41)) + "]}", "no key for Ed25519");
         bad.forEach((jwks, says) -> {
-            PalisadeException invalid = assertThrows(jwks, PalisadeException.class, () -> new SequencerKeys(jwks));
+            PalisadeException invalid = assertThrows(PalisadeException.class, () -> new SequencerKeys(jwks), jwks);
             assertEquals(PalisadeException.Kind.INVALID, invalid.kind());
-            assertTrue(invalid.getMessage(), invalid.getMessage().contains(says));
-            assertTrue(invalid.getMessage(), invalid.getMessage().contains("/.well-known/jwks.json"));
+            assertTrue(invalid.getMessage().contains(says), invalid.getMessage());
+            assertTrue(invalid.getMessage().contains("/.well-known/jwks.json"), invalid.getMessage());
         });
         assertEquals("a", new SequencerKeys("{\"issuer\":\"a\",\"keys\":[" + key + "]}").issuer());
     }
@@ -316,10 +316,10 @@ public final class SequencerTest {
             for (String name : both.locks()) {
                 assertEquals(both.token(), keys.check(both.sequencer(name), name, true).token());
             }
-            for (ThrowingRunnable wrong : List.<ThrowingRunnable>of(both::sequencer, () -> both.sequencer("c"))) {
+            for (Executable wrong : List.<Executable>of(both::sequencer, () -> both.sequencer("c"))) {
                 PalisadeException invalid = assertThrows(PalisadeException.class, wrong);
                 assertEquals(PalisadeException.Kind.INVALID, invalid.kind());
-                assertTrue(invalid.getMessage(), invalid.getMessage().contains("\"a\", \"b\""));
+                assertTrue(invalid.getMessage().contains("\"a\", \"b\""), invalid.getMessage());
             }
             both.releasePart("b");
             assertEquals("b", assertThrows(LeaseLostException.class, () -> both.sequencer("b")).name());
