@@ -105,6 +105,8 @@ pub struct RenewReply {
     /// The grant's token; a renewal never changes it.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
+    /// The authority that answers: a client compares it with that of its grant.
+    pub authority: String,
     /// How long the lease lasts from a renewal.
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_duration_ms: u64,
@@ -155,6 +157,8 @@ pub struct ReleaseReply {
     /// The grant's number: the token it had, or its `grant_id` if it was shared.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
+    /// The authority that answers: a client compares it with that of its grant.
+    pub authority: String,
     /// How long nobody is granted the lock, because the grant asked for `at_least_for_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_ms: Option<u64>,

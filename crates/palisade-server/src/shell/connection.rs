@@ -33,6 +33,7 @@ use super::answer::Answer;
 use super::body::{Arriving, BodyError};
 use super::budget::Budget;
 use super::hosts::Names;
+use super::nonce;
 use super::state::{Meters, Phase};
 use super::tls::{Handshakes, Opened, farewell};
 use super::trace::TraceParent;
@@ -200,7 +201,16 @@ impl<S: Service> Port<S> {
         let exchange = self.service.exchange(&head);
         let seen = tracing::enabled!(tracing::Level::DEBUG)
             .then(|| (head.method.clone(), head.uri.path().to_owned()));
-        let response = match self.admit(&head, exchange, peer.origin) {
+        // A forwarded exchange is a talk between its caller and the service behind.
+        let nonce = match exchange {
+            Exchange::Proxied => Ok(None),
+            _ => nonce::of(&head.headers),
+        };
+        let (nonce, admitted) = match nonce {
+            Ok(nonce) => (nonce, self.admit(&head, exchange, peer.origin)),
+            Err(malformed) => (None, Err(malformed)),
+        };
+        let mut response = match admitted {
             Ok(()) => {
                 head.extensions.insert(peer);
                 let span = TraceParent::of(&head.headers).map_or(Span::none(), |parent| {
@@ -214,6 +224,9 @@ impl<S: Service> Port<S> {
             Err((code, message)) if is_grpc(&head) => grpc_refusal(code, message),
             Err((code, message)) => self.service.refuse(code, message),
         };
+        if let Some(nonce) = nonce {
+            response.headers_mut().insert(nonce::NONCE, nonce);
+        }
         if let Some((method, path)) = seen {
             tracing::debug!(%method, path, status = response.status().as_u16(), "answered");
         }

@@ -31,6 +31,7 @@ mod error;
 mod headers;
 mod hosts;
 mod listen;
+mod nonce;
 mod service;
 mod settings;
 mod slots;

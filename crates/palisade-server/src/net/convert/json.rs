@@ -167,10 +167,15 @@ pub(in crate::net) fn granted(
     }
 }
 
-pub(in crate::net) fn renewed(lock: &LockName, renewed: &Renewed) -> wire::RenewReply {
+pub(in crate::net) fn renewed(
+    lock: &LockName,
+    renewed: &Renewed,
+    identity: &Identity,
+) -> wire::RenewReply {
     wire::RenewReply {
         resource_id: lock.as_str().to_owned(),
         fencing_token: renewed.token.get(),
+        authority: identity.authority.as_str().to_owned(),
         lease_duration_ms: renewed.ttl.as_millis().into(),
         valid_for_ms: renewed.valid_for.as_millis(),
         remaining_ms: renewed.valid_for.as_millis(),

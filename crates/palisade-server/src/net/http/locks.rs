@@ -105,7 +105,9 @@ pub(super) async fn renew(
         .ask(app.gate.permit(&who, json::renew(lock.clone(), &body)?)?)
         .await
     {
-        Answer::Outcome(Outcome::Renewed(renewed)) => Ok(Json(json::renewed(&lock, &renewed))),
+        Answer::Outcome(Outcome::Renewed(renewed)) => {
+            Ok(Json(json::renewed(&lock, &renewed, app.handle.identity())))
+        }
         other => Err(refusal(other).into()),
     }
 }
@@ -184,6 +186,7 @@ pub(super) async fn release(
         released: true,
         already_released,
         fencing_token: token.get(),
+        authority: app.handle.identity().authority.as_str().to_owned(),
         delayed_ms: delayed.map(palisade_core::Span::as_millis),
     }))
 }
