@@ -321,6 +321,7 @@ func TestTLSAndBearerToken(t *testing.T) {
 		asked.Add(1)
 		if r.Header.Get("Authorization") != "Bearer s3cret" {
 			refused.Add(1)
+			w.Header().Set("Palisade-Nonce", r.Header.Get("Palisade-Nonce"))
 			w.WriteHeader(http.StatusUnauthorized)
 			fmt.Fprint(w, `{"error": {"code": "unauthenticated", "message": "a token is needed"}}`)
 			return
