@@ -448,6 +448,7 @@ public final class ClientTest {
                     Thread.currentThread().interrupt();
                 }
             }
+            exchange.getResponseHeaders().set("Palisade-Nonce", exchange.getRequestHeaders().getFirst("Palisade-Nonce"));
             exchange.sendResponseHeaders(status, answer.length);
             exchange.getResponseBody().write(answer);
             exchange.close();

@@ -10,6 +10,7 @@ import example.palisade.fence.Sequencer;
 import example.palisade.fence.SequencerKeys;
 import example.palisade.internal.Json;
 import java.io.ByteArrayOutputStream;
+import java.math.BigInteger;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -104,6 +105,52 @@ public final class SequencerTest {
     @Test
     public void everyVectorIsDecidedAlike() throws Exception {
         assertEquals(List.of(), differing());
+    }
+
+    /** The group of the curve has so many elements: a scalar and this more is the same scalar. */
+    private static final BigInteger ORDER =
+            BigInteger.TWO.pow(252).add(new BigInteger("27742317777372353535851937790883648493"));
+
+    /** Another spelling of the same signature would be another sequencer of the same grant. */
+    @Test
+    public void aSecondFormOfASignatureIsRefused() throws Exception {
+        SequencerKeys keys = vectorKeys();
+        int good = 0;
+        for (Object each : (List<?>) vectors().get("cases")) {
+            Map<String, Object> one = Json.asObject(each);
+            if (one.get("claims") == null) {
+                continue;
+            }
+            good++;
+            String text = (String) one.get("sequencer");
+            String front = text.substring(0, text.lastIndexOf('.') + 1);
+            byte[] signature = Base64.getUrlDecoder().decode(text.substring(front.length()));
+            for (int length : new int[] {0, 32, 63, 65, 128}) {
+                refuses("bad_sequencer", "signature is wrong", () -> keys.verify(front + base64(Arrays.copyOf(signature, length))));
+            }
+            refuses("bad_sequencer", "signature is wrong", () -> keys.verify(front + base64(withTheOrder(signature))));
+            // A control: its own form.
+            keys.verify(front + base64(signature));
+        }
+        assertTrue(good > 3);
+    }
+
+    private static String base64(byte[] bytes) {
+        return Base64.getUrlEncoder().withoutPadding().encodeToString(bytes);
+    }
+
+    /** With the order of the group added to the scalar, which has its lowest byte first. */
+    private static byte[] withTheOrder(byte[] signature) {
+        byte[] other = signature.clone();
+        byte[] scalar = new byte[32];
+        for (int at = 0; at < 32; at++) {
+            scalar[at] = signature[63 - at];
+        }
+        byte[] sum = new BigInteger(1, scalar).add(ORDER).toByteArray();
+        for (int at = 0; at < sum.length && at < 32; at++) {
+            other[32 + at] = sum[sum.length - 1 - at];
+        }
+        return other;
     }
 
     /** Believes every signature. */

@@ -166,6 +166,7 @@ public final class UpgradeTest {
                     ? "{\"resource_id\": \"report\", \"holder\": null, \"waiters\": 0}"
                     : "{\"error\": {\"code\": \"unauthenticated\", \"message\": \"another token counts\"}}")
                     .getBytes(StandardCharsets.UTF_8);
+            exchange.getResponseHeaders().set("Palisade-Nonce", exchange.getRequestHeaders().getFirst("Palisade-Nonce"));
             exchange.sendResponseHeaders(known ? 200 : 401, body.length);
             exchange.getResponseBody().write(body);
             exchange.close();
