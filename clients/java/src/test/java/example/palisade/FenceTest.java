@@ -187,7 +187,7 @@ public final class FenceTest {
             statement.execute("DELETE FROM orders");
             statement.execute("INSERT INTO orders VALUES (41)");
             connection.commit();
-            Examples.fencedWrite(client, connection);
+            assertEquals(1, Examples.fencedWrite(client, Servers.postgresSource()));
             try (var rows = statement.executeQuery("SELECT total FROM orders")) {
                 rows.next();
                 assertEquals(42, rows.getInt(1));
