@@ -136,7 +136,7 @@ def prepare(folder: pathlib.Path) -> None:
     client's own tests, which clients/go/check has put into the cache."""
     (folder.parent / "palisade").symlink_to(ROOT)
     tests = ROOT / "clients" / "go" / "internal" / "sqltest"
-    drivers = re.findall(r"^\s*(?:require )?((?:github|filippo)\S+) (v\S+)", (tests / "go.mod").read_text(), re.MULTILINE)
+    drivers = re.findall(r"^\t(?!palisade\.)(\S+) (v\S+)", (tests / "go.mod").read_text(), re.MULTILINE)
     edits = [f"-require={name}@{version}" for name, version in drivers]
     for words in (["go", "mod", "init", "app"], ["go", "mod", "edit", *edits]):
         subprocess.run(words, cwd=folder, check=True, capture_output=True, env=environment())
