@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import sys
 import threading
 import time
@@ -52,6 +53,17 @@ FLAWS = {
     "forgets-part": "forgets a lock whose release got no answer",
     "leaves-rest": "does not release what is left beside a lock that was revoked",
     "forgets-also": "repeats a request with the first name only",
+    "believes-any-answer": "does not look at the nonce of an answer",
+    "same-nonce": "gives all of its attempts one nonce",
+    "keeps-connection": "goes on with the connection on which another request's answer came",
+    "believes-other-lock": "does not compare a grant with what it asked for",
+    "believes-renewal": "does not compare a renewal or a release with its grant",
+    "patient-acquire": "gives the first attempt of an acquire all of its time",
+    "stays": "leaves an address only when nobody is there",
+    "denied-by-202": "takes an answer that it still waits for a denial",
+    "no-poll": "asks for no sign of life while it waits",
+    "fork-holds": "holds its parent's grants after a fork",
+    "fork-releases": "releases its parent's grants after a fork",
 }
 GONE = ("expired", "revoked", "superseded", "not_held", "stale")
 RETRY = ("unavailable", "request_timeout", "unknown_outcome", "internal", "not_leader")
@@ -76,6 +88,10 @@ class Holder:
         self.at = 0
         self.leader: Optional[str] = None
         self.patience = 5000.0
+        # The address whose last attempt was answered.
+        self.answered: Optional[str] = None
+        self.kept: dict[str, http.client.HTTPConnection] = {}
+        self.guard = threading.Lock()
         self.grants: dict[str, Grant] = {}
         self.cancelled: set[int] = set()
         # What each command has under way: the path and the body of the request, until when it matters, and the reader
@@ -86,50 +102,101 @@ class Holder:
         clock = time.CLOCK_MONOTONIC if self.flaw == "monotonic" else time.CLOCK_BOOTTIME
         return time.clock_gettime_ns(clock) / 1e6
 
-    def once(self, method: str, path: str, body: Any, timeout_ms: float, to: Optional[str] = None) -> dict[str, Any]:
-        url = urllib.parse.urlsplit(to or self.leader or self.urls[self.at % len(self.urls)])
-        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=max(timeout_ms, 1) / 1e3)
+    def address(self) -> str:
+        return self.leader or self.urls[self.at % len(self.urls)]
+
+    def once(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        timeout_ms: float,
+        expected: Optional[dict[str, Any]] = None,
+        to: Optional[str] = None,
+    ) -> dict[str, Any]:
+        if self.flaw != "keeps-connection":
+            return self.exchange(method, path, body, timeout_ms, expected, to)
+        with self.guard:
+            return self.exchange(method, path, body, timeout_ms, expected, to)
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        timeout_ms: float,
+        expected: Optional[dict[str, Any]],
+        to: Optional[str],
+    ) -> dict[str, Any]:
+        address = to or self.address()
+        url = urllib.parse.urlsplit(address)
+        nonce = "control" if self.flaw == "same-nonce" else uuid.uuid4().hex
+        connection = self.kept.get(address) or http.client.HTTPConnection(url.hostname or "", url.port)
+        connection.timeout = max(timeout_ms, 1) / 1e3
         try:
             try:
-                connection.connect()
+                if connection.sock is None:
+                    connection.connect()
             except OSError as error:
                 raise Refused("unavailable") from error
             try:
-                connection.request(method, path, json.dumps(body) if body is not None else None)
+                text = json.dumps(body) if body is not None else None
+                connection.request(method, path, text, {"Palisade-Nonce": nonce})
                 answer = connection.getresponse()
                 elsewhere = answer.getheader("Location")
                 if elsewhere and self.flaw == "follows-redirects":
                     target = urllib.parse.urlsplit(elsewhere)
-                    return self.once(method, target.path, body, timeout_ms, f"{target.scheme}://{target.netloc}")
+                    elsewhere = f"{target.scheme}://{target.netloc}"
+                    return self.once(method, target.path, body, timeout_ms, expected, elsewhere)
                 value: dict[str, Any] = json.loads(answer.read())
             except (OSError, ValueError, http.client.HTTPException) as error:
+                connection.close()
                 raise Refused("unknown_outcome") from error
         finally:
-            connection.close()
-        if answer.status == 200:
-            return value
+            if self.flaw == "keeps-connection":
+                self.kept[address] = connection
+            else:
+                connection.close()
+        if answer.getheader("Palisade-Nonce") != nonce and self.flaw != "believes-any-answer":
+            raise Refused("unknown_outcome")
+        self.answered = address
+        if answer.status in (200, 202):
+            different = [name for name, asked in (expected or {}).items() if value.get(name) != asked]
+            if different and self.flaw not in ("believes-other-lock", "believes-renewal"):
+                raise Refused("unknown_outcome")
+            if answer.status == 200 or (value.get("waiting") is True and value.get("lock_acquired") is False):
+                return value
+            raise Refused("unknown_outcome")
         problem = value.get("error") or {}
         unknown = "unknown_outcome" if answer.status >= 500 or answer.status < 400 else "invalid"
         raise Refused(problem.get("code", unknown), problem.get("leader"))
 
-    def attempt(self, method: str, path: str, body: Any, timeout_ms: float) -> dict[str, Any]:
+    def attempt(
+        self, method: str, path: str, body: Any, timeout_ms: float, expected: Optional[dict[str, Any]] = None
+    ) -> dict[str, Any]:
+        address = self.address()
         try:
-            return self.once(method, path, body, timeout_ms)
+            return self.once(method, path, body, timeout_ms, expected)
         except Refused as refused:
+            if refused.code in RETRY and self.answered == address:
+                self.answered = None
             if refused.code == "not_leader" and refused.leader:
                 self.leader = refused.leader
                 if self.flaw == "follows-leaders" and timeout_ms > 0:
-                    return self.attempt(method, path, body, timeout_ms - 10)
-            elif refused.code in RETRY:
+                    return self.attempt(method, path, body, timeout_ms - 10, expected)
+            elif refused.code in RETRY and (self.flaw != "stays" or refused.code == "unavailable"):
                 self.leader, self.at = None, self.at + 1
             raise
 
-    def repeat(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    def repeat(
+        self, method: str, path: str, body: Any = None, expected: Optional[dict[str, Any]] = None
+    ) -> dict[str, Any]:
         end, wait, worst = self.now() + self.patience, 10.0, "unavailable"
         while True:
             left = end - self.now()
             try:
-                return self.attempt(method, path, body, left if self.flaw == "one-attempt" else max(left / 2, 50.0))
+                timeout = left if self.flaw == "one-attempt" else max(left / 2, 50.0)
+                return self.attempt(method, path, body, timeout, expected)
             except Refused as refused:
                 if refused.code not in RETRY:
                     raise
@@ -194,12 +261,30 @@ class Holder:
         wait_end = self.now() + command["wait_ms"]
         end, pause, worst = wait_end + self.patience, 10.0, "unavailable"
         lingers = command["wait_ms"] + 2 * command["ttl_ms"]
+        first, waits = self.now(), False
         while True:
             t0 = self.now()
-            body["wait_ms"] = max(0, int(wait_end - t0))
+            body["wait_ms"] = max(1 if waits else 0, int(wait_end - t0))
+            body.pop("poll_ms", None)
+            if body["wait_ms"] and self.flaw != "no-poll":
+                body["poll_ms"] = 10_000 if self.answered == self.address() else 1_000
+            asked = min(body["wait_ms"], body.get("poll_ms", body["wait_ms"]))
+            timeout = asked + max(min(self.patience, end - t0 - asked) / 2, 50.0)
+            if self.flaw in ("patient-acquire", "no-poll"):
+                timeout = end - t0
+            expected = {"resource_id": command["lock"]}
             self.under_way[id] = (path, dict(body), t0 + lingers, reader)
             try:
-                return t0, self.attempt("POST", path, body, end - t0)
+                answer = self.attempt("POST", path, body, timeout, expected)
+                if answer.get("waiting"):
+                    if self.flaw == "denied-by-202":
+                        raise Refused("held")
+                    waits = True
+                    continue
+                if answer.get("lock_acquired") is not True and self.flaw != "believes-other-lock":
+                    raise Refused("unknown_outcome")
+                answer["waited_ms"] += t0 - first
+                return t0, answer
             except Refused as refused:
                 if refused.code in GONE and reader:
                     reader.lose(refused.code)
@@ -269,7 +354,8 @@ class Holder:
                     if not settles:
                         self.attempt("POST", request, {}, 2000)
                         return
-                    self.attempt("POST", path, {**body, "wait_ms": 1}, 2000)
+                    asked = {name: value for name, value in body.items() if name != "poll_ms"}
+                    self.attempt("POST", path, {**asked, "wait_ms": 0}, 2000)
                 except Refused as refused:
                     if settles and refused.code not in RETRY:
                         return
@@ -287,6 +373,7 @@ class Grant:
         self.token = answer["fencing_token"]
         number = self.token if holder.flaw == "names-by-token" else answer.get("grant_id", self.token)
         self.body = {"lock_token": answer["lock_token"], "fencing_token": number}
+        self.authority, self.process = answer["authority"], os.getpid()
         # All of its locks, those that are renewed, and those whose release was not acknowledged.
         self.locks = sorted([self.lock, *(command.get("also") or [])])
         self.held, self.unreleased = list(self.locks), list(self.locks)
@@ -319,11 +406,24 @@ class Grant:
             "slots": answer["slots"],
             "slot_keys": [f"{self.lock}~{slot}" for slot in answer["slots"] or []],
             "authority": answer["authority"],
+            "waited_ms": answer["waited_ms"],
             "before_ms": before,
             "remaining_ms": self.remaining(),
         }
 
+    def is_foreign(self) -> bool:
+        return os.getpid() != self.process
+
+    def expected(self, lock: str, is_renewal: bool) -> dict[str, Any]:
+        """What an answer about this grant says."""
+        named = {"resource_id": lock, "authority": self.authority, "lock_acquired": None}
+        if is_renewal:
+            return {**named, "fencing_token": self.token, "released": None}
+        return {**named, "fencing_token": self.body["fencing_token"], "released": True}
+
     def check(self) -> Optional[str]:
+        if self.is_foreign() and self.holder.flaw != "fork-holds":
+            return "not_held"
         late = self.holder.now() >= self.deadline and self.holder.flaw != "ignores-deadline"
         if late and not self.lost and not self.released:
             self.lose("expired")
@@ -380,7 +480,8 @@ class Grant:
             if flaw == "hurries-round":
                 timeout = max(1.0, began + max(20.0, (self.deadline - began) / 3) - t0)
             try:
-                answer = self.holder.attempt("POST", lock_path(lock, "renew"), self.body, timeout)
+                expected = self.expected(lock, is_renewal=True)
+                answer = self.holder.attempt("POST", lock_path(lock, "renew"), self.body, timeout, expected)
             except Refused as refused:
                 if refused.code == "superseded" and self.upgrading and flaw != "superseded-is-loss":
                     # The answer to the upgrade is on its way.
@@ -403,6 +504,8 @@ class Grant:
         self.answered = True
 
     def release(self, part: Optional[str] = None) -> dict[str, Any]:
+        if self.is_foreign() and self.holder.flaw != "fork-releases":
+            return {"result": "over"}
         if part is not None and part not in self.locks:
             raise Refused("invalid")
         if part in self.held:
@@ -413,7 +516,8 @@ class Grant:
         found = {"already_released"}
         for lock in list(self.unreleased) if whole else [part]:
             try:
-                answer = self.holder.repeat("POST", lock_path(lock, "release"), self.body)
+                expected = self.expected(lock, is_renewal=False)
+                answer = self.holder.repeat("POST", lock_path(lock, "release"), self.body, expected)
                 found.add("already_released" if answer["already_released"] else "released")
             except Refused as refused:
                 if refused.code in GONE:
@@ -468,6 +572,8 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
         return {"before_ms": before, "remaining_ms": grant.remaining()}
     elif do == "release" and grant:
         return grant.release(command.get("lock"))
+    elif do == "fork" and grant:
+        return fork(holder, id, command, grant)
     elif do == "clock":
         return {"now_ms": holder.now()}
     elif do == "show":
@@ -476,6 +582,27 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
     else:
         raise Refused("invalid")
     return {}
+
+
+def fork(holder: Holder, id: int, command: dict[str, Any], grant: Grant) -> dict[str, Any]:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = {"code": grant.check(), "remaining_ms": grant.remaining(), "acquired": False}
+        try:
+            grant.release()
+            holder.acquire(id, {**command, "as": "child", "wait_ms": 0})
+            holder.grants["child"].release()
+            told["acquired"] = True
+        except Refused:
+            pass
+        os.write(write, json.dumps(told).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as said:
+        answer: dict[str, Any] = json.loads(said.read())
+    os.waitpid(child, 0)
+    return answer
 
 
 def serve(holder: Holder) -> None:
@@ -492,7 +619,7 @@ def serve(holder: Holder) -> None:
             "event": "hello",
             "client": "control",
             "wire": "http",
-            "can": ["addresses", "cancel", "delays", "permits", "sets", "shared", "update"],
+            "can": ["addresses", "cancel", "delays", "fork", "permits", "sets", "shared", "update"],
         }
     )
     for line in sys.stdin:

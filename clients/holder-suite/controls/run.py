@@ -44,6 +44,17 @@ RED = {
     "forgets-part": "M-part-again",
     "leaves-rest": "M-part-revoked",
     "forgets-also": "M-repeat",
+    "believes-any-answer": "P-other-nonce,P-late-by-one",
+    "same-nonce": "P-nonce",
+    "keeps-connection": "P-other-nonce,P-late-connection",
+    "believes-other-lock": "P-other-lock",
+    "believes-renewal": "P-other-renewal,P-other-release",
+    "patient-acquire": "P-silent,P-half-open,P-slow,P-two-silent",
+    "stays": "P-moves-on,P-silent,P-slow",
+    "denied-by-202": "P-waiting",
+    "no-poll": "P-poll,P-route-timeout",
+    "fork-holds": "P-fork",
+    "fork-releases": "P-fork",
 }
 HERE = pathlib.Path(__file__).resolve().parent
 

@@ -4,6 +4,7 @@ rule needs an answer that a real server cannot be made to give."""
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import threading
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ class Request:
     path: str
     body: dict[str, Any]
     at: float
+    nonce: Optional[str] = None
+    #: Which connection it came on.
+    connection: int = 0
 
     @property
     def verb(self) -> str:
@@ -35,6 +39,8 @@ class Reply:
     location: Optional[str] = None
 
 
+# An answer without a nonce.
+LOST_NONCE = None
 LOSE_ANSWER = Reply(status=0, forward=True)
 Alter = Callable[[Request, dict[str, Any]], dict[str, Any]]
 
@@ -50,16 +56,33 @@ class Scripted:
         self.server = server
         self.decide: Callable[[Request], Optional[Reply]] = lambda request: None
         self.alter: Alter = lambda request, answer: answer
+        # The nonce that an answer has.
+        self.echo: Callable[[Request], Optional[str]] = lambda request: request.nonce
+        # Each request is answered with what the one before of its kind was answered, nonce and all: every one, or those
+        # of some connections.
+        self.late_by_one = False
+        self.late_connections: set[int] = set()
+        self._before: dict[Any, tuple[Reply, Optional[str]]] = {}
+        # How long a request may take before it is answered 504, as by a proxy, and how many were.
+        self.most_seconds: Optional[float] = None
+        self.timed_out = 0
         self.requests: list[Request] = []
+        self._connections = itertools.count(1)
         scripted = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def setup(self) -> None:
+                super().setup()
+                self.number = next(scripted._connections)
+
             def handle_request(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 text = self.rfile.read(length)
-                request = Request(self.command, self.path, json.loads(text or b"{}"), now_ms())
+                nonce = self.headers.get("Palisade-Nonce")
+                body = json.loads(text or b"{}")
+                request = Request(self.command, self.path, body, now_ms(), nonce, self.number)
                 scripted.requests.append(request)
                 reply = scripted.decide(request)
                 if reply is None or reply.forward:
@@ -69,10 +92,14 @@ class Scripted:
                 if reply.status == 0:
                     self.close_connection = True
                     return
+                nonce = scripted.echo(request)
+                reply, nonce = scripted.late(request, reply, nonce)
                 body = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
                 self.send_response(reply.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
+                if nonce is not None:
+                    self.send_header("Palisade-Nonce", nonce)
                 if reply.location:
                     self.send_header("Location", reply.location)
                 self.end_headers()
@@ -93,13 +120,25 @@ class Scripted:
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
+    def late(self, request: Request, reply: Reply, nonce: Optional[str]) -> tuple[Reply, Optional[str]]:
+        """What is answered in place of the answer. The first renewal, which has none before it, gets its own answer
+        with the nonce of a request that is gone."""
+        kind = request.verb, request.connection if request.connection in self.late_connections else 0
+        before = self._before.get(kind, (reply, "gone"))
+        self._before[kind] = reply, nonce
+        is_late = self.late_by_one or request.connection in self.late_connections
+        return before if is_late and request.verb == "renew" else (reply, nonce)
+
     def forward(self, request: Request, text: bytes) -> tuple[int, dict[str, Any]]:
         assert self.server is not None, "this scripted server has no real one behind it"
-        connection = http.client.HTTPConnection(*self.server, timeout=60)
+        connection = http.client.HTTPConnection(*self.server, timeout=self.most_seconds or 60)
         try:
             connection.request(request.method, request.path, text or None)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
+        except TimeoutError:
+            self.timed_out += 1
+            return 504, {"message": "upstream request timeout"}
         finally:
             connection.close()
 

@@ -51,6 +51,9 @@ class Palisade:
     def show(self, name: str) -> dict[str, Any]:
         return self.ask("GET", f"/v1/locks/{urllib.parse.quote(name, safe='')}")
 
+    def authority(self) -> str:
+        return str(self.ask("GET", "/v1/status")["authority"])
+
     def next_token(self) -> int:
         return int(self.ask("GET", "/v1/status")["next_token"])
 

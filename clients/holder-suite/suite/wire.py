@@ -7,7 +7,7 @@ from typing import Any
 
 from .clock import ROUNDING, now_ms, pause, until
 from .rules import rule
-from .scripted import Reply, Scripted, error
+from .scripted import Reply, Request, Scripted, error
 from .trial import Trial, expect
 
 LARGEST = 2**53 - 1
@@ -37,8 +37,15 @@ def grant(token: int) -> Reply:
 
 
 def granting(scripted: Scripted, token: int) -> None:
-    over = Reply(200, {"request_id": "0" * 32, "abandoned": True, "released": True, "already_released": False})
-    scripted.decide = lambda request: grant(token) if request.verb == "acquire" else over
+    def decide(request: Request) -> Reply:
+        if request.verb == "acquire":
+            return grant(token)
+        id = request.path.split("/")[3].replace("-", "")
+        over = {"request_id": id, "abandoned": True, "released": True, "already_released": False}
+        named = {"resource_id": "orders", "fencing_token": token, "authority": grant(token).body["authority"]}  # type: ignore[index]
+        return Reply(200, {**over, **named})
+
+    scripted.decide = decide
 
 
 @rule("P-exact-token", "the largest token is exact", wire="http")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import sys
 import threading
 from typing import Any, Awaitable, Callable, Union
@@ -27,7 +29,7 @@ def now_ms() -> float:
 
 def granted(grant: Union[Grant, AsyncGrant]) -> Answer:
     before = now_ms()
-    left = {"before_ms": before, "remaining_ms": grant.remaining * 1e3}
+    left = {"before_ms": before, "remaining_ms": grant.remaining * 1e3, "waited_ms": grant.waited * 1e3}
     slots = {"slots": grant.slots, "slot_keys": grant.slot_keys}
     return {"token": grant.token, "grant_id": grant.grant_id, "authority": grant.authority, **slots, **left}
 
@@ -117,9 +119,30 @@ class Threads:
             self.client.break_lock(command["lock"], command["token"], command["reason"])
         elif do == "watch":
             self.thread(lambda: self.watch(command))
+        elif do == "fork":
+            return self.fork(command)
         else:
             return local(command, self.grants)
         return {}
+
+    def fork(self, command: Command) -> Answer:
+        grant = self.grants[command["grant"]]
+        read, write = os.pipe()
+        if os.fork() == 0:
+            told: Answer = {"code": None, "remaining_ms": grant.remaining * 1e3, "acquired": False}
+            try:
+                grant.check()
+            except PalisadeError as error:
+                told["code"] = error.code
+            with contextlib.suppress(PalisadeError), grant, self.client.lock(command["lock"], wait=0):
+                told["acquired"] = True
+            os.write(write, json.dumps(told).encode())
+            os._exit(0)
+        os.close(write)
+        with open(read, encoding="utf-8") as said:
+            answer: Answer = json.loads(said.read())
+        os.wait()
+        return answer
 
     def taken(self, command: Command, grant: Grant) -> Answer:
         self.grants[command["as"]] = grant
@@ -223,7 +246,7 @@ class Tasks:
 
 if __name__ == "__main__":
     threads = "--threads" in sys.argv
-    say({"event": "hello", "client": "python", "wire": "http", "can": CAN if threads else [*CAN, "cancel"]})
+    say({"event": "hello", "client": "python", "wire": "http", "can": [*CAN, "fork" if threads else "cancel"]})
     if threads:
         Threads().serve()
     else:

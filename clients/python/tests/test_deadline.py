@@ -26,7 +26,8 @@ def deadline(vector: dict[str, Any], field: str = "valid_for_ms") -> int:
         "waited_ms": vector["waited_ms"],
         "remaining_ms": vector["valid_for_ms"] - vector["waited_ms"],
     }
-    granted = protocol._granted(vector["sent_ns"], answer, shared=False)
+    wish = protocol.Wish(("orders",), "c", 10_000, 0, None, 0)
+    granted = protocol._granted(vector["sent_ns"], vector["sent_ns"], answer, wish)
     return deadline_ns(granted.t0_ns, granted.valid_for_ms, vector["margin_ms"] * 1_000_000)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
 import queue
+import subprocess
+import sys
 import threading
 from typing import Any, Iterator
 
@@ -104,8 +107,8 @@ def test_a_job_that_crashed_keeps_the_lock_closed(client: Client) -> None:
     def prints(grant: Grant) -> None:
         client.break_lock("printer", grant.token, "it hangs")
 
-    prints()  # type: ignore[call-arg]
-    assert str(prints()) == "skipped: 'printer' ran lately"  # type: ignore[call-arg]
+    prints()
+    assert str(prints()) == "skipped: 'printer' ran lately"
 
 
 def test_each_process_has_a_client_of_its_own(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,3 +190,34 @@ def test_a_command_of_django(client: Client, postgres_url: str) -> None:
     assert call_command(Command()) == "token 1"
     skipped = call_command(Command())
     assert (bool(skipped), str(skipped)) == (False, "skipped: 'nightly' ran lately")
+
+
+def test_types_know_that_the_grant_is_given(tmp_path: pathlib.Path) -> None:
+    program = """
+from typing import Union
+from palisade import Client, Grant
+from palisade.jobs import Skipped, once
+
+@once("nightly", client=Client())
+def nightly(grant: Grant) -> int:
+    return grant.token
+
+@once(lambda customer: customer, client=Client())
+def each(grant: Grant, customer: str) -> None: ...
+
+@once("plain", client=Client())
+def plain(customer: str) -> str:
+    return customer
+
+told: Union[int, Skipped] = nightly()
+each("a")
+each(customer="a")
+print(plain("a"))
+"""
+    wrong = "nightly(5)  # unexpected\neach()  # missing\nplain()  # missing\n"
+    for text, lines in ((program, 0), (program + wrong, 3)):
+        (tmp_path / "job.py").write_text(text)
+        command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "job.py"]
+        checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        found = [line for line in checked.stdout.splitlines() if line.startswith("job.py") and ": error:" in line]
+        assert len(found) == lines, checked.stdout

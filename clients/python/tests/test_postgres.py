@@ -8,11 +8,13 @@ import json
 import uuid
 from typing import Any, Callable, ContextManager, Iterator
 
+import asyncpg
 import django
 import django.conf
 import django.db
 import django.db.transaction
 import psycopg
+import psycopg.rows
 import pytest
 import sqlalchemy
 import sqlalchemy.orm
@@ -216,3 +218,64 @@ def test_the_guard_row_decides_as_the_vectors_say(database: psycopg.Connection[A
         if verdict != case["verdict"] or _stored(row) != expected:
             wrong.append((case, verdict, row))
     assert wrong == []
+
+
+def _pairs(cursor: Any) -> Callable[[Any], list[Any]]:
+    return list
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"row_factory": psycopg.rows.dict_row},
+        {"row_factory": psycopg.rows.scalar_row},
+        {"row_factory": psycopg.rows.namedtuple_row},
+        {"row_factory": _pairs},
+        {"cursor_factory": psycopg.ClientCursor},
+        {"cursor_factory": psycopg.RawCursor},
+    ],
+)
+def test_factories_of_the_connection_do_not_matter(postgres_url: str, resource: str, settings: dict[str, Any]) -> None:
+    one, two = Pass(3, "a", "orders"), Pass(4, "a", "orders")
+    with psycopg.connect(postgres_url, **settings) as connection:
+        postgres.claim(connection, resource, one)
+        assert not postgres.write(connection, resource, one, 1, 2**63).repeat
+        postgres.record(connection, resource, one, 1, b"done")
+        assert postgres.write(connection, resource, one, 1, 2**63).record.result == b"done"
+        postgres.check(connection, resource, two)
+
+    async def run() -> None:
+        async_settings = {
+            name: {psycopg.ClientCursor: psycopg.AsyncClientCursor}.get(value, value)
+            for name, value in settings.items()
+            if value is not psycopg.RawCursor
+        }
+        connection = await psycopg.AsyncConnection.connect(postgres_url, **async_settings)
+        async with connection:
+            await postgres.aclaim(connection, resource, two)
+            assert not (await postgres.awrite(connection, resource, two, 1, 5)).repeat
+
+    asyncio.run(run())
+
+
+def test_what_is_no_connection_of_a_supported_driver_is_named(postgres_url: str, resource: str) -> None:
+    engine = sqlalchemy.create_engine(postgres_url.replace("postgres:", "postgresql+psycopg:", 1))
+    with psycopg.connect(postgres_url) as connection:
+        for wrong in (engine, connection.cursor(), sqlalchemy.orm.sessionmaker(engine), None):
+            with pytest.raises(TypeError, match="psycopg 3 Connection"):
+                postgres.claim(wrong, resource, 3)
+        with pytest.raises(TypeError, match="AsyncConnection"):
+            asyncio.run(postgres.aclaim(connection, resource, 3))
+    engine.dispose()
+
+    async def run() -> None:
+        other = await asyncpg.connect(postgres_url)
+        with pytest.raises(TypeError, match="asyncpg.*psycopg 3"):
+            async with other.transaction():
+                await postgres.aclaim(other, resource, 3)
+        await other.close()
+        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+            with pytest.raises(TypeError, match="aclaim"):
+                postgres.claim(connection, resource, 3)
+
+    asyncio.run(run())

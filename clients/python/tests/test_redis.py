@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import binascii
+import itertools
 import pathlib
 import uuid
 
@@ -80,12 +82,39 @@ def test_a_lost_fence_is_refused(cache: redis.Redis) -> None:
         orders.claim(cache, 8)
 
 
-def test_keys_of_another_slot_are_refused_before_anything_is_sent(cache: redis.Redis, orders: Resource) -> None:
-    for key in ("elsewhere", "palisade:fence:{x}"):
+def test_keys_with_another_tag_are_refused_before_anything_is_sent(cache: redis.Redis, orders: Resource) -> None:
+    def slot(text: str) -> int:
+        return binascii.crc_hqx(text.encode(), 0) % 16_384
+
+    same_slot = next(name for name in map(str, itertools.count()) if slot(name) == slot(orders.name))
+    for key in ("elsewhere", "palisade:fence:{x}", f"{{{same_slot}}}:total", f"{{x}}{{{orders.name}}}", orders.name):
         with pytest.raises(ValueError, match="key"):
             orders.set(cache, 7, key, 1)
+        with pytest.raises(ValueError, match="key"):
+            Resource(orders.name, guarding=[key])
     assert cache.exists(orders.mark) == 0
-    assert [fence._slot(key) for key in ("123456789", "foo", "{foo}:{bar}")] == [0x31C3, 12_182, 12_182]
+    assert [fence._tag(key) for key in ("foo", "{}foo", "{foo", "{foo}:{bar}")] == [None, None, None, "foo"]
+
+
+def test_what_answers_later_or_elsewhere_is_refused_before_anything_is_sent(redis_url: str, cache: redis.Redis) -> None:
+    orders = Resource(f"orders-{uuid.uuid4().hex}")
+    key = f"{{{orders.name}}}:total"
+    for wrong in (cache.pipeline(), redis.asyncio.Redis.from_url(redis_url), cache.connection_pool, None):
+        with pytest.raises(TypeError, match="Resource takes a redis client"):
+            orders.claim(wrong, 7)
+        with pytest.raises(TypeError, match="Resource takes a redis client"):
+            orders.set(wrong, 7, key, 1)
+        with pytest.raises(TypeError, match="Resource takes a redis client"):
+            probe(wrong)
+
+    async def run() -> None:
+        async with redis.asyncio.Redis.from_url(redis_url) as client:
+            for wrong in (cache, client.pipeline()):
+                with pytest.raises(TypeError, match="AsyncResource takes"):
+                    await AsyncResource(orders.name).claim(wrong, 7)
+
+    asyncio.run(run())
+    assert cache.exists(orders.mark) == 0
 
 
 def test_a_server_that_evicts_is_refused(cache: redis.Redis) -> None:

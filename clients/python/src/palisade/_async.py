@@ -17,7 +17,7 @@ from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, status
 from ._requests import Requests
 from ._sse import Position
-from ._transport import WATCH_SILENCE_S, AsyncTransport
+from ._transport import NONCE, WATCH_SILENCE_S, AsyncTransport, foreign, new_nonce
 from .errors import LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
@@ -25,7 +25,8 @@ Result = TypeVar("Result")
 
 
 class AsyncClient:
-    """Asks a Palisade server for locks, on one event loop. The arguments are those of `palisade.Client`."""
+    """Asks a Palisade server for locks. The arguments are those of `palisade.Client`. It may be used on one event loop
+    after the other, with connections of its own on each; a grant is renewed on the loop that acquired it."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class AsyncClient:
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
-        return lock_info(await self._ask("GET", protocol.lock_path(name)))
+        return lock_info(await self._ask("GET", protocol.lock_path(name), lock=name))
 
     async def list(self, prefix: str = "") -> AsyncIterator[LockInfo]:
         """The locks that are held and whose names start with `prefix`, page by page."""
@@ -113,11 +114,15 @@ class AsyncClient:
             await asyncio.sleep(0.1)
 
     async def _watch_once(self, url: str, position: Position) -> AsyncIterator[Event]:
-        parameters = position.parameters()
+        parameters, nonce = position.parameters(), new_nonce()
         timeout = httpx.Timeout(5.0, read=WATCH_SILENCE_S)
         async with self._transport.pool.client.stream(
-            "GET", f"{url}/v1/watch", params=parameters, timeout=timeout
+            "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
         ) as answer:
+            why = foreign(nonce, answer)
+            if why is not None:
+                # Leaving the block with the answer unread closes the connection.
+                raise httpx.RemoteProtocolError(why)
             if answer.status_code != 200:
                 self._requests.watch_refused(url, answer.status_code, await answer.aread(), position)
                 return
@@ -130,8 +135,11 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """As `palisade.Client.close`."""
-        if self._cleanups:
-            await asyncio.wait(self._cleanups, timeout=self._requests.patience_ns / SECOND)
+        loop = asyncio.get_running_loop()
+        # Those of a loop that is over were cancelled with it.
+        cleanups = [task for task in self._cleanups if task.get_loop() is loop]
+        if cleanups:
+            await asyncio.wait(cleanups, timeout=self._requests.patience_ns / SECOND)
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -140,8 +148,10 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _ask(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> dict[str, Any]:
-        return await self._run(protocol.asked(method, path, body, self._requests.patience_ns))
+    async def _ask(
+        self, method: str, path: str, body: Optional[dict[str, Any]] = None, lock: Optional[str] = None
+    ) -> dict[str, Any]:
+        return await self._run(protocol.asked(method, path, body, self._requests.patience_ns, lock))
 
     async def _run(self, steps: protocol.Steps[Result]) -> Result:
         outcome: protocol.Outcome = None
@@ -257,9 +267,13 @@ class AsyncGrant(BaseGrant):
     async def release_part(self, name: str) -> str:
         """Gives one of several locks up; see `palisade.Grant.release_part`. When the task is cancelled, it goes on in
         the background."""
+        if not self._hold.is_here:
+            return "over"
         return await self._release(protocol.give_up_part(self._ref, self._hold, name))
 
     async def _release(self, part: Optional[str]) -> str:
+        if not self._hold.is_here:
+            return "over"
         if self._hold.over:
             self._stop()
         until = now_ns() + self._client._requests.patience_ns
@@ -274,6 +288,8 @@ class AsyncGrant(BaseGrant):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._is_lost():
+            return
         try:
             await self.release()
         except PalisadeError as failed:
@@ -288,7 +304,9 @@ class AsyncGrant(BaseGrant):
 
     def _stop(self) -> None:
         for task in self._tasks:
-            task.cancel()
+            # A task of a loop that is over needs no end.
+            if not task.get_loop().is_closed():
+                task.cancel()
 
 
 async def _sleep(until_ns: int) -> None:

@@ -17,9 +17,10 @@ from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, status
+from ._process import Guard
 from ._requests import Requests
 from ._sse import Position
-from ._transport import WATCH_SILENCE_S, SyncTransport
+from ._transport import NONCE, WATCH_SILENCE_S, SyncTransport, foreign, new_nonce
 from .errors import LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
@@ -56,7 +57,7 @@ class Client:
         self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
         self._transport = SyncTransport(self._requests.settings)
         self._cleanups: set[threading.Thread] = set()
-        self._guard = threading.Lock()
+        self._guard = Guard()
 
     def lock(
         self,
@@ -99,7 +100,7 @@ class Client:
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
-        return lock_info(self._ask("GET", protocol.lock_path(name)))
+        return lock_info(self._ask("GET", protocol.lock_path(name), lock=name))
 
     def list(self, prefix: str = "") -> Iterator[LockInfo]:
         """The locks that are held and whose names start with `prefix`, page by page."""
@@ -138,9 +139,15 @@ class Client:
             time.sleep(0.1)
 
     def _watch_once(self, url: str, position: Position) -> Iterator[Event]:
-        parameters = position.parameters()
+        parameters, nonce = position.parameters(), new_nonce()
         timeout = httpx.Timeout(5.0, read=WATCH_SILENCE_S)
-        with self._transport.pool.client.stream("GET", f"{url}/v1/watch", params=parameters, timeout=timeout) as answer:
+        with self._transport.pool.client.stream(
+            "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
+        ) as answer:
+            why = foreign(nonce, answer)
+            if why is not None:
+                # Leaving the block with the answer unread closes the connection.
+                raise httpx.RemoteProtocolError(why)
             if answer.status_code != 200:
                 self._requests.watch_refused(url, answer.status_code, answer.read(), position)
                 return
@@ -166,8 +173,10 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> dict[str, Any]:
-        return self._run(protocol.asked(method, path, body, self._requests.patience_ns))
+    def _ask(
+        self, method: str, path: str, body: Optional[dict[str, Any]] = None, lock: Optional[str] = None
+    ) -> dict[str, Any]:
+        return self._run(protocol.asked(method, path, body, self._requests.patience_ns, lock))
 
     def _run(self, steps: protocol.Steps[Result], pause: Callable[[int], object] = _sleep) -> Result:
         outcome: protocol.Outcome = None
@@ -251,13 +260,22 @@ class Grant(BaseGrant):
 
     def __init__(self, client: Client, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
-        #: Set when the lease is lost. Not set by a release.
-        self.lost = threading.Event()
+        self._lost = threading.Event()
         self._stopped = threading.Event()
         super().__init__(client, wish, granted)
         self._check_in_time()
         ALARMS.watch(self._hold)
         threading.Thread(target=self._renew, name=f"palisade: {wish.lock}", daemon=True).start()
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when the lease is lost. Not set by a release."""
+        if self._hold.is_here:
+            return self._lost
+        # Another thread may have had the event's own lock when this process was forked.
+        lost = threading.Event()
+        lost.set()
+        return lost
 
     def downgrade(self) -> Grant:
         """Makes a writer a reader, in one step: no other writer gets in between. From the call on this grant is not
@@ -304,9 +322,13 @@ class Grant(BaseGrant):
         """Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others
         stay. With the last one the grant is released. If nobody answers, the lock stays taken until it is released
         again, at the latest at the end of the block. Returns what `release` returns."""
+        if not self._hold.is_here:
+            return "over"
         return self._release(protocol.give_up_part(self._ref, self._hold, name))
 
     def _release(self, part: Optional[str]) -> str:
+        if not self._hold.is_here:
+            return "over"
         if self._hold.over:
             self._stop()
         until = now_ns() + self._client._requests.patience_ns
@@ -316,6 +338,8 @@ class Grant(BaseGrant):
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._is_lost():
+            return
         try:
             self.release()
         except PalisadeError as failed:
@@ -331,7 +355,7 @@ class Grant(BaseGrant):
         _sleep(until, self._stopped.wait)
 
     def _set_lost(self) -> None:
-        self.lost.set()
+        self._lost.set()
 
     def _stop(self) -> None:
         self._stopped.set()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import threading
 import urllib.parse
 from typing import Optional, Sequence, Union
 
-from ._protocol import Reply, code_of, problem
+from ._process import Guard
+from ._protocol import Reply, code_of, fault_of, problem
 from .errors import Invalid
 
 DEFAULT_URL = "http://127.0.0.1:7420"
@@ -21,7 +21,7 @@ class Endpoints:
 
     def __init__(self, urls: Union[str, Sequence[str], None], secret: bool = False) -> None:
         if urls is None:
-            urls = os.environ.get("PALISADE_URL") or DEFAULT_URL
+            urls = _of_environment()
         if isinstance(urls, str):
             urls = urls.split(",")
         self.urls = [_checked(url) for url in urls]
@@ -36,14 +36,23 @@ class Endpoints:
         self._at = 0
         self._leader: Optional[str] = None
         self._hops = 0
-        self._guard = threading.Lock()
+        # The address whose last attempt was answered.
+        self._answered: Optional[str] = None
+        self._guard = Guard()
 
     def current(self) -> str:
         with self._guard:
             return self._leader or self.urls[self._at]
 
+    def proven(self, url: str) -> bool:
+        """Whether the last attempt at this address was answered."""
+        return self._answered == url
+
     def failed(self, url: str) -> None:
+        """The next attempt is at the next address."""
         with self._guard:
+            if url == self._answered:
+                self._answered = None
             if url == self._leader:
                 self._leader = None
             elif self._leader is None and url == self.urls[self._at]:
@@ -54,8 +63,8 @@ class Endpoints:
         code = code_of(reply) if reply.status >= 500 else ""
         if code != "not_leader":
             with self._guard:
-                self._hops = 0
-            if code == "unavailable":
+                self._hops, self._answered = 0, url
+            if fault_of(reply) is not None:
                 self.failed(url)
             return False
         leader = problem(reply).get("leader")
@@ -77,6 +86,28 @@ class Endpoints:
         if self._secret and not _keeps_secrets(leader):
             return False
         return leader.startswith("https:") or url.startswith("http:")
+
+
+def _of_environment() -> str:
+    """`palisade run` sets PALISADE_AUTHORITY for its command, which may have other schemes."""
+    if os.environ.get("PALISADE_URL"):
+        return os.environ["PALISADE_URL"]
+    urls: list[str] = []
+    for url in os.environ.get("PALISADE_AUTHORITY", DEFAULT_URL).split(","):
+        scheme, _, rest = url.strip().partition("://")
+        if not rest and urls:
+            # As on the command line: it has the scheme of the one before it.
+            scheme, rest = urls[0].split("://")[0], url.strip()
+        if scheme == "palisade":
+            scheme, rest = "http", rest if urllib.parse.urlsplit(f"//{rest}").port else f"{rest}:7420"
+        if scheme not in ("http", "https") or not rest:
+            raise Invalid(
+                "invalid",
+                f"PALISADE_AUTHORITY names no Palisade server over HTTP (its scheme is {url.partition(':')[0]!r}): "
+                "set PALISADE_URL to http://HOST:PORT",
+            )
+        urls.append(f"{scheme}://{rest}")
+    return ",".join(urls)
 
 
 def _checked(given: str) -> str:

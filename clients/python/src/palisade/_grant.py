@@ -156,7 +156,7 @@ class BaseGrant:
             raise Invalid("invalid", "permits of a semaphore, and several locks, have no shared mode")
         self._hold.end("released")
         self._stop()
-        return self._wish.as_reader(self._ref.lease_key)
+        return self._wish.as_reader(self._ref)
 
     def _become_writer(self, wait: Duration) -> protocol.Wish:
         """The request that makes this reader the writer. Until it is granted, this is held and renewed as before."""
@@ -179,6 +179,10 @@ class BaseGrant:
         """Releases in the background what is not held any more."""
         until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
         self._keeper._in_background(protocol.release(self._ref, until), what)
+
+    def _is_lost(self) -> bool:
+        """Whether there is nothing to release: the grant is lost, or another process acquired it."""
+        return not self._hold.holds() and self._hold.over != "released"
 
     def _announce(self) -> None:
         """The lease is lost."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from typing import Callable, Optional
 
 from ._clock import now_ns
+from ._process import Guard
 
 # Either clock may run 1 % wrong: (1 - e) / (1 + e), as a fraction so that nothing is rounded up.
 _SURE = (99, 101)
@@ -24,20 +25,28 @@ class Hold:
         self._deadline = deadline
         self._over: Optional[str] = None
         self._announce = announce
-        self._guard = threading.Lock()
+        self._guard = Guard()
         self._upgrading = False
+        self._process = os.getpid()
 
     @property
     def deadline(self) -> int:
         return self._deadline
 
     @property
+    def is_here(self) -> bool:
+        """Whether this process acquired it. A child that was forked from it holds nothing, and changes nothing."""
+        return os.getpid() == self._process
+
+    @property
     def over(self) -> Optional[str]:
-        """Why it is over: a code, or "released"."""
-        return self._over
+        """Why it is over: a code, "released", or "forked" in a child of the process that acquired it."""
+        return self._over if self.is_here else "forked"
 
     def holds(self) -> bool:
         """Whether the holder may act now. What it learns from the clock it does not forget."""
+        if not self.is_here:
+            return False
         if self._over is None and now_ns() >= self._deadline:
             self.end("expired")
         return self._over is None
@@ -53,6 +62,8 @@ class Hold:
 
     def end(self, code: str) -> bool:
         """Not held from now on. The first reason stays. Tells whether this was it."""
+        if not self.is_here:
+            return False
         with self._guard:
             if self._over is not None:
                 return False

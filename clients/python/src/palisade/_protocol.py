@@ -13,7 +13,7 @@ import json
 import urllib.parse
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Generator, Literal, Optional, TypeVar, Union
+from typing import Any, Callable, Generator, Literal, Optional, TypeVar, Union
 
 from ._clock import MILLISECOND, now_ns
 from ._hold import Hold
@@ -38,6 +38,10 @@ class Send:
     path: str
     body: Optional[dict[str, Any]]
     timeout_ns: int
+    #: Raises `Malformed` for an answer that cannot belong to this request.
+    check: Callable[[Reply], object] = lambda reply: None
+    #: What is sent in place of this to an address that did not answer last.
+    probe: Optional[Send] = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ GONE = frozenset({"expired", "revoked", "superseded", "not_held", "stale"})
 _NOTHING_HAPPENED = frozenset({"unavailable", "request_timeout", "not_leader"})
 # An attempt with less time than this would only turn "nothing happened" into "unknown".
 LEAST_TIME = 50 * MILLISECOND
+# How often a waiting request is heard from, and at an address that did not answer last.
+_POLL_MS, _PROBE_POLL_MS = 10_000, 1_000
 _SHORTEST_PAUSE, _FIRST_PAUSE, _LONGEST_PAUSE = 20 * MILLISECOND, 10 * MILLISECOND, 500 * MILLISECOND
 
 
@@ -90,13 +96,20 @@ def lock_path(name: str, verb: str = "") -> str:
     return f"/v1/locks/{urllib.parse.quote(name, safe='')}" + (f"/{verb}" if verb else "")
 
 
+def same(value: dict[str, Any], name: str, asked: object) -> None:
+    """An answer that says something else than what was asked is that of another request."""
+    found = value.get(name)
+    if found != asked or type(found) is not type(asked):
+        raise Malformed(f"{name} is {found!r}, and {asked!r} was asked for")
+
+
 def read_reply(status: int, body: bytes) -> Reply:
     """An answer as it came. What is not a JSON object with the status of one leaves the outcome unknown."""
     try:
         value = json.loads(body)
     except ValueError:
         value = None
-    if not isinstance(value, dict) or not (status == 200 or 400 <= status < 600):
+    if not isinstance(value, dict) or not (status in (200, 202) or 400 <= status < 600):
         raise Fault(f"the answer (status {status}) is not one of a Palisade server", unknown=True)
     return Reply(status, value)
 
@@ -116,7 +129,7 @@ def fault_of(outcome: Outcome) -> Optional[Fault]:
     if isinstance(outcome, Fault):
         return outcome
     assert isinstance(outcome, Reply)
-    if outcome.status == 200:
+    if outcome.status in (200, 202):
         return None
     code, message = code_of(outcome), str(problem(outcome).get("message", outcome.status))
     if code in _NOTHING_HAPPENED:
@@ -160,12 +173,25 @@ class Backoff:
         return Pause(end)
 
 
-def repeated(method: str, path: str, body: Optional[dict[str, Any]], until_ns: int) -> Steps[Reply]:
+def attempt_ns(left_ns: int, asked_ns: int, patience_ns: int) -> int:
+    """How long one attempt may take that asks the server to wait `asked_ns`, so that there is time for the next one at
+    another address."""
+    return max(asked_ns + min(patience_ns, left_ns - asked_ns) // 2, LEAST_TIME)
+
+
+def repeated(
+    method: str,
+    path: str,
+    body: Optional[dict[str, Any]],
+    until_ns: int,
+    check: Callable[[Reply], object] = lambda reply: None,
+) -> Steps[Reply]:
     """A request that may be repeated as it is, until there is an answer. No attempt takes more than half of the time
     that is left: the next one has another connection."""
     backoff = Backoff(until_ns)
     while True:
-        outcome = yield Send(method, path, body, max((until_ns - now_ns()) // 2, LEAST_TIME))
+        left = until_ns - now_ns()
+        outcome = yield Send(method, path, body, attempt_ns(left, 0, left), check)
         fault = fault_of(outcome)
         if fault is None:
             assert isinstance(outcome, Reply)
@@ -173,9 +199,16 @@ def repeated(method: str, path: str, body: Optional[dict[str, Any]], until_ns: i
         yield backoff.after(fault)
 
 
-def asked(method: str, path: str, body: Optional[dict[str, Any]], patience_ns: int) -> Steps[dict[str, Any]]:
-    """A request whose only good answer is 200."""
-    reply = yield from repeated(method, path, body, now_ns() + patience_ns)
+def asked(
+    method: str, path: str, body: Optional[dict[str, Any]], patience_ns: int, lock: Optional[str] = None
+) -> Steps[dict[str, Any]]:
+    """A request whose only good answer is 200. `lock`: the one that the answer is about."""
+
+    def check(reply: Reply) -> None:
+        if lock is not None and reply.status == 200:
+            same(reply.value, "resource_id", lock)
+
+    reply = yield from repeated(method, path, body, now_ns() + patience_ns, check)
     if reply.status != 200:
         raise error_of(reply)
     return reply.value
@@ -198,8 +231,9 @@ class Wish:
     #: How long nobody is granted the lock after an expiry or a revocation, and from the grant.
     lock_delay_ms: int = 0
     at_least_for_ms: int = 0
-    #: Under a lease that the client has already.
+    #: Under a lease that the client has already, and the authority that granted it.
     lease_key: Optional[str] = field(default=None, repr=False)
+    authority: Optional[str] = None
     #: Of an upgrade: the grant that it takes the place of.
     reader: Optional[Reader] = None
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -217,8 +251,10 @@ class Wish:
         """Beside other readers."""
         return self.mode in ("shared", "update")
 
-    def body(self, wait_ms: int) -> dict[str, Any]:
+    def body(self, wait_ms: int, poll_ms: int = 0) -> dict[str, Any]:
         body: dict[str, Any] = {"client_id": self.client_id, "wait_ms": wait_ms, "request_id": self.request_id}
+        if poll_ms and wait_ms > poll_ms:
+            body["poll_ms"] = poll_ms
         if len(self.locks) > 1:
             body["also"] = list(self.locks[1:])
         if self.lease_key is None:
@@ -237,15 +273,37 @@ class Wish:
             body["metadata"] = self.metadata
         return body
 
-    def as_reader(self, lease_key: str) -> Wish:
+    def compare(self, reply: Reply) -> None:
+        """Raises `Malformed` for an answer that is not that of this request."""
+        if reply.status not in (200, 202):
+            if "resource_id" in reply.value:
+                same(reply.value, "resource_id", self.lock)
+            return
+        same(reply.value, "resource_id", self.lock)
+        same(reply.value, "lock_acquired", reply.status == 200)
+        if reply.status == 202:
+            same(reply.value, "waiting", True)
+            return
+        if self.lease_key is not None:
+            if reply.value.get("lock_token") != self.lease_key:
+                raise Malformed("lock_token is that of another lease")
+            same(reply.value, "authority", self.authority)
+        _granted(0, 0, reply.value, self)
+
+    def compare_abandoned(self, reply: Reply) -> None:
+        if reply.status == 200:
+            same(reply.value, "request_id", self.request_id)
+
+    def as_reader(self, writer: GrantRef) -> Wish:
         """The request that makes the writer a reader."""
         kept = self.locks, self.client_id, self.ttl_ms, 0, self.metadata, self.patience_ns
-        return Wish(*kept, mode="shared", lease_key=lease_key)
+        return Wish(*kept, mode="shared", lease_key=writer.lease_key, authority=writer.authority)
 
     def as_writer(self, reader: Reader, wait_ms: int) -> Wish:
         """The request that makes the reader in mode update the writer."""
         kept = self.locks, self.client_id, self.ttl_ms, wait_ms, self.metadata, self.patience_ns
-        return Wish(*kept, mode="upgrade", lease_key=reader.ref.lease_key, reader=reader)
+        ref = reader.ref
+        return Wish(*kept, mode="upgrade", lease_key=ref.lease_key, authority=ref.authority, reader=reader)
 
 
 @dataclass(frozen=True)
@@ -266,10 +324,12 @@ class Granted:
 
 def acquire(wish: Wish) -> Steps[Granted]:
     """One request id until the outcome is known. A caller that leaves early must `abandon` the wish."""
-    wait_until = now_ns() + wish.wait_ms * MILLISECOND
+    first = now_ns()
+    wait_until = first + wish.wait_ms * MILLISECOND
     give_up = wait_until + wish.patience_ns
     backoff = Backoff(give_up)
     path = lock_path(wish.lock, "acquire")
+    waits = False
     while True:
         if wish.reader is not None:
             wish.reader.check()
@@ -277,42 +337,52 @@ def acquire(wish: Wish) -> Steps[Granted]:
         t0 = now_ns()
         wish.may_have_happened, wish.last_sent_ns = True, t0
         left_ms = max(0, -(-(wait_until - t0) // MILLISECOND))
-        outcome = yield Send("POST", path, wish.body(left_ms), give_up - t0)
+        if waits:
+            # At its end the server says who has the lock.
+            left_ms = max(left_ms, 1)
+
+        def attempt(poll_ms: int, probe: Optional[Send] = None, t0: int = t0, left_ms: int = left_ms) -> Send:
+            asked_ns = min(left_ms, poll_ms) * MILLISECOND
+            timeout = attempt_ns(give_up - t0, asked_ns, wish.patience_ns)
+
+            return Send("POST", path, wish.body(left_ms, poll_ms), timeout, wish.compare, probe)
+
+        outcome = yield attempt(_POLL_MS, attempt(_PROBE_POLL_MS))
         fault = fault_of(outcome)
         if isinstance(outcome, Reply) and fault is None:
+            if outcome.status == 202:
+                waits = True
+                continue
             if outcome.status != 200:
                 wish.may_have_happened = False
                 if wish.reader is not None and code_of(outcome) in GONE:
                     wish.reader.hold.end(code_of(outcome))
                     wish.reader.check()
                 raise error_of(outcome)
-            try:
-                granted = _granted(t0, outcome.value, wish.shared, wish.permits)
-            except Malformed as malformed:
-                fault = Fault(f"a broken answer: {malformed}", unknown=True)
-            else:
-                if wish.reader is not None:
-                    wish.reader.make_way()
-                wish.may_have_happened = False
-                return granted
+            granted = _granted(t0, first, outcome.value, wish)
+            if wish.reader is not None:
+                wish.reader.make_way()
+            wish.may_have_happened = False
+            return granted
         assert fault is not None
         if not fault.unknown:
             wish.may_have_happened = uncertain
         yield backoff.after(fault)
 
 
-def _granted(t0: int, value: dict[str, Any], shared: bool, permits: Optional[tuple[int, int]] = None) -> Granted:
+def _granted(t0: int, first: int, value: dict[str, Any], wish: Wish) -> Granted:
+    """The grant in an answer. Its caller has waited since its first attempt."""
     granted = slots(value)
-    if len(granted) != (permits[0] if permits else 0):
+    if len(granted) != (wish.permits[0] if wish.permits else 0):
         raise Malformed(f"slots is {granted!r}")
     return Granted(
         t0_ns=t0,
         token=token(value),
-        number=token(value, "grant_id" if shared else "fencing_token"),
+        number=token(value, "grant_id" if wish.shared else "fencing_token"),
         lease_key=text(value, "lock_token"),
         authority=text(value, "authority"),
         valid_for_ms=integer(value, "valid_for_ms"),
-        waited_ms=integer(value, "waited_ms"),
+        waited_ms=integer(value, "waited_ms") + (t0 - first) // MILLISECOND,
         acquired_at=str(value.get("acquired_at", "")),
         slots=granted,
     )
@@ -331,10 +401,10 @@ def abandon(wish: Wish) -> Steps[None]:
         timeout = min(until - now_ns(), 2_000 * MILLISECOND)
         settles = reader is not None and reader.hold.holds()
         if settles:
-            # It takes the place of an attempt that still waits at the server, and leaves the queue with its connection.
-            send = Send("POST", lock_path(wish.lock, "acquire"), wish.body(1), timeout)
+            # Without a wait it takes an attempt that still waits at the server out of the queue.
+            send = Send("POST", lock_path(wish.lock, "acquire"), wish.body(0), timeout, wish.compare)
         else:
-            send = Send("POST", f"/v1/requests/{wish.request_id}/abandon", {}, timeout)
+            send = Send("POST", f"/v1/requests/{wish.request_id}/abandon", {}, timeout, wish.compare_abandoned)
         outcome = yield send
         fault = fault_of(outcome)
         if fault is not None:
@@ -357,7 +427,7 @@ class GrantRef:
 
     def __init__(self, wish: Wish, granted: Granted) -> None:
         self.locks = wish.locks
-        self.token, self.number = granted.token, granted.number
+        self.token, self.number, self.authority = granted.token, granted.number, granted.authority
         self._lease_key = granted.lease_key
         #: What is renewed.
         self.held = list(wish.locks)
@@ -376,6 +446,25 @@ class GrantRef:
 
     def body(self) -> dict[str, Any]:
         return {"lock_token": self._lease_key, "fencing_token": self.number}
+
+    def check(self, lock: str, is_renewal: bool) -> Callable[[Reply], None]:
+        """Compares the answer to a renewal, or to a release, with this grant. A renewal of a reader names the token of
+        its phase."""
+
+        def check(reply: Reply) -> None:
+            if reply.status != 200:
+                if "fencing_token" in problem(reply):
+                    same(problem(reply), "fencing_token", self.number)
+                return
+            same(reply.value, "resource_id", lock)
+            same(reply.value, "fencing_token", self.token if is_renewal else self.number)
+            same(reply.value, "authority", self.authority)
+            same(reply.value, "released", None if is_renewal else True)
+            same(reply.value, "lock_acquired", None)
+            if is_renewal:
+                integer(reply.value, "valid_for_ms")
+
+        return check
 
     def checked(self, name: str) -> str:
         if name not in self.locks:
@@ -407,7 +496,8 @@ def release(grant: GrantRef, until_ns: int, part: Optional[str] = None) -> Steps
     ends = ["already_released", "released", "over"]
     worst = 0
     for lock in list(grant.unreleased) if part is None else [part]:
-        reply = yield from repeated("POST", lock_path(lock, "release"), grant.body(), until_ns)
+        check = grant.check(lock, is_renewal=False)
+        reply = yield from repeated("POST", lock_path(lock, "release"), grant.body(), until_ns, check)
         if reply.status == 200:
             _remove(grant.unreleased, lock)
             worst = max(worst, 0 if reply.value.get("already_released") else 1)
@@ -454,15 +544,13 @@ def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], deadline_of: 
             return False
         t0 = now_ns()
         timeout = max((hold.deadline - t0) // 3, _SHORTEST_PAUSE)
-        outcome = yield Send("POST", lock_path(lock, "renew"), grant.body(), timeout)
+        check = grant.check(lock, is_renewal=True)
+        outcome = yield Send("POST", lock_path(lock, "renew"), grant.body(), timeout, check)
         if fault_of(outcome) is not None:
             return False
         assert isinstance(outcome, Reply)
         if outcome.status == 200:
-            try:
-                deadlines[lock] = deadline_of(t0, integer(outcome.value, "valid_for_ms"))
-            except Malformed:
-                return False
+            deadlines[lock] = deadline_of(t0, integer(outcome.value, "valid_for_ms"))
             hold.renewed(min(deadlines[each] for each in [lock, *grant.held]))
         elif code_of(outcome) not in GONE or hold.expects(code_of(outcome)):
             return False

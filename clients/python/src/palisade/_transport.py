@@ -3,20 +3,25 @@ through which nothing comes back looks alive."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import secrets
 import ssl
-import threading
 import weakref
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
 import httpx
 
 from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
+from ._model import Malformed
+from ._process import Guard
 from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, read_reply
 from .errors import Invalid
 
 WATCH_SILENCE_S = 45.0
+NONCE = "Palisade-Nonce"
 
 
 class Settings:
@@ -46,7 +51,7 @@ class _Pool:
     def __init__(self) -> None:
         self.users = 0
         self.retired = False
-        self._guard = threading.Lock()
+        self._guard = Guard()
 
     def enter(self) -> None:
         with self._guard:
@@ -64,7 +69,13 @@ class _SyncPool(_Pool):
         super().__init__()
         self.client = httpx.Client(**settings.options)
         # For a program that does not close its client.
-        weakref.finalize(self, self.client.close)
+        weakref.finalize(self, _close_here, self.client, os.getpid())
+
+
+def _close_here(client: httpx.Client, process: int) -> None:
+    """A child of the process leaves its parent's connections alone, and locks that another thread may have had."""
+    if os.getpid() == process:
+        client.close()
 
 
 class _AsyncPool(_Pool):
@@ -86,89 +97,166 @@ def _timeout(until_ns: int) -> float:
     return max(0.001, (until_ns - now_ns()) / SECOND)
 
 
-def _request(url: str, send: Send, until_ns: int) -> Mapping[str, Any]:
-    return {"method": send.method, "url": url + send.path, "json": send.body, "timeout": _timeout(until_ns)}
+def new_nonce() -> str:
+    return secrets.token_hex(16)
 
 
-class SyncTransport:
+def _request(url: str, send: Send, nonce: str, until_ns: int) -> Mapping[str, Any]:
+    headers = {NONCE: nonce}
+    path = url + send.path
+    return {"method": send.method, "url": path, "json": send.body, "headers": headers, "timeout": _timeout(until_ns)}
+
+
+def foreign(nonce: str, answer: httpx.Response) -> Optional[str]:
+    """Why an answer is not that of the request with this nonce, if it is not."""
+    found = answer.headers.get(NONCE)
+    if found == nonce:
+        return None
+    where = answer.headers.get("Location")
+    redirect = f", a redirect to {where!r}, which is not followed" if where else ""
+    origin = "another request's" if found else "not from a Palisade server: is there a proxy in between?"
+    return f"an answer (status {answer.status_code}{redirect}) came that is {origin}"
+
+
+def _believed(url: str, send: Send, nonce: str, answer: httpx.Response) -> Reply:
+    """The answer, if it is that of this request. Raises `Fault`."""
+    why = foreign(nonce, answer)
+    if why is not None:
+        raise Fault(f"{url}: {why}", unknown=True)
+    reply = read_reply(answer.status_code, answer.content)
+    try:
+        send.check(reply)
+    except Malformed as malformed:
+        raise Fault(f"{url}: a broken answer: {malformed}", unknown=True) from None
+    return reply
+
+
+class _Transport:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.pool = _SyncPool(settings)
+
+    def _next(self, send: Send, end: int) -> tuple[str, Send, int]:
+        """Where the next attempt goes, what it sends, and until when it lasts."""
+        url = self.settings.endpoints.current()
+        if send.probe is not None and not self.settings.endpoints.proven(url):
+            send = send.probe
+        return url, send, min(end, now_ns() + send.timeout_ns)
+
+    def _is_over(self, url: str, outcome: Outcome, end: int) -> bool:
+        """Whether no leader is to be asked at once."""
+        if not isinstance(outcome, Reply) or not self.settings.endpoints.answered(url, outcome):
+            return True
+        return now_ns() + LEAST_TIME >= end
+
+
+class SyncTransport(_Transport):
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._pools = {os.getpid(): _SyncPool(settings)}
+        self._closed = False
+
+    @property
+    def pool(self) -> _SyncPool:
+        """The connections of this process: never those of the one that it was forked from."""
+        if self._closed:
+            raise Invalid("invalid", "the client is closed")
+        process = os.getpid()
+        return self._pools.get(process) or self._pools.setdefault(process, _SyncPool(self.settings))
 
     def send(self, send: Send) -> Outcome:
-        until = now_ns() + send.timeout_ns
+        end = now_ns() + send.timeout_ns
         while True:
-            url = self.settings.endpoints.current()
-            outcome = self._attempt(url, send, until)
-            if not isinstance(outcome, Reply) or not self.settings.endpoints.answered(url, outcome):
-                return outcome
-            if now_ns() + LEAST_TIME >= until:
+            url, attempt, until = self._next(send, end)
+            outcome = self._attempt(url, attempt, until)
+            if self._is_over(url, outcome, end):
                 return outcome
 
     def _attempt(self, url: str, send: Send, until: int) -> Outcome:
         pool = self.pool
-        if pool.client.is_closed:
-            raise Invalid("invalid", "the client is closed")
+        nonce = new_nonce()
         pool.enter()
         try:
-            answer = pool.client.request(**_request(url, send, until))
-            return read_reply(answer.status_code, answer.content)
+            answer = pool.client.request(**_request(url, send, nonce, until))
+            return _believed(url, send, nonce, answer)
         except Fault as fault:
+            self._replace(url, pool)
             return fault
         except (httpx.HTTPError, OSError) as error:
-            self.settings.endpoints.failed(url)
-            self._replace(pool)
+            self._replace(url, pool)
             return _fault(url, error)
         finally:
             if pool.leave():
                 pool.client.close()
 
-    def _replace(self, pool: _SyncPool) -> None:
-        if self.pool is pool:
-            self.pool = _SyncPool(self.settings)
+    def _replace(self, url: str, pool: _SyncPool) -> None:
+        """After a failure: another address, and other connections."""
+        self.settings.endpoints.failed(url)
+        process = os.getpid()
+        if self._pools.get(process) is pool:
+            self._pools[process] = _SyncPool(self.settings)
         pool.retired = True
 
     def close(self) -> None:
-        self.pool.client.close()
+        self._closed = True
+        pool = self._pools.get(os.getpid())
+        if pool is not None:
+            pool.client.close()
 
 
-class AsyncTransport:
+class AsyncTransport(_Transport):
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.pool = _AsyncPool(settings)
+        super().__init__(settings)
+        # A connection belongs to one event loop.
+        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncPool] = weakref.WeakKeyDictionary()
+        self._process = os.getpid()
+        self._closed = False
+
+    @property
+    def pool(self) -> _AsyncPool:
+        """The connections of the loop that runs, in this process."""
+        if self._closed:
+            raise Invalid("invalid", "the client is closed")
+        if os.getpid() != self._process:
+            self._pools, self._process = weakref.WeakKeyDictionary(), os.getpid()
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            self._pools[loop] = _AsyncPool(self.settings)
+        return self._pools[loop]
 
     async def send(self, send: Send) -> Outcome:
-        until = now_ns() + send.timeout_ns
+        end = now_ns() + send.timeout_ns
         while True:
-            url = self.settings.endpoints.current()
-            outcome = await self._attempt(url, send, until)
-            if not isinstance(outcome, Reply) or not self.settings.endpoints.answered(url, outcome):
-                return outcome
-            if now_ns() + LEAST_TIME >= until:
+            url, attempt, until = self._next(send, end)
+            outcome = await self._attempt(url, attempt, until)
+            if self._is_over(url, outcome, end):
                 return outcome
 
     async def _attempt(self, url: str, send: Send, until: int) -> Outcome:
         pool = self.pool
-        if pool.client.is_closed:
-            raise Invalid("invalid", "the client is closed")
+        nonce = new_nonce()
         pool.enter()
         try:
-            answer = await pool.client.request(**_request(url, send, until))
-            return read_reply(answer.status_code, answer.content)
+            answer = await pool.client.request(**_request(url, send, nonce, until))
+            return _believed(url, send, nonce, answer)
         except Fault as fault:
+            self._replace(url, pool)
             return fault
         except (httpx.HTTPError, OSError) as error:
-            self.settings.endpoints.failed(url)
-            self._replace(pool)
+            self._replace(url, pool)
             return _fault(url, error)
         finally:
             if pool.leave():
                 await pool.client.aclose()
 
-    def _replace(self, pool: _AsyncPool) -> None:
-        if self.pool is pool:
-            self.pool = _AsyncPool(self.settings)
+    def _replace(self, url: str, pool: _AsyncPool) -> None:
+        self.settings.endpoints.failed(url)
+        loop = asyncio.get_running_loop()
+        if self._pools.get(loop) is pool:
+            self._pools[loop] = _AsyncPool(self.settings)
         pool.retired = True
 
     async def close(self) -> None:
-        await self.pool.client.aclose()
+        self._closed = True
+        pool = self._pools.get(asyncio.get_running_loop())
+        if pool is not None:
+            await pool.client.aclose()

@@ -34,7 +34,9 @@ class LeaseLost(PalisadeError):
     """The lease is over: stop the work. The next grant has another token."""
 
     def __init__(self, code: str, lock: str, token: int) -> None:
-        super().__init__(code, f"the lease of {lock!r} (fencing token {token}) is lost: {_WHY.get(code, code)}")
+        why = _WHY.get(code, code)
+        code = "not_held" if code == "forked" else code
+        super().__init__(code, f"the lease of {lock!r} (fencing token {token}) is lost: {why}")
         self.lock = lock
         self.token = token
 
@@ -58,6 +60,7 @@ class OperatorNeeded(PalisadeError):
 _WHY = {
     "expired": "no renewal was acknowledged in time",
     "not_held": "it was released",
+    "forked": "another process acquired it, and this one was forked from that one; acquire the lock here",
     "revoked": "an operator revoked it",
     "superseded": "the same client id acquired the lock again",
     "stale": "the lock is held with another token",

@@ -24,14 +24,14 @@ import functools
 import inspect
 import logging
 import os
-from typing import Any, Callable, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
-from ._client import Client
+from ._client import Client, Grant
 from ._model import Duration
 from .errors import LockHeld
 
 log = logging.getLogger("palisade")
-Job = TypeVar("Job", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 class Skipped(str):
@@ -40,6 +40,26 @@ class Skipped(str):
 
     def __bool__(self) -> bool:
         return False
+
+
+if TYPE_CHECKING:
+    from typing import Protocol, overload
+
+    from typing_extensions import Concatenate, ParamSpec
+
+    Parameters = ParamSpec("Parameters")
+
+    class Once(Protocol):
+        """What the decorator makes of a function: its first parameter is gone if that is the grant. Types cannot say
+        so of a grant that is another parameter."""
+
+        @overload
+        def __call__(
+            self, job: Callable[Concatenate[Grant, Parameters], Result]
+        ) -> Callable[Parameters, Union[Result, Skipped]]: ...
+
+        @overload
+        def __call__(self, job: Callable[Parameters, Result]) -> Callable[Parameters, Union[Result, Skipped]]: ...
 
 
 def once(
@@ -51,7 +71,7 @@ def once(
     permits: Optional[tuple[int, int]] = None,
     lock_delay: Duration = 0,
     at_least_for: Duration = 0,
-) -> Callable[[Job], Job]:
+) -> Once:
     """A decorator: the function runs while it holds the lock `name`, and is skipped if another client does.
 
     `name`: or a function that makes it of the job's arguments, `lambda customer: f"import/{customer}"`. `client`: by
@@ -62,7 +82,7 @@ def once(
     Without an answer from the server the job does not run: the exceptions are those of `Lock.acquire`. After a loss the
     function goes on until it asks `grant.check()` or a fence."""
 
-    def decorate(job: Job) -> Job:
+    def decorate(job: Callable[..., Result]) -> Callable[..., Union[Result, Skipped]]:
         if inspect.iscoroutinefunction(job):
             raise TypeError(f"{job.__name__} is a coroutine function: use `async with AsyncClient().lock(…)` in it")
         takes_grant = "grant" in inspect.signature(job).parameters
@@ -84,7 +104,7 @@ def once(
         signature = inspect.signature(job)
         others = [parameter for parameter in signature.parameters.values() if parameter.name != "grant"]
         run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-        return run  # type: ignore[return-value]
+        return run
 
     return decorate
 

@@ -42,6 +42,7 @@ field!(value: String = text, "a string of 0 ..= 256 bytes");
 field!(reason: String = text, "a string of 0 ..= 256 bytes");
 field!(lease_duration_ms: u64 = integer, "an integer in 100 ..= 86400000");
 field!(wait_ms: u64 = integer, "an integer in 0 ..= 86400000");
+field!(poll_ms: u64 = integer, "an integer in 1000 ..= 60000");
 field!(lock_delay_ms: u64 = integer, "an integer in 0 ..= 60000");
 field!(at_least_for_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(fencing_token: u64 = integer, "an integer in 1 ..= 9007199254740991");

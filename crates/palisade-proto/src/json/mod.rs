@@ -17,6 +17,7 @@ pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,
     EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, ProclaimReply,
     QueuedBody, RankingReply, ReleaseReply, RenewReply, ResizeReply, SequencerReply, StatusReply,
+    WaitingReply,
 };
 pub use request::{
     AcquireBody, AdvanceBody, BreakBody, LockMode, Name, Nothing, PermitsBody, ProclaimBody,
@@ -28,6 +29,9 @@ pub const LEASE_DURATION_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 
 /// Longest wait in a queue in milliseconds: 24 h.
 pub const MAX_WAIT_MS: u64 = 86_400_000;
+
+/// How often a waiting request may ask for a sign of life.
+pub const POLL_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
 
 /// Largest fencing token, 2^53 - 1.
 pub const MAX_FENCING_TOKEN: u64 = 9_007_199_254_740_991;

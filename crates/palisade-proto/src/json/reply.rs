@@ -96,6 +96,18 @@ pub struct HolderBody {
     pub metadata: Option<String>,
 }
 
+/// A request that has waited for its `poll_ms` and waits on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingReply {
+    /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    pub resource_id: String,
+    /// Always false.
+    pub lock_acquired: bool,
+    /// Always true: ask again at once, with the same `request_id`. The place in the queue is kept for 2 s.
+    pub waiting: bool,
+}
+
 /// A lease that was renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RenewReply {

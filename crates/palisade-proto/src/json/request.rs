@@ -36,6 +36,15 @@ pub struct AcquireBody {
     )]
     #[schema(minimum = 0, maximum = 86_400_000, example = 0)]
     pub wait_ms: Option<u64>,
+    /// The longest that the caller goes without an answer while it waits, in milliseconds. Then the answer is `waiting`, and
+    /// the request keeps its place for 2 s, in which it is asked again with the same `request_id`, which it needs.
+    #[serde(
+        default,
+        deserialize_with = "field::poll_ms::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(minimum = 1_000, maximum = 60_000, example = 10_000)]
+    pub poll_ms: Option<u64>,
     /// Puts the grant under this lease, which the client already has, instead of under a new one.
     #[serde(
         default,

@@ -16,8 +16,9 @@
 //! this node does not forward the request, that a certificate does not count, and what follows.
 //!
 //! If a node dies, stops, or is cut off while a request that it has sent on waits, the caller may repeat the request at
-//! another node. So a request with an id keeps its place for a while when the way to its caller breaks (rule R16). The
-//! leader cannot tell that from a caller that hung up here; who gives a request up says so, with `Abandon`.
+//! another node. So a request with an id keeps its place for a while when the way to its caller breaks (rule R16), here as
+//! on any connection (`places`). The leader cannot tell that from a caller that hung up; a caller that gives a request up says
+//! so, with `Abandon`.
 
 use std::error::Error;
 use std::pin::pin;

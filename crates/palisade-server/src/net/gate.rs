@@ -13,6 +13,7 @@
 //! Without an access file everybody who reaches the port may do everything. Identity is settled once for each session and
 //! each HTTP request; while the file stays the same, a decision compares prefixes and nothing else.
 
+use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
 use std::pin::pin;
@@ -24,7 +25,7 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use palisade_access::{Access, Bearer, Credential, Denied, Principal, Unknown, Verb};
-use palisade_core::{ClientId, LockMode, LockName, Outcome, Renewed};
+use palisade_core::{ClientId, LockMode, LockName, Outcome, Renewed, RequestId};
 use palisade_proto::Code;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -37,13 +38,14 @@ use super::convert::Refusal;
 use super::error::ServeError;
 use super::forward::FORWARDED;
 use super::lease_keys::LeaseKeys;
+use super::places::{Named, Places};
 use super::quota::{Demand, Held, Quotas};
 use super::rules::{LOOK, Rules, wall_seconds};
 use crate::pipeline::{
-    self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
-    Stopped,
+    self, Answer, Answers, Asked, Failure, Handle, Identity, KeepsPlace, Leading, Request, Since,
+    Stats, Stopped,
 };
-use crate::shell::{Caller, Peer};
+use crate::shell::{Caller, Origin, Peer};
 
 /// The rules in force, what is used of quotas, and where what they decide is recorded.
 pub(super) struct Gate {
@@ -52,6 +54,7 @@ pub(super) struct Gate {
     audit: Audit,
     quotas: Arc<Quotas>,
     lease_keys: LeaseKeys,
+    places: Arc<Places>,
 }
 
 impl Who {
@@ -76,6 +79,8 @@ pub(super) struct Who {
     known: Option<Known>,
     /// The URL of the node that sent the request on, if one did.
     forwarded: Option<Arc<str>>,
+    /// The other end of the connection; `None` for a session, whose places end with it.
+    from: Option<Origin>,
 }
 
 #[derive(Clone, Debug)]
@@ -106,6 +111,8 @@ impl Known {
 /// A request that its caller may make.
 pub(super) struct Permitted {
     asked: Asked,
+    /// Whose place it is, if it waits under an id of its caller.
+    place: Option<Returning>,
     /// The caller's name, if there are rules.
     principal: Option<Principal>,
     /// The URL of the node that sent it on, if one did.
@@ -115,6 +122,43 @@ pub(super) struct Permitted {
     held: Vec<Held>,
     /// Done only when this is on disk.
     recording: Recording,
+}
+
+/// A waiting request whose caller may come back.
+struct Returning {
+    places: Arc<Places>,
+    named: Named,
+    origin: Origin,
+}
+
+/// A caller that waits for an answer. If it goes away before that, its place is kept together with what it uses of quotas.
+struct Waiting {
+    place: Option<Returning>,
+    keeps_place: KeepsPlace,
+    held: Vec<Held>,
+}
+
+impl Waiting {
+    fn settle(mut self, answer: &Answer) {
+        self.place = None;
+        for held in mem::take(&mut self.held) {
+            held.settle(answer);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(Returning {
+            places,
+            named,
+            origin,
+        }) = self.place.take()
+            && places.keep(named, origin, mem::take(&mut self.held))
+        {
+            self.keeps_place.keep();
+        }
+    }
 }
 
 /// What the caller may see of the answer.
@@ -166,6 +210,7 @@ impl Gate {
             audit,
             quotas: Quotas::new(handle),
             lease_keys,
+            places: Arc::default(),
         })
     }
 
@@ -254,6 +299,7 @@ impl Gate {
             return Ok(Who {
                 known: None,
                 forwarded: None,
+                from: None,
             });
         };
         let access = rules.current();
@@ -276,6 +322,7 @@ impl Gate {
                 access,
             }),
             forwarded: None,
+            from: None,
         })
     }
 
@@ -301,6 +348,9 @@ impl Gate {
     pub(super) fn permit(&self, who: &Who, mut request: Request) -> Result<Permitted, Refusal> {
         self.lease_keys.decrypt(&mut request);
         let (by, known, view) = self.recorded(who, self.decide(who, &request))?;
+        if let Some(again) = request_id(&request) {
+            self.places.take_back(&(by, again));
+        }
         let held = self.admit_request(who, &request)?;
         let principal = name(known.as_ref());
         let recording = match &request {
@@ -320,12 +370,27 @@ impl Gate {
             }),
             _ => Recording::NotAsked,
         };
+        let place = match (&request, who.from) {
+            (Request::Acquire(wish), Some(origin)) if wish.wait.is_some() => {
+                wish.request.map(|id| Returning {
+                    places: Arc::clone(&self.places),
+                    named: (by, id),
+                    origin,
+                })
+            }
+            _ => None,
+        };
+        let keeps_place = match place {
+            Some(_) => KeepsPlace::undecided(),
+            None => KeepsPlace::default(),
+        };
         Ok(Permitted {
             asked: Asked {
                 by,
                 request,
-                forwarded: who.forwarded.is_some(),
+                keeps_place,
             },
+            place,
             principal: known,
             through: who.forwarded.clone(),
             view,
@@ -343,8 +408,9 @@ impl Gate {
                     .as_ref()
                     .map_or(palisade_core::Principal::ANONYMOUS, |known| known.by),
                 request: Request::Show(lock),
-                forwarded: who.forwarded.is_some(),
+                keeps_place: KeepsPlace::default(),
             },
+            place: None,
             principal: who.principal().cloned(),
             through: who.forwarded.clone(),
             view: View::Everything,
@@ -613,6 +679,15 @@ fn name_of(request: &Request) -> Option<&str> {
     }
 }
 
+/// The id of a request that may have a place kept for it.
+fn request_id(request: &Request) -> Option<RequestId> {
+    match request {
+        Request::Acquire(wish) => wish.request,
+        Request::Abandon(id) => Some(*id),
+        _ => None,
+    }
+}
+
 /// Records that a caller was refused. `None` for one that nobody knows.
 fn denied(audit: &Audit, principal: Option<&str>, refusal: &Refusal) {
     if audit.is_on()
@@ -652,7 +727,12 @@ pub(super) async fn identify(
         Ok(token) => {
             let address = peer.and_then(|peer| peer.origin.ip());
             let who = app.gate.settle(&caller, address, token);
-            who.map(|who| Who { forwarded, ..who })
+            let from = peer.map(|peer| peer.origin);
+            who.map(|who| Who {
+                forwarded,
+                from,
+                ..who
+            })
         }
         Err(refusal) => Err(refusal),
     };
@@ -711,10 +791,16 @@ impl Pipeline {
         if let Err(refusal) = permitted.recording.await {
             return Answer::Failed(Failure::Unavailable(refusal.message));
         }
-        let answer = self.0.call(permitted.asked).await;
-        for held in permitted.held {
-            held.settle(&answer);
-        }
+        let keeps_place = permitted.asked.keeps_place.clone();
+        let mut answer = pin!(self.0.call(permitted.asked));
+        // Dropped before the call is, which tells the pipeline whether the place is kept.
+        let waiting = Waiting {
+            place: permitted.place,
+            keeps_place,
+            held: permitted.held,
+        };
+        let answer = answer.as_mut().await;
+        waiting.settle(&answer);
         gate.show(permitted.principal.as_ref(), Some(&permitted.view), answer)
     }
 

@@ -26,6 +26,7 @@ mod http;
 mod lease_keys;
 mod listings;
 mod metrics;
+mod places;
 mod quota;
 mod ranked;
 mod ranking;

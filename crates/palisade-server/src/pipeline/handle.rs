@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::clock::boottime;
 use super::random;
 use super::recent::{Recent, Since};
-use super::request::{Answer, Asked, Failure, Request};
+use super::request::{Answer, Asked, Failure, KeepsPlace, Request};
 use super::stats::{Stats, count_event, count_state};
 
 /// The answers that a session's owner reads: finished operations, in the order in which they finished.
@@ -103,7 +103,7 @@ pub(super) enum Message {
     Gone {
         by: Principal,
         request: RequestId,
-        /// It named the request, and another node sent it on.
+        /// Its place is kept for a while.
         may_return: bool,
     },
     /// The caller of an acquire went away with its answer unread.
@@ -159,8 +159,8 @@ impl Handle {
     /// Asks one question. The answer comes when everything it rests on is durable.
     ///
     /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was
-    /// granted in that moment, unless the caller named a request id to ask again with. If it did so and another node sent
-    /// the request on, its place is kept for a while: [`Command::Orphan`](palisade_core::Command::Orphan).
+    /// granted in that moment, unless the caller named a request id to ask again with. If the interface says so
+    /// ([`KeepsPlace`]), its place is kept for a while: [`Command::Orphan`](palisade_core::Command::Orphan).
     ///
     /// A node that does not lead answers at once: [`Failure::NotLeader`].
     pub async fn call(&self, asked: impl Into<Asked>) -> Answer {
@@ -173,7 +173,7 @@ impl Handle {
             Request::Acquire(acquire) if acquire.request.is_none() => Some(Locks::of(acquire)),
             _ => None,
         };
-        let may_return = asked.forwarded && undo.is_none();
+        let keeps_place = asked.keeps_place.clone();
         let waiting = name_waiting(&mut asked.request);
         let (reply, answer) = oneshot::channel();
         if self
@@ -193,7 +193,7 @@ impl Handle {
             by,
             answer,
             waiting,
-            may_return,
+            keeps_place,
             undo,
         };
         let answer = (&mut asking.answer)
@@ -431,7 +431,7 @@ struct Asking<'a> {
     by: Principal,
     answer: oneshot::Receiver<Answer>,
     waiting: Option<RequestId>,
-    may_return: bool,
+    keeps_place: KeepsPlace,
     undo: Option<Locks>,
 }
 
@@ -450,7 +450,7 @@ impl Drop for Asking<'_> {
             let _ = self.inbox.send(Message::Gone {
                 by: self.by,
                 request,
-                may_return: self.may_return,
+                may_return: self.keeps_place.is_kept(),
             });
         }
     }

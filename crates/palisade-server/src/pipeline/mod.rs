@@ -49,7 +49,7 @@ pub use random::MARK;
 pub use recent::Since;
 #[cfg(feature = "net")]
 pub(crate) use recent::bytes_of;
-pub use request::{Answer, Asked, Failure, Operation, Request, Status, Verdict};
+pub use request::{Answer, Asked, Failure, KeepsPlace, Operation, Request, Status, Verdict};
 pub use stats::{Counter, Histogram, Stats, request_place};
 
 use driver::Driver;

@@ -1,6 +1,7 @@
 //! Requests of the server's interfaces (gRPC, HTTP, in-process) to the pipeline, and its answers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use palisade_core::{
     GrantRef, LockName, LockView, Outcome, Principal, RequestId, Span, Token, Ttl, Wish,
@@ -168,8 +169,8 @@ pub struct Asked {
     pub by: Principal,
     /// The question.
     pub request: Request,
-    /// Whether another node sent it on. If that node goes away while the request waits, its caller may repeat it elsewhere.
-    pub forwarded: bool,
+    /// Whether its place in a queue is kept if its caller goes away while it waits.
+    pub keeps_place: KeepsPlace,
 }
 
 impl From<Request> for Asked {
@@ -178,8 +179,33 @@ impl From<Request> for Asked {
         Asked {
             by: Principal::ANONYMOUS,
             request,
-            forwarded: false,
+            keeps_place: KeepsPlace::default(),
         }
+    }
+}
+
+/// Whether the place of a waiting request is kept when its caller goes away: decided at that moment, by the interface that
+/// counts such places. Without one it is not.
+#[derive(Clone, Debug, Default)]
+pub struct KeepsPlace(Option<Arc<AtomicBool>>);
+
+impl KeepsPlace {
+    /// To be decided.
+    #[must_use]
+    pub fn undecided() -> KeepsPlace {
+        KeepsPlace(Some(Arc::default()))
+    }
+
+    /// The place is to be kept.
+    pub fn keep(&self) {
+        if let Some(keeps) = &self.0 {
+            keeps.store(true, Ordering::Release);
+        }
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        let keeps = self.0.as_ref();
+        keeps.is_some_and(|keeps| keeps.load(Ordering::Acquire))
     }
 }
 

@@ -67,5 +67,7 @@ mod net_vanished;
 #[cfg(feature = "net")]
 mod net_views;
 #[cfg(feature = "net")]
+mod net_waiting;
+#[cfg(feature = "net")]
 mod net_watch;
 mod pipeline;

@@ -59,7 +59,7 @@ async fn renew_release_and_release_again() {
     server.advance(4_000).await;
     let body = format!(r#"{{"lock_token": "{key}"}}"#);
     let renewed = server.post("/v1/locks/x/renew", &body).await;
-    let shape = json!({"resource_id": "x", "fencing_token": 1, "lease_duration_ms": 10000, "valid_for_ms": 10000, "remaining_ms": 10000});
+    let shape = json!({"resource_id": "x", "fencing_token": 1, "authority": "test-authority", "lease_duration_ms": 10000, "valid_for_ms": 10000, "remaining_ms": 10000});
     assert_eq!((renewed.status, renewed.json()), (200, shape));
 
     let longer =
@@ -72,7 +72,7 @@ async fn renew_release_and_release_again() {
 
     for again in [false, true] {
         let released = server.post("/v1/locks/x/release", &body).await;
-        let shape = json!({"resource_id": "x", "released": true, "already_released": again, "fencing_token": 1});
+        let shape = json!({"resource_id": "x", "released": true, "already_released": again, "fencing_token": 1, "authority": "test-authority"});
         assert_eq!((released.status, released.json()), (200, shape));
     }
     let late = server.post("/v1/locks/x/renew", &body).await;

@@ -104,8 +104,14 @@ fn delays(lock_delay: Duration, at_least_for: Duration) -> Result<(), String> {
     delays.map(drop).map_err(|invalid| invalid.to_string())
 }
 
-/// The name of a lock: 1 – 255 bytes of printable ASCII.
+/// The name of a lock: 1 – 255 bytes of printable ASCII, and not `.` or `..`. Libraries and proxies tidy these two up in
+/// paths, so the clients that speak HTTP could not reach such a lock.
 pub(crate) fn lock(text: &str) -> Result<LockName, String> {
+    if matches!(text, "." | "..") {
+        return Err(format!(
+            "{text:?} is not the name of a lock: paths of URLs lose it, so most clients could not reach it"
+        ));
+    }
     LockName::new(text).map_err(|invalid| invalid.to_string())
 }
 
@@ -173,6 +179,16 @@ mod tests {
             ("0", 0),
         ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_that_paths_lose_are_refused() {
+        for lost in [".", ".."] {
+            assert!(lock(lost).unwrap_err().contains("URLs"), "{lost}");
+        }
+        for kept in ["...", ".x", "a/..", "%2E"] {
+            assert_eq!(lock(kept).as_deref(), Ok(kept));
         }
     }
 

@@ -9,11 +9,13 @@ back. A claim must be the first statement of its transaction. Serialization fail
 driver's errors: begin the same transaction again.
 
 `connection` may be a psycopg 3 `Connection`, a SQLAlchemy `Connection` or `Session` (on psycopg or psycopg2), or
-Django's `connection`. Functions that begin with `a` take a psycopg 3 `AsyncConnection`."""
+Django's `connection`; row factories and cursor factories of your own do not matter. Functions that begin with `a` take
+a psycopg 3 `AsyncConnection`. Other drivers, such as asyncpg, are refused with a `TypeError`."""
 
 from __future__ import annotations
 
-from typing import Any, Generator, Mapping, Optional, TypeVar, Union
+import sys
+from typing import Any, Awaitable, Callable, Generator, Mapping, Optional, TypeVar, Union
 
 from .errors import FenceNotInstalled, Rejected, Stale
 from .rule import CLAIM_RULE, Admitted, Operation, Pass, Record, Rule, pass_of
@@ -181,12 +183,13 @@ def _run(connection: Any, steps: Steps[Result]) -> Result:
 
 
 async def _arun(connection: Any, steps: Steps[Result]) -> Result:
+    execute = _aexecutor(connection)
     _needs_transaction(connection)
     rows: Optional[Rows] = None
     try:
         while True:
             statement, arguments = steps.send(rows)  # type: ignore[arg-type]
-            rows = await (await connection.execute(statement, arguments)).fetchall()
+            rows = await execute(statement, arguments)
     except StopIteration as end:
         result: Result = end.value
         return result
@@ -199,14 +202,18 @@ async def _arun(connection: Any, steps: Steps[Result]) -> Result:
 
 def _executor(connection: Any) -> tuple[Any, Any]:
     """The driver's own connection, and how to run a statement."""
-    if hasattr(connection, "get_bind") and hasattr(connection, "connection"):
+    given = connection
+    if hasattr(connection, "get_bind") and hasattr(connection, "connection") and not _is_async(connection):
         connection = connection.connection()  # a Session
-    if hasattr(connection, "exec_driver_sql"):
+    if hasattr(connection, "exec_driver_sql") and not _is_async(connection):
 
         def sqlalchemy(statement: str, arguments: dict[str, Any]) -> Rows:
             return [tuple(row) for row in connection.exec_driver_sql(statement, arguments)]
 
-        return connection.connection.driver_connection, sqlalchemy
+        driver = connection.connection.driver_connection
+        if not hasattr(driver, "info"):
+            raise _unsupported(given, driver)
+        return driver, sqlalchemy
     if hasattr(connection, "ensure_connection"):
         connection.ensure_connection()
 
@@ -217,12 +224,47 @@ def _executor(connection: Any) -> tuple[Any, Any]:
 
         return connection.connection, django
 
-    def psycopg(statement: str, arguments: dict[str, Any]) -> Rows:
-        with connection.cursor() as cursor:
-            cursor.execute(statement, arguments)
-            return [tuple(row) for row in cursor.fetchall()]
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is None or not isinstance(connection, psycopg.Connection):
+        raise _unsupported(given)
 
-    return connection, psycopg
+    def own_cursor(statement: str, arguments: dict[str, Any]) -> Rows:
+        # The connection's own factories may make anything of rows and parameters.
+        with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            rows: Rows = cursor.execute(statement, arguments).fetchall()
+            return rows
+
+    return connection, own_cursor
+
+
+def _aexecutor(connection: Any) -> Callable[[str, dict[str, Any]], Awaitable[Rows]]:
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is None or not isinstance(connection, psycopg.AsyncConnection):
+        raise _unsupported(connection)
+
+    async def own_cursor(statement: str, arguments: dict[str, Any]) -> Rows:
+        async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            await cursor.execute(statement, arguments)
+            rows: Rows = await cursor.fetchall()
+            return rows
+
+    return own_cursor
+
+
+def _is_async(connection: Any) -> bool:
+    return any(of.__module__.startswith("sqlalchemy.ext.asyncio") for of in type(connection).__mro__)
+
+
+def _unsupported(given: Any, driver: Any = None) -> TypeError:
+    what = f"a {type(given).__module__}.{type(given).__qualname__}"
+    if driver is not None:
+        what += f" on {type(driver).__module__.partition('.')[0]}"
+    return TypeError(
+        f"{what} was given. claim, check, write and record take a psycopg 3 Connection, a SQLAlchemy Connection or "
+        "Session on psycopg or psycopg2, or Django's connection; aclaim, awrite and arecord take a psycopg 3 "
+        "AsyncConnection. With SQLAlchemy's AsyncConnection or AsyncSession on psycopg: "
+        "await connection.run_sync(lambda sync: postgres.claim(sync, …))"
+    )
 
 
 def _needs_transaction(driver: Any) -> None:

@@ -12,7 +12,6 @@ is on disk: see docs/fences.md for what a crash or a failover can lose."""
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 import importlib.resources
 import zlib
@@ -88,8 +87,11 @@ class _Resource:
         for key in keys:
             if key.startswith(MARKS):
                 raise ValueError(f"key {key!r} belongs to a fence: keys that begin with {MARKS} are not data")
-            if _slot(key) != _slot(self.mark):
-                raise ValueError(f"key {key!r} is not in the slot of resource {self.name}: call it {{{self.name}}}:…")
+            # Another resource may have the same slot of a cluster: only the tag says whose the key is.
+            if _tag(key) != self.name:
+                raise ValueError(
+                    f"key {key!r} does not have the tag of resource {self.name}: call it {{{self.name}}}:…"
+                )
 
     def _call(
         self,
@@ -198,6 +200,7 @@ class Resource(_Resource):
 
     def _send(self, connection: Any, call: _Call) -> Done:
         keys_and_arguments = [*call.keys, *call.arguments]
+        connection = _checked(connection, is_async=False)
         try:
             reply = connection.evalsha(call.script.hash, len(call.keys), *keys_and_arguments)
         except NoScriptError:
@@ -234,6 +237,7 @@ class AsyncResource(_Resource):
 
     async def _send(self, connection: Any, call: _Call) -> Done:
         keys_and_arguments = [*call.keys, *call.arguments]
+        connection = _checked(connection, is_async=True)
         try:
             reply = await connection.evalsha(call.script.hash, len(call.keys), *keys_and_arguments)
         except NoScriptError:
@@ -243,6 +247,7 @@ class AsyncResource(_Resource):
 
 def probe(connection: Any) -> None:
     """Refuses a server that may evict fences, or that is a replica."""
+    connection = _checked(connection, is_async=False)
     policy = str(connection.info("memory").get("maxmemory_policy", "unknown"))
     if policy != "noeviction" and not policy.startswith("volatile-"):
         message = f"maxmemory-policy is {policy}: it evicts keys that never expire, fences among them; set noeviction"
@@ -283,9 +288,25 @@ def _digest(script: Script, keys: Sequence[str], arguments: Sequence[bytes]) -> 
     return checksum << 32 | length & 0xFFFFFFFF
 
 
-def _slot(key: str) -> int:
-    """The slot of a cluster: CRC-16 of the text in the first braces, or of the whole key."""
-    _, opened, rest = key.partition("{")
+def _tag(key: str) -> Optional[str]:
+    """What a cluster makes the slot of: the text in the first braces. None without one."""
+    _, _, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
-    hashed = tag if opened and closed and tag else key
-    return binascii.crc_hqx(hashed.encode(), 0) % 16_384
+    return tag if closed and tag else None
+
+
+def _checked(connection: Any, is_async: bool) -> Any:
+    """A client whose answers are those of the commands, and come when they are needed."""
+    kinds = type(connection).__mro__
+    is_pipeline = any(kind.__name__.endswith("Pipeline") for kind in kinds)
+    found_async = any(kind.__module__.startswith("redis.asyncio") for kind in kinds)
+    if is_pipeline or not hasattr(connection, "evalsha") or found_async != is_async:
+        takes = "AsyncResource takes a redis.asyncio client" if is_async else "Resource takes a redis client"
+        advice = ""
+        if is_pipeline:
+            advice = "; a pipeline answers later: for several commands in one step, run a Script"
+        elif found_async:
+            advice = "; for redis.asyncio there is AsyncResource"
+        name = f"{type(connection).__module__}.{type(connection).__qualname__}"
+        raise TypeError(f"{takes}, and a {name} was given{advice}")
+    return connection

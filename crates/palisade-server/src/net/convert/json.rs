@@ -1,5 +1,7 @@
 //! Conversions of the JSON types.
 
+use std::time::Duration;
+
 use palisade_core::{
     Change, Ending, Event, GrantRef, Granted, Holder, LeaseKey, LockMode, LockName, LockView,
     Queued, Reader, Renewed, RequestId, Span, Token, WallTime, Wish,
@@ -31,6 +33,25 @@ pub(in crate::net) fn acquire(
         )?,
         also,
     }))
+}
+
+/// How long the caller of an acquire goes without an answer.
+pub(in crate::net) fn poll(body: &wire::AcquireBody) -> Result<Option<Duration>, Refusal> {
+    let Some(ms) = body.poll_ms else {
+        return Ok(None);
+    };
+    if !wire::POLL_MS.contains(&ms) {
+        let (least, most) = (wire::POLL_MS.start(), wire::POLL_MS.end());
+        return Err(Refusal::invalid(format!(
+            "poll_ms is {ms}; {least} ..= {most} are allowed"
+        )));
+    }
+    if body.request_id.is_none() {
+        return Err(Refusal::invalid(
+            "poll_ms needs a request_id: without one the request cannot be asked again",
+        ));
+    }
+    Ok(Some(Duration::from_millis(ms)))
 }
 
 fn mode(body: &wire::AcquireBody) -> Result<LockMode, Refusal> {

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::Extensions;
-use palisade_core::{Ending, Outcome};
+use axum::http::{Extensions, StatusCode};
+use axum::response::{IntoResponse, Response};
+use palisade_core::{Ending, LockName, Outcome};
 use palisade_proto::Code;
 use palisade_proto::json::{
     AbandonReply, AcquireBody, AcquireReply, BreakBody, BreakReply, DeniedReply, ErrorReply,
     ListReply, LockReply, Nothing, ProclaimBody, ProclaimReply, RankingReply, ReleaseBody,
-    ReleaseReply, RenewBody, RenewReply, ResizeBody, ResizeReply,
+    ReleaseReply, RenewBody, RenewReply, ResizeBody, ResizeReply, WaitingReply,
 };
 use serde::Deserialize;
+use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use super::input::{Input, Lock, Named, Params, integer};
@@ -35,9 +37,9 @@ struct LockPath {
 
 /// Request a lock
 ///
-/// Grants it at once, or waits in its queue for up to `wait_ms`. If the connection of a waiting request is closed, the
-/// request leaves the queue; if a node of a cluster had sent it on to the leader, it keeps its place for 2 s, until it is repeated
-/// with its `request_id`.
+/// Grants it at once, or waits in its queue for up to `wait_ms`. With `poll_ms` the answer after that time is `waiting`.
+/// If the connection of a waiting request is closed, the request leaves the queue; with a `request_id` it keeps its place for
+/// 2 s, until it is repeated with it. So does one that was answered `waiting`.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/acquire",
@@ -46,6 +48,7 @@ struct LockPath {
     request_body = AcquireBody,
     responses(
         (status = 200, description = "The lock is granted.", body = AcquireReply),
+        (status = 202, description = "It waits, and `poll_ms` are over: ask again at once, with the same `request_id`.", body = WaitingReply),
         (status = 409, description = "`held`: another client holds it. `delayed`: it is closed after its last grant. `abandoned`: this request was abandoned.", body = DeniedReply),
         (status = 410, description = "`expired`, `revoked`, `superseded`: the grant of this request, or its lease, is over.", body = DeniedReply),
         (status = 429, description = "`queue_full`, `too_many_locks`, `over_quota`: the message names the bound and whose it is.", body = DeniedReply),
@@ -59,7 +62,8 @@ pub(super) async fn acquire(
     Lock(lock): Lock,
     extensions: Extensions,
     Input(body): Input<AcquireBody>,
-) -> Reply<AcquireReply> {
+) -> Result<Acquired, Problem> {
+    let poll = json::poll(&body)?;
     let request = json::acquire(lock.clone(), &body)?;
     let asked = Asked::of(&extensions, &request);
     let permitted = app
@@ -69,12 +73,44 @@ pub(super) async fn acquire(
             Code::OverQuota => Problem::denied(lock.clone(), refusal),
             _ => refusal.into(),
         })?;
-    match app.ask(permitted).await {
+    let answered = app.ask(permitted);
+    let answer = match poll {
+        // The call ends as if its connection had broken, so that it keeps its place.
+        Some(poll) => match timeout(poll, answered).await {
+            Ok(answer) => answer,
+            Err(_) => return Ok(Acquired::NotYet(lock)),
+        },
+        None => answered.await,
+    };
+    match answer {
         Answer::Outcome(Outcome::Granted(granted)) => {
             app.traces.keep(asked, &granted);
-            Ok(Json(json::granted(&lock, &granted, app.handle.identity())))
+            let reply = json::granted(&lock, &granted, app.handle.identity());
+            Ok(Acquired::Granted(reply))
         }
         other => Err(Problem::denied(lock, refusal(other))),
+    }
+}
+
+/// What an acquire is answered that is not refused.
+pub(super) enum Acquired {
+    Granted(AcquireReply),
+    NotYet(LockName),
+}
+
+impl IntoResponse for Acquired {
+    fn into_response(self) -> Response {
+        match self {
+            Acquired::Granted(reply) => Json(reply).into_response(),
+            Acquired::NotYet(lock) => {
+                let reply = WaitingReply {
+                    resource_id: lock.as_str().to_owned(),
+                    lock_acquired: false,
+                    waiting: true,
+                };
+                (StatusCode::ACCEPTED, Json(reply)).into_response()
+            }
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName};
 use axum::response::{IntoResponse as _, Response};
 use palisade_proto::json::MissedBody;
 use serde::{Deserialize, Serialize};
@@ -76,10 +76,13 @@ pub(super) async fn watch(
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-cache"),
+        // By default nginx gathers 4 KiB before it hands anything on, and an event has a tenth of that.
+        (X_ACCEL_BUFFERING, "no"),
     ];
     Ok((headers, Body::from_stream(bytes)).into_response())
 }
 
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Encodes notices as a stream: each field on a line, and an empty line after each event.

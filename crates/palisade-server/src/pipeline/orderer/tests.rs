@@ -5,6 +5,7 @@ use palisade_core::LockMode;
 use palisade_core::{ClientId, Delays, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
+use crate::pipeline::KeepsPlace;
 use crate::pipeline::codec::{BATCH_FLOOR, WITH_ORPHANS, decode_batch};
 use crate::pipeline::replay::Replay;
 
@@ -113,7 +114,7 @@ impl Bench {
             Asked {
                 by: self.by,
                 request,
-                forwarded: false,
+                keeps_place: KeepsPlace::default(),
             },
             to,
             || LeaseKey::from_bytes(id),
@@ -124,7 +125,7 @@ impl Bench {
         let asked = Asked {
             by: self.by,
             request,
-            forwarded: false,
+            keeps_place: KeepsPlace::default(),
         };
         self.orderer
             .request(asked, to, || panic!("this needs no key"));

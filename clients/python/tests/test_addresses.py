@@ -1,0 +1,119 @@
+"""Several addresses of which some do not answer, and where a client finds them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import threading
+import time
+from typing import Any, Iterator
+
+import pytest
+from suite.servers import Palisade
+
+from palisade import Client, Invalid, UnknownOutcome
+from palisade._endpoints import Endpoints
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[str]:
+    """Accepts, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def answering(status: int, headers: dict[str, str], body: bytes) -> Iterator[str]:
+    """Not a Palisade server."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_silent_addresses_leave_time_for_the_next_one(server: Palisade, count: int) -> None:
+    with contextlib.ExitStack() as stack:
+        urls = [stack.enter_context(silent()) for _ in range(count)]
+        with Client([*urls, server.url], patience="4s") as client:
+            begin = time.monotonic()
+            with client.lock("orders", wait="3s"):
+                took = time.monotonic() - begin
+            assert took < 7
+            assert client.show("orders").holder is None
+        # The control: with nobody else there the call ends by itself.
+        with Client(urls, patience="1s") as client, pytest.raises(UnknownOutcome):
+            client.lock("orders", wait=0).acquire()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "says"),
+    [
+        (301, {"Location": "https://elsewhere.example"}, "elsewhere.example.*not followed"),
+        (502, {}, "is there a proxy"),
+        (200, {"Palisade-Nonce": "another"}, "another request's"),
+    ],
+)
+def test_what_is_not_a_palisade_server_is_named_and_the_next_address_asked(
+    server: Palisade, status: int, headers: dict[str, str], says: str
+) -> None:
+    with answering(status, headers, b'{"resource_id": "orders", "released": true}') as url:
+        with Client([url, server.url]) as client, client.lock("orders", wait=0):
+            pass
+        with Client(url, patience="200ms") as client, pytest.raises(UnknownOutcome, match=says):
+            client.lock("orders", wait=0).acquire()
+
+
+@pytest.mark.parametrize(
+    ("environment", "urls"),
+    [
+        ({}, ["http://127.0.0.1:7420"]),
+        ({"PALISADE_AUTHORITY": "http://a:1,http://b:2"}, ["http://a:1", "http://b:2"]),
+        ({"PALISADE_AUTHORITY": "https://a:1,b:2"}, ["https://a:1", "https://b:2"]),
+        ({"PALISADE_AUTHORITY": "palisade://a,palisade://b:2"}, ["http://a:7420", "http://b:2"]),
+        ({"PALISADE_AUTHORITY": "etcd://a:1", "PALISADE_URL": "http://b:2"}, ["http://b:2"]),
+    ],
+)
+def test_addresses_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], urls: list[str]
+) -> None:
+    for name in ("PALISADE_URL", "PALISADE_AUTHORITY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert Endpoints(None).urls == urls
+
+
+@pytest.mark.parametrize("authority", ["etcd://user:secret@a:2379", "unix:/run/palisade.sock", "a:1"])
+def test_an_authority_of_another_kind_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, authority: str
+) -> None:
+    monkeypatch.delenv("PALISADE_URL", raising=False)
+    monkeypatch.setenv("PALISADE_AUTHORITY", authority)
+    with pytest.raises(Invalid, match="PALISADE_AUTHORITY.*PALISADE_URL") as refused:
+        Client()
+    assert "secret" not in str(refused.value)
+
+
+def test_a_block_whose_lock_is_lost_is_left_at_once(binary: str) -> None:
+    with Palisade(binary) as server:
+        client = Client(server.url)
+        with client.lock("orders", ttl="500ms") as grant:
+            server.stop()
+            assert grant.lost.wait(30)
+            left = time.monotonic()
+        assert time.monotonic() - left < 1

@@ -1,0 +1,200 @@
+"""Processes that are forked from one that has used a client: multiprocessing, gunicorn --preload, a fork of C as uWSGI
+makes it, and a second event loop. Each runs in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from conftest import _free_port
+from suite.servers import Palisade
+
+PRELUDE = """
+import ctypes, json, os, sys, time, warnings
+import palisade
+warnings.simplefilter("ignore")
+url = sys.argv[1]
+"""
+
+
+def run(code: str, server: Palisade) -> Any:
+    """What a program prints, as JSON."""
+    command = [sys.executable, "-c", PRELUDE + code, server.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+CHILDREN = """
+holder = palisade.Client(url).lock("held", ttl="60s", wait=0).acquire()
+client = palisade.Client(url, patience="2s")
+client.status()
+parent, read, write = os.getpid(), *os.pipe()
+shares_pool = sys.argv[2:] == ["shares"]
+
+def child(number):
+    if shares_pool:
+        palisade._transport.os = type("Os", (), {"getpid": staticmethod(lambda: parent)})
+    for turn in range(25):
+        try:
+            with client.lock("held" if number < 2 else f"free-{number}", ttl="5s", wait=0) as grant:
+                told = "second holder" if number < 2 else "granted"
+        except palisade.LockHeld:
+            told = "held"
+        except palisade.PalisadeError as error:
+            told = "crossed"
+        os.write(write, told.encode() + b";")
+"""
+REPORT = """
+os.close(write)
+seen = b""
+while piece := os.read(read, 65536):
+    seen += piece
+seen = seen.decode().split(";")[:-1]
+print(json.dumps({told: seen.count(told) for told in ("second holder", "granted", "held", "crossed")}))
+"""
+WITH_MULTIPROCESSING = """
+import multiprocessing
+fork = multiprocessing.get_context("fork")
+children = [fork.Process(target=child, args=(number,)) for number in range(6)]
+for each in children: each.start()
+for each in children: each.join()
+"""
+# uWSGI forks without the hooks of os.register_at_fork.
+WITH_A_FORK_OF_C = """
+pids = []
+for number in range(6):
+    pid = ctypes.PyDLL(None).fork()
+    if pid == 0:
+        child(number)
+        os._exit(0)
+    pids.append(pid)
+for pid in pids: os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize("fork", [WITH_MULTIPROCESSING, WITH_A_FORK_OF_C], ids=["multiprocessing", "uwsgi"])
+def test_a_child_has_connections_of_its_own(server: Palisade, fork: str) -> None:
+    seen = run(CHILDREN + fork + REPORT, server)
+    assert seen == {"second holder": 0, "granted": 100, "held": 50, "crossed": 0}
+
+
+def test_children_that_share_a_pool_are_told_of_crossed_answers_and_never_a_grant(server: Palisade) -> None:
+    """The control: with the parent's connections answers do cross, and the nonce shows it."""
+    for _ in range(20):
+        shares = CHILDREN.replace("url = ", "") + WITH_A_FORK_OF_C + REPORT
+        seen = run(shares.replace('sys.argv[2:] == ["shares"]', "True"), server)
+        assert seen["second holder"] == 0
+        if seen["crossed"]:
+            return
+    pytest.fail("no answers crossed, so the test above shows nothing")
+
+
+@pytest.mark.parametrize("fork", ["os.fork()", "ctypes.PyDLL(None).fork()"], ids=["python", "uwsgi"])
+def test_a_child_that_leaves_the_block_leaves_the_lock_to_its_parent(server: Palisade, fork: str) -> None:
+    code = f"""
+client = palisade.Client(url)
+read, write = os.pipe()
+try:
+    with client.lock("orders", ttl="9s", wait=0) as grant:
+        pid = {fork}
+        if pid == 0:
+            try:
+                grant.check()
+                says = "holds"
+            except palisade.LeaseLost as lost:
+                says = str(lost)
+            told = dict(says=says, held=grant.held, remaining=grant.remaining, lost=grant.lost.wait(1))
+            told["release"] = grant.release()
+            os.write(write, json.dumps(told).encode())
+            sys.exit(0)
+        os.waitpid(pid, 0)
+        stranger = palisade.Client(url).lock("orders", wait=0).try_acquire()
+        told = json.loads(os.read(read, 65536))
+        print(json.dumps(dict(told, stranger=stranger is not None, parent=grant.held)))
+except SystemExit:
+    os._exit(0)
+"""
+    told = run(code, server)
+    assert "another process" in told.pop("says")
+    child = {"held": False, "remaining": 0, "lost": True, "release": "over"}
+    assert told == {**child, "stranger": False, "parent": True}
+
+
+def test_gunicorn_with_a_preloaded_client(server: Palisade, tmp_path: Any) -> None:
+    (tmp_path / "application.py").write_text(
+        f"""
+import os
+import palisade
+client = palisade.Client({server.url!r}, patience="2s")
+mine = client.lock("held", ttl="60s", wait=0).acquire()  # by the master, when it loads the application
+
+def app(environ, start_response):
+    name = environ["PATH_INFO"].strip("/")
+    try:
+        with client.lock(name, ttl="5s", wait="1s" if name != "held" else 0) as grant:
+            told = "granted" if grant.held else "lost"
+    except palisade.PalisadeError as error:
+        told = type(error).__name__
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [f"{{os.getpid()}} {{told}} {{mine.held}}".encode()]
+"""
+    )
+    port = _free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--preload",
+        "--workers=3",
+        f"--bind=127.0.0.1:{port}",
+        "application:app",
+    ]
+    gunicorn = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        answers = set()
+        for number in range(60):
+            name = "held" if number % 2 else f"free-{number}"
+            answers.add((name == "held", *_ask(f"http://127.0.0.1:{port}/{name}").split()[1:]))
+        # A worker holds nothing of its master's, and the master's lock is never granted again.
+        assert answers == {(True, "LockHeld", "False"), (False, "granted", "False")}
+        assert server.show("held")["holder"] is not None
+    finally:
+        gunicorn.terminate()
+        gunicorn.wait(30)
+
+
+def _ask(url: str) -> str:
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return str(answer.read().decode())
+        except urllib.error.URLError:
+            subprocess.run(["sleep", "0.05"], check=True)  # it is starting
+    raise AssertionError(f"{url} does not answer")
+
+
+def test_a_client_works_on_one_event_loop_after_the_other(server: Palisade) -> None:
+    code = """
+import asyncio
+client = palisade.AsyncClient(url)
+async def once():
+    async with client.lock("orders", ttl="5s", wait="1s") as grant:
+        return grant.token
+async def keeps():
+    return await client.lock("kept", ttl="5s", wait="1s").acquire()
+async def goes_on(grant):
+    held = grant.held
+    return held, await grant.release()
+tokens = [asyncio.run(once()), asyncio.run(once())]
+kept = asyncio.run(keeps())
+held, how = asyncio.run(goes_on(kept))
+asyncio.run(client.aclose())
+print(json.dumps([tokens[0] < tokens[1], held, how]))
+"""
+    assert run(code, server) == [True, True, "released"]

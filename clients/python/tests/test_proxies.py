@@ -1,0 +1,125 @@
+"""Through nginx and haproxy with the settings that they have by default."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from typing import Iterator
+
+import pytest
+from conftest import _free_port
+from suite.servers import Palisade
+
+from palisade import Client, Event, UnknownOutcome
+
+NGINX = """
+daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1; events {{}}
+http {{
+  access_log off; client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
+  uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+  server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{upstream}; }} }}
+}}
+"""
+# Debian's defaults, but for what ends a quiet connection: 2 s in place of 50.
+HAPROXY = """
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 2s
+  timeout server 2s
+frontend in
+  bind 127.0.0.1:{port}
+  default_backend locks
+backend locks
+  server one 127.0.0.1:{upstream}
+"""
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
+    assert found, f"{name} is missing: install the Debian package {name}"
+    return found
+
+
+@contextlib.contextmanager
+def proxy(kind: str, folder: pathlib.Path, upstream: int) -> Iterator[str]:
+    """The address of a proxy in front of a server on this port."""
+    port, file = _free_port(), folder / f"{kind}.conf"
+    text = NGINX if kind == "nginx" else HAPROXY
+    file.write_text(text.format(folder=folder, port=port, upstream=upstream))
+    command = [_program("nginx"), "-c", str(file)] if kind == "nginx" else [_program("haproxy"), "-f", str(file)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 30
+        while True:
+            assert process.poll() is None, f"{kind} ended with {process.returncode}"
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < end, f"{kind} does not listen"
+                time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+def test_a_lock_is_waited_for_and_held_through_a_proxy(server: Palisade, tmp_path: pathlib.Path, kind: str) -> None:
+    with proxy(kind, tmp_path, server.port) as url, Client(url) as behind, Client(server.url) as direct:
+        first = direct.lock("orders", ttl="30s").acquire()
+        order: list[str] = []
+
+        def wait(name: str, client: Client) -> None:
+            with client.lock("orders", ttl="2s", wait="60s", client_id=name) as grant:
+                order.append(name)
+                # Longer than the lease lasts without renewal.
+                assert not grant.lost.wait(3)
+
+        waiters = []
+        for number, (name, client) in enumerate([("behind", behind), ("direct", direct)]):
+            waiters.append(threading.Thread(target=wait, args=(name, client)))
+            waiters[-1].start()
+            end = time.monotonic() + 30
+            while server.show("orders")["waiters"] != number + 1:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+        time.sleep(5)  # real time: haproxy ends quiet connections after 2 s
+        first.release()
+        for waiter in waiters:
+            waiter.join()
+        assert order == ["behind", "direct"]
+
+
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+def test_a_watch_delivers_through_a_proxy(server: Palisade, tmp_path: pathlib.Path, kind: str) -> None:
+    with proxy(kind, tmp_path, server.port) as url, Client(url) as behind, Client(server.url) as direct:
+        seen: list[Event] = []
+        arrived = threading.Event()
+
+        def watch() -> None:
+            for event in behind.watch("w"):
+                seen.append(event)
+                if event.lock == "w/last":
+                    arrived.set()
+                    return
+
+        threading.Thread(target=watch, daemon=True).start()
+        end = time.monotonic() + 30
+        while not arrived.is_set():
+            assert time.monotonic() < end, f"of the watch only {seen} arrived"
+            with direct.lock("w/last"):
+                arrived.wait(0.2)
+
+
+def test_a_proxy_without_a_server_behind_it_is_named(tmp_path: pathlib.Path) -> None:
+    says = r"status 502.*is there a proxy in between"
+    unknown = pytest.raises(UnknownOutcome, match=says)
+    with proxy("nginx", tmp_path, 1) as url, Client(url, patience="300ms") as client, unknown:
+        client.lock("orders", wait=0).acquire()
