@@ -26,12 +26,14 @@ type wish struct {
 	lockDelay  time.Duration
 	atLeastFor time.Duration
 	// Under a lease that the client has already; else empty.
-	leaseKey string
+	leaseKey  string
+	authority string
 	// Of an upgrade: the lease that it takes the place of; else nil.
 	reader *Lease
 
 	// An attempt is under way, or ended without certainty: it must be abandoned.
 	mayHaveHappened bool
+	firstSent       instant
 	lastSent        instant
 }
 
@@ -56,10 +58,18 @@ type wirePermits struct {
 	Of    int `json:"of"`
 }
 
+// A server that is asked to wait says so after this time: proxies end connections on which nothing comes. An address that
+// did not answer last is asked to say so soon, because it may be dead.
+const (
+	pollTime      = 10 * time.Second
+	firstPollTime = time.Second
+)
+
 type acquireBody struct {
 	ClientID  string `json:"client_id"`
 	TTL       int64  `json:"lease_duration_ms,omitempty"`
 	Wait      int64  `json:"wait_ms"`
+	Poll      int64  `json:"poll_ms,omitempty"`
 	RequestID string `json:"request_id"`
 	Metadata  string `json:"metadata,omitempty"`
 	Mode      mode   `json:"mode,omitempty"`
@@ -117,10 +127,11 @@ func (c *Client) newWish(names []string, options []LockOption) (*wish, error) {
 }
 
 // asReader is the request that makes the writer a reader.
-func (w *wish) asReader(leaseKey string) (*wish, error) {
+func (w *wish) asReader(writer *Lease) (*wish, error) {
 	id, err := randomID()
 	return &wish{
-		names: w.names, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, requestID: id, mode: shared, leaseKey: leaseKey,
+		names: w.names, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, requestID: id, mode: shared,
+		leaseKey: writer.grant.leaseKey, authority: writer.grant.authority,
 	}, err
 }
 
@@ -129,7 +140,7 @@ func (w *wish) asWriter(reader *Lease, wait time.Duration) (*wish, error) {
 	id, err := randomID()
 	return &wish{
 		names: w.names, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, wait: wait, requestID: id, mode: upgrade,
-		leaseKey: reader.grant.leaseKey, reader: reader,
+		leaseKey: reader.grant.leaseKey, authority: reader.grant.authority, reader: reader,
 	}, err
 }
 
@@ -158,8 +169,23 @@ func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration
 		}
 		earlier := w.mayHaveHappened
 		t0 := now()
+		if w.firstSent == 0 {
+			w.firstSent = t0
+		}
 		w.mayHaveHappened, w.lastSent = true, t0
-		answer, failed := t.send(ctx, w.request(waitUntil.sub(t0)), giveUp.sub(t0))
+		address := t.endpoints.current()
+		wait, poll := w.times(waitUntil.sub(t0), t.endpoints.isAlive(address))
+		until := t0.add(attemptTime(atMost(wait, poll), giveUp.sub(t0), patience))
+		answer, follow, failed := t.attempt(ctx, address, w.request(wait, poll), until)
+		if follow {
+			w.mayHaveHappened = earlier
+			continue
+		}
+		if failed == nil && answer.waits() {
+			if failed = t.waitOn(ctx, t0, giveUp); failed == nil {
+				continue
+			}
+		}
 		if failed == nil {
 			failed = answer.fault()
 		}
@@ -180,6 +206,8 @@ func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration
 					}
 				}
 				w.mayHaveHappened = false
+				// Earlier attempts waited, too.
+				grant.waited += t0.sub(w.firstSent)
 				return grant, nil
 			}
 		}
@@ -192,10 +220,42 @@ func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration
 	}
 }
 
-func (w *wish) request(left time.Duration) request {
+// times are how long the server is asked to wait, and after which time to say so, if so much is left of the wait. The last
+// attempt of a wait waits a moment, too: then the answer says who holds the lock.
+func (w *wish) times(left time.Duration, alive bool) (wait, poll time.Duration) {
+	if w.wait == 0 {
+		return 0, 0
+	}
+	if alive {
+		return atLeast(left, millisecond), pollTime
+	}
+	return atLeast(left, millisecond), firstPollTime
+}
+
+// attemptTime leaves time for the next address: a server has half of what is left, at most half of the patience, beyond the
+// time that it is asked to wait.
+func attemptTime(asked, left, patience time.Duration) time.Duration {
+	return atLeast(asked+atMost(patience, left-asked)/2, leastTime)
+}
+
+// waitOn: the server says that the request still waits, and is asked again at once; not in a loop if it says so at once. It is
+// a fault to say so when the wait is over long ago.
+func (t *transport) waitOn(ctx context.Context, sent, giveUp instant) *fault {
+	again := sent.add(firstPause)
+	if atLatest := giveUp.add(-leastTime); again >= atLatest || now() >= atLatest {
+		return &fault{"the server said that the request waits, when its wait was over", true}
+	}
+	if err := sleepUntil(ctx, again); err != nil {
+		return &fault{err.Error(), true}
+	}
+	return nil
+}
+
+func (w *wish) request(wait, poll time.Duration) request {
 	body := acquireBody{
 		ClientID:  w.clientID,
-		Wait:      wholeMilliseconds(atLeast(left, 0)),
+		Wait:      wholeMilliseconds(wait),
+		Poll:      wholeMilliseconds(poll),
 		RequestID: w.requestID,
 		Metadata:  w.metadata,
 		Mode:      w.mode,
@@ -209,7 +269,27 @@ func (w *wish) request(left time.Duration) request {
 	if w.leaseKey == "" {
 		body.TTL = wholeMilliseconds(w.ttl)
 	}
-	return request{"POST", lockPath(w.name(), "/acquire"), body}
+	return request{method: "POST", path: lockPath(w.name(), "/acquire"), body: body, differs: w.differs, mayWait: true}
+}
+
+// differs tells why an answer is not that of this request; "" if nothing differs.
+func (w *wish) differs(r reply) string {
+	good := r.status == 200 || r.waits()
+	switch {
+	case good && !is(r.fields(), "lock_acquired", !r.waits()):
+		return differs(r, "lock_acquired", !r.waits())
+	case r.waits() && !is(r.fields(), "waiting", true):
+		return differs(r, "waiting", true)
+	case (good || has(r.fields(), "resource_id")) && !is(r.fields(), "resource_id", w.name()):
+		return differs(r, "resource_id", w.name())
+	case r.status != 200 || w.leaseKey == "":
+		return ""
+	case !is(r.fields(), "authority", w.authority):
+		return differs(r, "authority", w.authority)
+	case !is(r.fields(), "lock_token", w.leaseKey):
+		return "the answer is that of another request: lock_token is not that of the lease" // It is not printed.
+	}
+	return ""
 }
 
 // abandon is repeated until the server has acknowledged it, or must have forgotten the grant by itself.
@@ -221,11 +301,14 @@ func (t *transport) abandon(ctx context.Context, w *wish) error {
 	pauses := newBackoff(until)
 	for {
 		limit := atMost(until.sub(now()), 2*time.Second)
-		sent := request{"POST", "/v1/requests/" + w.requestID + "/abandon", struct{}{}}
+		sent := request{
+			method: "POST", path: "/v1/requests/" + w.requestID + "/abandon", body: struct{}{},
+			differs: isAbout("request_id", w.requestID),
+		}
 		settles := w.reader != nil && w.reader.hold.holds()
 		if settles {
 			// It takes the place of an attempt that still waits at the server, and leaves the queue with its connection.
-			sent = w.request(millisecond)
+			sent = w.request(millisecond, 0)
 		}
 		answer, failed := t.send(ctx, sent, limit)
 		if failed == nil {

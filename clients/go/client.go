@@ -149,11 +149,11 @@ func (c *Client) WithLocks(
 }
 
 // ask sends a request whose only good answer is 200, for the client's patience.
-func (c *Client) ask(ctx context.Context, method, path string, body any) (reply, error) {
+func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 	if err := c.open(); err != nil {
 		return reply{}, err
 	}
-	answer, err := c.transport.repeat(ctx, request{method, path, body}, now().add(c.patience))
+	answer, err := c.transport.repeat(ctx, r, now().add(c.patience))
 	if err == nil && answer.status != 200 {
 		err = answer.err()
 	}

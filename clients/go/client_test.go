@@ -312,15 +312,16 @@ func TestTLSAndBearerToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := httputil.NewSingleHostReverseProxy(behind)
-	proxy.FlushInterval = -1
-	direct := proxy.Director
-	proxy.Director = func(r *http.Request) { direct(r); r.Host = behind.Host }
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(behind) },
+		FlushInterval: -1,
+	}
 	var asked, refused atomic.Int32
 	front := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
 		if r.Header.Get("Authorization") != "Bearer s3cret" {
 			refused.Add(1)
+			w.Header().Set("Palisade-Nonce", r.Header.Get("Palisade-Nonce"))
 			w.WriteHeader(http.StatusUnauthorized)
 			fmt.Fprint(w, `{"error": {"code": "unauthenticated", "message": "a token is needed"}}`)
 			return
@@ -434,7 +435,7 @@ func TestAClosedClientSaysSo(t *testing.T) {
 func TestTheLeaseKeyIsNotPrinted(t *testing.T) {
 	var key atomic.Value
 	behind, _ := url.Parse(testserver.Serve(t).URL)
-	front := httptest.NewServer(keyFinder(httputil.NewSingleHostReverseProxy(behind), behind.Host, &key))
+	front := httptest.NewServer(keyFinder(behind, &key))
 	defer front.Close()
 	lease := mustLock(t, newClient(t, palisade.Endpoints(front.URL)), "orders")
 	found, _ := key.Load().(string)

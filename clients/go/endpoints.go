@@ -25,6 +25,8 @@ type endpoints struct {
 	at     int
 	leader string
 	hops   int
+	// The address that answered last.
+	alive string
 }
 
 func newEndpoints(urls []string, secret bool) (*endpoints, error) {
@@ -65,6 +67,13 @@ func (e *endpoints) currentLocked() string {
 	return e.urls[e.at]
 }
 
+// isAlive tells whether that address is the one that answered last.
+func (e *endpoints) isAlive(address string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.alive == address
+}
+
 // failed goes on to the next address, unless another call already did.
 func (e *endpoints) failed(address string) {
 	e.mu.Lock()
@@ -73,6 +82,9 @@ func (e *endpoints) failed(address string) {
 }
 
 func (e *endpoints) failedLocked(address string) {
+	if e.alive == address {
+		e.alive = ""
+	}
 	switch {
 	case address == e.leader:
 		e.leader = ""
@@ -81,17 +93,15 @@ func (e *endpoints) failedLocked(address string) {
 	}
 }
 
-// answered takes note of what an answer says about the leader. It returns true if the leader is to be asked at once.
+// answered takes note of what an answer says about the address and the leader. It returns true if the leader is to be asked
+// at once.
 func (e *endpoints) answered(address string, r reply) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	code := ""
-	if r.status >= 500 {
-		code = r.code()
-	}
-	if code != "not_leader" {
+	e.alive = address
+	if r.status < 500 || r.code() != "not_leader" {
 		e.hops = 0
-		if code == "unavailable" {
+		if r.fault() != nil {
 			e.failedLocked(address)
 		}
 		return false

@@ -1,3 +1,3 @@
 module palisade.example/palisade
 
-go 1.19
+go 1.26

@@ -53,7 +53,7 @@ func (c *Client) Show(ctx context.Context, name string) (LockInfo, error) {
 	if err := checkName(name); err != nil {
 		return LockInfo{}, err
 	}
-	answer, err := c.ask(ctx, "GET", lockPath(name, ""), nil)
+	answer, err := c.ask(ctx, request{method: "GET", path: lockPath(name, ""), differs: isAbout("resource_id", name)})
 	if err != nil {
 		return LockInfo{}, about(name, err)
 	}
@@ -70,11 +70,11 @@ func (c *Client) Break(ctx context.Context, name string, token uint64, reason st
 	if err := checkName(name); err != nil {
 		return err
 	}
-	_, err := c.ask(ctx, "POST", lockPath(name, "/break"), struct {
+	body := struct {
 		Token  uint64 `json:"fencing_token"`
 		Reason string `json:"reason"`
-	}{token, reason})
-	return about(name, err)
+	}{token, reason}
+	return c.change(ctx, name, "/break", body)
 }
 
 // Resize gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes effect
@@ -83,15 +83,22 @@ func (c *Client) Resize(ctx context.Context, name string, permits int) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	_, err := c.ask(ctx, "POST", lockPath(name, "/permits"), struct {
+	body := struct {
 		Of int `json:"of"`
-	}{permits})
+	}{permits}
+	return c.change(ctx, name, "/permits", body)
+}
+
+// change asks for something of a lock whose answer only says that it was done.
+func (c *Client) change(ctx context.Context, name, verb string, body any) error {
+	asked := request{method: "POST", path: lockPath(name, verb), body: body, differs: isAbout("resource_id", name)}
+	_, err := c.ask(ctx, asked)
 	return about(name, err)
 }
 
 // Status asks the server about itself.
 func (c *Client) Status(ctx context.Context) (Status, error) {
-	answer, err := c.ask(ctx, "GET", "/v1/status", nil)
+	answer, err := c.ask(ctx, request{method: "GET", path: "/v1/status"})
 	if err != nil {
 		return Status{}, err
 	}
@@ -157,7 +164,7 @@ func (l *Locks) fetch() error {
 	if l.cursor != "" {
 		query.Set("cursor", l.cursor)
 	}
-	answer, err := l.client.ask(l.ctx, "GET", "/v1/locks?"+query.Encode(), nil)
+	answer, err := l.client.ask(l.ctx, request{method: "GET", path: "/v1/locks?" + query.Encode()})
 	if err != nil {
 		return err
 	}

@@ -6,14 +6,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"strconv"
 	"sync/atomic"
 )
 
 // keyFinder is a proxy that reads the lease key of a grant on its way.
-func keyFinder(proxy *httputil.ReverseProxy, host string, key *atomic.Value) http.Handler {
-	direct := proxy.Director
-	proxy.Director = func(r *http.Request) { direct(r); r.Host = host }
+func keyFinder(behind *url.URL, key *atomic.Value) http.Handler {
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(behind) }}
 	proxy.ModifyResponse = func(r *http.Response) error {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {

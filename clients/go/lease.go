@@ -222,7 +222,7 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	if len(l.grant.slots) > 0 || len(l.wish.names) > 1 {
 		return nil, invalid("permits of a semaphore, and several locks, have no shared mode")
 	}
-	w, err := l.wish.asReader(l.grant.leaseKey)
+	w, err := l.wish.asReader(l)
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +298,8 @@ func (l *Lease) Sequencer(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	// The answer has no new deadline, so the old one stays.
-	answer, err := l.client.transport.repeat(ctx, l.request(name, "/sequencer"), now().add(l.client.patience))
+	sent := l.request(name, "/sequencer", func(r reply) string { return l.isOf(name, l.grant.token, r) })
+	answer, err := l.client.transport.repeat(ctx, sent, now().add(l.client.patience))
 	switch {
 	case err != nil:
 		return "", about(name, err)
@@ -322,7 +323,7 @@ func (l *Lease) Sequencer(ctx context.Context, name string) (string, error) {
 func (l *Lease) release(ctx context.Context, names []string, until instant) error {
 	var over error
 	for _, name := range names {
-		answer, err := l.client.transport.repeat(ctx, l.request(name, "/release"), until)
+		answer, err := l.client.transport.repeat(ctx, l.request(name, "/release", l.isRelease(name)), until)
 		switch {
 		case err != nil:
 			return err
@@ -366,7 +367,7 @@ func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) bool {
 		}
 		t0 := now()
 		limit := atLeast(l.hold.deadline().sub(t0)/3, shortestPause)
-		answer, failed := l.client.transport.send(ctx, l.request(name, "/renew"), limit)
+		answer, failed := l.client.transport.send(ctx, l.request(name, "/renew", l.isRenewal(name)), limit)
 		switch {
 		case failed != nil:
 			return false
@@ -411,11 +412,60 @@ func (l *Lease) lose(name, code string) {
 }
 
 // request names the grant by both of its names: a late copy can never touch a later grant.
-func (l *Lease) request(name, verb string) request {
-	return request{"POST", lockPath(name, verb), struct {
+func (l *Lease) request(name, verb string, differs func(reply) string) request {
+	body := struct {
 		LeaseKey string `json:"lock_token"`
 		Token    uint64 `json:"fencing_token"`
-	}{l.grant.leaseKey, l.grant.number}}
+	}{l.grant.leaseKey, l.grant.number}
+	return request{method: "POST", path: lockPath(name, verb), body: body, differs: differs}
+}
+
+// isOf tells why an answer is not about this grant; number is what a good answer calls it.
+func (l *Lease) isOf(name string, number uint64, r reply) string {
+	if r.over() {
+		if ended := r.problemFields(); has(ended, "fencing_token") && !is(ended, "fencing_token", l.grant.number) {
+			return "the answer is that of another request: another grant is over"
+		}
+	}
+	switch {
+	case r.status != 200:
+		return ""
+	case !is(r.fields(), "resource_id", name):
+		return differs(r, "resource_id", name)
+	case !is(r.fields(), "fencing_token", number):
+		return differs(r, "fencing_token", number)
+	}
+	return ""
+}
+
+func (l *Lease) isRenewal(name string) func(reply) string {
+	return func(r reply) string {
+		why := l.isOf(name, l.grant.token, r)
+		switch {
+		case why != "" || r.status != 200:
+			return why
+		case has(r.fields(), "lock_acquired"), has(r.fields(), "released"):
+			return "the answer is that of another request: it is no renewal"
+		case !is(r.fields(), "authority", l.grant.authority):
+			return differs(r, "authority", l.grant.authority)
+		}
+		return ""
+	}
+}
+
+func (l *Lease) isRelease(name string) func(reply) string {
+	return func(r reply) string {
+		why := l.isOf(name, l.grant.number, r)
+		switch {
+		case why != "" || r.status != 200:
+			return why
+		case !is(r.fields(), "released", true):
+			return differs(r, "released", true)
+		case !is(r.fields(), "authority", l.grant.authority):
+			return differs(r, "authority", l.grant.authority)
+		}
+		return ""
+	}
 }
 
 // String never contains the lease key.

@@ -33,11 +33,49 @@ type problem struct {
 // readReply takes only what a Palisade server may answer. Anything else leaves the outcome unknown.
 func readReply(status int, body []byte) (reply, *fault) {
 	var object map[string]json.RawMessage
-	expected := status == 200 || (status >= 400 && status < 600)
+	expected := status == 200 || status == 202 || (status >= 400 && status < 600)
 	if !expected || json.Unmarshal(body, &object) != nil || object == nil {
 		return reply{}, &fault{fmt.Sprintf("the answer (status %d) is not one of a Palisade server", status), true}
 	}
 	return reply{status, body}, nil
+}
+
+func (r reply) fields() map[string]json.RawMessage {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(r.body, &fields)
+	return fields
+}
+
+// waits tells whether the server says that the request waits: it is to be asked again.
+func (r reply) waits() bool { return r.status == 202 }
+
+// is tells whether a field of an answer has this value.
+func is[T comparable](fields map[string]json.RawMessage, name string, value T) bool {
+	var found T
+	return json.Unmarshal(fields[name], &found) == nil && found == value
+}
+
+// has tells whether a field is there, and says something.
+func has(fields map[string]json.RawMessage, name string) bool {
+	return fields[name] != nil && string(fields[name]) != "null"
+}
+
+// isAbout tells why a good answer is not about what was asked for.
+func isAbout(name, wanted string) func(reply) string {
+	return func(r reply) string {
+		if r.status != 200 || is(r.fields(), name, wanted) {
+			return ""
+		}
+		return differs(r, name, wanted)
+	}
+}
+
+func differs(r reply, name string, wanted any) string {
+	found := "missing"
+	if value := r.fields()[name]; value != nil {
+		found = string(value)
+	}
+	return fmt.Sprintf("the answer is that of another request: %s is %s, and not %v", name, found, wanted)
 }
 
 func (r reply) problem() problem {
@@ -54,6 +92,12 @@ func (r reply) problem() problem {
 		return problem{Code: code.Code}
 	}
 	return found
+}
+
+func (r reply) problemFields() map[string]json.RawMessage {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(r.fields()["error"], &fields)
+	return fields
 }
 
 func (r reply) code() string {

@@ -3,9 +3,12 @@ package palisade
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -23,6 +26,9 @@ const (
 
 	// An attempt with less time than this would only turn "nothing happened" into "unknown".
 	leastTime = 50 * millisecond
+
+	// A request has a nonce of its own in this header, and its answer has the same one.
+	nonceHeader = "Palisade-Nonce"
 )
 
 // A transport makes attempts, at the address that leads.
@@ -65,44 +71,87 @@ type request struct {
 	path   string
 	// nil: none.
 	body any
+	// Tells why an answer belongs to another request; "" if it may be that of this one. nil: the nonce says enough.
+	differs func(reply) string
+	// The server may say that it waits.
+	mayWait bool
 }
 
 // send makes one attempt, which ends at the latest after the time given. It follows a leader at once.
 func (t *transport) send(ctx context.Context, r request, limit time.Duration) (reply, *fault) {
 	until := now().add(limit)
 	for {
-		address := t.endpoints.current()
-		answer, failed := t.attempt(ctx, address, r, until.sub(now()))
-		if failed != nil {
-			return reply{}, failed
-		}
-		if !t.endpoints.answered(address, answer) || now().add(leastTime) >= until {
-			return answer, nil
+		answer, follow, failed := t.attempt(ctx, t.endpoints.current(), r, until)
+		if failed != nil || !follow || now().add(leastTime) >= until {
+			return answer, failed
 		}
 	}
 }
 
-func (t *transport) attempt(caller context.Context, address string, r request, limit time.Duration) (reply, *fault) {
-	ctx, cancel := context.WithTimeout(caller, limit)
+// attempt asks one address, and tells whether the leader that it names is to be asked at once.
+func (t *transport) attempt(
+	caller context.Context, address string, r request, until instant,
+) (answer reply, follow bool, failed *fault) {
+	ctx, cancel := context.WithTimeout(caller, until.sub(now()))
 	defer cancel()
-	var connected atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
-	})
-	answer, err := t.open(ctx, address, r)
+	var used connection
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: used.got})
+	response, err := t.open(ctx, address, r)
 	if err != nil {
-		return reply{}, t.failed(caller, address, err, connected.Load())
+		return reply{}, false, t.failed(caller, address, err, used.isThere())
 	}
-	defer answer.Body.Close()
-	content, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswerBytes))
+	defer response.Body.Close()
+	content, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes))
 	if err != nil {
-		return reply{}, t.failed(caller, address, err, true)
+		return reply{}, false, t.failed(caller, address, err, true)
 	}
-	return readReply(answer.StatusCode, content)
+	answer, failed = readReply(response.StatusCode, content)
+	if failed == nil && answer.waits() && !r.mayWait {
+		failed = broken("a request that does not wait is said to wait")
+	}
+	if failed == nil && r.differs != nil {
+		if why := r.differs(answer); why != "" {
+			failed = broken(why)
+		}
+	}
+	if failed != nil {
+		used.end()
+		t.endpoints.failed(address)
+		return reply{}, false, &fault{address + ": " + failed.message, failed.unknown}
+	}
+	return answer, t.endpoints.answered(address, answer), nil
 }
 
-// open sends a request and returns when the head of the answer is there.
+// A connection is that of an attempt, once there is one.
+type connection struct{ inner atomic.Pointer[net.Conn] }
+
+func (c *connection) got(info httptrace.GotConnInfo) { c.inner.Store(&info.Conn) }
+
+func (c *connection) isThere() bool { return c.inner.Load() != nil }
+
+// end closes it, also if it is back in the pool: what comes next on it is wrong, too.
+func (c *connection) end() {
+	if inner := c.inner.Load(); inner != nil {
+		(*inner).Close()
+	}
+}
+
+// A strayError is an answer that does not have the nonce of its request.
+type strayError struct{ status int }
+
+func (e *strayError) Error() string {
+	return fmt.Sprintf("the answer (status %d) is not that of this request: it is another's, or of a program in between", e.status)
+}
+
+// open sends a request and returns when the head of its answer is there. The head of another answer is an error, and ends
+// the connection.
 func (t *transport) open(ctx context.Context, address string, r request) (*http.Response, error) {
+	var used connection
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: used.got})
+	nonce, err := newNonce()
+	if err != nil {
+		return nil, err
+	}
 	var body io.Reader
 	if r.body != nil {
 		text, err := json.Marshal(r.body)
@@ -121,7 +170,25 @@ func (t *transport) open(ctx context.Context, address string, r request) (*http.
 	if token := t.bearer.current(); token != "" {
 		sent.Header.Set("Authorization", "Bearer "+token)
 	}
-	return t.http.Do(sent)
+	sent.Header.Set(nonceHeader, nonce)
+	answer, err := t.http.Do(sent)
+	if err != nil {
+		return nil, err
+	}
+	if got := answer.Header[nonceHeader]; len(got) != 1 || got[0] != nonce {
+		used.end()
+		answer.Body.Close()
+		return nil, &strayError{answer.StatusCode}
+	}
+	return answer, nil
+}
+
+func newNonce() (string, error) {
+	var random [16]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return "", fmt.Errorf("palisade: no random numbers for a nonce: %w", err)
+	}
+	return base64.RawURLEncoding.EncodeToString(random[:]), nil
 }
 
 // failed notes that an attempt got no answer: without a connection nothing can have happened.

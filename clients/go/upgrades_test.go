@@ -142,6 +142,7 @@ func TestABearerTokenThatIsReplacedInItsFileIsTaken(t *testing.T) {
 	var counts atomic.Value
 	counts.Store("one")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Palisade-Nonce", r.Header.Get("Palisade-Nonce"))
 		if r.Header.Get("Authorization") != "Bearer "+counts.Load().(string) {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(`{"error": {"code": "unauthenticated", "message": "another token counts"}}`))

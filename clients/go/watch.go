@@ -139,8 +139,9 @@ func (w *Watch) openAt(address string) bool {
 	if w.positioned {
 		query.Set("after_revision", strconv.FormatUint(w.after, 10))
 	}
-	stream := newStream(w.ctx)
-	answer, err := w.client.transport.open(stream.ctx, address, request{"GET", "/v1/watch?" + query.Encode(), nil})
+	// A server sends the head at once.
+	stream := newStream(w.ctx, attemptTime(0, w.client.patience, w.client.patience))
+	answer, err := w.client.transport.open(stream.ctx, address, request{method: "GET", path: "/v1/watch?" + query.Encode()})
 	if err != nil {
 		stream.close()
 		w.broken(address)
@@ -223,14 +224,15 @@ type stream struct {
 	address string
 }
 
-func newStream(ctx context.Context) *stream {
+func newStream(ctx context.Context, head time.Duration) *stream {
 	s := &stream{}
 	s.ctx, s.cancel = context.WithCancel(ctx)
-	s.silence = time.AfterFunc(watchSilence, s.cancel)
+	s.silence = time.AfterFunc(head, s.cancel)
 	return s
 }
 
 func (s *stream) read(body io.ReadCloser) {
+	s.silence.Reset(watchSilence)
 	s.body = body
 	s.lines = bufio.NewScanner(body)
 	s.lines.Buffer(nil, maxLineBytes)

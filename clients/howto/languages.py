@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JAR = ROOT / "target" / "clients" / "java" / "palisade.jar"
-DEBIAN = ":".join(f"/usr/share/java/{name}.jar" for name in ("postgresql", "mariadb-java-client"))
+JDBC = JAR.parent / "maven" / "test-libraries" / "*"
 
 #: In front of the page's imports: what the page says the reader has.
 JS = {
@@ -127,21 +128,25 @@ try (Client client = Client.builder().build()) {{ {around} }}
 }} }}
 """)
     flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    return ["java", *flags, "-cp", f"{JAR}:{DEBIAN}", "Howto.java"]
+    return ["java", *flags, "-cp", f"{JAR}:{JDBC}", "Howto.java"]
 
 
 def prepare(folder: pathlib.Path) -> None:
-    """The reader's new program: `../palisade` is the checkout, and there is a Go module with its drivers."""
+    """The reader's new program: `../palisade` is the checkout, and there is a Go module with its drivers, those of the
+    client's own tests, which clients/go/check has put into the cache."""
     (folder.parent / "palisade").symlink_to(ROOT)
-    drivers = {"github.com/lib/pq": "v1.10.7", "github.com/go-sql-driver/mysql": "v1.5.0"}
-    edits = [f"-require={name}@{version}" for name, version in drivers.items()]
-    edits += [f"-replace={name}=/usr/share/gocode/src/{name}" for name in drivers]
+    tests = ROOT / "clients" / "go" / "internal" / "sqltest"
+    drivers = re.findall(r"^\t(?!palisade\.)(\S+) (v\S+)", (tests / "go.mod").read_text(), re.MULTILINE)
+    edits = [f"-require={name}@{version}" for name, version in drivers]
     for words in (["go", "mod", "init", "app"], ["go", "mod", "edit", *edits]):
         subprocess.run(words, cwd=folder, check=True, capture_output=True, env=environment())
+    (folder / "go.sum").write_text((tests / "go.sum").read_text())
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "GONOSUMDB": "*"}
+    newest = subprocess.run([ROOT / "clients" / "go" / "newest"], check=True, capture_output=True, text=True).stdout
+    path = f"{newest.strip()}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
 
 
 def installs(line: str) -> bool:

@@ -127,19 +127,14 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
     },
     PYTHON,
     Prerequisite {
-        name: "Go with staticcheck and drivers of SQL databases",
+        name: "Go 1.26 or later",
         probe: &[
             "sh",
             "-c",
-            "go version && command -v go-staticcheck && cd /usr/share/gocode/src/github.com && ls lib/pq go-sql-driver/mysql",
+            "PATH=$(clients/go/newest):$PATH && cd clients/go && GOTOOLCHAIN=local go list .",
         ],
-        packages: &[
-            "golang-go",
-            "go-staticcheck",
-            "golang-github-lib-pq-dev",
-            "golang-github-go-sql-driver-mysql-dev",
-        ],
-        needed_for: "the client in Go, its linter and its fences",
+        packages: &["golang-go"],
+        needed_for: "the client in Go (Debian 12 and 13 have an older Go: take one of https://go.dev/dl there)",
     },
     Prerequisite {
         name: "Node 20.19 or later with npm",
@@ -152,18 +147,9 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "the client in TypeScript, its linters and its fences (Debian 12 has an older Node: take one of https://nodejs.org there)",
     },
     Prerequisite {
-        name: "a JDK with JUnit and the drivers of PostgreSQL and MariaDB",
-        probe: &[
-            "sh",
-            "-c",
-            "javac -version && cd /usr/share/java && ls junit4.jar hamcrest-all.jar postgresql.jar mariadb-java-client.jar",
-        ],
-        packages: &[
-            "default-jdk-headless",
-            "junit4",
-            "libpostgresql-jdbc-java",
-            "libmariadb-java",
-        ],
+        name: "a JDK 17 or later with Maven",
+        probe: &["sh", "-c", "javac --release 17 -version && mvn -version"],
+        packages: &["default-jdk-headless", "maven"],
         needed_for: "the client in Java and its fences",
     },
     Prerequisite {

@@ -8,6 +8,7 @@ package fence
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 )
 
@@ -134,6 +135,10 @@ func CheckToken(token uint64) error {
 
 // CheckHolder refuses what is no fencing token, and a holder that says itself that it no longer holds.
 func CheckHolder(holder Holder) error {
+	// A *Lease that is nil is a Holder that is not: the error of the acquire was not looked at.
+	if value := reflect.ValueOf(holder); !value.IsValid() || (value.Kind() == reflect.Pointer && value.IsNil()) {
+		return errors.New("palisade: a fence needs a holder, and this one is nil: was the lock acquired?")
+	}
 	if checked, ok := holder.(interface{ Check() error }); ok {
 		if err := checked.Check(); err != nil {
 			return err

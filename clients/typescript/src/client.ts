@@ -6,11 +6,12 @@ import { Endpoints } from "./endpoints.js";
 import { Invalid, LockHeld, type LockHolder } from "./errors.js";
 import { deadline } from "./hold.js";
 import { Lease, type Keeper } from "./lease.js";
-import { asNumber, asObject, asText, readHolder, unreadable, type Json } from "./reply.js";
+import { checkOptions, short } from "./options.js";
+import { asNumber, asObject, asText, difference, readHolder, unreadable, type Json, type Reply } from "./reply.js";
 import { repeat } from "./retry.js";
 import { Transport, type TlsOptions } from "./transport.js";
 import { watch, type WatchEvent, type WatchOptions } from "./watch.js";
-import { checkName, DAY, lockPath, Wish, within, type AcquireOptions } from "./wish.js";
+import { ACQUIRE_OPTIONS, checkName, DAY, lockPath, Wish, within, type AcquireOptions } from "./wish.js";
 
 const DEFAULT_PATIENCE = 5_000;
 
@@ -74,6 +75,7 @@ export class Client implements AsyncDisposable {
 
   /** Sends nothing yet. Throws `Invalid`. */
   constructor(options: ClientOptions = {}) {
+    checkOptions("new Client", options, ["urls", "token", "tokenFile", "tls", "patienceMs", "marginMs"]);
     this.#patienceMs = within("patienceMs", options.patienceMs ?? DEFAULT_PATIENCE, 1, DAY);
     this.#marginMs = within("marginMs", options.marginMs ?? 0, 0, DAY);
     const bearer = new Bearer(options);
@@ -95,6 +97,7 @@ export class Client implements AsyncDisposable {
    * signal's reason.
    */
   async acquire(lock: string | readonly string[], options: AcquireOptions = {}): Promise<Lease> {
+    checkOptions("acquire", options, ACQUIRE_OPTIONS);
     return this.#grant(new Wish(lock, options));
   }
 
@@ -127,6 +130,7 @@ export class Client implements AsyncDisposable {
 
   /** As `acquire`; undefined instead of `LockHeld`. */
   async tryAcquire(lock: string | readonly string[], options: AcquireOptions = {}): Promise<Lease | undefined> {
+    checkOptions("tryAcquire", options, ACQUIRE_OPTIONS);
     try {
       return await this.acquire(lock, { waitMs: 0, ...options });
     } catch (error) {
@@ -146,6 +150,11 @@ export class Client implements AsyncDisposable {
     options: AcquireOptions,
     work: (lease: Lease) => Result | PromiseLike<Result>,
   ): Promise<Result> {
+    if (typeof (work as unknown) !== "function") {
+      throw new TypeError(
+        `palisade: withLock(lock, options, work) calls work with the lease, and work is ${short(work)}`,
+      );
+    }
     const lease = await this.acquire(lock, options);
     try {
       return await work(lease);
@@ -162,7 +171,7 @@ export class Client implements AsyncDisposable {
   /** The holder of a lock and the number of waiters. */
   async show(lock: string): Promise<LockInfo> {
     checkName(lock);
-    return lockInfo(await this.#ask("GET", lockPath(lock)));
+    return lockInfo(await this.#ask("GET", lockPath(lock), undefined, lock));
   }
 
   /** The locks that are held and whose names start with `prefix`, page by page. */
@@ -186,7 +195,13 @@ export class Client implements AsyncDisposable {
    * abort the signal, to end it.
    */
   watch(prefix = "", options: WatchOptions = {}): AsyncGenerator<WatchEvent, void, void> {
-    return watch(this.#transport, prefix, options, () => {
+    checkOptions("watch", options, ["after", "signal"]);
+    if (options.after !== undefined && asNumber(options.after) === undefined) {
+      throw new TypeError(
+        `palisade: watch begins after a revision, a whole number, and after is ${short(options.after)}`,
+      );
+    }
+    return watch(this.#transport, prefix, options, this.#patienceMs, () => {
       this.#checkOpen();
     });
   }
@@ -194,7 +209,7 @@ export class Client implements AsyncDisposable {
   /** Takes a lock from its holder. The token is that of the current grant, or a reader's grant id: proof that the operator has looked. */
   async breakLock(lock: string, token: number, reason = ""): Promise<void> {
     checkName(lock);
-    await this.#ask("POST", lockPath(lock, "/break"), { fencing_token: token, reason });
+    await this.#ask("POST", lockPath(lock, "/break"), { fencing_token: token, reason }, lock);
   }
 
   /**
@@ -203,7 +218,7 @@ export class Client implements AsyncDisposable {
    */
   async resize(lock: string, permits: number): Promise<void> {
     checkName(lock);
-    await this.#ask("POST", lockPath(lock, "/permits"), { of: permits });
+    await this.#ask("POST", lockPath(lock, "/permits"), { of: permits }, lock);
   }
 
   async status(): Promise<Status> {
@@ -263,10 +278,12 @@ export class Client implements AsyncDisposable {
     };
   }
 
-  /** Sends a request whose only good answer is 200, for the client's patience. */
-  async #ask(method: "GET" | "POST", path: string, body?: object): Promise<Json> {
+  /** Sends a request whose only good answer is 200, for the client's patience; `lock`: what it is about. */
+  async #ask(method: "GET" | "POST", path: string, body?: object, lock?: string): Promise<Json> {
     this.#checkOpen();
-    const send = body === undefined ? { method, path } : { method, path, body };
+    const differs = (answer: Reply): string | undefined =>
+      answer.status === 200 && lock !== undefined ? difference(answer, { resource_id: lock }) : undefined;
+    const send = { method, path, differs, ...(body === undefined ? {} : { body }) };
     const answer = await repeat(this.#transport, send, latest() + this.#patienceMs);
     if (answer.status !== 200) {
       throw answer.error();

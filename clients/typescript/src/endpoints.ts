@@ -11,6 +11,8 @@ export class Endpoints {
   #at = 0;
   #leader: string | undefined;
   #hops = 0;
+  /** The address that answered last. */
+  #alive: string | undefined;
 
   /** With `secret` a bearer token is sent, so every address must keep it from others. */
   constructor(
@@ -33,8 +35,16 @@ export class Endpoints {
     return this.#leader ?? this.#urls[this.#at] ?? DEFAULT_URL;
   }
 
+  /** Whether that address is the one that answered last. */
+  isAlive(address: string): boolean {
+    return address === this.#alive;
+  }
+
   /** Goes on to the next address, unless another call already did. */
   failed(address: string): void {
+    if (address === this.#alive) {
+      this.#alive = undefined;
+    }
     if (address === this.#leader) {
       this.#leader = undefined;
     } else if (this.#leader === undefined && address === this.#urls[this.#at]) {
@@ -42,12 +52,12 @@ export class Endpoints {
     }
   }
 
-  /** Takes note of what an answer says about the leader. Returns true if the leader is to be asked at once. */
+  /** Takes note of what an answer says about the address and the leader. Returns true if the leader is to be asked at once. */
   answered(address: string, reply: Reply): boolean {
-    const code = reply.status >= 500 ? reply.code : "";
-    if (code !== "not_leader") {
+    this.#alive = address;
+    if (reply.status < 500 || reply.code !== "not_leader") {
       this.#hops = 0;
-      if (code === "unavailable") {
+      if (reply.fault !== undefined) {
         this.failed(address);
       }
       return false;

@@ -5,7 +5,8 @@ import { earliest, latest, sleepUntil } from "./clock.js";
 import { Invalid, LeaseLost, PalisadeError } from "./errors.js";
 import type { Pass } from "./fence/holder.js";
 import { Hold, RELEASED } from "./hold.js";
-import { asText, readRenewal, Reply, unreadable, type Granted } from "./reply.js";
+import { checkOptions } from "./options.js";
+import { asText, difference, readRenewal, Reply, unreadable, type Granted, type Json } from "./reply.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
 import type { Send, Transport } from "./transport.js";
 import { DAY, lockPath, type Reader, type UpgradeOptions, type Wish } from "./wish.js";
@@ -214,6 +215,7 @@ export class Lease implements AsyncDisposable {
    * Throws `LeaseLost` for a lease that is lost, and what `acquire` throws; then the lock is released in the background.
    */
   async downgrade(options: { readonly signal?: AbortSignal } = {}): Promise<Lease> {
+    checkOptions("downgrade", options, ["signal"]);
     if (this.shared) {
       return this;
     }
@@ -222,7 +224,7 @@ export class Lease implements AsyncDisposable {
       throw new Invalid("permits of a semaphore, and several locks, have no shared mode");
     }
     options.signal?.throwIfAborted();
-    const reader = this.#wish.asReader(this.#grant.leaseKey, options.signal);
+    const reader = this.#wish.asReader(this.#grant, options.signal);
     this.#hold.end(RELEASED);
     try {
       return await this.#keeper.acquire(reader);
@@ -242,6 +244,7 @@ export class Lease implements AsyncDisposable {
    * by then, or can be granted at that moment, the lock is released, and this lease is lost.
    */
   async upgrade(options: UpgradeOptions = {}): Promise<Lease> {
+    checkOptions("upgrade", options, ["waitMs", "signal"]);
     this.check();
     if (!this.update) {
       throw new Invalid("only a reader in mode update is upgraded: acquire it with update: true");
@@ -255,7 +258,7 @@ export class Lease implements AsyncDisposable {
       lost.abort(loss);
     });
     const signal = options.signal === undefined ? lost.signal : AbortSignal.any([options.signal, lost.signal]);
-    const writer = this.#wish.asWriter(this.#grant.leaseKey, this.#reader(), { ...options, signal });
+    const writer = this.#wish.asWriter(this.#grant, this.#reader(), { ...options, signal });
     this.#upgrading = true;
     try {
       return await this.#keeper.acquire(writer);
@@ -299,7 +302,11 @@ export class Lease implements AsyncDisposable {
     }
     this.part(name);
     const until = latest() + this.#keeper.patienceMs;
-    const answer = await repeat(this.#keeper.transport, this.#send(name, "/sequencer"), until);
+    const answer = await repeat(
+      this.#keeper.transport,
+      this.#send(name, "/sequencer", { fencing_token: this.token }),
+      until,
+    );
     if (answer.over) {
       if (this.#held.has(name)) {
         this.#lose(name, answer.code);
@@ -361,7 +368,8 @@ export class Lease implements AsyncDisposable {
   async #release(locks: Iterable<string>, until: number): Promise<Released> {
     let heaviest = 0;
     for (const lock of [...locks]) {
-      const answer = await repeat(this.#keeper.transport, this.#send(lock, "/release"), until);
+      const released = { fencing_token: this.grantId, released: true, authority: this.authority };
+      const answer = await repeat(this.#keeper.transport, this.#send(lock, "/release", released), until);
       if (!answer.over && answer.status !== 200) {
         throw answer.error();
       }
@@ -402,7 +410,9 @@ export class Lease implements AsyncDisposable {
       const t0 = earliest();
       const now = latest();
       const until = now + Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
-      const answer = await this.#keeper.transport.send(this.#send(lock, "/renew"), until, this.#renewals.signal);
+      const own = { fencing_token: this.token, authority: this.authority };
+      const send = this.#send(lock, "/renew", { ...own, lock_acquired: undefined, released: undefined });
+      const answer = await this.#keeper.transport.send(send, until, this.#renewals.signal);
       if (!(answer instanceof Reply)) {
         return false;
       }
@@ -438,10 +448,17 @@ export class Lease implements AsyncDisposable {
     }
   }
 
-  /** Names the grant by both of its names: a late copy can never touch a later grant. */
-  #send(lock: string, verb: string): Send {
+  /** Names the grant by both of its names: a late copy can never touch a later grant. A good answer has the `wanted` fields. */
+  #send(lock: string, verb: string, wanted: Json): Send {
     const body = { lock_token: this.#grant.leaseKey, fencing_token: this.grantId };
-    return { method: "POST", path: lockPath(lock, verb), body };
+    const differs = (answer: Reply): string | undefined => {
+      if (answer.status === 200) {
+        return difference(answer, { resource_id: lock, ...wanted });
+      }
+      const ended = answer.endedGrant;
+      return ended === undefined || ended === this.grantId ? undefined : "another grant is over";
+    };
+    return { method: "POST", path: lockPath(lock, verb), body, differs };
   }
 
   #over(code: string): void {

@@ -34,11 +34,21 @@ export class Reply {
 
   /** Takes only what a Palisade server may answer. Anything else leaves the outcome unknown. */
   static read(status: number, text: string): Reply | Fault {
-    const expected = status === 200 || (status >= 400 && status < 600);
+    const expected = status === 200 || status === 202 || (status >= 400 && status < 600);
     const body = expected ? parsed(text) : undefined;
     return body === undefined
       ? new Fault(`the answer (status ${status}) is not one of a Palisade server`, true)
       : new Reply(status, body);
+  }
+
+  /** The server says that the request waits: it is to be asked again. */
+  get waits(): boolean {
+    return this.status === 202;
+  }
+
+  /** Which grant the answer says is over; undefined if it does not say. */
+  get endedGrant(): unknown {
+    return this.over ? (this.#problem["fencing_token"] ?? undefined) : undefined;
   }
 
   get code(): string {
@@ -98,6 +108,24 @@ export class Reply {
     }
     return new Invalid(message, code);
   }
+}
+
+/**
+ * Tells which of these fields a good answer has with another value. `undefined` is the value of one that it must not have.
+ * The lease key is not printed.
+ */
+export function difference({ body }: Reply, wanted: Json): string | undefined {
+  for (const [name, value] of Object.entries(wanted)) {
+    const found = body[name] ?? undefined;
+    if (found !== value) {
+      return name === "lock_token" ? "lock_token is another" : `${name} is ${text(found)}, and not ${text(value)}`;
+    }
+  }
+  return undefined;
+}
+
+function text(value: unknown): string {
+  return value === undefined ? "missing" : JSON.stringify(value);
 }
 
 const OVER: ReadonlySet<string> = new Set(["expired", "revoked", "superseded", "not_held", "stale"]);

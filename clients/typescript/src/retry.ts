@@ -3,7 +3,7 @@ import { Unavailable, UnknownOutcome } from "./errors.js";
 import { type Fault, Reply } from "./reply.js";
 import { LEAST_TIME, type Send, type Transport } from "./transport.js";
 
-const FIRST_PAUSE = 10;
+export const FIRST_PAUSE = 10;
 export const LONGEST_PAUSE = 500;
 
 /** Counts pauses between attempts, doubling from 10 ms to half a second. */
@@ -41,14 +41,19 @@ export class Backoff {
 }
 
 /**
- * Sends a request that may be sent again as it is, until there is an answer that repeating does not change. No attempt
- * takes more than half of the time that is left: the next one has another connection.
+ * How long one attempt may take: the time that the server is asked to wait, and half of what is left after that, at most half
+ * of the patience. The other half is for the next address, or another connection.
  */
+export function attemptTime(asked: number, left: number, patience: number): number {
+  return Math.max(asked + Math.min(patience, left - asked) / 2, LEAST_TIME);
+}
+
+/** Sends a request that may be sent again as it is, until there is an answer that repeating does not change. */
 export async function repeat(transport: Transport, send: Send, until: number, signal?: AbortSignal): Promise<Reply> {
   const pauses = new Backoff(until);
   for (;;) {
     const now = latest();
-    const answer = await transport.send(send, now + Math.max((until - now) / 2, LEAST_TIME), signal);
+    const answer = await transport.send(send, now + attemptTime(0, until - now, until - now), signal);
     const fault = answer instanceof Reply ? answer.fault : answer;
     if (answer instanceof Reply && fault === undefined) {
       return answer;

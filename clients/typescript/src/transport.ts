@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import http from "node:http";
 import https from "node:https";
@@ -15,6 +16,8 @@ const CONNECT_TIME = 5_000;
 const MAX_IDLE = 16;
 const IDLE_TIME = 90_000;
 const MAX_ANSWER_BYTES = 16 << 20;
+/** A request has a nonce of its own in this header, and its answer has the same one. */
+const NONCE = "palisade-nonce";
 
 /** For https addresses: authorities and a client certificate, in PEM or PKCS #12, as in `node:tls`. */
 export type TlsOptions = Pick<tls.SecureContextOptions, "ca" | "cert" | "key" | "passphrase" | "pfx"> & {
@@ -27,11 +30,21 @@ export interface Send {
   readonly method: "GET" | "POST";
   readonly path: string;
   readonly body?: object;
+  /** Tells why an answer belongs to another request; undefined if it may be that of this one. */
+  readonly differs?: (answer: Reply) => string | undefined;
+  /** The server may say that it waits. */
+  readonly mayWait?: boolean;
+}
+
+/** What became of one attempt. */
+export interface Attempt {
+  readonly answer: Reply | Fault;
+  readonly follow: boolean;
 }
 
 /** A request under way. */
 export interface Exchange {
-  /** The head of the answer. */
+  /** The head of the request's own answer. That of another one is an error, and ends the connection. */
   readonly head: Promise<http.IncomingMessage>;
   /** Whether the request may have reached a server. */
   sent(): boolean;
@@ -64,22 +77,25 @@ export class Transport {
   /** Makes one attempt, which ends at the latest at `until`. It follows a leader at once. Throws `Invalid` after `close`. */
   async send(send: Send, until: number, signal?: AbortSignal): Promise<Reply | Fault> {
     for (;;) {
-      if (this.#closed) {
-        throw new Invalid("the client is closed");
-      }
-      const address = this.endpoints.current();
-      const answer = await this.#attempt(address, send, until, signal);
-      if (answer instanceof Fault) {
-        return answer;
-      }
-      if (!this.endpoints.answered(address, answer) || latest() + LEAST_TIME >= until) {
+      const { answer, follow } = await this.attempt(this.endpoints.current(), send, until, signal);
+      if (!follow || latest() + LEAST_TIME >= until) {
         return answer;
       }
     }
   }
 
+  /** Asks one address. `follow`: the leader that it names is to be asked at once. Throws `Invalid` after `close`. */
+  async attempt(address: string, send: Send, until: number, signal?: AbortSignal): Promise<Attempt> {
+    if (this.#closed) {
+      throw new Invalid("the client is closed");
+    }
+    const answer = await this.#exchange(address, send, until, signal);
+    return { answer, follow: answer instanceof Reply && this.endpoints.answered(address, answer) };
+  }
+
   /** Sends a request. It never follows a redirect: that would carry the lease key elsewhere. */
   open(address: string, { method, path, body }: Send): Exchange {
+    const nonce = randomBytes(16).toString("base64url");
     const secure = address.startsWith("https:");
     const { hostname, port } = new URL(address);
     const text = body === undefined ? undefined : JSON.stringify(body);
@@ -92,6 +108,7 @@ export class Transport {
       method,
       path,
       headers: {
+        [NONCE]: nonce,
         ...(text === undefined
           ? {}
           : { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(text) }),
@@ -123,7 +140,17 @@ export class Transport {
     // Errors that come while nobody waits for the head or the body would end the process.
     request.on("error", ignore);
     request.once("response", (answer) => answer.on("error", ignore));
-    const head = once(request, "response").then(([answer]) => answer as http.IncomingMessage);
+    const head = once(request, "response").then(([answer]: http.IncomingMessage[]) => {
+      if (answer?.headers[NONCE] !== nonce) {
+        const stray = new Error(
+          `the answer (status ${String(answer?.statusCode)}) is not that of this request: ` +
+            "it is another's, or of a program in between",
+        );
+        request.destroy(stray);
+        throw stray;
+      }
+      return answer;
+    });
     head.catch(ignore);
     request.end(text);
     return { head, sent: () => sent, destroy: (why) => request.destroy(why) };
@@ -146,7 +173,7 @@ export class Transport {
     this.#secure.destroy();
   }
 
-  async #attempt(address: string, send: Send, until: number, signal?: AbortSignal): Promise<Reply | Fault> {
+  async #exchange(address: string, send: Send, until: number, signal?: AbortSignal): Promise<Reply | Fault> {
     if (isAborted(signal)) {
       return new Fault("the caller left", false);
     }
@@ -163,7 +190,15 @@ export class Transport {
     );
     try {
       const head = await exchange.head;
-      return Reply.read(head.statusCode ?? 0, await readAll(head));
+      const { socket } = head;
+      const answer = Reply.read(head.statusCode ?? 0, await readAll(head));
+      const why = answer instanceof Fault ? answer.message : whyNot(send, answer);
+      if (answer instanceof Fault || why !== undefined) {
+        // Also if it is back in the pool: what comes next on it is wrong, too.
+        socket.destroy();
+        throw new Error(why);
+      }
+      return answer;
     } catch (error) {
       // A caller that left says nothing about the address.
       if (!isAborted(signal)) {
@@ -176,6 +211,15 @@ export class Transport {
       signal?.removeEventListener("abort", leave);
     }
   }
+}
+
+/** Why an answer is not that of its request. */
+function whyNot({ differs, mayWait }: Send, answer: Reply): string | undefined {
+  if (answer.waits && mayWait !== true) {
+    return "a broken answer: a request that does not wait is said to wait";
+  }
+  const why = differs?.(answer);
+  return why === undefined ? undefined : `a broken answer: it is that of another request: ${why}`;
 }
 
 function advice(address: string): string {

@@ -2,7 +2,7 @@ import type { IncomingMessage } from "node:http";
 
 import { Alarm, latest } from "./clock.js";
 import { asNumber, asText, asToken, Fault, parsed, Reply } from "./reply.js";
-import { Backoff } from "./retry.js";
+import { attemptTime, Backoff } from "./retry.js";
 import { readAll, type Transport } from "./transport.js";
 
 /** A server writes a comment each 15 s. */
@@ -48,6 +48,7 @@ export async function* watch(
   transport: Transport,
   prefix: string,
   { after, signal }: WatchOptions,
+  patienceMs: number,
   checkOpen: () => void,
 ): AsyncGenerator<WatchEvent, void, void> {
   let position = after;
@@ -56,7 +57,7 @@ export async function* watch(
   for (;;) {
     checkOpen();
     signal?.throwIfAborted();
-    const stream = new Stream(transport, prefix, position);
+    const stream = new Stream(transport, prefix, position, patienceMs);
     const leave = (): void => {
       stream.close();
     };
@@ -112,7 +113,7 @@ export async function* watch(
 /** The connection broke. */
 class Broken extends Error {}
 
-/** One connection, which ends after 45 s of silence. */
+/** One connection, which ends after 45 s of silence. A server sends the head of its answer at once. */
 class Stream {
   readonly address: string;
   readonly #exchange: ReturnType<Transport["open"]>;
@@ -120,12 +121,12 @@ class Stream {
   #heard = latest();
   #head: IncomingMessage | undefined;
 
-  constructor(transport: Transport, prefix: string, after: number | undefined) {
+  constructor(transport: Transport, prefix: string, after: number | undefined, patienceMs: number) {
     const query = new URLSearchParams({ prefix, ...(after === undefined ? {} : { after_revision: String(after) }) });
     this.address = transport.endpoints.current();
     this.#exchange = transport.open(this.address, { method: "GET", path: `/v1/watch?${query.toString()}` });
     this.#silence = new Alarm(
-      () => this.#heard + SILENCE,
+      () => this.#heard + (this.#head === undefined ? attemptTime(0, patienceMs, patienceMs) : SILENCE),
       () => {
         this.close();
       },
@@ -136,6 +137,7 @@ class Stream {
   async open(): Promise<Reply | undefined> {
     try {
       this.#head = await this.#exchange.head;
+      this.#heard = latest();
       if (this.#head.statusCode === 200) {
         return undefined;
       }

@@ -1,11 +1,12 @@
 import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
 
-import { earliest, latest } from "./clock.js";
+import { earliest, latest, sleepUntil } from "./clock.js";
 import { Invalid } from "./errors.js";
-import { Fault, readGrant, Reply, type Granted } from "./reply.js";
-import { Backoff } from "./retry.js";
-import type { Send, Transport } from "./transport.js";
+import { short } from "./options.js";
+import { difference, Fault, readGrant, Reply, type Granted } from "./reply.js";
+import { attemptTime, Backoff, FIRST_PAUSE } from "./retry.js";
+import { LEAST_TIME, type Send, type Transport } from "./transport.js";
 
 export const DAY = 86_400_000;
 const DEFAULT_TTL = 15_000;
@@ -15,6 +16,10 @@ const MAX_LOCK_DELAY = 60_000;
 const MAX_METADATA_BYTES = 256;
 const MAX_LOCKS = 64;
 const ABANDON_TIME = 2_000;
+/** A server that is asked to wait says so after this time: proxies end connections on which nothing comes. */
+const POLL_TIME = 10_000;
+/** An address that did not answer last is asked to say so soon: it may be dead. */
+const FIRST_POLL_TIME = 1_000;
 
 /** Sets up one acquire. */
 export interface AcquireOptions {
@@ -45,6 +50,20 @@ export interface AcquireOptions {
   /** Ends the acquire, which is then abandoned in the background. It does not end the lease later. */
   readonly signal?: AbortSignal;
 }
+
+/** Their names. */
+export const ACQUIRE_OPTIONS = [
+  "ttlMs",
+  "waitMs",
+  "clientId",
+  "shared",
+  "update",
+  "permits",
+  "lockDelayMs",
+  "atLeastForMs",
+  "metadata",
+  "signal",
+] as const satisfies readonly (keyof AcquireOptions)[];
 
 export interface Permits {
   readonly count: number;
@@ -77,6 +96,7 @@ export type Mode = "exclusive" | "shared" | "update" | "upgrade";
 /** What a request has that comes under a lease that the client has already. */
 interface Under {
   readonly leaseKey: string;
+  readonly authority: string;
   /** Of an upgrade. */
   readonly reader?: Reader;
 }
@@ -97,10 +117,12 @@ export class Wish {
   /** The caller's. */
   readonly signal: AbortSignal | undefined;
   #mayHaveHappened = false;
+  #firstSent: number | undefined;
   #lastSent = 0;
 
   constructor(locks: string | readonly string[], options: AcquireOptions, under?: Under) {
     this.locks = sorted(typeof locks === "string" ? [locks] : locks);
+    checkTypes(options);
     this.ttlMs = within("ttlMs", options.ttlMs ?? DEFAULT_TTL, MIN_TTL, DAY);
     this.waitMs = within("waitMs", options.waitMs ?? DEFAULT_WAIT, 0, DAY);
     this.clientId = options.clientId ?? `${hostName()}-${randomBytes(16).toString("hex")}`;
@@ -139,14 +161,14 @@ export class Wish {
   }
 
   /** The request that makes the writer a reader. */
-  asReader(leaseKey: string, signal: AbortSignal | undefined): Wish {
+  asReader({ leaseKey, authority }: Granted, signal: AbortSignal | undefined): Wish {
     const asked = { ...this.#asked, waitMs: 0, shared: true, ...(signal === undefined ? {} : { signal }) };
-    return new Wish(this.locks, asked, { leaseKey });
+    return new Wish(this.locks, asked, { leaseKey, authority });
   }
 
   /** The request that makes the reader in mode update the writer. */
-  asWriter(leaseKey: string, reader: Reader, options: UpgradeOptions): Wish {
-    return new Wish(this.locks, { ...this.#asked, ...options }, { leaseKey, reader });
+  asWriter({ leaseKey, authority }: Granted, reader: Reader, options: UpgradeOptions): Wish {
+    return new Wish(this.locks, { ...this.#asked, ...options }, { leaseKey, authority, reader });
   }
 
   /** What stays the same when the mode changes. */
@@ -175,10 +197,29 @@ export class Wish {
       this.reader?.check();
       const earlier = this.#mayHaveHappened;
       const t0 = earliest();
+      this.#firstSent ??= t0;
       this.#mayHaveHappened = true;
       this.#lastSent = latest();
-      const left = Math.max(waitUntil - this.#lastSent, 0);
-      let outcome: Reply | Granted | Fault = await transport.send(this.#send(left), giveUp, signal);
+      const address = transport.endpoints.current();
+      // The last attempt of a wait waits a moment, too: then the answer says who holds the lock.
+      const wait = this.waitMs === 0 ? 0 : Math.max(waitUntil - this.#lastSent, 1);
+      const poll = transport.endpoints.isAlive(address) ? POLL_TIME : FIRST_POLL_TIME;
+      const time = attemptTime(Math.min(wait, poll), giveUp - this.#lastSent, patienceMs);
+      const attempt = await transport.attempt(address, this.#send(wait, poll), this.#lastSent + time, signal);
+      if (attempt.follow) {
+        this.#mayHaveHappened = earlier;
+        continue;
+      }
+      let outcome: Reply | Granted | Fault = attempt.answer;
+      if (outcome instanceof Reply && outcome.waits) {
+        if (latest() + LEAST_TIME < giveUp) {
+          // It is asked again at once, and not in a loop if it said so at once.
+          await sleepUntil(this.#lastSent + FIRST_PAUSE, signal);
+          signal.throwIfAborted();
+          continue;
+        }
+        outcome = new Fault("the server said that the request waits, when its wait was over", true);
+      }
       if (outcome instanceof Reply) {
         outcome = outcome.fault ?? (outcome.status === 200 ? readGrant(t0, outcome, this) : outcome);
       }
@@ -193,7 +234,8 @@ export class Wish {
         }
         this.reader?.makeWay();
         this.#mayHaveHappened = false;
-        return outcome;
+        // Earlier attempts waited, too.
+        return { ...outcome, waitedMs: outcome.waitedMs + t0 - this.#firstSent };
       }
       this.#mayHaveHappened = earlier || outcome.unknown;
       await pauses.pause(outcome, signal);
@@ -209,7 +251,12 @@ export class Wish {
   async abandon(transport: Transport): Promise<void> {
     const until = this.#lastSent + this.waitMs + 2 * this.ttlMs;
     const pauses = new Backoff(until);
-    const send: Send = { method: "POST", path: `/v1/requests/${this.requestId}/abandon`, body: {} };
+    const send: Send = {
+      method: "POST",
+      path: `/v1/requests/${this.requestId}/abandon`,
+      body: {},
+      differs: (answer) => (answer.status === 200 ? difference(answer, { request_id: this.requestId }) : undefined),
+    };
     for (;;) {
       const reader = this.reader?.held === true ? this.reader : undefined;
       // It takes the place of an attempt that still waits at the server, and leaves the queue with its connection.
@@ -231,10 +278,26 @@ export class Wish {
     }
   }
 
-  #send(waitMs: number): Send {
+  /** Why an answer is not that of this request. */
+  #differs(answer: Reply): string | undefined {
+    if (answer.waits) {
+      return difference(answer, { lock_acquired: false, waiting: true, resource_id: this.lock });
+    }
+    if (answer.status !== 200) {
+      // A denial names its lock, and other refusals do not.
+      return answer.body["resource_id"] === undefined ? undefined : difference(answer, { resource_id: this.lock });
+    }
+    const { leaseKey, authority } = this.#under ?? {};
+    const lease = leaseKey === undefined ? {} : { authority, lock_token: leaseKey };
+    return difference(answer, { lock_acquired: true, resource_id: this.lock, ...lease });
+  }
+
+  #send(waitMs: number, pollMs?: number): Send {
     return {
       method: "POST",
       path: lockPath(this.lock, "/acquire"),
+      differs: (answer) => this.#differs(answer),
+      mayWait: true,
       body: {
         client_id: this.clientId,
         ...(this.#under === undefined ? { lease_duration_ms: this.ttlMs } : { lock_token: this.#under.leaseKey }),
@@ -243,6 +306,7 @@ export class Wish {
         ...this.#delays,
         ...(this.locks.length > 1 ? { also: this.locks.slice(1) } : {}),
         wait_ms: Math.ceil(waitMs),
+        ...(waitMs === 0 || pollMs === undefined ? {} : { poll_ms: pollMs }),
         request_id: this.requestId,
         ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }),
       },
@@ -288,6 +352,33 @@ function sorted(locks: readonly string[]): readonly string[] {
     }
   }
   return names;
+}
+
+/** The types of options, because programs in JavaScript pass anything. A number is checked by its range. */
+function checkTypes(options: AcquireOptions): void {
+  const { clientId, metadata, shared, update, permits, signal } = options as Readonly<Record<string, unknown>>;
+  const text = { clientId, metadata };
+  for (const [name, value] of Object.entries(text)) {
+    check(name, value, value === undefined || typeof value === "string", "a text");
+  }
+  for (const [name, value] of Object.entries({ shared, update })) {
+    check(name, value, value === undefined || typeof value === "boolean", "true or false");
+  }
+  check(
+    "signal",
+    signal,
+    signal === undefined || signal instanceof AbortSignal,
+    "an AbortSignal, as of an AbortController",
+  );
+  const { count, of } = (permits ?? {}) as { count?: unknown; of?: unknown };
+  const isPermits = Number.isInteger(count) && Number.isInteger(of) && Object.keys(permits ?? {}).length === 2;
+  check("permits", permits, permits === undefined || isPermits, "{ count, of }, two whole numbers");
+}
+
+function check(name: string, value: unknown, isRight: boolean, wanted: string): void {
+  if (!isRight) {
+    throw new TypeError(`palisade: the option ${name} is ${wanted}, and not ${short(value)}`);
+  }
 }
 
 /** Programs in JavaScript pass anything. */

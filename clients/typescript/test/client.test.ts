@@ -309,7 +309,8 @@ test("the lease key is not printed", async (t) => {
         answer.on("end", () => {
           const text = Buffer.concat(parts).toString();
           key = /"lock_token":"(\w+)"/.exec(text)?.[1] ?? key;
-          response.writeHead(answer.statusCode ?? 0, { "Content-Type": "application/json" }).end(text);
+          const nonce = answer.headers["palisade-nonce"];
+          response.writeHead(answer.statusCode ?? 0, { "Palisade-Nonce": nonce }).end(text);
         });
       }),
     );
@@ -356,7 +357,9 @@ test("the bearer token comes from the option, the file or the environment", asyn
   const asked: (string | undefined)[] = [];
   const server = http.createServer((request, response) => {
     asked.push(request.headers.authorization);
-    response.writeHead(401).end('{"error": {"code": "unauthenticated", "message": "a token is needed"}}');
+    response
+      .writeHead(401, { "Palisade-Nonce": request.headers["palisade-nonce"] })
+      .end('{"error": {"code": "unauthenticated", "message": "a token is needed"}}');
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -385,6 +388,7 @@ test("a bearer token that is replaced in its file is taken without a restart", a
   let counts = "one";
   const server = http.createServer((request, response) => {
     const known = request.headers.authorization === `Bearer ${counts}`;
+    response.setHeader("Palisade-Nonce", request.headers["palisade-nonce"] ?? "");
     response.writeHead(known ? 200 : 401).end(known ? "{}" : '{"error": {"code": "unauthenticated", "message": "no"}}');
   });
   server.listen(0, "127.0.0.1");

@@ -9,7 +9,7 @@ import { test } from "node:test";
 
 import { BadSequencer, Keys, MAX_BYTES, type BadSequencerCode, type Sequencer } from "../src/fence/sequencer.js";
 import { Invalid, LeaseLost } from "../src/index.js";
-import { ROOT, served, type Server } from "./servers.js";
+import { ROOT, served, type Running } from "./servers.js";
 
 interface Case {
   readonly name: string;
@@ -63,7 +63,7 @@ function refuses(call: () => unknown, code: BadSequencerCode, says: RegExp): voi
   });
 }
 
-async function keysOf({ url }: Server): Promise<Keys> {
+async function keysOf({ url }: Running): Promise<Keys> {
   return new Keys(await (await fetch(`${url}/.well-known/jwks.json`)).text());
 }
 

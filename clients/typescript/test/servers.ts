@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
 import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
+import type { Server as HttpServer } from "node:http";
+import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -66,13 +67,13 @@ export function start(t: Scope, program: string, args: string[], signal: NodeJS.
   return child;
 }
 
-export interface Server {
+export interface Running {
   readonly url: string;
   readonly process: ChildProcess;
 }
 
 /** Starts a program of palisade that says where it listens. */
-export async function palisade(t: Scope, ...args: string[]): Promise<Server> {
+export async function palisade(t: Scope, ...args: string[]): Promise<Running> {
   const child = start(t, binary(), args);
   assert.ok(child.stdout);
   for await (const line of createInterface({ input: child.stdout })) {
@@ -85,7 +86,7 @@ export async function palisade(t: Scope, ...args: string[]): Promise<Server> {
   throw new Error(`palisade ${args.join(" ")} ended before it listened`);
 }
 
-export async function serve(t: Scope, ...args: string[]): Promise<Server> {
+export async function serve(t: Scope, ...args: string[]): Promise<Running> {
   return palisade(t, "serve", "--listen", "127.0.0.1:0", "--data", join(folder(t), "data"), ...args);
 }
 
@@ -96,7 +97,7 @@ export function connect(t: Scope, options: ClientOptions): Client {
 }
 
 /** A client and its server. */
-export async function served(t: Scope): Promise<{ client: Client; server: Server }> {
+export async function served(t: Scope): Promise<{ client: Client; server: Running }> {
   const server = await serve(t);
   return { client: connect(t, { urls: server.url }), server };
 }
@@ -179,6 +180,19 @@ async function ready(child: ChildProcess, isReady: () => Promise<void>): Promise
       await sleep(50);
     }
   }
+}
+
+/** Listens on a free port until the end of the test. */
+export async function listening(t: Scope, server: Server | HttpServer): Promise<string> {
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  t.after(() => {
+    if ("closeAllConnections" in server) {
+      server.closeAllConnections();
+    }
+    server.close();
+  });
+  return `http://127.0.0.1:${(server.address() as { port: number }).port}`;
 }
 
 async function freePort(): Promise<number> {

@@ -51,9 +51,15 @@ type Guard struct{ Rule fence.Rule }
 
 var guard = Guard{fence.Claim}
 
-// Transact begins a transaction, claims the resource, does the work and commits. It rolls back if one of them fails.
+// Transact begins a transaction, claims the resource before anything is read, does the work and commits. It rolls back if
+// one of them fails.
 func Transact(ctx context.Context, db *sql.DB, resource string, holder fence.Holder, work func(*sql.Tx) error) error {
-	claim := func(tx *sql.Tx) error { return Claim(ctx, tx, resource, holder) }
+	return TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
+}
+
+// TransactAll is as Transact, for several resources: it claims all of them or none.
+func TransactAll(ctx context.Context, db *sql.DB, holders map[string]fence.Holder, work func(*sql.Tx) error) error {
+	claim := func(tx *sql.Tx) error { return ClaimAll(ctx, tx, holders) }
 	return guardrow.Transact(ctx, db, claim, work)
 }
 

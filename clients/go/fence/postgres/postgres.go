@@ -44,14 +44,24 @@ const (
 	record = "SELECT palisade_record($1, $2, $3, $4)"
 )
 
+// ErrReadBeforeClaim: the transaction had read before it claimed, and what it read may have changed since. Roll back, and
+// claim first.
+var ErrReadBeforeClaim = errors.New("palisade: the transaction read before it claimed: claim first")
+
 // A Guard is the guard rows of a database under one rule.
 type Guard struct{ Rule fence.Rule }
 
 var guard = Guard{fence.Claim}
 
-// Transact begins a transaction, claims the resource, does the work and commits. It rolls back if one of them fails.
+// Transact begins a transaction, claims the resource before anything is read, does the work and commits. It rolls back if
+// one of them fails.
 func Transact(ctx context.Context, db *sql.DB, resource string, holder fence.Holder, work func(*sql.Tx) error) error {
-	claim := func(tx *sql.Tx) error { return Claim(ctx, tx, resource, holder) }
+	return TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
+}
+
+// TransactAll is as Transact, for several resources: it claims all of them or none.
+func TransactAll(ctx context.Context, db *sql.DB, holders map[string]fence.Holder, work func(*sql.Tx) error) error {
+	claim := func(tx *sql.Tx) error { return ClaimAll(ctx, tx, holders) }
 	return guardrow.Transact(ctx, db, claim, work)
 }
 
@@ -219,6 +229,9 @@ func stateOf(err error) (state, detail string) {
 func translated(err error) error {
 	if rejection, ok := Rejected(err); ok {
 		return rejection
+	}
+	if state, _ := stateOf(err); state == "PF012" {
+		return fmt.Errorf("%w (%v)", ErrReadBeforeClaim, err)
 	}
 	const undefinedTable, undefinedFunction = "42P01", "42883"
 	state, _ := stateOf(err)

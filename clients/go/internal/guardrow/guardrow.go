@@ -34,9 +34,6 @@ func InNameOrder(holders map[string]fence.Holder, operation fence.Operation) ([]
 		if err := fence.CheckResource(resource); err != nil {
 			return nil, err
 		}
-		if holder == nil {
-			return nil, fmt.Errorf("palisade: the claim of %s has no holder", resource)
-		}
 		if err := fence.CheckHolder(holder); err != nil {
 			return nil, err
 		}

@@ -20,6 +20,7 @@ type engine struct {
 	database string
 	// other opens another database of the same server.
 	other    func(database string) *sql.DB
+	transact func(context.Context, *sql.DB, map[string]fence.Holder, func(*sql.Tx) error) error
 	claim    func(context.Context, *sql.Tx, string, fence.Holder) error
 	claimAll func(context.Context, *sql.Tx, map[string]fence.Holder) error
 	check    func(context.Context, *sql.Tx, string, fence.Holder) error
@@ -46,6 +47,7 @@ func onPostgres(t *testing.T) *engine {
 		db:       open(t, "postgres", postgresURL(t, "postgres")),
 		database: "postgres",
 		other:    func(database string) *sql.DB { return open(t, "postgres", postgresURL(t, database)) },
+		transact: postgres.TransactAll,
 		claim:    postgres.Claim, claimAll: postgres.ClaimAll, check: postgres.Check,
 		write: postgres.Write, record: postgres.Record, rejected: postgres.Rejected,
 		do: func(
@@ -69,6 +71,7 @@ func onMaria(t *testing.T) *engine {
 		db:       open(t, "mysql", mariaSource(t, "palisade")),
 		database: "palisade",
 		other:    func(database string) *sql.DB { return open(t, "mysql", mariaSource(t, database)) },
+		transact: mysql.TransactAll,
 		claim:    mysql.Claim, claimAll: mysql.ClaimAll, check: mysql.Check,
 		write: mysql.Write, record: mysql.Record, rejected: mysql.Rejected,
 		do: func(

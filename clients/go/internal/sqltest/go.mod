@@ -1,18 +1,22 @@
 // Tests of the SQL fences with real drivers: a module of its own, so that the client depends on nothing.
 module palisade.example/palisade/internal/sqltest
 
-go 1.19
+go 1.26
 
 require (
-	github.com/go-sql-driver/mysql v1.5.0
-	github.com/lib/pq v1.10.7
+	github.com/go-sql-driver/mysql v1.10.1
+	github.com/jackc/pgx/v5 v5.13.0
+	github.com/lib/pq v1.12.3
 	palisade.example/palisade v0.0.0
 )
 
-replace palisade.example/palisade => ../..
-
-// From Debian's packages golang-github-lib-pq-dev and golang-github-go-sql-driver-mysql-dev.
-replace (
-	github.com/go-sql-driver/mysql => /usr/share/gocode/src/github.com/go-sql-driver/mysql
-	github.com/lib/pq => /usr/share/gocode/src/github.com/lib/pq
+require (
+	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	golang.org/x/sync v0.22.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
 )
+
+replace palisade.example/palisade => ../..

@@ -27,7 +27,6 @@ import javax.net.ssl.SSLContext;
 public final class Client implements AutoCloseable {
     private final Transport transport;
     private final ExecutorService threads;
-    private final ScheduledExecutorService alarms;
     private final long patience;
     private final long margin;
     /** For people: where a client runs. What makes a client id unique is drawn for each acquire. */
@@ -38,7 +37,6 @@ public final class Client implements AutoCloseable {
 
     private Client(Builder builder) {
         threads = Executors.newCachedThreadPool(Client::thread);
-        alarms = Executors.newSingleThreadScheduledExecutor(Client::thread);
         Bearer bearer = new Bearer(builder.bearer, builder.bearerFile);
         transport = new Transport(new Endpoints(builder.endpoints, bearer.isSet()), bearer, builder.tls, threads);
         patience = builder.patience.toNanos();
@@ -131,7 +129,7 @@ public final class Client implements AutoCloseable {
 
     /** The holder of a lock and the number of waiters. */
     public LockInfo show(String name) throws InterruptedException {
-        return read(() -> Reply.lock(ask(Transport.Request.get(lockPath(LockRequest.checkedName(name), "")))));
+        return read(() -> Reply.lock(ask(Transport.Request.get(lockPath(LockRequest.checkedName(name), ""), isAbout(name)))));
     }
 
     /** The locks that are held and whose names start with that prefix, asked for page by page. */
@@ -144,7 +142,7 @@ public final class Client implements AutoCloseable {
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("fencing_token", token);
         body.put("reason", reason);
-        ask(Transport.Request.post(lockPath(LockRequest.checkedName(name), "/break"), body));
+        ask(Transport.Request.post(lockPath(LockRequest.checkedName(name), "/break"), body, isAbout(name)));
     }
 
     /**
@@ -152,7 +150,12 @@ public final class Client implements AutoCloseable {
      * they come free.
      */
     public void resize(String name, int permits) throws InterruptedException {
-        ask(Transport.Request.post(lockPath(LockRequest.checkedName(name), "/permits"), Map.of("of", permits)));
+        String path = lockPath(LockRequest.checkedName(name), "/permits");
+        ask(Transport.Request.post(path, Map.of("of", permits), isAbout(name)));
+    }
+
+    private static Transport.Differs isAbout(String name) {
+        return Transport.Differs.unless(Map.of("resource_id", name));
     }
 
     /** The changes, from now on, of the locks whose names start with that prefix. */
@@ -167,7 +170,7 @@ public final class Client implements AutoCloseable {
 
     /**
      * Ends what runs in the background, after what is being given up has been given up, at most for the client's patience.
-     * Leases that are still held are no longer renewed, and their loss is found by a check only: release them first.
+     * Leases that are still held are no longer renewed, and are lost at their deadline: release them first.
      */
     @Override
     public void close() {
@@ -180,7 +183,6 @@ public final class Client implements AutoCloseable {
             Thread.currentThread().interrupt();
         }
         threads.shutdownNow();
-        alarms.shutdownNow();
     }
 
     private static Thread thread(Runnable task) {
@@ -211,11 +213,14 @@ public final class Client implements AutoCloseable {
         void run() throws InterruptedException;
     }
 
-    /** Runs a short task after so many nanoseconds, unless the client is closed until then. */
-    void after(long delay, Runnable task) {
-        if (!closed) {
-            alarms.schedule(task, delay, TimeUnit.NANOSECONDS);
-        }
+    /** Announces losses. It ends with no client: a lease that nobody renews any more is lost at its deadline even so. */
+    private static final class Alarms {
+        static final ScheduledExecutorService ALL = Executors.newSingleThreadScheduledExecutor(Client::thread);
+    }
+
+    /** Runs a short task after so many nanoseconds. */
+    static void after(long delay, Runnable task) {
+        Alarms.ALL.schedule(task, delay, TimeUnit.NANOSECONDS);
     }
 
     /** Runs a task that ends with the client. */
@@ -329,7 +334,7 @@ public final class Client implements AutoCloseable {
                 String from = cursor.isEmpty() ? "" : "&cursor=" + query(cursor);
                 Map<String, Object> answer;
                 try {
-                    answer = ask(Transport.Request.get("/v1/locks?limit=1000&prefix=" + query(prefix) + from));
+                    answer = ask(Transport.Request.get("/v1/locks?limit=1000&prefix=" + query(prefix) + from, page -> null));
                 } catch (InterruptedException gone) {
                     Thread.currentThread().interrupt();
                     throw new PalisadeException(

@@ -15,6 +15,8 @@ final class Endpoints {
     private int at;
     private String leader;
     private int hops;
+    /** The address that answered last, or null. */
+    private String alive;
 
     Endpoints(List<String> given, boolean secret) {
         this.secret = secret;
@@ -39,8 +41,16 @@ final class Endpoints {
         return leader != null ? leader : addresses.get(at);
     }
 
+    /** Whether that address is the one that answered last. */
+    synchronized boolean isAlive(String address) {
+        return address.equals(alive);
+    }
+
     /** Goes on to the next address, unless another call already did. */
     synchronized void failed(String address) {
+        if (address.equals(alive)) {
+            alive = null;
+        }
         if (address.equals(leader)) {
             leader = null;
         } else if (leader == null && address.equals(addresses.get(at))) {
@@ -48,12 +58,12 @@ final class Endpoints {
         }
     }
 
-    /** Takes note of what an answer says about the leader. True: the leader is to be asked at once. */
+    /** Takes note of what an answer says about the address and the leader. True: the leader is to be asked at once. */
     synchronized boolean answered(String address, Reply reply) {
-        String code = reply.status() >= 500 ? reply.code() : "";
-        if (!code.equals("not_leader")) {
+        alive = address;
+        if (reply.status() < 500 || !reply.code().equals("not_leader")) {
             hops = 0;
-            if (code.equals("unavailable")) {
+            if (reply.isToBeRepeated()) {
                 failed(address);
             }
             return false;

@@ -222,7 +222,7 @@ public final class Lease implements Presenter, AutoCloseable {
         hold.end(Hold.RELEASED);
         boolean done = false;
         try {
-            Lease reader = wish.asReader(grant.leaseKey()).lease();
+            Lease reader = wish.asReader(grant).lease();
             done = true;
             return reader;
         } finally {
@@ -255,7 +255,7 @@ public final class Lease implements Presenter, AutoCloseable {
             throw PalisadeException.invalid("an upgrade of " + quoted() + " is under way already");
         }
         try {
-            return wish.asWriter(this, wait, grant.leaseKey()).lease();
+            return wish.asWriter(this, wait, grant).lease();
         } finally {
             upgrading.set(false);
         }
@@ -289,7 +289,8 @@ public final class Lease implements Presenter, AutoCloseable {
     public String sequencer(String name) throws InterruptedException {
         part(name);
         long until = Clock.earliest() + client.patience();
-        Reply reply = client.transport().repeat(request(name, "/sequencer"), until, Client::sleepUntil);
+        Reply reply = client.transport()
+                .repeat(request(name, "/sequencer", Map.of("fencing_token", token())), until, Client::sleepUntil);
         if (reply.over()) {
             if (held.contains(name)) {
                 lose(name, reply.code());
@@ -368,7 +369,9 @@ public final class Lease implements Presenter, AutoCloseable {
     private Release release(Collection<String> names, long until) throws InterruptedException {
         Release heaviest = Release.ALREADY_RELEASED;
         for (String name : names) {
-            Reply reply = client.transport().repeat(request(name, "/release"), until, Client::sleepUntil);
+            Map<String, Object> released =
+                    Map.of("fencing_token", grantId(), "released", true, "authority", authority());
+            Reply reply = client.transport().repeat(request(name, "/release", released), until, Client::sleepUntil);
             Release found = Release.OVER;
             if (!reply.over()) {
                 if (reply.status() != 200) {
@@ -386,7 +389,7 @@ public final class Lease implements Presenter, AutoCloseable {
     /** Announces a loss at the deadline, also when nobody checks. */
     private void alarm() {
         if (hold.holds()) {
-            client.after(Math.min(hold.deadline() - Clock.latest(), Clock.SECOND), this::alarm);
+            Client.after(Math.min(hold.deadline() - Clock.latest(), Clock.SECOND), this::alarm);
         }
     }
 
@@ -417,8 +420,8 @@ public final class Lease implements Presenter, AutoCloseable {
             }
             long t0 = Clock.earliest();
             try {
-                Reply reply =
-                        client.transport().send(request(name, "/renew"), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
+                Transport.Request request = request(name, "/renew", renewal());
+                Reply reply = client.transport().send(request, Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
                 if (reply.over() && !held.contains(name)) {
                     continue; // It was released here meanwhile.
                 }
@@ -462,12 +465,30 @@ public final class Lease implements Presenter, AutoCloseable {
         return Hold.deadline(t0, validFor.toNanos(), client.margin());
     }
 
-    /** Names the grant by both of its names: a late copy can never touch a later grant. */
-    private Transport.Request request(String name, String verb) {
+    /** What the answer to a renewal has; null: what it has not. */
+    private Map<String, Object> renewal() {
+        Map<String, Object> wanted = new HashMap<>(Map.of("fencing_token", token(), "authority", authority()));
+        wanted.put("lock_acquired", null);
+        wanted.put("released", null);
+        return wanted;
+    }
+
+    /**
+     * Names the grant by both of its names: a late copy can never touch a later grant. A good answer has the fields that are
+     * wanted.
+     */
+    private Transport.Request request(String name, String verb, Map<String, Object> wanted) {
+        Map<String, Object> good = new HashMap<>(wanted);
+        good.put("resource_id", name);
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("lock_token", grant.leaseKey());
         body.put("fencing_token", grant.number());
-        return Transport.Request.post(Client.lockPath(name, verb), body);
+        return Transport.Request.post(Client.lockPath(name, verb), body, answer -> {
+            if (answer.endsAnotherThan(grant.number())) {
+                return "another grant is over";
+            }
+            return answer.status() == 200 ? answer.difference(good) : null;
+        });
     }
 
     private LeaseLostException loss() {

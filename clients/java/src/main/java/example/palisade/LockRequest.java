@@ -1,5 +1,6 @@
 package example.palisade;
 
+import example.palisade.internal.Json;
 import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
 import java.time.Duration;
@@ -18,6 +19,10 @@ public final class LockRequest {
     private static final Duration DAY = Duration.ofDays(1);
     private static final int MAX_METADATA_BYTES = 256;
     private static final int MAX_LOCKS = 64;
+    /** A server that is asked to wait says so after this time: proxies end connections on which nothing comes. */
+    private static final long POLL_TIME = 10 * Clock.SECOND;
+    /** An address that did not answer last is asked to say so soon: it may be dead. */
+    private static final long FIRST_POLL_TIME = Clock.SECOND;
 
     private final Client client;
     private final List<String> names;
@@ -207,13 +212,14 @@ public final class LockRequest {
         private final Permits permits;
         private final Duration lockDelay;
         private final Duration atLeastFor;
-        /** Of a lease that the client has already, or null. */
-        private final String leaseKey;
+        /** Under whose lease it comes, or null. */
+        private final Granted under;
         /** The reader that this makes the writer, or null. */
         private final Lease reader;
         private final String requestId = random();
         /** An attempt is under way, or ended without certainty: it must be abandoned. */
         private boolean mayHaveHappened;
+        private long firstSent;
         private long lastSent;
 
         Wish(Client client, LockRequest asked) {
@@ -227,11 +233,11 @@ public final class LockRequest {
             this.permits = asked.permits;
             this.lockDelay = asked.lockDelay;
             this.atLeastFor = asked.atLeastFor;
-            this.leaseKey = null;
+            this.under = null;
             this.reader = null;
         }
 
-        private Wish(Wish before, Mode mode, Duration wait, String leaseKey, Lease reader) {
+        private Wish(Wish before, Mode mode, Duration wait, Granted under, Lease reader) {
             this.client = before.client;
             this.names = before.names;
             this.ttl = before.ttl;
@@ -242,18 +248,18 @@ public final class LockRequest {
             this.permits = null;
             this.lockDelay = Duration.ZERO;
             this.atLeastFor = Duration.ZERO;
-            this.leaseKey = leaseKey;
+            this.under = under;
             this.reader = reader;
         }
 
         /** The request that makes the writer a reader. */
-        Wish asReader(String leaseKey) {
-            return new Wish(this, Mode.SHARED, Duration.ZERO, leaseKey, null);
+        Wish asReader(Granted under) {
+            return new Wish(this, Mode.SHARED, Duration.ZERO, under, null);
         }
 
         /** The request that makes the reader in mode update the writer. */
-        Wish asWriter(Lease reader, Duration wait, String leaseKey) {
-            return new Wish(this, Mode.UPGRADE, wait, leaseKey, reader);
+        Wish asWriter(Lease reader, Duration wait, Granted under) {
+            return new Wish(this, Mode.UPGRADE, wait, under, reader);
         }
 
         /** Sorted. */
@@ -302,8 +308,22 @@ public final class LockRequest {
                 long t0 = Clock.earliest();
                 mayHaveHappened = true;
                 lastSent = t0;
+                firstSent = firstSent == 0 ? t0 : firstSent;
                 try {
-                    Reply reply = client.transport().send(request(waitUntil - t0), giveUp - t0);
+                    Transport.Attempt attempt = attempt(t0, waitUntil, giveUp);
+                    Reply reply = attempt.reply();
+                    if (attempt.follow()) {
+                        mayHaveHappened = earlier;
+                        continue;
+                    }
+                    if (reply.waits()) {
+                        if (Clock.earliest() + Transport.LEAST_TIME >= giveUp) {
+                            throw new Reply.Fault("the server said that the request waits, when its wait was over", true);
+                        }
+                        // It is asked again at once, and not in a loop if it said so at once.
+                        Client.sleepUntil(t0 + Transport.FIRST_PAUSE);
+                        continue;
+                    }
                     reply.checkFault();
                     if (reply.status() != 200) {
                         mayHaveHappened = false;
@@ -328,13 +348,43 @@ public final class LockRequest {
             }
         }
 
-        private Transport.Request request(long left) {
+        /** Asks the current address, for as long as leaves time for the next one. */
+        private Transport.Attempt attempt(long t0, long waitUntil, long giveUp) throws Reply.Fault, InterruptedException {
+            Transport transport = client.transport();
+            String address = transport.endpoints.current();
+            // The last attempt of a wait waits a moment, too: then the answer says who holds the lock.
+            long left = wait.isZero() ? 0 : Math.max(waitUntil - t0, Clock.MILLISECOND);
+            long poll = transport.endpoints.isAlive(address) ? POLL_TIME : FIRST_POLL_TIME;
+            long time = Transport.attemptTime(Math.min(left, poll), giveUp - t0, client.patience());
+            return transport.attempt(address, request(left, poll), t0 + time);
+        }
+
+        /** Why an answer is not that of this request, or null. */
+        private String differs(Reply answer) {
+            Map<String, Object> wanted = new LinkedHashMap<>();
+            if (answer.waits()) {
+                wanted.put("lock_acquired", false);
+                wanted.put("waiting", true);
+            } else if (answer.status() == 200) {
+                wanted.put("lock_acquired", true);
+                if (under != null) {
+                    wanted.put("authority", under.authority());
+                    wanted.put("lock_token", under.leaseKey());
+                }
+            } else if (!answer.value().containsKey("resource_id")) {
+                return null; // A denial names its lock, and other refusals do not.
+            }
+            wanted.put("resource_id", name());
+            return answer.difference(wanted);
+        }
+
+        private Transport.Request request(long left, long poll) {
             Map<String, Object> body = new LinkedHashMap<>();
             body.put("client_id", clientId);
-            if (leaseKey == null) {
+            if (under == null) {
                 body.put("lease_duration_ms", Client.milliseconds(ttl));
             } else {
-                body.put("lock_token", leaseKey);
+                body.put("lock_token", under.leaseKey());
             }
             if (mode != Mode.EXCLUSIVE) {
                 body.put("mode", mode.name().toLowerCase(Locale.ROOT));
@@ -348,13 +398,17 @@ public final class LockRequest {
             if (!atLeastFor.isZero()) {
                 body.put("at_least_for_ms", Client.milliseconds(atLeastFor));
             }
-            body.put("wait_ms", Client.milliseconds(Duration.ofNanos(Math.max(left, 0))));
+            body.put("wait_ms", Client.milliseconds(Duration.ofNanos(left)));
+            if (left > 0 && poll > 0) {
+                body.put("poll_ms", poll / Clock.MILLISECOND);
+            }
             body.put("request_id", requestId);
             if (names.size() > 1) {
                 body.put("also", names.subList(1, names.size()));
             }
             body.put("metadata", metadata);
-            return Transport.Request.post(Client.lockPath(name(), "/acquire"), body);
+            return new Transport.Request(
+                    "POST", Client.lockPath(name(), "/acquire"), Json.write(body), true, this::differs);
         }
 
         private Granted granted(long t0, Map<String, Object> value) throws Reply.Fault {
@@ -366,7 +420,8 @@ public final class LockRequest {
                     t0, Reply.token(value), Reply.token(value, mode.isReader() ? "grant_id" : "fencing_token"),
                     Reply.text(value, "lock_token"), Reply.text(value, "authority"),
                     Reply.duration(Reply.number(value, "valid_for_ms")),
-                    Reply.duration(Reply.number(value, "waited_ms")), ttl, slots);
+                    // Earlier attempts waited, too.
+                    Reply.duration(Reply.number(value, "waited_ms")).plusNanos(t0 - firstSent), ttl, slots);
         }
 
         /**
@@ -378,14 +433,16 @@ public final class LockRequest {
         void abandon() throws InterruptedException {
             long until = lastSent + wait.toNanos() + 2 * ttl.toNanos();
             Transport.Backoff backoff = new Transport.Backoff(until, Client::sleepUntil);
-            Transport.Request request = Transport.Request.post("/v1/requests/" + requestId + "/abandon", Map.of());
+            Transport.Request request = Transport.Request.post(
+                    "/v1/requests/" + requestId + "/abandon", Map.of(),
+                    Transport.Differs.unless(Map.of("request_id", requestId)));
             while (true) {
                 try {
                     long limit = Math.min(until - Clock.earliest(), 2 * Clock.SECOND);
                     boolean settles = reader != null && reader.isHeld();
                     // It takes the place of an attempt that still waits at the server, and leaves the queue with its
                     // connection.
-                    Reply reply = client.transport().send(settles ? request(Clock.MILLISECOND) : request, limit);
+                    Reply reply = client.transport().send(settles ? request(Clock.MILLISECOND, 0) : request, limit);
                     reply.checkFault();
                     if (settles && (reply.status() == 200 || reply.over())) {
                         reader.lose(name(), reply.over() ? reply.code() : "superseded");

@@ -5,6 +5,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 
 /** An answer whose body is a JSON object. */
@@ -27,7 +28,7 @@ record Reply(int status, Map<String, Object> value) {
 
     /** Takes only what a Palisade server may answer. Anything else leaves the outcome unknown. */
     static Reply read(int status, String body) throws Fault {
-        boolean expected = status == 200 || status >= 400 && status < 600;
+        boolean expected = status == 200 || status == 202 || status >= 400 && status < 600;
         try {
             if (expected) {
                 return new Reply(status, Json.object(body));
@@ -36,6 +37,32 @@ record Reply(int status, Map<String, Object> value) {
             // As any other answer that is not the server's.
         }
         throw new Fault("the answer (status " + status + ") is not one of a Palisade server", true);
+    }
+
+    /** The server says that the request waits: it is to be asked again. */
+    boolean waits() {
+        return status == 202;
+    }
+
+    /**
+     * Tells which of these fields the answer has with another value; null: none. The value null is that of a field that it must
+     * not have. The lease key is not printed.
+     */
+    String difference(Map<String, ?> wanted) {
+        for (Map.Entry<String, ?> field : wanted.entrySet()) {
+            Object found = value.get(field.getKey());
+            if (!Objects.equals(found, field.getValue())) {
+                return field.getKey() + (field.getKey().equals("lock_token")
+                        ? " is another" : " is " + found + ", and not " + field.getValue());
+            }
+        }
+        return null;
+    }
+
+    /** Whether it says that another grant than this one is over. */
+    boolean endsAnotherThan(long grant) {
+        Object ended = over() ? problem().get("fencing_token") : null;
+        return ended != null && !ended.equals(grant);
     }
 
     private Map<String, Object> problem() {
@@ -55,9 +82,18 @@ record Reply(int status, Map<String, Object> value) {
         return problem().get("message") instanceof String message ? message : "status " + status;
     }
 
+    boolean isToBeRepeated() {
+        try {
+            checkFault();
+            return false;
+        } catch (Fault again) {
+            return true;
+        }
+    }
+
     /** Throws if the request is to be repeated: the rows of the table of codes (docs/protocol.md) that say so. */
     void checkFault() throws Fault {
-        if (status == 200) {
+        if (status < 300) {
             return;
         }
         switch (code()) {

@@ -10,12 +10,19 @@ import java.net.http.HttpConnectTimeoutException;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
+import java.nio.ByteBuffer;
 import java.nio.channels.UnresolvedAddressException;
+import java.security.SecureRandom;
 import java.time.Duration;
+import java.util.Base64;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Flow;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import javax.net.ssl.SSLContext;
@@ -26,8 +33,12 @@ final class Transport {
     /** An attempt with less time than this would only turn "nothing happened" into "unknown". */
     static final long LEAST_TIME = 50 * Clock.MILLISECOND;
 
+    /** A request has a nonce of its own in this header, and its answer has the same one. */
+    private static final String NONCE = "Palisade-Nonce";
+
+    private static final SecureRandom RANDOM = new SecureRandom();
     private static final Duration CONNECT_TIMEOUT = Duration.ofSeconds(5);
-    private static final long FIRST_PAUSE = 10 * Clock.MILLISECOND;
+    static final long FIRST_PAUSE = 10 * Clock.MILLISECOND;
     private static final long LONGEST_PAUSE = 500 * Clock.MILLISECOND;
 
     final Endpoints endpoints;
@@ -37,15 +48,29 @@ final class Transport {
     private volatile HttpClient http;
 
     /** A request that can be sent again as it is; {@code body} is null for GET. */
-    record Request(String method, String path, String body) {
-        static Request post(String path, Map<String, ?> body) {
-            return new Request("POST", path, Json.write(body));
+    record Request(String method, String path, String body, boolean mayWait, Differs differs) {
+        static Request post(String path, Map<String, ?> body, Differs differs) {
+            return new Request("POST", path, Json.write(body), false, differs);
         }
 
-        static Request get(String path) {
-            return new Request("GET", path, null);
+        static Request get(String path, Differs differs) {
+            return new Request("GET", path, null, false, differs);
         }
     }
+
+    /** Tells why an answer belongs to another request; null if it may be that of this one. */
+    @FunctionalInterface
+    interface Differs {
+        String why(Reply answer);
+
+        /** A good answer has these fields. */
+        static Differs unless(Map<String, ?> wanted) {
+            return answer -> answer.status() == 200 ? answer.difference(wanted) : null;
+        }
+    }
+
+    /** What an address answered. {@code follow}: the leader that it names is to be asked at once. */
+    record Attempt(Reply reply, boolean follow) {}
 
     /** Waits until an instant; ends early, with an exception, if the caller gave up. */
     @FunctionalInterface
@@ -81,27 +106,59 @@ final class Transport {
     Reply send(Request request, long limit) throws Reply.Fault, InterruptedException {
         long until = Clock.earliest() + limit;
         while (true) {
-            String address = endpoints.current();
-            HttpResponse<String> answer =
-                    exchange(address, request, Math.max(until - Clock.earliest(), Clock.MILLISECOND), BodyHandlers.ofString());
-            Reply reply = Reply.read(answer.statusCode(), answer.body());
-            if (!endpoints.answered(address, reply) || Clock.earliest() + LEAST_TIME >= until) {
-                return reply;
+            Attempt attempt = attempt(endpoints.current(), request, until);
+            if (!attempt.follow() || Clock.earliest() + LEAST_TIME >= until) {
+                return attempt.reply();
             }
+        }
+    }
+
+    /**
+     * How long one attempt may take: the time that the server is asked to wait, and half of what is left after that, at most
+     * half of the patience. The other half is for the next address, or another connection.
+     */
+    static long attemptTime(long asked, long left, long patience) {
+        return Math.max(asked + Math.min(patience, left - asked) / 2, LEAST_TIME);
+    }
+
+    /** Asks one address. */
+    Attempt attempt(String address, Request request, long until) throws Reply.Fault, InterruptedException {
+        HttpClient used = http;
+        HttpResponse<String> answer = exchange(
+                used, address, request, Math.max(until - Clock.earliest(), Clock.MILLISECOND), BodyHandlers.ofString());
+        try {
+            Reply reply = Reply.read(answer.statusCode(), answer.body());
+            if (reply.waits() && !request.mayWait()) {
+                throw Reply.broken("a request that does not wait is said to wait");
+            }
+            String why = request.differs().why(reply);
+            if (why != null) {
+                throw Reply.broken("it is that of another request: " + why);
+            }
+            return new Attempt(reply, endpoints.answered(address, reply));
+        } catch (Reply.Fault broken) {
+            endpoints.failed(address);
+            replace(used);
+            throw new Reply.Fault(address + ": " + broken.getMessage(), true);
         }
     }
 
     /** Opens a stream; its head comes within that time. */
     HttpResponse<InputStream> open(String address, Request request, long limit)
             throws Reply.Fault, InterruptedException {
-        return exchange(address, request, limit, BodyHandlers.ofInputStream());
+        return exchange(http, address, request, limit, BodyHandlers.ofInputStream());
     }
 
     private <T> HttpResponse<T> exchange(
-            String address, Request request, long limit, HttpResponse.BodyHandler<T> handler)
+            HttpClient used, String address, Request request, long limit, HttpResponse.BodyHandler<T> handler)
             throws Reply.Fault, InterruptedException {
-        HttpClient used = http;
-        CompletableFuture<HttpResponse<T>> coming = used.sendAsync(built(address, request), handler);
+        String nonce = nonce();
+        CompletableFuture<HttpResponse<T>> coming;
+        try {
+            coming = used.sendAsync(built(address, request, nonce), ofRequest(nonce, handler));
+        } catch (RejectedExecutionException over) {
+            throw PalisadeException.invalid("the client is closed");
+        }
         try {
             return coming.get(limit, TimeUnit.NANOSECONDS);
         } catch (InterruptedException gone) {
@@ -115,11 +172,61 @@ final class Transport {
         } catch (ExecutionException error) {
             endpoints.failed(address);
             Throwable cause = error.getCause();
+            if (cause instanceof Stray) {
+                replace(used);
+            }
             boolean nothing = cause instanceof ConnectException || cause instanceof HttpConnectTimeoutException
                     || cause instanceof UnresolvedAddressException || cause instanceof SSLHandshakeException;
             String why = cause instanceof IOException && cause.getMessage() != null ? cause.getMessage() : cause.toString();
             throw new Reply.Fault(address + ": " + why + (nothing ? advice(address) : ""), !nothing);
         }
+    }
+
+    /** An answer that does not have the nonce of its request. */
+    private static final class Stray extends IOException {
+        private static final long serialVersionUID = 1;
+
+        Stray(int status) {
+            super("the answer (status " + status + ") is not that of this request: it is another's, or of a program in between");
+        }
+    }
+
+    private static String nonce() {
+        byte[] bits = new byte[16];
+        RANDOM.nextBytes(bits);
+        return Base64.getUrlEncoder().withoutPadding().encodeToString(bits);
+    }
+
+    /** Reads only the answer with this nonce. That of another request ends its connection. */
+    private static <T> HttpResponse.BodyHandler<T> ofRequest(String nonce, HttpResponse.BodyHandler<T> handler) {
+        return head -> List.of(nonce).equals(head.headers().allValues(NONCE))
+                ? handler.apply(head) : new Refusing<>(new Stray(head.statusCode()));
+    }
+
+    /** Takes nothing of a body: then its connection is closed. */
+    private record Refusing<T>(CompletableFuture<T> body) implements HttpResponse.BodySubscriber<T> {
+        Refusing(Stray stray) {
+            this(CompletableFuture.failedFuture(stray));
+        }
+
+        @Override
+        public CompletionStage<T> getBody() {
+            return body;
+        }
+
+        @Override
+        public void onSubscribe(Flow.Subscription subscription) {
+            subscription.cancel();
+        }
+
+        @Override
+        public void onNext(List<ByteBuffer> part) {}
+
+        @Override
+        public void onError(Throwable error) {}
+
+        @Override
+        public void onComplete() {}
     }
 
     private static String advice(String address) {
@@ -128,8 +235,8 @@ final class Transport {
                 + " (PALISADE_URL)";
     }
 
-    private HttpRequest built(String address, Request request) {
-        HttpRequest.Builder builder = HttpRequest.newBuilder(URI.create(address + request.path()));
+    private HttpRequest built(String address, Request request, String nonce) {
+        HttpRequest.Builder builder = HttpRequest.newBuilder(URI.create(address + request.path())).header(NONCE, nonce);
         String token = bearer.current();
         if (token != null) {
             builder.header("Authorization", "Bearer " + token);
@@ -142,7 +249,7 @@ final class Transport {
                 .build();
     }
 
-    /** Other connections may be as silent, and look alive: the next attempt has none of them. */
+    /** Other connections may be as silent, or as wrong, and look alive: the next attempt has none of them. */
     private synchronized void replace(HttpClient silent) {
         if (http == silent) {
             http = newHttp();
@@ -154,8 +261,8 @@ final class Transport {
         Backoff backoff = new Backoff(until, pause);
         while (true) {
             try {
-                // Not all of the time that is left: the next attempt has another connection.
-                Reply reply = send(request, Math.max((until - Clock.earliest()) / 2, LEAST_TIME));
+                long left = until - Clock.earliest();
+                Reply reply = send(request, attemptTime(0, left, left));
                 reply.checkFault();
                 return reply;
             } catch (Reply.Fault fault) {

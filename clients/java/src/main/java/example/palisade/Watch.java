@@ -78,9 +78,10 @@ public final class Watch implements AutoCloseable {
         client.checkOpen();
         address = client.transport().endpoints.current();
         String from = after == null ? "" : "&after_revision=" + after;
-        Transport.Request request = Transport.Request.get("/v1/watch?prefix=" + Client.query(prefix) + from);
+        Transport.Request request = Transport.Request.get("/v1/watch?prefix=" + Client.query(prefix) + from, stream -> null);
         try {
-            HttpResponse<InputStream> answer = client.transport().open(address, request, SILENCE);
+            HttpResponse<InputStream> answer = client.transport()
+                    .open(address, request, Transport.attemptTime(0, client.patience(), client.patience()));
             stream = answer.body();
             if (answer.statusCode() != 200) {
                 String body = new String(stream.readNBytes(1 << 16), StandardCharsets.UTF_8);

@@ -1,10 +1,10 @@
 package example.palisade;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
-import static org.junit.Assert.assertNull;
-import static org.junit.Assert.assertThrows;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.net.httpserver.HttpServer;
 import com.sun.net.httpserver.HttpsConfigurator;
@@ -35,23 +35,23 @@ import java.util.stream.IntStream;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
-import org.junit.After;
-import org.junit.Before;
-import org.junit.Test;
-import org.junit.function.ThrowingRunnable;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** What the holder suite cannot see: the API, and its errors. */
 public final class ClientTest {
     private Servers.Running server;
     private Client client;
 
-    @Before
+    @BeforeEach
     public void start() {
         server = Servers.serve();
         client = Client.builder().endpoints(server.url()).build();
     }
 
-    @After
+    @AfterEach
     public void stop() {
         client.close();
         server.close();
@@ -60,13 +60,13 @@ public final class ClientTest {
     private void awaitWaiters(int waiters) throws InterruptedException {
         // The server has no event for a request that begins to wait.
         for (long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30); client.show("orders").waiters() != waiters; ) {
-            assertTrue("never " + waiters + " waiters", System.nanoTime() < end);
+            assertTrue(System.nanoTime() < end, "never " + waiters + " waiters");
         }
     }
 
     private void awaitFree(String lock) throws InterruptedException {
         for (long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30); client.show(lock).holder() != null; ) {
-            assertTrue("never free", System.nanoTime() < end);
+            assertTrue(System.nanoTime() < end, "never free");
         }
     }
 
@@ -165,7 +165,7 @@ public final class ClientTest {
     @Test
     public void whatIsWrongWithSeveralLocksIsToldBeforeAnythingIsSent() {
         String[] many = IntStream.range(0, 65).mapToObj(number -> "lock-" + number).toArray(String[]::new);
-        Map<String, ThrowingRunnable> wrong = new LinkedHashMap<>();
+        Map<String, Executable> wrong = new LinkedHashMap<>();
         wrong.put("0 locks", () -> client.locks());
         wrong.put("65 locks", () -> client.locks(many));
         wrong.put("\"a\" is named twice", () -> client.locks("a", "b", "a"));
@@ -176,9 +176,9 @@ public final class ClientTest {
         wrong.put("lockDelay and atLeastFor", () -> client.locks("a", "b").atLeastFor(Duration.ofSeconds(1)).acquire());
         server.close();
         wrong.forEach((says, request) -> {
-            PalisadeException refused = assertThrows(says, PalisadeException.class, request);
-            assertEquals(says, PalisadeException.Kind.INVALID, refused.kind());
-            assertTrue(refused.getMessage(), refused.getMessage().contains(says));
+            PalisadeException refused = assertThrows(PalisadeException.class, request, says);
+            assertEquals(PalisadeException.Kind.INVALID, refused.kind(), says);
+            assertTrue(refused.getMessage().contains(says), refused.getMessage());
         });
     }
 
@@ -193,7 +193,7 @@ public final class ClientTest {
             assertThrows(LeaseLostException.class, () -> both.part("b"));
             assertThrows(LeaseLostException.class, () -> HttpFence.headers(part));
             assertEquals("a", HttpFence.headers(other).get("X-Fencing-Lock"));
-            for (ThrowingRunnable wrong : List.<ThrowingRunnable>of(() -> both.part("c"), () -> both.releasePart("c"))) {
+            for (Executable wrong : List.<Executable>of(() -> both.part("c"), () -> both.releasePart("c"))) {
                 assertEquals(PalisadeException.Kind.INVALID, assertThrows(PalisadeException.class, wrong).kind());
             }
             both.check();
@@ -357,24 +357,24 @@ public final class ClientTest {
     public void badArgumentsAreNamed() {
         Client nobody = Client.builder().endpoints("http://127.0.0.1:1").patience(Duration.ofMillis(100)).build();
         for (String name : List.of("", ".", "..", "ä", "a\n", "x".repeat(256))) {
-            assertThrows(name, PalisadeException.class, () -> nobody.lock(name));
+            assertThrows(PalisadeException.class, () -> nobody.lock(name), name);
         }
         LockRequest request = nobody.lock("orders");
         String says = assertThrows(PalisadeException.class, () -> request.ttl(Duration.ofMillis(50))).getMessage();
-        assertTrue(says, says.contains("the TTL is 50 ms: 100 ms ..= 86400000 ms are allowed"));
+        assertTrue(says.contains("the TTL is 50 ms: 100 ms ..= 86400000 ms are allowed"), says);
         assertThrows(PalisadeException.class, () -> request.waitUpTo(Duration.ofMillis(-1)));
         assertThrows(PalisadeException.class, () -> request.ttl(Duration.ofSeconds(Long.MAX_VALUE)));
         assertThrows(PalisadeException.class, () -> request.metadata("x".repeat(257)));
         for (String bad : List.of("a:1", "ftp://a", "http://a/x", "http://u:s3cret@a", "")) {
             PalisadeException refused = assertThrows(
-                    bad, PalisadeException.class, () -> Client.builder().endpoints(bad).build());
+                    PalisadeException.class, () -> Client.builder().endpoints(bad).build(), bad);
             assertFalse(refused.getMessage().contains("s3cret"));
         }
         PalisadeException unavailable =
                 assertThrows(PalisadeException.class, () -> request.waitUpTo(Duration.ZERO).acquire());
         assertEquals(PalisadeException.Kind.UNAVAILABLE, unavailable.kind());
         says = unavailable.getMessage();
-        assertTrue(says, says.contains("http://127.0.0.1:1: ") && says.contains("palisade serve"));
+        assertTrue(says.contains("http://127.0.0.1:1: ") && says.contains("palisade serve"), says);
         nobody.close();
         assertThrows(PalisadeException.class, () -> nobody.lock("orders"));
     }
@@ -386,9 +386,9 @@ public final class ClientTest {
         }
         String says = assertThrows(PalisadeException.class,
                 () -> Client.builder().endpoints("https://a", "http://10.0.0.1:1").bearerToken("pal_given").build()).getMessage();
-        assertTrue(says, says.contains("not sent to http://10.0.0.1:1") && !says.contains("pal_"));
+        assertTrue(says.contains("not sent to http://10.0.0.1:1") && !says.contains("pal_"), says);
         for (String bad : List.of("a b", "a\nb", "ä", "")) {
-            assertThrows(bad, PalisadeException.class, () -> Client.builder().bearerToken(bad).build());
+            assertThrows(PalisadeException.class, () -> Client.builder().bearerToken(bad).build(), bad);
         }
     }
 
@@ -416,8 +416,8 @@ public final class ClientTest {
             // On a busy machine the patience may be over before the handshake has failed.
             String refused = assertThrows(
                     PalisadeException.class, () -> stranger.lock("orders").waitUpTo(Duration.ZERO).acquire()).code();
-            assertTrue(refused, List.of("unavailable", "unknown_outcome").contains(refused));
-            assertEquals("a request was sent to a server that nobody vouches for", before, asked.get());
+            assertTrue(List.of("unavailable", "unknown_outcome").contains(refused), refused);
+            assertEquals(before, asked.get(), "a request was sent to a server that nobody vouches for");
         } finally {
             front.stop(0);
         }
@@ -448,6 +448,7 @@ public final class ClientTest {
                     Thread.currentThread().interrupt();
                 }
             }
+            exchange.getResponseHeaders().set("Palisade-Nonce", exchange.getRequestHeaders().getFirst("Palisade-Nonce"));
             exchange.sendResponseHeaders(status, answer.length);
             exchange.getResponseBody().write(answer);
             exchange.close();

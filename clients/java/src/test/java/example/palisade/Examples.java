@@ -3,21 +3,19 @@ package example.palisade;
 import example.palisade.fence.PostgresFence;
 import example.palisade.fence.Sequencer;
 import example.palisade.fence.SequencerKeys;
-import java.sql.Connection;
 import java.sql.SQLException;
-import java.sql.Statement;
 import java.time.Duration;
+import javax.sql.DataSource;
 
 /** The examples of the README, which the tests run. */
 final class Examples {
     private Examples() {}
 
-    static void fencedWrite(Client client, Connection connection) throws InterruptedException, SQLException {
-        try (Lease lease = client.lock("orders").ttl(Duration.ofSeconds(10)).acquire();
-                Statement statement = connection.createStatement()) {
-            PostgresFence.claim(connection, "orders", lease); // first: from now on no older holder can write
-            statement.executeUpdate("UPDATE orders SET total = total + 1");
-            connection.commit();
+    static int fencedWrite(Client client, DataSource dataSource) throws InterruptedException, SQLException {
+        try (Lease lease = client.lock("orders").ttl(Duration.ofSeconds(10)).acquire()) {
+            return PostgresFence.transact(dataSource, "orders", lease, connection -> { // claims first: no older holder can write
+                return connection.createStatement().executeUpdate("UPDATE orders SET total = total + 1");
+            });
         }
     }
 

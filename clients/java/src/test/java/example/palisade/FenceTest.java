@@ -1,11 +1,11 @@
 package example.palisade;
 
-import static org.junit.Assert.assertArrayEquals;
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
-import static org.junit.Assert.assertNull;
-import static org.junit.Assert.assertThrows;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.net.httpserver.HttpServer;
 import example.palisade.fence.HttpFence;
@@ -26,7 +26,7 @@ import java.sql.Statement;
 import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicInteger;
-import org.junit.Test;
+import org.junit.jupiter.api.Test;
 
 /** The fences, in PostgreSQL through JDBC and behind a gateway. */
 public final class FenceTest {
@@ -151,7 +151,7 @@ public final class FenceTest {
             }
             PalisadeException missing = assertThrows(PalisadeException.class,
                     () -> PostgresFence.claim(connection, resource, Presenter.of(7)));
-            assertTrue(missing.getMessage(), missing.getMessage().contains("palisade fence install postgres"));
+            assertTrue(missing.getMessage().contains("palisade fence install postgres"), missing.getMessage());
         }
         for (long token : new long[] {0, -1, Presenter.MAX_TOKEN + 1}) {
             assertThrows(IllegalArgumentException.class, () -> Presenter.of(token));
@@ -187,7 +187,7 @@ public final class FenceTest {
             statement.execute("DELETE FROM orders");
             statement.execute("INSERT INTO orders VALUES (41)");
             connection.commit();
-            Examples.fencedWrite(client, connection);
+            assertEquals(1, Examples.fencedWrite(client, Servers.postgresSource()));
             try (var rows = statement.executeQuery("SELECT total FROM orders")) {
                 rows.next();
                 assertEquals(42, rows.getInt(1));
@@ -224,7 +224,7 @@ public final class FenceTest {
                 HttpRequest.Builder put = HttpRequest.newBuilder(orders).PUT(BodyPublishers.ofString("1"));
                 assertEquals(204, send(HttpFence.sign(put, old, 1)).statusCode());
             }
-            assertEquals("a repeat was carried out", 1, writes.get());
+            assertEquals(1, writes.get(), "a repeat was carried out");
             HttpRequest.Builder claim = HttpRequest.newBuilder(orders).POST(BodyPublishers.noBody());
             assertTrue(send(HttpFence.claim(claim, next)).statusCode() < 300);
             HttpResponse<String> late =

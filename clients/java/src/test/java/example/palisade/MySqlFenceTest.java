@@ -1,10 +1,10 @@
 package example.palisade;
 
-import static org.junit.Assert.assertArrayEquals;
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertNull;
-import static org.junit.Assert.assertThrows;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.palisade.fence.MySqlFence;
 import example.palisade.fence.Presenter;
@@ -15,7 +15,7 @@ import java.sql.Connection;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.UUID;
-import org.junit.Test;
+import org.junit.jupiter.api.Test;
 
 /** The fence in MariaDB, through JDBC. */
 public final class MySqlFenceTest {
@@ -105,7 +105,7 @@ public final class MySqlFenceTest {
                 there.setAutoCommit(false);
                 PalisadeException missing = assertThrows(
                         PalisadeException.class, () -> MySqlFence.claim(there, resource, Presenter.of(7)));
-                assertTrue(missing.getMessage(), missing.getMessage().contains("palisade fence install mysql"));
+                assertTrue(missing.getMessage().contains("palisade fence install mysql"), missing.getMessage());
             }
         }
     }

@@ -1,13 +1,13 @@
 package example.palisade;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
-import org.junit.Test;
+import org.junit.jupiter.api.Test;
 
 /** Each Java block of the README stands among the examples that are run. */
 public final class ReadmeTest {
@@ -23,8 +23,8 @@ public final class ReadmeTest {
         int found = 0;
         while (blocks.find()) {
             found++;
-            assertTrue("no example is:\n" + blocks.group(1), examples.contains(squeezed(blocks.group(1))));
-            assertTrue("from the jar to a fenced write", found > 1 || blocks.group(1).lines().count() + 2 < 10);
+            assertTrue(examples.contains(squeezed(blocks.group(1))), "no example is:\n" + blocks.group(1));
+            assertTrue(found > 1 || blocks.group(1).lines().count() + 2 < 10, "from the jar to a fenced write");
         }
         assertEquals(3, found);
     }

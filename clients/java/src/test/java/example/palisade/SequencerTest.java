@@ -1,15 +1,16 @@
 package example.palisade;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
-import static org.junit.Assert.assertThrows;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.palisade.fence.BadSequencerException;
 import example.palisade.fence.Sequencer;
 import example.palisade.fence.SequencerKeys;
 import example.palisade.internal.Json;
 import java.io.ByteArrayOutputStream;
+import java.math.BigInteger;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -32,8 +33,8 @@ import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.junit.Test;
-import org.junit.function.ThrowingRunnable;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** Signed tokens: every vector is decided alike, and a lease's sequencer is believed with the keys of its own server. */
 public final class SequencerTest {
@@ -81,10 +82,10 @@ public final class SequencerTest {
         return found;
     }
 
-    private static void refuses(String code, String says, ThrowingRunnable call) {
+    private static void refuses(String code, String says, Executable call) {
         BadSequencerException bad = assertThrows(BadSequencerException.class, call);
-        assertEquals(bad.getMessage(), code, bad.code());
-        assertTrue(bad.getMessage(), bad.getMessage().contains(says));
+        assertEquals(code, bad.code(), bad.getMessage());
+        assertTrue(bad.getMessage().contains(says), bad.getMessage());
         assertEquals(PalisadeException.Kind.REJECTED, bad.kind());
     }
 
@@ -104,6 +105,52 @@ public final class SequencerTest {
     @Test
     public void everyVectorIsDecidedAlike() throws Exception {
         assertEquals(List.of(), differing());
+    }
+
+    /** The group of the curve has so many elements: a scalar and this more is the same scalar. */
+    private static final BigInteger ORDER =
+            BigInteger.TWO.pow(252).add(new BigInteger("27742317777372353535851937790883648493"));
+
+    /** Another spelling of the same signature would be another sequencer of the same grant. */
+    @Test
+    public void aSecondFormOfASignatureIsRefused() throws Exception {
+        SequencerKeys keys = vectorKeys();
+        int good = 0;
+        for (Object each : (List<?>) vectors().get("cases")) {
+            Map<String, Object> one = Json.asObject(each);
+            if (one.get("claims") == null) {
+                continue;
+            }
+            good++;
+            String text = (String) one.get("sequencer");
+            String front = text.substring(0, text.lastIndexOf('.') + 1);
+            byte[] signature = Base64.getUrlDecoder().decode(text.substring(front.length()));
+            for (int length : new int[] {0, 32, 63, 65, 128}) {
+                refuses("bad_sequencer", "signature is wrong", () -> keys.verify(front + base64(Arrays.copyOf(signature, length))));
+            }
+            refuses("bad_sequencer", "signature is wrong", () -> keys.verify(front + base64(withTheOrder(signature))));
+            // A control: its own form.
+            keys.verify(front + base64(signature));
+        }
+        assertTrue(good > 3);
+    }
+
+    private static String base64(byte[] bytes) {
+        return Base64.getUrlEncoder().withoutPadding().encodeToString(bytes);
+    }
+
+    /** With the order of the group added to the scalar, which has its lowest byte first. */
+    private static byte[] withTheOrder(byte[] signature) {
+        byte[] other = signature.clone();
+        byte[] scalar = new byte[32];
+        for (int at = 0; at < 32; at++) {
+            scalar[at] = signature[63 - at];
+        }
+        byte[] sum = new BigInteger(1, scalar).add(ORDER).toByteArray();
+        for (int at = 0; at < sum.length && at < 32; at++) {
+            other[32 + at] = sum[sum.length - 1 - at];
+        }
+        return other;
     }
 
     /** Believes every signature. */
@@ -155,7 +202,7 @@ public final class SequencerTest {
         Security.insertProviderAt(new GullibleProvider(), 1);
         try {
             List<Object> found = differing();
-            assertTrue(found.toString(), found.contains("forged: another payload under the signature"));
+            assertTrue(found.contains("forged: another payload under the signature"), found.toString());
         } finally {
             Security.removeProvider("Gullible");
         }
@@ -264,10 +311,10 @@ public final class SequencerTest {
         // No point of the curve has this y.
         bad.put("{\"issuer\":\"a\",\"keys\":[" + key.replaceAll("11qY[^\"]*", "Ag" + "A".repeat(41)) + "]}", "no key for Ed25519");
         bad.forEach((jwks, says) -> {
-            PalisadeException invalid = assertThrows(jwks, PalisadeException.class, () -> new SequencerKeys(jwks));
+            PalisadeException invalid = assertThrows(PalisadeException.class, () -> new SequencerKeys(jwks), jwks);
             assertEquals(PalisadeException.Kind.INVALID, invalid.kind());
-            assertTrue(invalid.getMessage(), invalid.getMessage().contains(says));
-            assertTrue(invalid.getMessage(), invalid.getMessage().contains("/.well-known/jwks.json"));
+            assertTrue(invalid.getMessage().contains(says), invalid.getMessage());
+            assertTrue(invalid.getMessage().contains("/.well-known/jwks.json"), invalid.getMessage());
         });
         assertEquals("a", new SequencerKeys("{\"issuer\":\"a\",\"keys\":[" + key + "]}").issuer());
     }
@@ -316,10 +363,10 @@ public final class SequencerTest {
             for (String name : both.locks()) {
                 assertEquals(both.token(), keys.check(both.sequencer(name), name, true).token());
             }
-            for (ThrowingRunnable wrong : List.<ThrowingRunnable>of(both::sequencer, () -> both.sequencer("c"))) {
+            for (Executable wrong : List.<Executable>of(both::sequencer, () -> both.sequencer("c"))) {
                 PalisadeException invalid = assertThrows(PalisadeException.class, wrong);
                 assertEquals(PalisadeException.Kind.INVALID, invalid.kind());
-                assertTrue(invalid.getMessage(), invalid.getMessage().contains("\"a\", \"b\""));
+                assertTrue(invalid.getMessage().contains("\"a\", \"b\""), invalid.getMessage());
             }
             both.releasePart("b");
             assertEquals("b", assertThrows(LeaseLostException.class, () -> both.sequencer("b")).name());

@@ -19,6 +19,9 @@ import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
+import javax.sql.DataSource;
+import org.mariadb.jdbc.MariaDbDataSource;
+import org.postgresql.ds.PGSimpleDataSource;
 
 /** Real servers for the tests, on free ports, in temporary folders. */
 final class Servers {
@@ -87,6 +90,14 @@ final class Servers {
         return DriverManager.getConnection("jdbc:postgresql://127.0.0.1:" + postgresPort + "/postgres?user=postgres");
     }
 
+    /** The same. */
+    static DataSource postgresSource() throws Exception {
+        postgres().close();
+        PGSimpleDataSource source = new PGSimpleDataSource();
+        source.setURL("jdbc:postgresql://127.0.0.1:" + postgresPort + "/postgres?user=postgres");
+        return source;
+    }
+
     private static void startPostgres() throws Exception {
         File[] versions = new File("/usr/lib/postgresql").listFiles();
         if (versions == null || versions.length == 0) {
@@ -152,6 +163,12 @@ final class Servers {
             startMariadb();
         }
         return DriverManager.getConnection("jdbc:mariadb://127.0.0.1:" + mariaPort + "/" + database + "?user=palisade");
+    }
+
+    /** The same as {@link #mariadb()}. */
+    static DataSource mariadbSource() throws Exception {
+        mariadb().close();
+        return new MariaDbDataSource("jdbc:mariadb://127.0.0.1:" + mariaPort + "/palisade?user=palisade");
     }
 
     private static void startMariadb() throws Exception {

@@ -1,10 +1,10 @@
 package example.palisade;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
-import static org.junit.Assert.assertNull;
-import static org.junit.Assert.assertThrows;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.net.httpserver.HttpServer;
 import java.net.InetSocketAddress;
@@ -18,9 +18,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
-import org.junit.After;
-import org.junit.Before;
-import org.junit.Test;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
 
 /** Mode update, and the file of a bearer token. */
 public final class UpgradeTest {
@@ -29,13 +29,13 @@ public final class UpgradeTest {
     private Servers.Running server;
     private Client client;
 
-    @Before
+    @BeforeEach
     public void start() {
         server = Servers.serve();
         client = Client.builder().endpoints(server.url()).build();
     }
 
-    @After
+    @AfterEach
     public void stop() {
         client.close();
         server.close();
@@ -44,7 +44,7 @@ public final class UpgradeTest {
     private void awaitWaiters(int waiters) throws InterruptedException {
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
         while (client.show("report").waiters() != waiters) {
-            assertTrue("there were never " + waiters + " waiters", System.nanoTime() < end);
+            assertTrue(System.nanoTime() < end, "there were never " + waiters + " waiters");
         }
     }
 
@@ -75,7 +75,7 @@ public final class UpgradeTest {
         assertEquals("me", writer.clientId());
         assertTrue(writer.token() > reader.token());
         assertEquals("not_held", assertThrows(LeaseLostException.class, reader::check).code());
-        assertFalse("the upgrade was announced as a loss", reader.lost().isDone());
+        assertFalse(reader.lost().isDone(), "the upgrade was announced as a loss");
         Lease again = writer.downgrade();
         assertTrue(again.isShared() && !again.isUpdate() && again.token() > writer.token());
         assertEquals(Lease.Release.OVER, reader.release());
@@ -93,7 +93,7 @@ public final class UpgradeTest {
         CompletableFuture<Lease> writer = upgrading(reader);
         awaitWaiters(1);
         String says = assertThrows(PalisadeException.class, () -> reader.upgrade(Duration.ZERO)).getMessage();
-        assertTrue(says, says.contains("under way already"));
+        assertTrue(says.contains("under way already"), says);
         reader.check();
         slow.release();
         writer.get(30, TimeUnit.SECONDS).release();
@@ -109,7 +109,7 @@ public final class UpgradeTest {
         awaitWaiters(1);
         thread.interrupt();
         thread.join(30_000);
-        assertTrue(String.valueOf(ended.get()), ended.get() instanceof InterruptedException);
+        assertTrue(ended.get() instanceof InterruptedException, String.valueOf(ended.get()));
         awaitWaiters(0);
         reader.check();
         assertEquals(Lease.Release.RELEASED, reader.release());
@@ -139,7 +139,7 @@ public final class UpgradeTest {
         for (LockRequest request : List.of(client.lock("report").shared(), client.lock("report"))) {
             try (Lease lease = request.acquire()) {
                 String says = assertThrows(PalisadeException.class, () -> lease.upgrade(Duration.ZERO)).getMessage();
-                assertTrue(says, says.contains("update()"));
+                assertTrue(says.contains("update()"), says);
                 lease.check();
             }
         }
@@ -166,6 +166,7 @@ public final class UpgradeTest {
                     ? "{\"resource_id\": \"report\", \"holder\": null, \"waiters\": 0}"
                     : "{\"error\": {\"code\": \"unauthenticated\", \"message\": \"another token counts\"}}")
                     .getBytes(StandardCharsets.UTF_8);
+            exchange.getResponseHeaders().set("Palisade-Nonce", exchange.getRequestHeaders().getFirst("Palisade-Nonce"));
             exchange.sendResponseHeaders(known ? 200 : 401, body.length);
             exchange.getResponseBody().write(body);
             exchange.close();

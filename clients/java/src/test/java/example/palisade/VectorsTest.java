@@ -1,7 +1,7 @@
 package example.palisade;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.palisade.fence.MySqlFence;
 import example.palisade.fence.PostgresFence;
@@ -21,7 +21,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
-import org.junit.Test;
+import org.junit.jupiter.api.Test;
 
 /** The decisions as data (vectors/README.md): the deadline, and the fence in the databases. */
 public final class VectorsTest {
@@ -52,11 +52,11 @@ public final class VectorsTest {
             long exact = (Long) vector.get("deadline_ns");
             // A client may stop earlier by what it rounds.
             long early = exact - deadline(vector, "valid_for_ms");
-            assertTrue(vector + ": " + early, early >= 0 && early < Clock.MILLISECOND);
+            assertTrue(early >= 0 && early < Clock.MILLISECOND, vector + ": " + early);
             // A client that takes the lease's length for the time that is left.
             otherwise += deadline(vector, "lease_duration_ms") > exact ? 1 : 0;
         }
-        assertTrue("the vectors tell nothing", otherwise >= 9);
+        assertTrue(otherwise >= 9, "the vectors tell nothing");
     }
 
     @Test
@@ -122,7 +122,7 @@ public final class VectorsTest {
         }
         connection.rollback();
         assertEquals(List.of(), wrong);
-        assertTrue(number + " cases", number > 300);
+        assertTrue(number > 300, number + " cases");
     }
 
     private static boolean decide(

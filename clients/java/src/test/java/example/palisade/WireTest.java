@@ -1,9 +1,9 @@
 package example.palisade;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
-import static org.junit.Assert.assertThrows;
-import static org.junit.Assert.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.palisade.internal.Json;
 import java.math.BigDecimal;
@@ -14,7 +14,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
-import org.junit.Test;
+import org.junit.jupiter.api.Test;
 
 /** The parts without I/O. */
 public final class WireTest {
@@ -34,7 +34,7 @@ public final class WireTest {
         assertEquals("x\"\\\n\u0001ä", Json.object(Json.write(written)).get("a"));
         for (String bad : List.of("", "[]", "null", "{", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{} x", "{\"a\":\"\\u00\"}",
                 "{\"a\":\"\\u+041\"}", "{\"a\":01x}", "{\"a\":\"\n\"}", "<html>", "{\"a\":" + "[".repeat(100_000))) {
-            assertThrows(bad, IllegalArgumentException.class, () -> Json.object(bad));
+            assertThrows(IllegalArgumentException.class, () -> Json.object(bad), bad);
         }
     }
 
@@ -42,7 +42,7 @@ public final class WireTest {
     public void theDeadlineOfTheProtocolsExample() {
         long until = Hold.deadline(100_000 * Clock.MILLISECOND, 10 * Clock.SECOND, 0);
         assertTrue(until >= 109_801 * Clock.MILLISECOND && until <= 109_802 * Clock.MILLISECOND);
-        assertEquals("rounded up", 98, Hold.deadline(0, 100, 0) + 98 - Hold.deadline(0, 100, 0));
+        assertEquals(98, Hold.deadline(0, 100, 0) + 98 - Hold.deadline(0, 100, 0), "rounded up");
         assertTrue(Hold.deadline(0, 100, 0) <= 98);
         assertEquals(5, Hold.deadline(5, 100, 1_000));
     }
@@ -54,7 +54,7 @@ public final class WireTest {
         long later = Clock.latest() + 7_200 * Clock.SECOND;
         hold.renewed(later);
         hold.renewed(Clock.latest() + Clock.SECOND);
-        assertEquals("it moved back", later, hold.deadline());
+        assertEquals(later, hold.deadline(), "it moved back");
         hold.end("revoked");
         hold.end("expired");
         hold.renewed(later + 1);
@@ -62,7 +62,7 @@ public final class WireTest {
         assertEquals("revoked 0 1", hold.reason() + " " + hold.remaining() + " " + announced.get());
         Hold late = new Hold(Clock.latest(), announced::incrementAndGet);
         late.renewed(Clock.latest() + 3_600 * Clock.SECOND);
-        assertFalse("a late renewal revived it", late.holds());
+        assertFalse(late.holds(), "a late renewal revived it");
         Hold given = new Hold(later, announced::incrementAndGet);
         given.end(Hold.RELEASED);
         assertEquals("not_held 2", given.reason() + " " + announced.get());
@@ -72,7 +72,7 @@ public final class WireTest {
     public void theClockIsThatOfTheMachine() throws Exception {
         double uptime = Double.parseDouble(Files.readString(Path.of("/proc/uptime")).split(" ")[0]);
         double between = Clock.latest() / 1e9 - uptime;
-        assertTrue("" + between, between > 0 && between < 60);
+        assertTrue(between > 0 && between < 60, "" + between);
         for (long last = 0, turns = 0; turns < 1_000; turns++) {
             long next = Clock.earliest();
             assertTrue(next >= last && Clock.latest() > next);
@@ -109,7 +109,7 @@ public final class WireTest {
         table.put("418 of_a_later_server", "INVALID");
         table.forEach((row, expected) -> {
             String[] words = row.split(" ");
-            assertEquals(row, expected, does(Integer.parseInt(words[0]), words[1]));
+            assertEquals(expected, does(Integer.parseInt(words[0]), words[1]), row);
         });
         for (int status : List.of(204, 307)) {
             assertTrue(assertThrows(Reply.Fault.class, () -> Reply.read(status, "{}")).unknown);
@@ -134,7 +134,7 @@ public final class WireTest {
         while (endpoints.answered(endpoints.current(),
                 notLeader(endpoints.current().equals("http://a:1") ? "http://b:1" : "http://a:1"))) {
             follows++;
-            assertTrue("without end", follows <= 5);
+            assertTrue(follows <= 5, "without end");
         }
         assertEquals(5, follows);
     }

@@ -6,19 +6,23 @@ import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.util.Collections;
 import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import javax.sql.DataSource;
 
 /**
  * MySQL and MariaDB: the fence on your own JDBC connection, in your own transaction.
  *
  * <pre>{@code
- * connection.setAutoCommit(false);
- * MySqlFence.claim(connection, "orders", lease);  // first: raises the fence
- * …                                               // then read and write
- * connection.commit();                            // everything together, or nothing
+ * MySqlFence.transact(dataSource, "orders", lease, connection -> {  // claims first: no older holder can write
+ *     …                                                         // read and write
+ *     return null;
+ * });                                                           // committed: everything together, or nothing
  * }</pre>
+ *
+ * <p>In a transaction of your own, call {@link #claim} before the first read, and roll back if it throws.
  *
  * <p>{@code palisade fence install mysql} creates the procedures that decide. After a {@link RejectedException} roll back:
  * MySQL does not end a transaction after an error. A claim comes before the first read of its transaction, which would
@@ -35,6 +39,35 @@ public final class MySqlFence {
     private static final Pattern NAME = Pattern.compile("belongs to another (?:authority|lock): (.*)$");
 
     private MySqlFence() {}
+
+    /**
+     * Runs a transaction of its own: claims before anything is read, carries out {@code work}, and commits. It rolls back if one
+     * of them fails. If the connection breaks during the commit, the transaction may have been committed.
+     *
+     * @throws StaleException if a newer holder has claimed: nothing was written
+     */
+    public static <R, E extends Exception> R transact(
+            DataSource source, String resource, Presenter holder, Work<R, E> work) throws SQLException, E {
+        return transact(source, Collections.singletonMap(resource, holder), work);
+    }
+
+    /** As with a {@link DataSource}, on a connection in auto-commit mode, and leaves it in that mode. */
+    public static <R, E extends Exception> R transact(
+            Connection connection, String resource, Presenter holder, Work<R, E> work) throws SQLException, E {
+        return transact(connection, Collections.singletonMap(resource, holder), work);
+    }
+
+    /** As for one resource, for several: all of them or none. */
+    public static <R, E extends Exception> R transact(
+            DataSource source, Map<String, ? extends Presenter> holders, Work<R, E> work) throws SQLException, E {
+        return Transaction.run(source, holders, MySqlFence::claim, work);
+    }
+
+    /** As for one resource, for several: all of them or none. */
+    public static <R, E extends Exception> R transact(
+            Connection connection, Map<String, ? extends Presenter> holders, Work<R, E> work) throws SQLException, E {
+        return Transaction.run(connection, holders, MySqlFence::claim, work);
+    }
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {

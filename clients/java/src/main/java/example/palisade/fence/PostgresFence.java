@@ -5,17 +5,21 @@ import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.util.Collections;
 import java.util.Map;
+import javax.sql.DataSource;
 
 /**
  * PostgreSQL: the fence on your own JDBC connection, in your own transaction.
  *
  * <pre>{@code
- * connection.setAutoCommit(false);
- * PostgresFence.claim(connection, "orders", lease);  // first: raises the fence
- * …                                                  // then read and write
- * connection.commit();                               // everything together, or nothing
+ * PostgresFence.transact(dataSource, "orders", lease, connection -> {  // claims first: no older holder can write
+ *     …                                                         // read and write
+ *     return null;
+ * });                                                           // committed: everything together, or nothing
  * }</pre>
+ *
+ * <p>In a transaction of your own, call {@link #claim} before the first read, and roll back if it throws.
  *
  * <p>{@code palisade fence install postgres} creates the functions that decide. After a {@link RejectedException} roll
  * back. Serialization failures and deadlocks come through as {@code SQLException}: begin the same transaction again.
@@ -26,6 +30,35 @@ public final class PostgresFence {
             "PF008", "sequence_stale", "PF009", "sequence_reused", "PF010", "already_written");
 
     private PostgresFence() {}
+
+    /**
+     * Runs a transaction of its own: claims before anything is read, carries out {@code work}, and commits. It rolls back if one
+     * of them fails. If the connection breaks during the commit, the transaction may have been committed.
+     *
+     * @throws StaleException if a newer holder has claimed: nothing was written
+     */
+    public static <R, E extends Exception> R transact(
+            DataSource source, String resource, Presenter holder, Work<R, E> work) throws SQLException, E {
+        return transact(source, Collections.singletonMap(resource, holder), work);
+    }
+
+    /** As with a {@link DataSource}, on a connection in auto-commit mode, and leaves it in that mode. */
+    public static <R, E extends Exception> R transact(
+            Connection connection, String resource, Presenter holder, Work<R, E> work) throws SQLException, E {
+        return transact(connection, Collections.singletonMap(resource, holder), work);
+    }
+
+    /** As for one resource, for several: all of them or none. */
+    public static <R, E extends Exception> R transact(
+            DataSource source, Map<String, ? extends Presenter> holders, Work<R, E> work) throws SQLException, E {
+        return Transaction.run(source, holders, PostgresFence::claim, work);
+    }
+
+    /** As for one resource, for several: all of them or none. */
+    public static <R, E extends Exception> R transact(
+            Connection connection, Map<String, ? extends Presenter> holders, Work<R, E> work) throws SQLException, E {
+        return Transaction.run(connection, holders, PostgresFence::claim, work);
+    }
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
@@ -84,6 +117,9 @@ public final class PostgresFence {
             if (rejected != null) {
                 rejected.initCause(error);
                 throw rejected;
+            }
+            if ("PF012".equals(error.getSQLState())) {
+                throw new PalisadeException(PalisadeException.Kind.INVALID, "read_before_claim", error.getMessage());
             }
             boolean missing = "42P01".equals(error.getSQLState()) || "42883".equals(error.getSQLState());
             if (missing && error.getMessage().contains("palisade_")) {

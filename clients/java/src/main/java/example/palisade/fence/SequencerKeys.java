@@ -35,6 +35,7 @@ import java.util.Set;
 public final class SequencerKeys {
     /** What stands before the 32 bytes of a key in its X.509 form (RFC 8410). */
     private static final byte[] X509 = HexFormat.of().parseHex("302a300506032b6570032100");
+    private static final int SIGNATURE_BYTES = 64;
     private static final Set<String> HEADER = Set.of("alg", "kid", "typ");
     private static final Set<String> CLAIMS = Set.of("iss", "lock", "mode", "token", "slots", "sub");
     private static final Map<String, Sequencer.Mode> MODES = Map.of(
@@ -142,12 +143,16 @@ public final class SequencerKeys {
     }
 
     private static boolean isSigned(PublicKey key, String text, byte[] signature) {
+        // Java 17 takes what stands behind them for nothing: a second form of the same signature.
+        if (signature.length != SIGNATURE_BYTES) {
+            return false;
+        }
         try {
             Signature verifier = verifier(key);
             verifier.update(text.getBytes(StandardCharsets.US_ASCII));
             return verifier.verify(signature);
         } catch (SignatureException malformed) {
-            // Of another length, or with a scalar that is not reduced.
+            // With a scalar that is not reduced.
             return false;
         } catch (GeneralSecurityException error) {
             throw new IllegalStateException("this Java cannot check a signature by Ed25519", error);
