@@ -96,7 +96,7 @@ impl Operation {
             }
             Action::Read(key) => {
                 column.claim(tx, id, self.token).await.or_refused()?;
-                let sql = "SELECT JSON_VALUE(data, ?) FROM conf_column WHERE id = ?";
+                let sql = "SELECT JSON_UNQUOTE(JSON_EXTRACT(data, ?)) FROM conf_column WHERE id = ?";
                 let read: Option<Option<String>> = tx.exec_first(sql, (path(key), id)).await?;
                 return Ok(self.done(read.flatten()));
             }
