@@ -9,6 +9,7 @@ mod limits;
 mod procedures;
 mod snapshots;
 mod sticky;
+mod stopped;
 mod subject;
 mod vectors;
 

@@ -306,7 +306,8 @@ impl Fence for Resource {
                 db.exec_first(sql, (key,)).await?
             }
             Form::Column(_) => {
-                let sql = "SELECT JSON_UNQUOTE(JSON_EXTRACT(data, ?)) FROM conf_column WHERE id = ?";
+                let sql =
+                    "SELECT JSON_UNQUOTE(JSON_EXTRACT(data, ?)) FROM conf_column WHERE id = ?";
                 db.exec_first(sql, (path(key), name)).await?
             }
             Form::Records(_) => {
