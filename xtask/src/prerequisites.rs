@@ -335,9 +335,49 @@ pub(crate) fn ensure_environments(target: &Path) -> Result<(), String> {
     let wanted = ENVIRONMENTS
         .iter()
         .filter(|environment| !named(environment));
-    wanted
-        .map(|environment| environment.ensure(target).map(drop))
-        .collect()
+    for environment in wanted {
+        environment.ensure(target)?;
+    }
+    ensure_mysql(&environment(target, "mysql"))
+}
+
+/// MySQL of Oracle, which Debian's stable release does not have: mysql-server-core of its unstable release and the
+/// packages that this depends on, unpacked beside what is built. Nothing is installed. The packages come from where the
+/// machine takes its own.
+const UNPACK_MYSQL: &str = r#"
+mkdir -p debs root etc state/lists/partial cache/archives/partial && touch state/status
+mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep -v security | sort | uniq -c | sort -rn | awk 'NR == 1 {print $2}')
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" >etc/sources.list
+cat >apt.conf <<END
+Dir::State "$PWD/state";
+Dir::State::status "$PWD/state/status";
+Dir::Cache "$PWD/cache";
+Dir::Etc::sourcelist "$PWD/etc/sources.list";
+Dir::Etc::sourceparts "/nonexistent";
+APT::Sandbox::User "root";
+END
+export APT_CONFIG=$PWD/apt.conf
+apt-get update -qq
+needed=$(apt-get install -s --no-install-recommends mysql-server-core | awk '/^Inst/ {print $2}')
+cd debs && apt-get download -q $needed
+for package in *.deb; do dpkg-deb -x "$package" ../root; done
+"#;
+
+fn ensure_mysql(place: &Path) -> Result<(), String> {
+    if std::env::var_os("PALISADE_MYSQL").is_some() || place.join("root/usr/sbin/mysqld").exists() {
+        return Ok(());
+    }
+    println!("unpacking mysql-server-core into {}", place.display());
+    std::fs::create_dir_all(place).map_err(|error| format!("{}: {error}", place.display()))?;
+    let unpacked = run(Command::new("sh")
+        .args(["-e", "-c", UNPACK_MYSQL])
+        .current_dir(place));
+    unpacked.map_err(|error| {
+        format!(
+            "{error}: MySQL is missing, which the tests of its fence need. Without apt-get, name the root of an unpacked \
+             mysql-server-core and of what it depends on in PALISADE_MYSQL"
+        )
+    })
 }
 
 fn is_there(row: &Prerequisite) -> bool {

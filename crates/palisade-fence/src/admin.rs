@@ -53,3 +53,12 @@ pub struct FencedTable {
     /// The resource whose fence counts.
     pub resource: String,
 }
+
+/// Something through which a write can pass beside the fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// The table; `None` if it concerns all of them.
+    pub table: Option<String>,
+    /// What is open, and what to do about it.
+    pub door: String,
+}

@@ -95,7 +95,7 @@ mod stamped;
 pub mod store;
 
 pub use account::{Account, Fate};
-pub use admin::{Admin, FencedTable, Listed};
+pub use admin::{Admin, Door, FencedTable, Listed};
 pub use checked::{Admitted, Checked};
 pub use claimed::{Claimed, enter, enter_all};
 pub use fault::FaultKind;

@@ -40,5 +40,5 @@ pub use instance::{Instance, answers_with};
 pub use members::{Etcd, ZooKeeper};
 pub use program::Program;
 pub use proxy::{Direction, Proxy};
-pub use servers::{LenientUpstream, MariaDb, Moto, Nats, PgBouncer, Postgres, Redis};
+pub use servers::{LenientUpstream, MariaDb, Moto, MySql, Nats, PgBouncer, Postgres, Redis};
 pub use tools::python_tool;

@@ -27,7 +27,7 @@ macro_rules! servers {
     )*};
 }
 
-servers! { Redis Postgres MariaDb Etcd ZooKeeper Nats Moto }
+servers! { Redis Postgres MariaDb MySql Etcd ZooKeeper Nats Moto }
 
 pub(crate) fn nothing() -> Prepare {
     Box::new(|_| {})
@@ -274,10 +274,104 @@ fn mariadb_install(dir: &Path) {
         "--skip-test-db",
     ]));
     run(&command);
+    write_init(dir);
+}
+
+fn write_init(dir: &Path) {
     let init = "CREATE DATABASE IF NOT EXISTS palisade;\n\
                 CREATE USER IF NOT EXISTS 'palisade'@'%';\n\
-                GRANT ALL ON *.* TO 'palisade'@'%';\n";
+                GRANT ALL ON *.* TO 'palisade'@'%' WITH GRANT OPTION;\n";
     std::fs::write(dir.join("init.sql"), init).expect("a file in the server's folder");
+}
+
+/// MySQL of Oracle: user and database `palisade`, no password. Debian's stable release has only MariaDB, so the server
+/// lies in a folder with its own libraries and loader.
+pub struct MySql(Instance);
+
+impl MySql {
+    /// Starts it with these additional arguments. The program is in `PALISADE_MYSQL` (the root of an unpacked Debian
+    /// package mysql-server-core and of what it depends on), or where `cargo xtask test` unpacked it.
+    pub fn start(arguments: &[&str]) -> MySql {
+        let more = owned(arguments);
+        MySql(Instance::start(Recipe {
+            name: "mysql",
+            install: "run `cargo xtask test`, which unpacks the Debian package mysql-server-core, or name the root of an unpacked one in PALISADE_MYSQL",
+            ports: 1,
+            prepare: Box::new(|dir| {
+                let mut command = mysqld(dir);
+                command.push("--initialize-insecure".to_owned());
+                if Path::new(&command[0]).exists() {
+                    run(&command);
+                }
+                write_init(dir);
+            }),
+            command: Box::new(move |dir, ports| {
+                let mut command = mysqld(dir);
+                command.extend([
+                    format!("--port={}", ports[0]),
+                    format!("--socket={}/socket", dir.display()),
+                    format!("--pid-file={}/pid", dir.display()),
+                    format!("--init-file={}/init.sql", dir.display()),
+                ]);
+                command.extend(owned(&[
+                    "--bind-address=127.0.0.1",
+                    "--mysqlx=OFF",
+                    "--log-bin-trust-function-creators=1",
+                ]));
+                command.extend(more.clone());
+                command
+            }),
+            // Its greeting names the way to log in, which MariaDB does not have.
+            ready: |port| answers_with(port, b"", "caching_sha2_password"),
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("mysql://palisade@127.0.0.1:{}/palisade", self.port())
+    }
+}
+
+/// The server with the loader and the libraries of its folder, and the settings that do not change.
+fn mysqld(dir: &Path) -> Vec<String> {
+    let named = std::env::var_os("PALISADE_MYSQL").map(PathBuf::from);
+    let root = named.unwrap_or_else(|| crate::tools::installed("mysql/root"));
+    let libraries = first_in(&root.join("usr/lib"), "-linux-gnu");
+    let usr = root.join("usr").display().to_string();
+    let loader = std::fs::read_dir(&libraries)
+        .into_iter()
+        .flatten()
+        .flatten();
+    let loader = loader.map(|entry| entry.path()).find(|path| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
+    });
+    let loader = loader.unwrap_or_else(|| libraries.join("ld-linux"));
+    let mut command = owned(&[
+        &loader.display().to_string(),
+        "--library-path",
+        &libraries.display().to_string(),
+        &format!("{usr}/sbin/mysqld"),
+        "--no-defaults",
+        &format!("--datadir={}", data(dir)),
+        &format!("--tmpdir={}", dir.display()),
+        &format!("--basedir={usr}"),
+        &format!("--lc-messages-dir={usr}/share/mysql"),
+        &format!("--character-sets-dir={usr}/share/mysql/charsets"),
+        "--secure-file-priv=NULL",
+    ]);
+    if rustix::process::getuid().is_root() {
+        command.push("--user=root".to_owned());
+    }
+    command
+}
+
+/// The first folder in `parent` whose name ends like this.
+fn first_in(parent: &Path, end: &str) -> PathBuf {
+    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    let mut paths = entries.map(|entry| entry.path());
+    let found = paths.find(|path| path.to_string_lossy().ends_with(end));
+    found.unwrap_or_else(|| parent.join(end))
 }
 
 /// NATS with JetStream.

@@ -6,14 +6,19 @@ use std::path::PathBuf;
 /// on `PATH`; empty if there is none.
 #[must_use]
 pub fn python_tool(environment: &str, program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let installed = installed(&format!("{environment}/bin/{program}"));
+    let on_path = std::env::split_paths(&path).map(|dir| dir.join(program));
+    let mut places = std::iter::once(installed).chain(on_path);
+    places.find(|path| path.exists()).unwrap_or_default()
+}
+
+/// Returns where `cargo xtask test` put this file or folder of a tool; empty if it did not.
+pub(crate) fn installed(inside: &str) -> PathBuf {
     // Tests run from the folder of their crate, and their program lies in the target folder.
     let test = std::env::current_exe().unwrap_or_default();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let inside = PathBuf::from("palisade-tools")
-        .join(environment)
-        .join("bin");
-    let installed = test.ancestors().map(|dir| dir.join(&inside).join(program));
-    let on_path = std::env::split_paths(&path).map(|dir| dir.join(program));
-    let mut places = installed.chain(on_path);
+    let mut places = test
+        .ancestors()
+        .map(|dir| dir.join("palisade-tools").join(inside));
     places.find(|path| path.exists()).unwrap_or_default()
 }

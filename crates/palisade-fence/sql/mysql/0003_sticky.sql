@@ -31,6 +31,9 @@
 --
 -- A trigger of MySQL cannot see which columns an UPDATE names. So the connection first sets the token that it
 -- will write: SET @palisade_column_token = 34, which palisade_fence::mysql::show_token does.
+--
+-- A routine keeps the sql_mode in which it was made; some modes read these texts in another way.
+SET @palisade_sql_mode = @@SESSION.sql_mode, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';
 DROP PROCEDURE IF EXISTS palisade_ratchet;
 CREATE PROCEDURE palisade_ratchet(
     was_named VARBINARY(255), is_named VARBINARY(255), was BIGINT, stands BIGINT, is_rearmed BOOLEAN)
@@ -55,7 +58,7 @@ BEGIN
     IF shown IS NULL THEN
         SET words = CONCAT('fenced, and this write carries no fencing token; the highest is ', IFNULL(highest, 'none'));
         SIGNAL SQLSTATE 'PF002' SET MESSAGE_TEXT = words;
-    ELSEIF NOT shown REGEXP '^[1-9][0-9]{0,15}$' THEN
+    ELSEIF NOT HEX(shown) REGEXP '^3[1-9](3[0-9]){0,15}$' THEN
         SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'the fencing token is not an integer in 1 ..= 9007199254740991';
     ELSEIF highest IS NULL OR CAST(shown AS SIGNED) > highest THEN
         SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'this fencing token was not claimed: claim the resource first';
@@ -96,3 +99,4 @@ BEGIN
         END IF;
     END IF;
 END;
+SET SESSION sql_mode = @palisade_sql_mode;

@@ -26,7 +26,11 @@
 --
 -- Deadlocks (1213), lock time-outs (1205), and statements to be prepared again (1615; while somebody replaces routines on
 -- this server): roll back and begin again. Claim several resources in the order of their names. The procedures run with the
--- rights of who installed them, so a user needs EXECUTE and nothing more.
+-- rights of the user who installed them, so a user needs EXECUTE and nothing more.
+--
+-- Names and numbers come in as bytes, longer than they may be, and are checked as hexadecimal digits. A typed parameter
+-- would first turn 1.5 into 2 and cut a long name off, and a pattern would take a name with a line feed at its end.
+SET @palisade_sql_mode = @@SESSION.sql_mode, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';
 -- Takes the token of a resource from what the connection shows to the triggers: lines of a name, a tab and a token.
 DROP PROCEDURE IF EXISTS palisade_forget;
 CREATE PROCEDURE palisade_forget(p_resource VARBINARY(255)) NO SQL
@@ -47,26 +51,31 @@ END;
 -- one row: repeated, result.
 DROP PROCEDURE IF EXISTS palisade_judge;
 CREATE PROCEDURE palisade_judge(
-    p_resource VARBINARY(255), p_token BIGINT, p_authority VARBINARY(255), p_lock VARBINARY(255), p_write BOOLEAN,
-    p_sequence BIGINT, p_digest BIGINT, p_strict BOOLEAN, p_max_jump BIGINT)
+    p_resource VARBINARY(256), given_token VARBINARY(64), p_authority VARBINARY(256), p_lock VARBINARY(256), p_write BOOLEAN,
+    given_sequence VARBINARY(64), p_digest BIGINT, p_strict BOOLEAN, p_max_jump BIGINT)
     MODIFIES SQL DATA
 BEGIN
     DECLARE words VARCHAR(128);
+    DECLARE p_token, p_sequence, seconds BIGINT;
     DECLARE stands, last, kept, version_now, version_seen BIGINT;
     DECLARE was_written BOOLEAN;
     DECLARE bound_authority, bound_lock VARBINARY(255);
     DECLARE answer MEDIUMBLOB;
     DECLARE repeated BOOLEAN DEFAULT FALSE;
-    IF p_resource IS NULL OR NOT p_resource REGEXP '^[ -~]{1,255}$' THEN
+    IF p_resource IS NULL OR NOT HEX(p_resource) REGEXP '^([2-6][0-9A-F]|7[0-9A-E]){1,255}$' THEN
         SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a resource is 1 to 255 bytes of printable ASCII';
-    ELSEIF p_token IS NULL OR p_token NOT BETWEEN 1 AND 9007199254740991 THEN
-        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a fencing token is in 1 ..= 9007199254740991';
-    ELSEIF NOT p_authority REGEXP '^[ -~]{1,255}$' OR NOT p_lock REGEXP '^[ -~]{1,255}$' THEN
+    ELSEIF given_token IS NULL OR NOT HEX(given_token) REGEXP '^3[1-9](3[0-9]){0,15}$'
+        OR CAST(given_token AS SIGNED) > 9007199254740991 THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a fencing token is an integer in 1 ..= 9007199254740991';
+    ELSEIF NOT HEX(p_authority) REGEXP '^([2-6][0-9A-F]|7[0-9A-E]){1,255}$'
+        OR NOT HEX(p_lock) REGEXP '^([2-6][0-9A-F]|7[0-9A-E]){1,255}$' THEN
         SIGNAL SQLSTATE '22023'
             SET MESSAGE_TEXT = 'an authority and a lock are 1 to 255 bytes of printable ASCII, or NULL';
-    ELSEIF p_sequence NOT BETWEEN 0 AND 9007199254740991 THEN
-        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a sequence number is in 0 ..= 9007199254740991, or NULL';
+    ELSEIF NOT HEX(given_sequence) REGEXP '^(30|3[1-9](3[0-9]){0,15})$'
+        OR CAST(given_sequence AS SIGNED) > 9007199254740991 THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a sequence number is an integer in 0 ..= 9007199254740991, or NULL';
     END IF;
+    SET p_token = CAST(given_token AS SIGNED), p_sequence = CAST(given_sequence AS SIGNED);
     -- A savepoint lasts in a transaction only. Without one the judgement would be committed alone, and later a write that
     -- was never carried out would be answered as a repeat.
     BEGIN
@@ -138,6 +147,15 @@ BEGIN
         g.written = was_written, g.sequence = last, g.digest = kept, g.result = answer, g.version = g.version + 1
     WHERE g.resource = p_resource;
     SET @palisade_tokens = CONCAT(@palisade_tokens, p_resource, CHAR(9), p_token, CHAR(10));
+    -- A holder that stops inside its transaction has the row until the transaction ends. MariaDB ends it after 10 seconds, or
+    -- what is left of the lease (@palisade_lease_left_ms), and never later than the connection's own setting. MySQL has no
+    -- such setting, and takes this for a comment.
+    /*M!100300
+    SET @palisade_own_idle = IFNULL(@palisade_own_idle, @@SESSION.idle_write_transaction_timeout),
+        seconds = CEIL(IFNULL(@palisade_lease_left_ms, 10000) / 1000);
+    SET seconds = IF(@palisade_own_idle > 0 AND @palisade_own_idle < seconds, @palisade_own_idle, seconds);
+    SET SESSION idle_write_transaction_timeout = seconds;
+    */
     IF p_write THEN
         SELECT repeated AS repeated, IF(repeated, answer, NULL) AS result;
     END IF;
@@ -147,7 +165,7 @@ END;
 -- read. authority and lock may be NULL; once given, they bind the resource.
 DROP PROCEDURE IF EXISTS palisade_claim;
 CREATE PROCEDURE palisade_claim(
-    resource VARBINARY(255), token BIGINT, authority VARBINARY(255), in_lock VARBINARY(255))
+    resource VARBINARY(256), token VARBINARY(64), authority VARBINARY(256), in_lock VARBINARY(256))
     MODIFIES SQL DATA
     CALL palisade_judge(resource, token, authority, in_lock, FALSE, NULL, NULL, FALSE, 70368744177664);
 
@@ -155,7 +173,7 @@ CREATE PROCEDURE palisade_claim(
 -- palisade_claim does.
 DROP PROCEDURE IF EXISTS palisade_check;
 CREATE PROCEDURE palisade_check(
-    resource VARBINARY(255), token BIGINT, authority VARBINARY(255), in_lock VARBINARY(255))
+    resource VARBINARY(256), token VARBINARY(64), authority VARBINARY(256), in_lock VARBINARY(256))
     MODIFIES SQL DATA
     CALL palisade_judge(resource, token, authority, in_lock, FALSE, NULL, NULL, FALSE, 70368744177664);
 
@@ -163,33 +181,45 @@ CREATE PROCEDURE palisade_check(
 -- recognised. Returns one row: repeated, and the recorded result of a repeat, which must not be carried out again.
 DROP PROCEDURE IF EXISTS palisade_write;
 CREATE PROCEDURE palisade_write(
-    resource VARBINARY(255), token BIGINT, sequence BIGINT, digest BIGINT, authority VARBINARY(255), in_lock VARBINARY(255))
+    resource VARBINARY(256), token VARBINARY(64), sequence VARBINARY(64), digest BIGINT, authority VARBINARY(256),
+    in_lock VARBINARY(256))
     MODIFIES SQL DATA
     CALL palisade_judge(resource, token, authority, in_lock, TRUE, sequence, IF(sequence IS NULL, NULL, digest), FALSE,
         70368744177664);
 
--- Records the result of the numbered write that this transaction carries out: at most 65,536 bytes.
-DROP PROCEDURE IF EXISTS palisade_record;
-CREATE PROCEDURE palisade_record(p_resource VARBINARY(255), p_sequence BIGINT, p_result MEDIUMBLOB)
+-- Records the result of the numbered write that this transaction carries out: at most 65,536 bytes. With the token of the
+-- write, whatever the connection has claimed since.
+DROP PROCEDURE IF EXISTS palisade_record_for;
+CREATE PROCEDURE palisade_record_for(
+    p_resource VARBINARY(256), p_token VARBINARY(64), p_sequence VARBINARY(64), p_result LONGBLOB)
     MODIFIES SQL DATA
 BEGIN
-    DECLARE mine VARBINARY(300) DEFAULT CONCAT(CHAR(10), p_resource, CHAR(9));
-    DECLARE place INT DEFAULT LOCATE(mine, IFNULL(@palisade_tokens, ''));
-    DECLARE bearer BIGINT;
     IF LENGTH(p_result) > 65536 THEN
         SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a result has at most 65536 bytes';
     END IF;
-    IF place > 0 THEN
-        SET bearer = CAST(SUBSTRING_INDEX(SUBSTRING(@palisade_tokens, place + LENGTH(mine)), CHAR(10), 1) AS SIGNED);
-    END IF;
     UPDATE palisade_fence g SET g.result = p_result, g.version = g.version + 1
-    WHERE g.resource = p_resource AND g.token = bearer AND g.sequence = p_sequence;
+    WHERE g.resource = p_resource AND CAST(g.token AS BINARY) = p_token AND CAST(g.sequence AS BINARY) = p_sequence;
     IF ROW_COUNT() <> 1 THEN
         SIGNAL SQLSTATE 'PF004'
             SET MESSAGE_TEXT = 'this is not the number of the last write: call palisade_write first, in the same transaction';
     END IF;
 END;
 
+-- The same, with the token that the connection has claimed the resource with.
+DROP PROCEDURE IF EXISTS palisade_record;
+CREATE PROCEDURE palisade_record(p_resource VARBINARY(256), p_sequence VARBINARY(64), p_result LONGBLOB)
+    MODIFIES SQL DATA
+BEGIN
+    DECLARE mine VARBINARY(300) DEFAULT CONCAT(CHAR(10), p_resource, CHAR(9));
+    DECLARE place INT DEFAULT LOCATE(mine, IFNULL(@palisade_tokens, ''));
+    DECLARE bearer VARBINARY(64);
+    IF place > 0 THEN
+        SET bearer = SUBSTRING_INDEX(SUBSTRING(@palisade_tokens, place + LENGTH(mine)), CHAR(10), 1);
+    END IF;
+    CALL palisade_record_for(p_resource, bearer, p_sequence, p_result);
+END;
+
 DROP PROCEDURE IF EXISTS palisade_version;
 CREATE PROCEDURE palisade_version() NO SQL COMMENT '3'
     SELECT 3 AS version;
+SET SESSION sql_mode = @palisade_sql_mode;

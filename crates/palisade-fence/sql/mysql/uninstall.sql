@@ -15,4 +15,5 @@ DROP PROCEDURE IF EXISTS palisade_claim;
 DROP PROCEDURE IF EXISTS palisade_check;
 DROP PROCEDURE IF EXISTS palisade_write;
 DROP PROCEDURE IF EXISTS palisade_record;
+DROP PROCEDURE IF EXISTS palisade_record_for;
 DROP PROCEDURE IF EXISTS palisade_version;

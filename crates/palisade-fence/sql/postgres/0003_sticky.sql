@@ -9,13 +9,17 @@
 --     SET LOCAL palisade.token = '34';               -- and, if the transaction has several resources,
 --     SET LOCAL palisade.resource = 'orders';
 --
+-- Partitions and child tables are fenced with their table. A partition that is created or attached later is fenced too,
+-- except against TRUNCATE by its own name: call palisade_sticky again.
+--
 -- It does not stop:
 -- * a superuser or the table's owner, who may disable or drop the trigger;
 -- * session_replication_role = replica, which logical replication and pg_restore --disable-triggers use, and
 --   which only a superuser, or a role with that privilege, can set;
 -- * the loading of a full dump, which creates its triggers after its data;
--- * writes to partitions or child tables by their own names (install it there, too);
--- * a program that sets a token that it was not granted: a token is a number, not a secret.
+-- * writes to child tables (INHERITS) that were created later;
+-- * a program that sets palisade.token, palisade.tokens or palisade.checked by hand: a token is a number, not a secret.
+-- The view palisade_doors lists what is open in this database.
 CREATE OR REPLACE FUNCTION palisade_check_token() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     resource_of_table CONSTANT text := TG_ARGV[0];
@@ -23,6 +27,10 @@ DECLARE
     shown text := nullif(current_setting('palisade.tokens', true), '')::jsonb ->> resource_of_table;
     highest bigint;
 BEGIN
+    -- A statement with many rows is checked at its first one, which has locked the guard row for this transaction.
+    IF TG_LEVEL = 'ROW' AND current_setting('palisade.checked', true) = resource_of_table THEN
+        RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END IF;
     IF shown IS NULL AND (named IS NULL OR named = resource_of_table) THEN
         shown := nullif(current_setting('palisade.token', true), '');
     END IF;
@@ -45,30 +53,58 @@ BEGIN
             USING ERRCODE = 'PF001', DETAIL = highest::text, CONSTRAINT = resource_of_table,
                   HINT = 'a newer holder has claimed this resource: give up, roll back, and write nothing more';
     END IF;
+    IF TG_LEVEL = 'ROW' THEN
+        PERFORM set_config('palisade.checked', resource_of_table, true);
+        RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END IF;
     RETURN NULL;
 END $$;
 
--- Removes the triggers of palisade_sticky and of palisade_sticky_column.
+-- A table, its partitions and its child tables, at every depth.
+CREATE OR REPLACE FUNCTION palisade_family(target regclass) RETURNS TABLE (member regclass, kind "char")
+LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE family AS (
+        SELECT target::oid AS oid
+        UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.oid)
+    SELECT c.oid::regclass, c.relkind FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid
+$$;
+
+-- Removes the triggers of palisade_sticky and of palisade_sticky_column, also from partitions and child tables.
 CREATE OR REPLACE FUNCTION palisade_unstick(target regclass) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    ours name;
+    ours record;
 BEGIN
-    FOREACH ours IN ARRAY ARRAY['palisade_sticky', 'palisade_column_named', 'palisade_column_row',
-                                'palisade_column_done', 'palisade_column_truncate']
+    FOR ours IN SELECT t.tgname, m.member FROM palisade_family(target) m JOIN pg_catalog.pg_trigger t ON t.tgrelid = m.member
+        -- Those that a partition has from its table go with the table's.
+        WHERE t.tgparentid = 0 AND t.tgname IN ('palisade_sticky', 'palisade_sticky_row', 'palisade_column_named',
+            'palisade_column_row', 'palisade_column_done', 'palisade_column_truncate')
     LOOP
-        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', ours, target);
+        EXECUTE format('DROP TRIGGER %I ON %s', ours.tgname, ours.member);
     END LOOP;
 END $$;
 
 CREATE OR REPLACE FUNCTION palisade_sticky(target regclass, resource text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    each regclass;
 BEGIN
     IF resource !~ '^[ -~]{1,255}$' THEN
         RAISE EXCEPTION 'a resource is 1 to 255 bytes of printable ASCII, not %', quote_nullable(resource)
             USING ERRCODE = '22023';
     END IF;
-    EXECUTE format(
-        'CREATE OR REPLACE TRIGGER palisade_sticky BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
-        'FOR EACH STATEMENT EXECUTE FUNCTION palisade_check_token(%L)', target, resource);
+    -- A statement fires the triggers of the table that it names.
+    FOR each IN SELECT m.member FROM palisade_family(target) m
+        WHERE m.member = target OR m.kind IN ('r', 'p')
+    LOOP
+        EXECUTE format(
+            'CREATE OR REPLACE TRIGGER palisade_sticky BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
+            'FOR EACH STATEMENT EXECUTE FUNCTION palisade_check_token(%L)', each, resource);
+    END LOOP;
+    -- A partition that comes later gets the triggers for rows from its table.
+    IF (SELECT c.relkind = 'p' FROM pg_catalog.pg_class c WHERE c.oid = target) THEN
+        EXECUTE format('DROP TRIGGER IF EXISTS palisade_sticky_row ON %s', target);
+        EXECUTE format('CREATE TRIGGER palisade_sticky_row BEFORE INSERT OR UPDATE OR DELETE ON %s '
+                       'FOR EACH ROW EXECUTE FUNCTION palisade_check_token(%L)', target, resource);
+    END IF;
 END $$;
 
 -- Sticky enforcement for a table whose rows carry their own token: an UPDATE must name the token column and
@@ -110,13 +146,22 @@ CREATE OR REPLACE FUNCTION palisade_sticky_column(target regclass, token_column 
 LANGUAGE plpgsql AS $$
 DECLARE
     run CONSTANT text := format('EXECUTE FUNCTION palisade_check_column(%L)', token_column);
+    each record;
 BEGIN
-    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_named BEFORE UPDATE OF %I ON %s '
-                   'FOR EACH STATEMENT %s', token_column, target, run);
-    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_row BEFORE UPDATE OR DELETE ON %s '
-                   'FOR EACH ROW %s', target, run);
-    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_done AFTER UPDATE ON %s '
-                   'FOR EACH STATEMENT %s', target, run);
-    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_truncate BEFORE TRUNCATE ON %s '
-                   'FOR EACH STATEMENT %s', target, run);
+    FOR each IN SELECT m.member, c.relispartition FROM palisade_family(target) m
+        JOIN pg_catalog.pg_class c ON c.oid = m.member WHERE m.member = target OR m.kind IN ('r', 'p')
+    LOOP
+        EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_named BEFORE UPDATE OF %I ON %s '
+                       'FOR EACH STATEMENT %s', token_column, each.member, run);
+        EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_done AFTER UPDATE ON %s '
+                       'FOR EACH STATEMENT %s', each.member, run);
+        EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_truncate BEFORE TRUNCATE ON %s '
+                       'FOR EACH STATEMENT %s', each.member, run);
+        -- Partitions have the trigger for rows from their table.
+        IF each.member = target OR NOT each.relispartition THEN
+            EXECUTE format('DROP TRIGGER IF EXISTS palisade_column_row ON %s', each.member);
+            EXECUTE format('CREATE TRIGGER palisade_column_row BEFORE UPDATE OR DELETE ON %s '
+                           'FOR EACH ROW %s', each.member, run);
+        END IF;
+    END LOOP;
 END $$;

@@ -19,10 +19,109 @@
 --     PF009 sequence reused    the number was used for another write                DETAIL: the number
 --     PF010 already written    strict: there was a write under this token
 --     PF011 newer version      these files are older than what is installed
+--     PF012 read before claim  begin again, and claim first: the transaction has read the fenced table
+--     55P03                    another transaction has the resource: begin again       DETAIL: its processes
 --     22023                    an argument is out of range
 --
--- The resource is in the error's CONSTRAINT field. 40001 and 40P01: begin the same transaction again.
+-- The resource is in the error's CONSTRAINT field. 40001, 40P01 and 55P03: begin the same transaction again.
 -- A holder claims several resources in the order of their names.
+--
+-- The functions run with the rights of the role that installed them, so another role needs EXECUTE and nothing more:
+--
+--     SELECT palisade_grant('app');
+--
+-- A holder that stops inside its transaction has the resource until the transaction ends. So a claim bounds the time for
+-- which its transaction may be idle, or may not take what the server sends: 10 seconds, or what is left of the lease if the
+-- holder says so before it claims, and never more than the connection's own settings:
+--
+--     SET LOCAL palisade.lease_left_ms = 25000;
+--
+-- A claim waits for another transaction for 20 seconds (or a shorter lock_timeout), and then names the processes.
+
+-- The milliseconds of a setting of the server, or of the bound if that is tighter.
+CREATE OR REPLACE FUNCTION palisade_bounded(setting text, bound_ms integer) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    own CONSTANT numeric := extract(epoch FROM current_setting(setting)::interval) * 1000;
+BEGIN
+    RETURN CASE WHEN own > 0 AND own < bound_ms THEN own::bigint ELSE bound_ms END::text;
+END $$;
+
+-- The processes whose transactions have the guard row of a resource, for an operator. The row names its transaction, or a
+-- list of them; a row that is not committed yet is nobody's to see, so all are listed that have written to the table.
+CREATE OR REPLACE FUNCTION palisade_blockers(resource text)
+RETURNS TABLE (pid integer, started timestamptz, state text, since timestamptz, application text)
+LANGUAGE plpgsql AS $$
+DECLARE
+    holder xid;
+    holders text[];
+BEGIN
+    SELECT f.xmax INTO holder FROM palisade_fence f WHERE f.resource = palisade_blockers.resource;
+    IF FOUND THEN
+        holders := ARRAY[holder::text];
+        BEGIN
+            SELECT holders || array_agg(m.xid::text) INTO holders FROM pg_get_multixact_members(holder) m;
+        EXCEPTION WHEN OTHERS THEN
+            NULL; -- It is one transaction.
+        END;
+    END IF;
+    RETURN QUERY SELECT a.pid, a.backend_start, a.state, a.state_change, a.application_name
+    FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND EXISTS (
+        SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND CASE WHEN holders IS NOT NULL
+            THEN l.locktype = 'transactionid' AND l.transactionid::text = ANY (holders)
+            ELSE l.relation = 'palisade_fence'::regclass AND l.mode = 'RowExclusiveLock'
+                AND NOT EXISTS (SELECT FROM pg_locks w WHERE w.pid = a.pid AND NOT w.granted) END);
+END $$;
+
+-- Ends the transactions that have the guard row, with their connections. A process that has ended meanwhile, or that is
+-- another one under the same number, or that has let go of the row, is left alone. Returns the processes that were ended.
+CREATE OR REPLACE FUNCTION palisade_unblock(resource text, process integer, started timestamptz) RETURNS boolean
+LANGUAGE sql AS $$
+    SELECT coalesce(bool_or(pg_terminate_backend(b.pid)), false) FROM palisade_blockers(resource) b
+    WHERE b.pid = process AND b.started = palisade_unblock.started
+$$;
+
+-- Waits for the guard row within the bound, and creates a missing one.
+CREATE OR REPLACE FUNCTION palisade_lock(p_resource text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    own CONSTANT text := current_setting('lock_timeout');
+    bound CONSTANT text := palisade_bounded('lock_timeout', 20000);
+    blockers text;
+    pids text;
+BEGIN
+    PERFORM set_config('lock_timeout', bound, true);
+    BEGIN
+        PERFORM FROM palisade_fence f WHERE f.resource = p_resource FOR UPDATE;
+        IF NOT FOUND THEN
+            INSERT INTO palisade_fence (resource) VALUES (p_resource) ON CONFLICT (resource) DO NOTHING;
+        END IF;
+    EXCEPTION WHEN lock_not_available THEN
+        SELECT string_agg(b.pid::text, ' '), string_agg(concat('process ', b.pid, ' (', b.state, ' for ',
+                floor(extract(epoch FROM clock_timestamp() - b.since)), ' s, ', b.application, ')'), ', ')
+            INTO pids, blockers FROM palisade_blockers(p_resource) b;
+        RAISE EXCEPTION 'another transaction has resource %, and did not end within % ms: %', p_resource, bound,
+            coalesce(blockers, 'its process has ended meanwhile')
+            USING ERRCODE = '55P03', DETAIL = coalesce(pids, ''), CONSTRAINT = p_resource,
+                  HINT = 'begin again; if that process does not go on, an operator ends it with `palisade fence unblock`';
+    END;
+    PERFORM set_config('lock_timeout', own, true);
+END $$;
+
+-- Bounds the time for which this transaction may have the guard row while its client does nothing.
+CREATE OR REPLACE FUNCTION palisade_hold() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    left_ms CONSTANT text := coalesce(nullif(current_setting('palisade.lease_left_ms', true), ''), '10000');
+    bound integer;
+BEGIN
+    IF left_ms !~ '^[1-9][0-9]{0,8}$' THEN
+        RAISE EXCEPTION 'palisade.lease_left_ms is %, not an integer in 1 ..= 999999999', quote_literal(left_ms)
+            USING ERRCODE = '22023';
+    END IF;
+    bound := left_ms::integer;
+    PERFORM set_config('idle_in_transaction_session_timeout',
+                       palisade_bounded('idle_in_transaction_session_timeout', bound), true);
+    -- Without it, a client that was stopped while the server sends it a large result has the row for ever.
+    PERFORM set_config('tcp_user_timeout', palisade_bounded('tcp_user_timeout', bound), true);
+END $$;
 
 -- Judges one operation of a holder, writes the guard row, and marks the transaction as the token's bearer, so that the
 -- triggers of fenced tables let it write. Only the functions below call this. The decision is that of
@@ -33,6 +132,7 @@ CREATE OR REPLACE FUNCTION palisade_judge(
 LANGUAGE plpgsql AS $$
 DECLARE
     g palisade_fence;
+    has_read text;
 BEGIN
     IF p_resource IS NULL OR p_resource !~ '^[ -~]{1,255}$' THEN
         RAISE EXCEPTION 'a resource is 1 to 255 bytes of printable ASCII, not %', quote_nullable(p_resource)
@@ -48,10 +148,10 @@ BEGIN
             USING ERRCODE = '22023';
     END IF;
 
-    -- The lock waits for the transaction that has the row, and fails if this one sees an older state.
-    SELECT * INTO g FROM palisade_fence f WHERE f.resource = p_resource FOR UPDATE;
+    -- The lock fails if this transaction sees an older state. Usually nobody has the row.
+    SELECT * INTO g FROM palisade_fence f WHERE f.resource = p_resource FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        INSERT INTO palisade_fence (resource) VALUES (p_resource) ON CONFLICT (resource) DO NOTHING;
+        PERFORM palisade_lock(p_resource);
         SELECT * INTO g FROM palisade_fence f WHERE f.resource = p_resource FOR UPDATE;
         IF NOT FOUND THEN
             RAISE EXCEPTION 'the guard row of % vanished: is row level security hiding it?', p_resource
@@ -103,6 +203,17 @@ BEGIN
             USING ERRCODE = 'PF007', DETAIL = format('%s %s', coalesce(g.token, 0), p_max_jump), CONSTRAINT = p_resource,
                   HINT = 'no token is believed that far; if the authority was restored, its operator looks at this resource';
     ELSE
+        -- What the transaction has read is older than the wait for the last holder (rule F2). A read leaves a lock. The
+        -- look-up takes about 25 us, once for each grant.
+        SELECT l.relation::regclass::text INTO has_read FROM pg_locks l JOIN pg_trigger t ON t.tgrelid = l.relation
+        WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode IN ('AccessShareLock', 'RowShareLock')
+            AND t.tgname IN ('palisade_sticky', 'palisade_sticky_row')
+            AND t.tgargs = convert_to(p_resource, 'UTF8') || '\x00'::bytea LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'the transaction has read % before it claimed resource %', has_read, p_resource
+                USING ERRCODE = 'PF012', CONSTRAINT = p_resource,
+                      HINT = 'roll back, begin again, and claim first: what was read may be older than the last write';
+        END IF;
         g.token := p_token;
         g.written := false;
         g.sequence := NULL;
@@ -127,6 +238,7 @@ BEGIN
     PERFORM set_config('palisade.tokens',
         (coalesce(nullif(current_setting('palisade.tokens', true), ''), '{}')::jsonb
             || jsonb_build_object(p_resource, p_token::text))::text, true);
+    PERFORM palisade_hold();
 END $$;
 
 -- Raises the fence: from the commit on, no older token is admitted. It comes first in its transaction, before the first
@@ -199,16 +311,71 @@ SELECT t.tgrelid::regclass::text AS "table",
     convert_from(substring(t.tgargs FROM 1 FOR length(t.tgargs) - 1), 'UTF8') AS resource
 FROM pg_catalog.pg_trigger t WHERE t.tgname = 'palisade_sticky' AND NOT t.tgisinternal;
 
--- Every function works in the schema that it is installed in, whatever search_path its caller has.
-DO $$
+-- What is open beside the fence in this database, for `palisade fence ls`. "table" is empty if it concerns all.
+CREATE OR REPLACE VIEW palisade_doors AS
+SELECT m.member::text AS "table",
+    CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = m.member AND t.tgname = 'palisade_sticky_row')
+        THEN 'a partition that came later: TRUNCATE by its own name needs no token; install the fence again'
+        ELSE 'a partition or child table of ' || p."table" || ': writes by its own name need no token; install the fence again'
+    END AS door
+FROM palisade_tables p, palisade_family(p."table"::regclass) m
+WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = m.member AND t.tgname = 'palisade_sticky')
+UNION SELECT t.tgrelid::regclass::text, 'the trigger is disabled: no write needs a token'
+FROM pg_catalog.pg_trigger t WHERE t.tgname LIKE 'palisade\_%' AND t.tgenabled IN ('D', 'R')
+UNION SELECT s.srrelid::regclass::text, 'a logical subscription writes to it: its changes need no token'
+FROM pg_catalog.pg_subscription_rel s JOIN palisade_tables p ON s.srrelid = p."table"::regclass
+UNION SELECT p."table", 'publication ' || r.pubname || ' has the table and not palisade_fence: a replica has the rows without their fence'
+FROM pg_catalog.pg_publication_tables r JOIN palisade_tables p ON format('%I.%I', r.schemaname, r.tablename)::regclass = p."table"::regclass
+WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_publication_tables f WHERE f.pubname = r.pubname AND f.tablename = 'palisade_fence')
+UNION SELECT '', 'role ' || coalesce(g.rolname, 'PUBLIC') || ' may ' || a.privilege_type || ' palisade_fence, and so lower or spoil every fence'
+FROM pg_catalog.pg_class c CROSS JOIN aclexplode(c.relacl) a LEFT JOIN pg_catalog.pg_roles g ON g.oid = a.grantee
+WHERE c.oid = 'palisade_fence'::regclass AND a.grantee <> c.relowner AND a.privilege_type NOT IN ('SELECT', 'MAINTAIN');
+
+-- Lets a role claim and write, and nothing else: it cannot lower a fence.
+CREATE OR REPLACE FUNCTION palisade_grant(role name) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     ours regprocedure;
 BEGIN
-    FOR ours IN SELECT p.oid::regprocedure FROM pg_catalog.pg_proc p
-        WHERE p.pronamespace = current_schema()::regnamespace AND p.proname LIKE 'palisade\_%'
-            -- Called by others of them only, and called often.
-            AND p.proname NOT IN ('palisade_judge', 'palisade_version')
+    FOR ours IN SELECT p.oid::regprocedure FROM pg_catalog.pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+        AND p.proname IN ('palisade_claim', 'palisade_check', 'palisade_write', 'palisade_record', 'palisade_version')
     LOOP
-        EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', ours, current_schema());
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', ours, role);
+    END LOOP;
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE ON resource_records TO %I', role);
+END $$;
+
+-- The functions that holders call, and the trigger's, run with the rights of the role that installed them. So they find
+-- nothing by a search_path in which somebody else could put an operator or a function: what is ours is named with its
+-- schema. The others work in the schema that they are installed in. Nobody else may call any of them, unless it is granted.
+DO $$
+DECLARE
+    ours record;
+    schema CONSTANT text := format('%I', current_schema());
+BEGIN
+    FOR ours IN SELECT p.oid, p.oid::regprocedure AS function, p.proname FROM pg_catalog.pg_proc p
+        WHERE p.pronamespace = current_schema()::regnamespace AND p.proname LIKE 'palisade\_%'
+    LOOP
+        IF ours.proname IN ('palisade_claim', 'palisade_check', 'palisade_write', 'palisade_record', 'palisade_check_token',
+                            'palisade_judge', 'palisade_lock', 'palisade_hold', 'palisade_bounded', 'palisade_blockers')
+        THEN
+            EXECUTE regexp_replace(pg_get_functiondef(ours.oid),
+                '(?<![.\w])palisade_(fence|judge|lock|hold|bounded|blockers)(?=[ (;''])', schema || '.palisade_\1', 'g');
+            -- The others are called by these alone, and often.
+            IF ours.proname IN ('palisade_claim', 'palisade_check', 'palisade_write', 'palisade_record', 'palisade_check_token')
+            THEN
+                EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp', ours.function);
+            END IF;
+        ELSIF ours.proname <> 'palisade_version' THEN
+            EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', ours.function, current_schema());
+        END IF;
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', ours.function);
+    END LOOP;
+    -- Older versions granted the table, and with it the right to lower a fence.
+    FOR ours IN SELECT DISTINCT g.rolname FROM pg_catalog.pg_class c CROSS JOIN aclexplode(c.relacl) a
+        JOIN pg_catalog.pg_roles g ON g.oid = a.grantee
+        WHERE c.oid = 'palisade_fence'::regclass AND a.grantee <> c.relowner AND a.privilege_type = 'UPDATE'
+    LOOP
+        EXECUTE format('REVOKE ALL ON palisade_fence FROM %I', ours.rolname);
+        PERFORM palisade_grant(ours.rolname);
     END LOOP;
 END $$;

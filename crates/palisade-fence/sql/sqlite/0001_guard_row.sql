@@ -1,7 +1,8 @@
 -- The guard row: one for each fenced resource, in the same file as the data it guards (rule F4).
 -- A claim writes it, which takes the file's one write lock: check and effect commit together (rule F1).
 CREATE TABLE IF NOT EXISTS palisade_fence (
-    resource   TEXT NOT NULL PRIMARY KEY CHECK (resource <> ''),
+    -- Printable ASCII, for programs that check nothing themselves.
+    resource   TEXT NOT NULL PRIMARY KEY CHECK (length(resource) BETWEEN 1 AND 255 AND resource NOT GLOB '*[^ -~]*'),
     authority  TEXT,
     lock       TEXT,
     -- The highest token admitted; NULL until the first one.

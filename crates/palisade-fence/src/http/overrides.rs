@@ -5,9 +5,9 @@
 //! |---|---|
 //! | GET, HEAD, OPTIONS with a body | a service that does not read the body parses it as the next request |
 //! | `X-HTTP-Method-Override` and similar headers, `_method` in the query | a GET is carried out as a PUT |
-//! | `X-Original-URL`, `X-Rewrite-URL` | the service acts on that address instead |
+//! | `X-Original-URL`, `X-Rewrite-URL`, `X-Script-Name` | the service acts on that address instead |
 //! | `Content-Length` with `Transfer-Encoding` | two parsers find different ends |
-//! | these names with `_` instead of `-` | CGI and WSGI do not distinguish them |
+//! | every name with `_` | CGI and WSGI read it as the name with `-`, or as a variable of theirs (`SCRIPT_NAME`) |
 //! | TRACE, CONNECT | a fence cannot judge them |
 
 use axum_core::body::Body;
@@ -58,12 +58,10 @@ pub(super) fn refuse(head: &Parts, body: &Body) -> Result<(), Problem> {
 
 /// Returns what a header could change; `None` if nothing.
 fn overridden(name: &str) -> Option<&'static str> {
-    let dashed = name.replace('_', "-");
-    match dashed.as_str() {
+    match name {
         "x-http-method-override" | "x-http-method" | "x-method-override" => Some("the method"),
-        "x-original-url" | "x-rewrite-url" => Some("the address"),
-        "content-length" | "transfer-encoding" if dashed != name => Some("where the body ends"),
-        fencing if dashed != name && fencing.starts_with("x-fencing-") => Some("the token"),
+        "x-original-url" | "x-rewrite-url" | "x-script-name" => Some("the address"),
+        underscored if underscored.contains('_') => Some("what the service reads"),
         _ => None,
     }
 }
@@ -109,6 +107,9 @@ mod tests {
                 "x_fencing_token",
                 "content_length",
                 "Transfer_Encoding",
+                "SCRIPT_NAME",
+                "x_forwarded_for",
+                "_",
             ] {
                 assert!(
                     refused(method, "/a", &[(name, "GET")], ""),

@@ -23,8 +23,12 @@ const BOUND: &str = "SELECT @palisade_bound";
 
 const FORGET: &str = "CALL palisade_forget(?)";
 
-const RECORD: &str = "UPDATE palisade_fence SET result = ?, version = version + 1
-WHERE resource = ? AND token = ? AND sequence = ?";
+/// Resource, token, sequence, result. A statement of our own would need the right to change the table, and with it to lower
+/// a fence.
+const RECORD: &str = "CALL palisade_record_for(?, ?, ?, ?)";
+
+/// The SQLSTATE for a result without its write.
+const NOT_CLAIMED: &str = "PF004";
 
 /// Claims a resource: from the commit on, no older token is admitted there. It must be the first statement of
 /// a transaction, before its first read (rule F2).
@@ -119,15 +123,15 @@ impl Guard {
     ) -> Result<(), Fault> {
         ResourceId::new(resource)?;
         recordable(result, Guard::MAX_RESULT_BYTES)?;
-        let arguments = (result, resource, int(token.get()), int(sequence.get()));
-        tx.exec_drop(RECORD, arguments).await?;
-        let recorded = tx.affected_rows();
-        in_transaction(tx)?;
-        match recorded {
-            1 => Ok(()),
-            _ => Err(Fault::Argument(format!(
-                "{resource}: the last write there is not number {sequence} of token {token}"
-            ))),
+        let arguments = (resource, int(token.get()), int(sequence.get()), result);
+        match tx.exec_drop(RECORD, arguments).await.map_err(Fault::from) {
+            Ok(()) => in_transaction(tx),
+            Err(Fault::Database { state, .. }) if state == NOT_CLAIMED => {
+                Err(Fault::Argument(format!(
+                    "{resource}: the last write there is not number {sequence} of token {token}"
+                )))
+            }
+            Err(fault) => Err(fault),
         }
     }
 

@@ -53,6 +53,13 @@
 //! forms write the row itself, and read it back under its lock; other reads in that transaction need a guard
 //! row.
 //!
+//! [`transact`] claims first by construction.
+//!
+//! **Bounds.** A claim waits for `innodb_lock_wait_timeout` (50 s by default), which is [`FaultKind::Retry`]. A holder that
+//! stops inside its transaction is ended by MariaDB after 10 s, or what is left of its lease ([`transact`] takes it; other
+//! programs set `@palisade_lease_left_ms`); by MySQL after the connection's `wait_timeout`, 8 hours by default: set it in the
+//! URL. If it stops while the server sends it a result, it is ended after `net_write_timeout` (60 s).
+//!
 //! **Deadlocks** and lock timeouts are [`FaultKind::Retry`]: roll back and begin again. Guard rows are
 //! locked in name order, so claims alone never deadlock. The same is true of error 1615: while somebody replaces
 //! procedures or triggers on the server, in whatever database, it may give up preparing a statement again.
@@ -72,6 +79,7 @@ mod records;
 mod rows;
 mod session;
 mod sticky;
+mod transact;
 
 pub use crate::guard_row::{Corrupt, Numbered};
 pub use crate::sql::{Fault, Strategy};
@@ -81,6 +89,7 @@ pub use operator::Operator;
 pub use records::Records;
 pub use session::show_token;
 pub use sticky::{sticky, unstick};
+pub use transact::transact;
 
 /// The schema, as plain SQL: file name and text, in the order in which to run them. Running them again
 /// changes nothing. [`sticky`] makes the triggers on your own tables.

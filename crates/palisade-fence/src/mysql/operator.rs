@@ -9,7 +9,7 @@ use super::guard::guard_row;
 use super::rows::{int, text};
 use super::session::in_transaction;
 use super::sticky::resource_of;
-use crate::admin::{Admin, FencedTable, Listed};
+use crate::admin::{Admin, Door, FencedTable, Listed};
 use crate::name::ResourceId;
 use crate::sql::Fault;
 
@@ -22,6 +22,12 @@ FROM palisade_fence WHERE LEFT(resource, LENGTH(?)) = ? AND resource > ? ORDER B
 
 const TABLES: &str = "SELECT EVENT_OBJECT_TABLE, ACTION_STATEMENT FROM information_schema.TRIGGERS
 WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'palisade\\_update\\_%' ORDER BY 1";
+
+/// Rows that a foreign key changes fire no trigger.
+const CASCADES: &str =
+    "SELECT r.TABLE_NAME, r.REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS r
+WHERE r.CONSTRAINT_SCHEMA = DATABASE() AND (r.DELETE_RULE NOT IN ('RESTRICT', 'NO ACTION')
+    OR r.UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION')) ORDER BY 1, 2";
 
 /// Creates a missing row.
 const LOCK: &str = "INSERT INTO palisade_fence (resource) VALUES (?)
@@ -68,6 +74,31 @@ impl<'a, 't> Operator<'a, 't> {
             }
         }
         Ok(tables)
+    }
+
+    /// What is open beside the fence: a foreign key's changes, and TRUNCATE.
+    ///
+    /// # Errors
+    /// Faults of the database.
+    pub async fn doors(&mut self) -> Result<Vec<Door>, Fault> {
+        let fenced = self.tables().await?;
+        let mut doors = Vec::new();
+        for mut row in self.0.query::<Row, _>(CASCADES).await? {
+            let (table, parent) = (text(&mut row, 0), text(&mut row, 1).unwrap_or_default());
+            if fenced.iter().any(|one| Some(&one.table) == table.as_ref()) {
+                let door = format!(
+                    "a foreign key changes its rows with those of {parent}, and no trigger sees it: fence {parent} by the \
+                     same resource"
+                );
+                doors.push(Door { table, door });
+            }
+        }
+        doors.extend(fenced.into_iter().map(|FencedTable { table, .. }| Door {
+            table: Some(table),
+            door: "TRUNCATE and ALTER TABLE need no token: give DROP and ALTER to no program that writes"
+                .to_owned(),
+        }));
+        Ok(doors)
     }
 }
 

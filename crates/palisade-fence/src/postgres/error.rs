@@ -58,6 +58,10 @@ impl Report<'_> {
 impl From<Report<'_>> for Fault {
     fn from(report: Report<'_>) -> Fault {
         let message = report.message;
+        if report.state == "PF012" {
+            let resource = report.constraint.unwrap_or_default();
+            return Fault::ReadBeforeClaim(resource.to_owned());
+        }
         if let Some(reject) = report.reject() {
             let resource = report.constraint.map(str::to_owned);
             return Fault::Trigger { resource, reject };

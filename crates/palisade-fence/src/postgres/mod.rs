@@ -26,7 +26,12 @@
 //! SERIALIZABLE the waiting transaction cannot see it, and the database aborts it instead:
 //! it is [`FaultKind::Retry`], nothing happened, begin again. This works because every operation writes
 //! the guard row, even when the mark stays the same: with only a lock, such a transaction would continue with
-//! an outdated view. A claim must be the **first** statement of its transaction.
+//! an outdated view. A claim must be the **first** statement of its transaction: one that raises the mark after the
+//! transaction has read the fenced table is [`Fault::ReadBeforeClaim`]. `transact` claims first by construction.
+//!
+//! **Bounds.** A holder that stops inside its transaction is ended after 10 s, or what is left of its lease (`transact`
+//! takes it); a claim waits for 20 s at most, and its error names the processes. [`Operator::blockers`] lists them,
+//! [`Operator::unblock`] ends one.
 
 #[cfg(doc)]
 use crate::{Checked, FaultKind};
@@ -41,14 +46,18 @@ mod session;
 mod sqlx_driver;
 #[cfg(feature = "postgres")]
 mod tokio_driver;
+#[cfg(feature = "postgres")]
+mod transact;
 
 pub use crate::guard_row::{Corrupt, Numbered};
 pub use crate::sql::{Fault, Strategy};
 pub use column::{Column, KeyType};
 pub use guard::{Guard, claim, claim_all};
-pub use operator::Operator;
+pub use operator::{Blocker, Operator};
 pub use records::Records;
 pub use session::Session;
+#[cfg(feature = "postgres")]
+pub use transact::transact;
 
 /// The schema, as plain SQL: file name and text, in the order in which to run them, in one transaction. Running them
 /// again changes nothing. They upgrade an older version and refuse to replace a newer one.

@@ -1,12 +1,14 @@
 //! Operations for operators: look at fences, and re-arm one (rule F7).
 
+use std::time::Duration;
+
 use palisade_core::AuthorityId;
 use palisade_core::Token;
 use palisade_core::fence::{FenceState, FloorTooLow, Rearm};
 
 use super::guard::guard_row;
 use super::session::{Arg, Row, Session};
-use crate::admin::{Admin, FencedTable, Listed};
+use crate::admin::{Admin, Door, FencedTable, Listed};
 use crate::guard_row::bigint;
 use crate::name::ResourceId;
 use crate::sql::Fault;
@@ -22,6 +24,14 @@ WHERE starts_with(resource, $1) AND ($2::text IS NULL OR resource > $2 COLLATE \
 ORDER BY resource LIMIT $3";
 
 const TABLES: &str = "SELECT \"table\"::text, resource::text FROM palisade_tables ORDER BY 1, 2";
+
+const DOORS: &str = "SELECT \"table\"::text, door::text FROM palisade_doors ORDER BY 1, 2";
+
+const BLOCKERS: &str = "SELECT pid::bigint, started::text, coalesce(state, ''),
+    coalesce(floor(extract(epoch FROM clock_timestamp() - since) * 1000), 0)::bigint, application::text
+FROM palisade_blockers($1) ORDER BY 1";
+
+const UNBLOCK: &str = "SELECT palisade_unblock($1, $2::int, $3::timestamptz)::int::bigint";
 
 const ALLOW: &str = "SELECT set_config('palisade.rearm', $1, true)";
 
@@ -60,6 +70,69 @@ impl<'a, S: Session> Operator<'a, S> {
             resource: row.text(1).unwrap_or_default(),
         };
         Ok(rows.into_iter().map(table).collect())
+    }
+}
+
+/// A connection whose transaction has a guard row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// The process of the server that serves it.
+    pub process: i64,
+    /// When it began, as the server writes it. A later process with the same number began at another time.
+    pub started: String,
+    /// What it does, for example `idle in transaction`; empty if the server does not tell this role.
+    pub state: String,
+    /// For how long it has been doing that.
+    pub since: Duration,
+    /// The name that its program gave.
+    pub application: String,
+}
+
+impl<S: Session> Operator<'_, S> {
+    /// What is open beside the fence: partitions, roles, disabled triggers, replicas.
+    ///
+    /// # Errors
+    /// Faults of the database.
+    pub async fn doors(&mut self) -> Result<Vec<Door>, Fault> {
+        let rows = self.0.run(DOORS, &[]).await?;
+        let door = |mut row: Row| Door {
+            table: row.text(0).filter(|table| !table.is_empty()),
+            door: row.text(1).unwrap_or_default(),
+        };
+        Ok(rows.into_iter().map(door).collect())
+    }
+
+    /// The connections whose transactions have the guard row of a resource now, so that a claim would wait for them.
+    ///
+    /// # Errors
+    /// Faults of the database.
+    pub async fn blockers(&mut self, resource: &str) -> Result<Vec<Blocker>, Fault> {
+        ResourceId::new(resource)?;
+        let rows = self.0.run(BLOCKERS, &[Arg::Text(Some(resource))]).await?;
+        let blocker = |mut row: Row| Blocker {
+            process: row.int(0).unwrap_or_default(),
+            started: row.text(1).unwrap_or_default(),
+            state: row.text(2).unwrap_or_default(),
+            since: Duration::from_millis(row.int(3).and_then(|ms| ms.try_into().ok()).unwrap_or(0)),
+            application: row.text(4).unwrap_or_default(),
+        };
+        Ok(rows.into_iter().map(blocker).collect())
+    }
+
+    /// Ends such a connection; its transaction is rolled back. Returns whether that was done: a process that has ended
+    /// meanwhile, that is another one under the same number, or that has let go of the row, is left alone.
+    ///
+    /// # Errors
+    /// Faults of the database.
+    pub async fn unblock(&mut self, resource: &str, blocker: &Blocker) -> Result<bool, Fault> {
+        ResourceId::new(resource)?;
+        let arguments = [
+            Arg::Text(Some(resource)),
+            Arg::Int(Some(blocker.process)),
+            Arg::Text(Some(&blocker.started)),
+        ];
+        let rows = self.0.run(UNBLOCK, &arguments).await?;
+        Ok(rows.first().is_some_and(|row| row.int(0) == Some(1)))
     }
 }
 

@@ -5,12 +5,13 @@
 --     FCALL palisade_get   2 palisade:fence:{orders} {orders}:total 34
 --     FCALL palisade_set   2 palisade:fence:{orders} {orders}:total 34 42
 --
--- KEYS: the mark of the resource, which is palisade:fence:{RESOURCE}, and the key to read or write, which has the same
--- hash tag: {RESOURCE} anywhere in it, or RESOURCE itself. ARGV: the token, the command's own arguments, and then,
+-- KEYS: the mark of the resource, which is palisade:fence:{RESOURCE}, and the key to read or write, whose hash tag is
+-- RESOURCE (the first braces in it are {RESOURCE}), or which is RESOURCE itself. Every other key, and every mark, is refused:
+-- what is checked is what is changed. ARGV: the token, the command's own arguments, and then,
 -- where the holder has them, authority, lock and the sequence number of a write ('' stands for none).
 --
 -- An admitted call answers as its command does. A rejection is an error, `PALISADE CODE VALUE: what to do`.
-local VERSION = 1
+local VERSION = 2
 
 -- fence.lua, which is also the script for EVALSHA.
 local function fence(KEYS, ARGV)
@@ -48,6 +49,20 @@ local function is_name(text)
   return text == '' or #text <= 255 and string.find(text, '^[ -~]*$')
 end
 
+-- What is wrong with the keys, or nothing. The tag is found as a cluster finds it: between the first { and the next }.
+local function misnamed(mark, key)
+  local resource = string.match(mark, '^palisade:fence:{([ -z|~]+)}$')
+  if not resource or #resource > 255 then
+    return 'the first key is the mark of the resource, palisade:fence:{RESOURCE}; RESOURCE is 1 to 255 bytes of printable ASCII'
+  end
+  if key and string.find(key, '^palisade:fence:') then
+    return 'the second key belongs to a fence: keys that begin with palisade:fence: are not data'
+  end
+  if key and key ~= resource and string.match(key, '^[^{]*{([^}]+)}') ~= resource then
+    return 'the second key is not one of the resource: call it {' .. resource .. '}:...'
+  end
+end
+
 -- A checksum of a numbered write's content, to tell a repeat from another write: the same in every call.
 local function digest(parts)
   local text = ''
@@ -61,9 +76,8 @@ local function call(op, kind, command, arguments)
   local keys = kind == 'none' and 1 or 2
   return function(KEYS, ARGV)
     if #KEYS ~= keys then return invalid('this function takes ' .. keys .. ' keys') end
-    if not string.find(KEYS[1], '^palisade:fence:{[^{}]+}$') then
-      return invalid('the first key is the mark of the resource, palisade:fence:{RESOURCE}')
-    end
+    local wrong = misnamed(KEYS[1], KEYS[2])
+    if wrong then return invalid(wrong) end
     local after = 1 + arguments
     if #ARGV < after or #ARGV > after + 3 then
       return invalid('the arguments are the token, ' .. arguments .. ' of the command, authority, lock, sequence number')
@@ -101,6 +115,4 @@ redis.register_function('palisade_append', call('write', 'command', 'APPEND', 1)
 redis.register_function('palisade_incrby', call('write', 'command', 'INCRBY', 1))
 redis.register_function('palisade_hset', call('write', 'command', 'HSET', 2))
 redis.register_function('palisade_del', call('write', 'deleting', 'DEL', 0))
--- KEYS and ARGV of fence.lua, and its answers. It has no effects that are scripts.
-redis.register_function('palisade_fence', fence)
 redis.register_function { function_name = 'palisade_version', callback = function() return VERSION end, flags = { 'no-writes' } }

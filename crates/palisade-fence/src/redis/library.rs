@@ -6,7 +6,7 @@ use redis::{RedisError, cmd};
 use super::fault::Fault;
 
 /// The version of [`library`].
-pub const LIBRARY_VERSION: u32 = 1;
+pub const LIBRARY_VERSION: u32 = 2;
 
 /// The text of the library `palisade` for `FUNCTION LOAD`, Redis 7 and later. It contains the script of this module, so
 /// a function and a program with [`Resource`](super::Resource) share marks and decide alike.

@@ -85,3 +85,4 @@ pub use operator::Operator;
 pub use probe::probe;
 pub use resource::{Resource, Writing};
 pub use script::Script;
+pub use slot::slot;

@@ -7,7 +7,7 @@ use redis::{FromRedisValue, Value};
 use super::answer;
 use super::fault::Fault;
 use super::script::{Effect, PLAIN, Request, Script};
-use super::slot::slot;
+use super::slot::tag;
 use crate::audit;
 use crate::checked::Checked;
 use crate::name::ResourceId;
@@ -19,7 +19,7 @@ pub(super) const MARKS: &str = "palisade:fence:";
 ///
 /// Its name is the hash tag of its keys: the mark of `orders` is the string `palisade:fence:{orders}`, and the
 /// data is in `orders`, `{orders}:total` and the like. In a cluster all of them are in one slot, which a
-/// script requires; any other key is refused before anything is sent.
+/// script requires; any other key is refused before anything is sent, also one of another resource in the same slot.
 #[derive(Clone, Debug)]
 pub struct Resource {
     name: ResourceId,
@@ -56,7 +56,7 @@ impl Resource {
     /// nothing is admitted (rule F7). An operation always checks its own keys; a claim has none of its own.
     ///
     /// # Errors
-    /// [`Fault::Argument`] for a key in another slot.
+    /// [`Fault::Argument`] for a key that is not this resource's.
     pub fn guarding(mut self, keys: &[&str]) -> Result<Resource, Fault> {
         self.check_keys(keys)?;
         self.guarded
@@ -219,9 +219,9 @@ impl Resource {
         for key in keys {
             let problem = if key.starts_with(MARKS) {
                 format!("key {key:?} belongs to a fence: keys that begin with {MARKS} are not data")
-            } else if slot(key) != slot(&self.mark) {
+            } else if *key != self.name() && tag(key) != Some(self.name()) {
                 let name = self.name();
-                format!("key {key:?} is not in the slot of resource {name}: call it {{{name}}}:…")
+                format!("key {key:?} is not one of resource {name}: call it {{{name}}}:…")
             } else {
                 continue;
             };

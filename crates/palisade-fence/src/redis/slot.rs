@@ -1,7 +1,8 @@
-//! Slots of a Redis cluster: all keys of one script must be in one slot.
+//! Hash tags, and the slots of a Redis cluster: all keys of one script must be in one slot.
 
 /// Returns which of the 16,384 slots a key is in: CRC-16/XMODEM of its tag, or of the whole key.
-pub(super) fn slot(key: &str) -> u16 {
+#[must_use]
+pub fn slot(key: &str) -> u16 {
     let bytes = tag(key).unwrap_or(key).bytes();
     let crc = bytes.fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| match crc & 0x8000 {
@@ -13,7 +14,7 @@ pub(super) fn slot(key: &str) -> u16 {
 }
 
 /// Returns the text between the first `{` and the next `}`, unless it is empty.
-fn tag(key: &str) -> Option<&str> {
+pub(super) fn tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
     (!tag.is_empty()).then_some(tag)

@@ -26,10 +26,10 @@ pub enum Fault {
     /// The connection is not in a transaction, so check and effect could not be one step.
     #[error("a fence needs a transaction: begin one, and write in the same")]
     NoTransaction,
-    /// The transaction read before it claimed, and its view is older than the last write under the guard row:
+    /// The transaction read before it claimed, so what it has read may be older than the last write under the guard row:
     /// its writes would be computed from an old state.
     #[error(
-        "the transaction has read before it claimed {0}, and sees an older state than the one it claimed: \
+        "the transaction has read before it claimed {0}, and what it has read may be older than the last write: \
          begin again, and claim first"
     )]
     ReadBeforeClaim(String),

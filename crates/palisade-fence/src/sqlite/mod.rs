@@ -49,7 +49,8 @@
 //! a transaction that has read before it claims may see an older state, and SQLite ends such a claim with
 //! `SQLITE_BUSY_SNAPSHOT` in WAL mode, or holds off the writer in the rollback journal's mode. A claim that
 //! is the **first** statement avoids both; it waits as long as `busy_timeout` says (rusqlite: 5 s) and is
-//! [`FaultKind::Retry`] afterwards.
+//! [`FaultKind::Retry`] afterwards. [`transact`] claims first by construction. A process that is stopped inside its
+//! transaction has the file until it ends: nothing but an operator can end it (`fuser FILE` names it).
 //!
 //! **Durability** is that of the file: with `PRAGMA synchronous = FULL`, SQLite's own default, an
 //! acknowledged COMMIT is on stable storage (rule F1). With `NORMAL` in WAL mode a power cut may roll back
@@ -67,6 +68,7 @@ mod records;
 mod rows;
 mod sticky;
 mod token_function;
+mod transact;
 
 pub use crate::guard_row::{Corrupt, Numbered};
 pub use crate::sql::{Fault, Strategy};
@@ -75,6 +77,7 @@ pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;
 pub use records::Records;
 pub use sticky::{sticky, unstick, why};
+pub use transact::transact;
 
 /// The schema, as plain SQL: file name and text, in the order in which to run them. Running them again
 /// changes nothing. The triggers on your own tables come from [`sticky`] and [`Column::sticky`].

@@ -19,8 +19,12 @@ mod files;
 ))]
 mod held;
 mod http;
+#[cfg(feature = "mysql")]
+#[path = "mysql/mod.rs"]
+mod mariadb;
 mod memory;
 #[cfg(feature = "mysql")]
+#[allow(clippy::duplicate_mod, reason = "the same tests against two servers")]
 mod mysql;
 #[cfg(feature = "object-store")]
 mod object_store;

@@ -77,3 +77,12 @@ impl<T> OrRefused for Result<T, Refused> {
         self
     }
 }
+
+#[cfg(feature = "mysql")]
+impl From<mysql_async::Error> for Refused {
+    fn from(error: mysql_async::Error) -> Refused {
+        palisade_fence::mysql::Fault::from(error)
+            .rejected()
+            .map_or_else(Refused::Fault, Refused::Rejected)
+    }
+}

@@ -30,9 +30,12 @@ use crate::store::mode_name;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::GATEWAY_AFTER)]
 pub(crate) struct GatewayArgs {
-    /// The HTTP API to fence: http://HOST:PORT, plus a base path if it has one.
+    /// The HTTP API to fence: http://HOST:PORT or https://HOST:PORT, plus a base path if it has one.
     #[arg(long, value_name = "URL")]
     upstream: Uri,
+    /// The CA of an https:// upstream, in PEM [default: those that this machine trusts].
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    upstream_ca_file: Option<PathBuf>,
     /// The directory of the marks; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "./palisade-gateway", value_hint = ValueHint::DirPath)]
     data: PathBuf,
@@ -149,7 +152,8 @@ impl GatewayArgs {
             answer: self.answer_timeout,
             idle: self.idle_timeout,
         };
-        Upstream::new(&self.upstream, timeouts).map_err(wrong)
+        let (ca, clients) = (self.upstream_ca_file.as_deref(), self.network.scheme());
+        Upstream::new(&self.upstream, ca, clients, timeouts).map_err(wrong)
     }
 
     fn policy(&self) -> Result<Policy, Failure> {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use palisade_fence::http::{IdleBody, Outcome, Problem};
-use palisade_server::shell::remove_hop_by_hop;
+use palisade_server::shell::{Peer, remove_hop_by_hop};
+use palisade_tls::{ClientFiles, Connector};
 use tower_service::Service;
 
 use super::headers;
@@ -38,6 +40,11 @@ pub(crate) struct Timeouts {
 /// Where requests go.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
+    scheme: Scheme,
+    /// For `https`.
+    tls: Option<palisade_tls::Client>,
+    /// `http` or `https`: how the gateway's own clients connect.
+    clients: &'static str,
     authority: Authority,
     host: HeaderValue,
     /// The path before that of every request; without a slash at its end.
@@ -46,14 +53,35 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Reads an address: `http://HOST[:PORT][/BASE]`.
+    /// Reads an address: `http://HOST[:PORT][/BASE]`, or `https://…`. The certificate of an upstream with TLS must be of
+    /// this CA, or of one that this machine trusts. `clients` is the scheme by which the gateway's own clients connect.
     ///
     /// # Errors
-    /// What is wrong with the address.
-    pub(crate) fn new(url: &Uri, timeouts: Timeouts) -> Result<Upstream, String> {
-        if url.scheme() != Some(&Scheme::HTTP) {
-            return Err("the upstream must be http://HOST[:PORT]".to_owned());
-        }
+    /// What is wrong with the address or the CA.
+    pub(crate) fn new(
+        url: &Uri,
+        ca: Option<&Path>,
+        clients: &'static str,
+        timeouts: Timeouts,
+    ) -> Result<Upstream, String> {
+        let scheme = url
+            .scheme()
+            .filter(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
+        let scheme =
+            scheme.ok_or("the upstream must be http://HOST[:PORT] or https://HOST[:PORT]")?;
+        let files = ClientFiles {
+            ca: ca.map(Path::to_owned),
+            own: None,
+        };
+        let tls = match (*scheme == Scheme::HTTPS, ca) {
+            (true, _) => {
+                Some(palisade_tls::Client::new(&files).map_err(|error| error.to_string())?)
+            }
+            (false, None) => None,
+            (false, Some(_)) => {
+                return Err("a CA is for an upstream with TLS: write https://".to_owned());
+            }
+        };
         if url.query().is_some() {
             return Err("the upstream must not have a query".to_owned());
         }
@@ -63,6 +91,9 @@ impl Upstream {
         }
         let host = HeaderValue::from_str(authority.as_str());
         Ok(Upstream {
+            scheme: scheme.clone(),
+            tls: tls.map(|tls| tls.http1()),
+            clients,
             host: host.map_err(|_| "the upstream's host is not a valid header".to_owned())?,
             authority,
             base: url.path().trim_end_matches('/').to_owned(),
@@ -78,7 +109,7 @@ impl Upstream {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_CONNECTION)
-            .build(connector);
+            .build(Connector::new(connector, self.tls.clone()));
         Forward(Arc::new(Inner {
             upstream: self,
             client,
@@ -93,7 +124,7 @@ impl Upstream {
             PathAndQuery::try_from(format!("{}{path}", self.base)).ok()?
         };
         let uri = Uri::builder()
-            .scheme(Scheme::HTTP)
+            .scheme(self.scheme.clone())
             .authority(self.authority.clone())
             .path_and_query(path);
         uri.build().ok()
@@ -107,7 +138,7 @@ pub(crate) struct Forward(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     upstream: Upstream,
-    client: Client<HttpConnector, Body>,
+    client: Client<Connector, Body>,
 }
 
 impl Service<Request> for Forward {
@@ -134,7 +165,12 @@ impl Inner {
             return answered(Problem::invalid(message), Outcome::NotSent);
         };
         (head.uri, head.version) = (uri, Version::HTTP_11);
-        headers::for_upstream(&mut head.headers, &self.upstream.host);
+        let peer = head.extensions.get::<Peer>();
+        let client = headers::Client {
+            address: peer.and_then(|peer| peer.origin.ip()),
+            scheme: self.upstream.clients,
+        };
+        headers::for_upstream(&mut head.headers, &self.upstream.host, client);
         if !body.is_end_stream() {
             // If the upstream answers without reading the body, it must not take the body for its next request.
             let close = HeaderValue::from_static("close");

@@ -46,7 +46,7 @@ fn a_fence_is_installed_rearmed_shown_and_listed() {
     ]);
     assert!(printed.contains("CREATE TABLE IF NOT EXISTS palisade_fence"));
     assert!(printed.contains("SELECT palisade_sticky('pg_none', 'o''r');"));
-    assert!(printed.contains("TO \"a\"\"b\";"));
+    assert!(printed.contains("SELECT palisade_grant('a\"b');"));
     assert_eq!(status(&fence(&["ls", "--url", url])), 125);
 
     // If a table does not exist, nothing is installed.
@@ -359,5 +359,273 @@ fn an_error_names_its_cause() {
         assert_eq!(status(&output), code, "{arguments:?}: {said}");
         assert!(said.contains(message), "{arguments:?}: {said}");
         assert!(!said.contains("secret"), "{said}");
+    }
+}
+
+/// The commands against MySQL itself, whose patterns, character sets and log-in differ from MariaDB's. The control is the
+/// claim that `install` tries: with procedures that fail, it does not say that the fence is installed.
+#[test]
+fn mysql_of_oracle_is_fenced_and_a_fence_that_does_not_work_is_not_called_installed() {
+    use mysql_async::prelude::Queryable as _;
+    let server = palisade_testbed::MySql::start(&[]);
+    let url = server.url();
+    let rt = tokio::runtime::Runtime::new().unwrap();
+    let pool = mysql_async::Pool::new(url.as_str());
+    let run = |sql: &str| {
+        rt.block_on(async { pool.get_conn().await.unwrap().query_drop(sql).await })
+            .is_ok()
+    };
+    installs_shows_and_removes("mysql", &url, run);
+    assert!(run("CREATE TABLE parents (id INT PRIMARY KEY)"));
+    let child = "CREATE TABLE children (id INT, FOREIGN KEY (id) REFERENCES parents (id) ON DELETE CASCADE)";
+    assert!(run(child));
+    let said = said(&["install", "mysql", &url, "children"]);
+    assert!(said.contains("open: children: a foreign key changes its rows with those of parents"));
+    assert!(said.contains("open: children: TRUNCATE"), "{said}");
+    // The table of the marks is there and takes no claim.
+    assert!(run("ALTER TABLE palisade_fence ADD CHECK (version < 0)"));
+    let refused = fence(&["install", "mysql", &url]);
+    assert_eq!(status(&refused), 125);
+    let why = text(&refused.stderr);
+    assert!(why.contains("does not work: a claim failed"), "{why}");
+}
+
+/// Doors are said by `install` and `ls`; a transaction that has the resource is listed and ended.
+#[test]
+fn what_is_open_is_said_and_a_holder_in_the_way_is_ended() {
+    let server = Postgres::start(&[]);
+    let url = &server.url();
+    let rt = tokio::runtime::Runtime::new().unwrap();
+    let db = rt.block_on(async {
+        let (db, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        db
+    });
+    let run = |sql: &str| rt.block_on(db.batch_execute(sql)).unwrap();
+    run("CREATE TABLE ev (id int) PARTITION BY RANGE (id)");
+    said(&["install", "postgres", url, "ev"]);
+    assert!(!said(&["ls", "--url", url]).contains("open:"));
+    run("CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (0) TO (100)");
+    let listed = said(&["ls", "--url", url]);
+    assert!(
+        listed.contains("open: ev_1: ") && listed.contains("TRUNCATE"),
+        "{listed}"
+    );
+    assert!(!said(&["install", "postgres", url, "ev"]).contains("open:"));
+    assert!(said(&["unblock", "ev", "--url", url]).contains("no transaction has ev"));
+    run("BEGIN; SET LOCAL palisade.lease_left_ms = 999999999; SELECT palisade_claim('ev', 1)");
+    let listed = said(&["unblock", "ev", "--url", url]);
+    assert!(listed.contains("has the resource"), "{listed}");
+    assert!(
+        listed.contains("palisade fence unblock 'ev' --yes"),
+        "{listed}"
+    );
+    assert!(
+        rt.block_on(db.batch_execute("SELECT 1")).is_ok(),
+        "listing ends nothing"
+    );
+    assert!(said(&["unblock", "ev", "--url", url, "--yes"]).contains(": ended"));
+    assert!(rt.block_on(db.batch_execute("SELECT 1")).is_err());
+}
+
+/// On every master, and each resource at the one that has it. The control is the last master alone.
+#[test]
+fn a_redis_cluster_gets_the_library_on_all_masters() {
+    let nodes: Vec<Redis> = (0..3)
+        .map(|_| Redis::start(&["--cluster-enabled", "yes"]))
+        .collect();
+    let ask = |node: &Redis, words: &[&str]| -> redis::Value {
+        let mut connection = redis::Client::open(node.url())
+            .unwrap()
+            .get_connection()
+            .unwrap();
+        let (name, arguments) = words.split_first().unwrap();
+        redis::cmd(name)
+            .arg(arguments)
+            .query(&mut connection)
+            .unwrap()
+    };
+    for (node, slots) in nodes
+        .iter()
+        .zip([["0", "5460"], ["5461", "10922"], ["10923", "16383"]])
+    {
+        ask(node, &["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
+        for other in &nodes {
+            ask(
+                node,
+                &["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()],
+            );
+        }
+    }
+    for node in &nodes {
+        while !format!("{:?}", ask(node, &["CLUSTER", "INFO"])).contains("cluster_state:ok") {
+            std::thread::sleep(std::time::Duration::from_millis(20)); // real time: the nodes have to meet
+        }
+    }
+    let url = &nodes[0].url();
+    assert!(said(&["install", "redis", url]).contains("on all 3 masters"));
+    for node in &nodes {
+        assert!(format!("{:?}", ask(node, &["FUNCTION", "LIST"])).contains("palisade_claim"));
+        assert_eq!(
+            ask(node, &["DBSIZE"]),
+            redis::Value::Int(0),
+            "the trial leaves no mark"
+        );
+    }
+    // These names are in the slots of different masters.
+    for name in ["a", "b", "c", "d", "e"] {
+        said(&["rearm", "--url", url, name, "--floor", "34"]);
+        assert!(said(&["show", "--url", url, name]).contains("34"), "{name}");
+    }
+    let listed = said(&["ls", "--url", url]);
+    assert_eq!(listed.lines().count(), 6, "{listed}");
+    let sizes = nodes.iter().map(|node| ask(node, &["DBSIZE"]));
+    assert!(sizes.filter(|size| *size != redis::Value::Int(0)).count() > 1);
+    said(&["uninstall", "redis", url]);
+    assert!(!format!("{:?}", ask(&nodes[2], &["FUNCTION", "LIST"])).contains("palisade_claim"));
+}
+
+/// A CA and a certificate for 127.0.0.1: the paths of the CA, the certificate and its key.
+fn certificates(dir: &std::path::Path) -> [std::path::PathBuf; 3] {
+    let output = palisade()
+        .args(["--json", "auth", "cert", "127.0.0.1", "--dir"])
+        .arg(dir)
+        .output()
+        .unwrap();
+    assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+    let made = json(&output.stdout);
+    ["ca", "certificate", "key"].map(|name| made[name].as_str().unwrap().into())
+}
+
+/// Databases and Redis that speak TLS only. The controls: without the CA, and with the URL that does not ask for TLS.
+#[test]
+fn fences_are_reached_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let [ca, certificate, key] = certificates(dir.path());
+    let with_ca = |arguments: &[&str], ca: Option<&std::path::Path>| {
+        let mut command = palisade();
+        command
+            .env_remove("PALISADE_FENCE_URL")
+            .env_remove("PALISADE_CA_FILE");
+        if let Some(ca) = ca {
+            command.env("PALISADE_CA_FILE", ca);
+        }
+        command.arg("fence").args(arguments).output().unwrap()
+    };
+    let path = |path: &std::path::Path| path.display().to_string();
+    let redis = Redis::start(&[
+        "--tls-port",
+        "0",
+        "--tls-auth-clients",
+        "no",
+        "--tls-cert-file",
+        &path(&certificate),
+        "--tls-key-file",
+        &path(&key),
+        "--tls-ca-cert-file",
+        &path(&ca),
+    ]);
+    // A port beside the plain one, by which the testbed knows that it is ready.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut plain = redis::Client::open(redis.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let () = redis::cmd("CONFIG")
+        .arg(&["SET", "tls-port", &port.to_string()])
+        .query(&mut plain)
+        .unwrap();
+
+    let mysql = palisade_testbed::MySql::start(&[
+        "--require-secure-transport=ON",
+        &format!("--ssl-cert={}", path(&certificate)),
+        &format!("--ssl-key={}", path(&key)),
+        &format!("--ssl-ca={}", path(&ca)),
+    ]);
+    for (kind, url, bare) in [
+        (
+            "redis",
+            format!("rediss://127.0.0.1:{port}"),
+            format!("redis://127.0.0.1:{port}"),
+        ),
+        (
+            "mysql",
+            format!("{}?require_ssl=true", mysql.url()),
+            mysql.url(),
+        ),
+    ] {
+        let installed = with_ca(&["install", kind, &url], Some(&ca));
+        assert_eq!(status(&installed), 0, "{kind}: {}", text(&installed.stderr));
+        let listed = with_ca(&["ls", "--url", &url], Some(&ca));
+        assert_eq!(status(&listed), 0, "{kind}: {}", text(&listed.stderr));
+        let unknown = with_ca(&["ls", "--url", &url], None);
+        assert_ne!(
+            status(&unknown),
+            0,
+            "{kind}: a CA that nobody named is trusted"
+        );
+        assert_ne!(
+            status(&with_ca(&["ls", "--url", &bare], Some(&ca))),
+            0,
+            "{kind}"
+        );
+    }
+}
+
+/// PostgreSQL reads its key only if it belongs to its own user.
+#[test]
+fn postgres_fences_are_reached_over_tls() {
+    let server = Postgres::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let [ca, certificate, key] = certificates(dir.path());
+    let data = server.dir().join("data");
+    std::fs::copy(&certificate, data.join("server.crt")).unwrap();
+    std::fs::copy(&key, data.join("server.key")).unwrap();
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&data).unwrap());
+    for name in ["server.crt", "server.key"] {
+        std::os::unix::fs::chown(data.join(name), Some(owner), Some(owner)).unwrap();
+    }
+    std::fs::write(
+        data.join("pg_hba.conf"),
+        "hostssl all all 127.0.0.1/32 trust\n",
+    )
+    .unwrap();
+    std::fs::write(data.join("postgresql.auto.conf"), "ssl = on\n").unwrap();
+    server.start_again();
+    let (ca, url) = (ca.display().to_string(), server.url());
+    let url = |parameters: &str| format!("{url}?{parameters}");
+    assert!(
+        said(&[
+            "install",
+            "postgres",
+            &url(&format!("sslmode=verify-full&sslrootcert={ca}"))
+        ])
+        .contains("installed")
+    );
+    said(&[
+        "ls",
+        "--url",
+        &url(&format!(
+            "sslmode=require&application_name=x&sslrootcert={ca}"
+        )),
+    ]);
+    for (parameters, code) in [
+        ("sslmode=verify-full", 125),
+        ("sslmode=disable", 125),
+        ("sslmode=maybe", 2),
+    ] {
+        let refused = fence(&["ls", "--url", &url(parameters)]);
+        assert_eq!(
+            status(&refused),
+            code,
+            "{parameters}: {}",
+            text(&refused.stderr)
+        );
     }
 }

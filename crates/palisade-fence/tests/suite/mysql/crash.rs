@@ -6,8 +6,8 @@ use mysql_async::prelude::Queryable as _;
 use palisade_core::Token;
 use palisade_fence::Admin as _;
 use palisade_fence::mysql::{Operator, claim};
-use palisade_testbed::MariaDb;
 
+use super::Server;
 use super::subject::{connect, database, script, sticky};
 
 const STEPS: usize = 6;
@@ -50,7 +50,7 @@ async fn write(url: &str, token: Token, steps: usize, kill: impl FnOnce()) -> bo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fence_and_data_are_consistent_after_every_kill() {
-    let server = MariaDb::start(&[]);
+    let server = Server::start(&[]);
     let url = database(&server.url()).await;
     let table = "CREATE TABLE things (number BIGINT NOT NULL) ENGINE = InnoDB; INSERT INTO things VALUES (0);";
     script(&url, &format!("{table} {}", sticky("things", "r"))).await;

@@ -96,7 +96,8 @@ impl Operation {
             }
             Action::Read(key) => {
                 column.claim(tx, id, self.token).await.or_refused()?;
-                let sql = "SELECT JSON_VALUE(data, ?) FROM conf_column WHERE id = ?";
+                let sql =
+                    "SELECT JSON_UNQUOTE(JSON_EXTRACT(data, ?)) FROM conf_column WHERE id = ?";
                 let read: Option<Option<String>> = tx.exec_first(sql, (path(key), id)).await?;
                 return Ok(self.done(read.flatten()));
             }
@@ -106,13 +107,13 @@ impl Operation {
         let (data, more, text) = match alter {
             Alter::Put(text) => ("JSON_SET(data, :key, :text)", "", text.as_str()),
             Alter::Append(text) => (
-                "JSON_SET(data, :key, CONCAT(IFNULL(JSON_VALUE(data, :key), ''), :text))",
+                "JSON_SET(data, :key, CONCAT(IFNULL(JSON_UNQUOTE(JSON_EXTRACT(data, :key)), ''), :text))",
                 "",
                 text.as_str(),
             ),
             Alter::Delete => (
                 "JSON_REMOVE(data, :key)",
-                "AND JSON_VALUE(data, :key) IS NOT NULL AND :text = ''",
+                "AND JSON_UNQUOTE(JSON_EXTRACT(data, :key)) IS NOT NULL AND :text = ''",
                 "",
             ),
         };

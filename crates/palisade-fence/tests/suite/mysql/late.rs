@@ -3,17 +3,17 @@
 
 use palisade_fence::Rule;
 use palisade_fence::mysql::Strategy;
-use palisade_testbed::{MariaDb, Proxy};
+use palisade_testbed::Proxy;
 
-use super::TEXTBOOK;
 use super::forms::Form;
 use super::subject::Subject;
+use super::{Server, TEXTBOOK};
 use crate::held::{self, Sent};
 use crate::sql::rounds;
 
 /// Returns how many rounds lost an acknowledged addition.
 async fn lost(form: Form, rounds: u64) -> u64 {
-    let server = MariaDb::shared();
+    let server = Server::shared();
     let subject = Subject::new(&server.url(), form).await;
     let proxy = Proxy::to(server.address());
     let slow = subject

@@ -7,8 +7,8 @@ use palisade_fence::mysql::{
     Column, Fault, Guard, Numbered, Operator, Records, Strategy, claim, claim_all,
 };
 use palisade_fence::{Admin as _, Checked, Pass, Rearm, Reject, Sequence};
-use palisade_testbed::MariaDb;
 
+use super::Server;
 use super::subject::{connect, database, script};
 use crate::refused::{OrRefused as _, Refused};
 
@@ -21,7 +21,7 @@ pub(crate) async fn begin(db: &mut Conn) -> Transaction<'_> {
 }
 
 pub(crate) async fn fresh() -> (String, Conn) {
-    let url = database(&MariaDb::shared().url()).await;
+    let url = database(&Server::shared().url()).await;
     let db = connect(&url, false).await.unwrap();
     (url, db)
 }
@@ -312,7 +312,7 @@ async fn bad_input_is_reported_and_nothing_is_written() {
     assert!(names(&mut tx, "", None).await.is_empty());
     tx.rollback().await.unwrap();
 
-    let mut bare = connect(&MariaDb::shared().url(), false).await.unwrap();
+    let mut bare = connect(&Server::shared().url(), false).await.unwrap();
     let mut tx = begin(&mut bare).await;
     for refused in [
         claim(&mut tx, "a", t(1)).await.unwrap_err(),

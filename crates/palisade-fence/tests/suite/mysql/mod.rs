@@ -1,4 +1,6 @@
-//! The fences of MySQL and MariaDB against a real MariaDB server.
+//! The fences of MySQL and MariaDB against a real server. These files are compiled twice, as `mysql` and as `mariadb`,
+//! and each test runs against the server that its module is called after: the two differ in character sets, patterns,
+//! defaults and error numbers.
 
 mod crash;
 mod forms;
@@ -7,13 +9,17 @@ mod limits;
 mod procedures;
 mod snapshots;
 mod sticky;
+mod stopped;
 mod subject;
 mod vectors;
+
+use std::ops::Deref;
+use std::sync::OnceLock;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS};
 use palisade_fence::mysql::Strategy;
 use palisade_fence::{Mode, Rule};
-use palisade_testbed::MariaDb;
+use palisade_testbed::{Instance, MariaDb, MySql};
 
 use forms::Form;
 use subject::Subject;
@@ -31,8 +37,45 @@ const TEXTBOOK: Rule = Rule {
     ..Rule::CLAIM
 };
 
+/// The server of this module.
+pub(crate) enum Server {
+    MariaDb(MariaDb),
+    MySql(MySql),
+}
+
+impl Server {
+    pub(crate) fn start(arguments: &[&str]) -> Server {
+        match module_path!().contains("mariadb") {
+            true => Server::MariaDb(MariaDb::start(arguments)),
+            false => Server::MySql(MySql::start(arguments)),
+        }
+    }
+
+    pub(crate) fn shared() -> &'static Server {
+        static SHARED: OnceLock<Server> = OnceLock::new();
+        SHARED.get_or_init(|| Server::start(&[]))
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Server::MariaDb(server) => server.url(),
+            Server::MySql(server) => server.url(),
+        }
+    }
+}
+
+impl Deref for Server {
+    type Target = Instance;
+    fn deref(&self) -> &Instance {
+        match self {
+            Server::MariaDb(server) => server,
+            Server::MySql(server) => server,
+        }
+    }
+}
+
 async fn shared(form: Form) -> Subject {
-    Subject::new(&MariaDb::shared().url(), form).await
+    Subject::new(&Server::shared().url(), form).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

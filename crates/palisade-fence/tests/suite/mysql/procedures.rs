@@ -204,6 +204,112 @@ async fn a_claim_lets_the_connection_write_and_a_rejection_does_not() {
     assert_eq!(run(&mut db, &jump).await.unwrap().0, "PF007");
 }
 
+/// Rule F11: one name has one spelling, and a number is the number that was given, whatever the connection's sql_mode and
+/// character set are. A typed parameter rounds 1.5 to 2 and cuts a long name off; `$` matches before a last line feed.
+#[tokio::test]
+async fn names_and_numbers_that_could_be_read_in_two_ways_are_refused() {
+    let (_, mut db) = fresh().await;
+    for mode in [
+        "",
+        "TRADITIONAL",
+        "ANSI_QUOTES,PIPES_AS_CONCAT,HIGH_NOT_PRECEDENCE",
+    ] {
+        for names in ["utf8mb4", "latin1"] {
+            let set = format!("SET SESSION sql_mode = '{mode}', NAMES {names}");
+            db.query_drop(set).await.unwrap();
+            for arguments in [
+                "'a\\n', 5, NULL, NULL",
+                "'a\\0', 5, NULL, NULL",
+                "'é', 5, NULL, NULL",
+                "REPEAT('x', 256), 5, NULL, NULL",
+                "REPEAT('x', 1000), 5, NULL, NULL",
+                "'b', 1.5, NULL, NULL",
+                "'b', 0.4, NULL, NULL",
+                "'b', '5x', NULL, NULL",
+                "'b', ' 5', NULL, NULL",
+                "'b', '5\\n', NULL, NULL",
+                "'b', '05', NULL, NULL",
+                "'b', -1, NULL, NULL",
+                "'b', 9007199254740992, NULL, NULL",
+                "'b', 99999999999999999999, NULL, NULL",
+                "'b', 5, 'o\\n', NULL",
+                "'b', 5, '', NULL",
+                "'b', 5, NULL, REPEAT('x', 256)",
+            ] {
+                let call = format!("CALL palisade_claim({arguments})");
+                let refused = run(&mut db, &call).await;
+                let state = refused.as_ref().map(|(state, _)| state.as_str());
+                // In a strict mode the server itself refuses what is too long.
+                assert!(
+                    matches!(state, Some("22023" | "22001")),
+                    "{mode} {names} {arguments}: {refused:?}"
+                );
+            }
+            for sequence in ["1.5", "'1\\n'", "'01'", "-1", "9007199254740992"] {
+                let call = format!("CALL palisade_write('b', 5, {sequence}, 1, NULL, NULL)");
+                assert_eq!(
+                    run(&mut db, &call).await.unwrap().0,
+                    "22023",
+                    "{mode} {call}"
+                );
+            }
+        }
+    }
+    let count = "SELECT COUNT(*) FROM palisade_fence";
+    assert_eq!(db.query_first(count).await.unwrap(), Some(0_u64));
+    // The control: the longest name, and names that a text collation would take for one.
+    db.query_drop("SET SESSION sql_mode = ''").await.unwrap();
+    for (name, token) in [("REPEAT('x', 255)", 5), ("'a'", 1), ("'A'", 2), ("'a '", 3)] {
+        let call = format!("CALL palisade_claim({name}, {token}, NULL, NULL)");
+        assert_eq!(run(&mut db, &call).await, None, "{call}");
+    }
+    assert_eq!(db.query_first(count).await.unwrap(), Some(4_u64));
+}
+
+/// A user who may call the procedures and write the table, and nothing else, uses the whole fence and cannot lower it.
+#[tokio::test]
+async fn a_user_may_claim_and_write_and_cannot_lower_a_fence() {
+    let (url, mut db) = fresh().await;
+    let sticky = ORDERS.to_owned() + &sticky("orders", "orders").unwrap();
+    script(&url, &sticky).await;
+    let (_, name) = url.rsplit_once('/').unwrap();
+    let user = format!("u{name}_{}", std::process::id());
+    let make = format!(
+        "CREATE USER '{user}'@'%'; GRANT EXECUTE ON {name}.* TO '{user}'@'%';
+         GRANT SELECT, UPDATE ON {name}.orders TO '{user}'@'%'"
+    );
+    script(&url, &make).await;
+    let theirs = url.replace("palisade@", &format!("{user}@"));
+    let mut holder = super::subject::connect(&theirs, false).await.unwrap();
+    let mut tx = begin(&mut holder).await;
+    let number = palisade_fence::Sequence::new(3).unwrap();
+    let write = palisade_fence::mysql::Numbered {
+        sequence: number,
+        digest: 7,
+    };
+    let admitted = Guard::CLAIM
+        .write(&mut tx, "orders", t(35), write)
+        .await
+        .unwrap();
+    assert!(admitted.is_admitted());
+    tx.query_drop("UPDATE orders SET total = 1").await.unwrap();
+    Guard::CLAIM
+        .record(&mut tx, "orders", t(35), number, b"done")
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    for sql in [
+        "UPDATE palisade_fence SET token = 1, rearmed = rearmed + 1",
+        "DELETE FROM palisade_fence",
+        "SELECT * FROM palisade_fence",
+    ] {
+        let (state, _) = run(&mut holder, sql).await.unwrap();
+        assert_eq!(state, "42000", "{sql}");
+    }
+    assert_eq!(highest(&mut db, "orders").await, Some(35));
+    script(&url, &format!("DROP USER '{user}'@'%'")).await;
+}
+
 /// The procedures and the Rust guard share rows and the connection's tokens, and a claim of either shuts the other out.
 #[tokio::test]
 async fn the_procedures_and_the_guard_are_one_fence() {

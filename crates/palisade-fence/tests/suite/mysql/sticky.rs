@@ -5,8 +5,8 @@ use mysql_async::{Conn, TxOpts};
 use palisade_core::Token;
 use palisade_fence::Reject;
 use palisade_fence::mysql::{MIGRATIONS, claim, show_token};
-use palisade_testbed::MariaDb;
 
+use super::Server;
 use super::subject::{connect, database, script, sticky, sticky_column};
 use crate::refused::{OrRefused as _, Refused};
 
@@ -28,7 +28,7 @@ const ORDERS: &str = "CREATE TABLE orders (id INT PRIMARY KEY, text VARCHAR(9),
     INSERT INTO orders (id, text) VALUES (1, 'one');";
 
 async fn orders() -> (String, Conn) {
-    let url = database(&MariaDb::shared().url()).await;
+    let url = database(&Server::shared().url()).await;
     script(&url, ORDERS).await;
     let db = connect(&url, false).await.unwrap();
     (url, db)
@@ -153,7 +153,7 @@ async fn a_fenced_row_cannot_be_written_without_its_column() {
 /// As the SQL file's header says: run it in the shell, with another delimiter.
 #[tokio::test]
 async fn the_files_run_in_the_shell() {
-    let server = MariaDb::shared();
+    let server = Server::shared();
     let url = database(&server.url()).await;
     let name = "in_the_shell";
     script(&url, &format!("CREATE DATABASE {name}")).await;

@@ -63,7 +63,7 @@ pub(crate) fn sticky_column(table: &str) -> String {
 }
 
 const TABLE: &str = "CREATE TABLE conf_column (id VARBINARY(255) PRIMARY KEY,
-    data LONGTEXT NOT NULL DEFAULT '{}', last_fencing_token BIGINT NOT NULL DEFAULT 0) ENGINE = InnoDB;";
+    data LONGTEXT NOT NULL DEFAULT ('{}'), last_fencing_token BIGINT NOT NULL DEFAULT 0) ENGINE = InnoDB;";
 
 /// The decision of the textbooks in place of that of the fence: the check of a write, and nothing else.
 fn textbook() -> String {
@@ -306,7 +306,8 @@ impl Fence for Resource {
                 db.exec_first(sql, (key,)).await?
             }
             Form::Column(_) => {
-                let sql = "SELECT JSON_VALUE(data, ?) FROM conf_column WHERE id = ?";
+                let sql =
+                    "SELECT JSON_UNQUOTE(JSON_EXTRACT(data, ?)) FROM conf_column WHERE id = ?";
                 db.exec_first(sql, (path(key), name)).await?
             }
             Form::Records(_) => {
@@ -320,13 +321,5 @@ impl Fence for Resource {
             _ => seen.flatten(),
         };
         Ok(value.map(String::into_bytes))
-    }
-}
-
-impl From<mysql_async::Error> for Refused {
-    fn from(error: mysql_async::Error) -> Refused {
-        Fault::from(error)
-            .rejected()
-            .map_or_else(Refused::Fault, Refused::Rejected)
     }
 }

@@ -243,7 +243,7 @@ async fn another_role_and_another_schema_use_the_same_fence() {
         .unwrap();
     let write = "SELECT public.palisade_claim('orders', 34); UPDATE public.orders SET total = 1";
     assert_eq!(run(&client, write).await.unwrap().code().code(), "42501");
-    let grant = "GRANT SELECT, INSERT, UPDATE ON palisade_fence TO palisade_app";
+    let grant = "SELECT palisade_grant('palisade_app')";
     script(&url, grant).await;
     assert!(run(&client, write).await.is_none());
     // A temporary table of the same name is not taken for the fence.

@@ -1,12 +1,14 @@
 //! The fences of PostgreSQL against a real server, with both drivers.
 
 mod crash;
+mod doors;
 mod drivers;
 mod forms;
 mod functions;
 mod late;
 mod limits;
 mod sticky;
+mod stopped;
 mod subject;
 mod vectors;
 

@@ -165,6 +165,89 @@ async fn the_library_and_the_script_are_one_fence() {
     assert_eq!(con.get::<_, i64>(TOTAL).await.unwrap(), 2);
 }
 
+/// What is checked is what is changed: no function takes a key of another resource, or a mark.
+#[tokio::test]
+async fn a_function_takes_the_keys_of_its_own_resource_only() {
+    let server = Redis::start(&[]);
+    let con = &mut connect(&server.url()).await;
+    install(con).await.unwrap();
+    let fcall = async |con: &mut ConnectionManager,
+                       name: &str,
+                       mark: &str,
+                       key: Option<&str>,
+                       more: &[&str]| {
+        let mut fcall = cmd("FCALL");
+        fcall
+            .arg(name)
+            .arg(1 + usize::from(key.is_some()))
+            .arg(mark);
+        let answer = fcall.arg(key).arg("7").arg(more).query_async(con).await;
+        answer.map_err(|error: redis::RedisError| error.to_string())
+    };
+    call(con, "palisade_set", &["35", "new"]).await.unwrap();
+    con.set::<_, _, ()>("orders", "new").await.unwrap();
+    let mine = "palisade:fence:{mine}";
+    let functions: [(&str, &[&str]); 7] = [
+        ("palisade_get", &[]),
+        ("palisade_hget", &["f"]),
+        ("palisade_set", &["x"]),
+        ("palisade_append", &["x"]),
+        ("palisade_incrby", &["1"]),
+        ("palisade_hset", &["f", "x"]),
+        ("palisade_del", &[]),
+    ];
+    for (name, more) in functions {
+        for key in [
+            TOTAL,
+            "orders",
+            "other",
+            MARK,
+            mine,
+            "palisade:fence:mine",
+            "x{orders}{mine}",
+            "{}{mine}",
+            "{mine",
+            "mine}",
+            "MINE",
+            "mine ",
+            "mine\n",
+            "",
+        ] {
+            let refused = fcall(con, name, mine, Some(key), more).await;
+            let refused = refused
+                .map(|answer: Value| format!("{answer:?}"))
+                .unwrap_err();
+            assert!(refused.contains("invalid -"), "{name} {key:?}: {refused}");
+        }
+    }
+    for mark in [
+        "palisade:fence:{a\n}",
+        "palisade:fence:{é}",
+        "palisade:fence:{a}b}",
+        "palisade:fence:{}",
+        &format!("palisade:fence:{{{}}}", "x".repeat(256)),
+    ] {
+        let refused: Result<Value, _> = fcall(con, "palisade_claim", mark, None, &[]).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.contains("invalid -"), "{mark:?}: {refused}");
+    }
+    assert_eq!(con.get::<_, String>(TOTAL).await.unwrap(), "new");
+    assert!(!con.exists::<_, bool>(mine).await.unwrap());
+    // The control: its own keys.
+    for key in ["mine", "{mine}:x", "x{mine}{orders}"] {
+        let done = fcall(con, "palisade_set", mine, Some(key), &["x"]).await;
+        assert_eq!(done, Ok(Value::Okay), "{key}");
+        con.del::<_, ()>(key).await.unwrap();
+    }
+    // Nothing else is offered: the decision alone would take any command.
+    let mut list = cmd("FUNCTION");
+    let listed: Value = list.arg("LIST").query_async(con).await.unwrap();
+    assert!(
+        !format!("{listed:?}").contains("palisade_fence"),
+        "{listed:?}"
+    );
+}
+
 #[tokio::test]
 async fn it_is_installed_again_refused_over_a_newer_one_and_removed() {
     let server = Redis::start(&[]);

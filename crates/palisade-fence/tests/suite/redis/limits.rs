@@ -46,7 +46,7 @@ async fn bad_input_is_reported_and_nothing_is_sent() {
     let resource = Resource::new("r").unwrap();
     let write = resource.write(t(1));
     let foreign = write.set(con, "{other}:x", b"x").await.unwrap_err();
-    assert!(message(foreign).contains("not in the slot of resource r"));
+    assert!(message(foreign).contains("not one of resource r"));
     let own = write.del(con, "palisade:fence:{r}").await.unwrap_err();
     assert!(message(own).contains("belongs to a fence"));
     let many = vec![("f", &b"v"[..]); 2_000];
@@ -302,16 +302,21 @@ async fn in_a_cluster_all_keys_of_a_resource_are_in_one_slot() {
         keyslot.arg("KEYSLOT").arg(key);
         keyslot.query_async(con).await.unwrap()
     };
-    // Every accepted key is in the server's slot, and a refused key is not.
+    // Every accepted key is in the server's slot, and a refused key is not, except one of another resource there.
     let resource = Resource::new("r").unwrap();
     let ours = slot(con, "{r}").await;
+    let mut other = 0;
+    while slot(con, &other.to_string()).await != ours {
+        other += 1;
+    }
+    let same_slot = format!("{{{other}}}:x");
     for key in [
-        "r", "{r}", "x{r}y", "{r", "r}", "{}{r}", "{{r}}", "a{r}{b}", "{b}{r}", "ä{r}",
+        "r", "{r}", "x{r}y", "{r", "r}", "{}{r}", "{{r}}", "a{r}{b}", "{b}{r}", "ä{r}", &same_slot,
     ] {
         let taken = resource.write(t(1)).set(con, key, b"x").await;
         assert_eq!(
             taken.is_ok(),
-            slot(con, key).await == ours,
+            slot(con, key).await == ours && key != same_slot,
             "{key}: {taken:?}"
         );
     }

@@ -3,7 +3,7 @@
 
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::sqlite::{
-    Column, Fault, Guard, Numbered, Operator, Records, Strategy, claim, claim_all,
+    Column, Fault, Guard, Numbered, Operator, Records, Strategy, claim, claim_all, transact,
 };
 use palisade_fence::{Admin as _, Checked, FaultKind, Pass, Rearm, Reject, Sequence};
 use rusqlite::{Connection, TransactionBehavior};
@@ -273,5 +273,54 @@ fn bad_input_is_reported_and_nothing_is_written() {
     for refused in [refused, written] {
         assert!(matches!(refused, Fault::NotInstalled(_)), "{refused}");
         assert_eq!(refused.kind(), FaultKind::Operator);
+    }
+}
+
+/// A successor of a holder that has the file waits for its `busy_timeout`, and is told to begin again (rule F12).
+#[test]
+fn transact_claims_first_waits_within_a_bound_and_rolls_back_after_an_error() {
+    let (file, mut db) = file();
+    db.execute_batch("CREATE TABLE totals (n INTEGER); INSERT INTO totals VALUES (0)")
+        .unwrap();
+    let add = |db: &mut Connection, token| {
+        transact(db, "r", t(token), |tx| {
+            let n: i64 = tx.query_row("SELECT n FROM totals", [], |row| row.get(0))?;
+            tx.execute("UPDATE totals SET n = ?1", [n + 1])?;
+            Ok::<_, Fault>(n + 1)
+        })
+    };
+    assert_eq!(add(&mut db, 1).unwrap(), Checked::admitted(1, Some(t(1))));
+    let failed = transact(&mut db, "r", t(2), |tx| {
+        tx.execute("UPDATE totals SET n = 9", [])?;
+        Err::<(), _>(Fault::Argument("no".to_owned()))
+    });
+    assert!(matches!(failed, Err(Fault::Argument(_))), "{failed:?}");
+    // The rolled-back claim raised nothing.
+    assert_eq!(add(&mut db, 1).unwrap(), Checked::admitted(2, Some(t(1))));
+    let mut holder = file.open();
+    let held = holder.transaction_with_behavior(TransactionBehavior::Immediate);
+    let held = held.unwrap();
+    assert!(claim(&held, "r", t(3)).unwrap().is_admitted());
+    db.busy_timeout(std::time::Duration::from_millis(50))
+        .unwrap();
+    let late = add(&mut db, 4).unwrap_err();
+    assert_eq!(late.kind(), FaultKind::Retry, "{late}");
+    drop(held);
+    assert_eq!(add(&mut db, 4).unwrap(), Checked::admitted(3, Some(t(4))));
+    let stale = add(&mut db, 3).unwrap();
+    assert_eq!(stale.rejected(), Some(&Reject::Stale { highest: t(4) }));
+}
+
+/// Rule F11, for programs that check nothing themselves.
+#[test]
+fn the_table_takes_no_name_that_could_be_read_in_two_ways() {
+    let (_file, db) = file();
+    let insert =
+        |name: &str| db.execute("INSERT INTO palisade_fence (resource) VALUES (?1)", [name]);
+    for name in ["", "a\n", "é", "a\0", "\t", &"x".repeat(256)] {
+        assert!(insert(name).is_err(), "{name:?}");
+    }
+    for name in ["a", "A", "a ", "~", &"x".repeat(255)] {
+        assert!(insert(name).is_ok(), "{name:?}");
     }
 }

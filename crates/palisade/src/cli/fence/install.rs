@@ -149,12 +149,29 @@ impl Target {
 pub(super) async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure> {
     let tables = args.to.tables()?;
     let steps = args.to.kind.steps(&tables, &args.roles)?;
+    let mut doors = Vec::new();
+    let mut masters = 1;
     match args.to.open().await? {
-        Some(Resources::Redis(mut server)) => server.install().await?,
-        Some(mut database) => database.run(&steps, "installed").await?,
+        Some(Resources::Redis(mut server)) => {
+            server.install().await?;
+            masters = server.masters();
+        }
+        Some(mut database) => {
+            database.install(&steps).await?;
+            // What concerns the tables that were named, or everything.
+            let all = database.doors().await?.into_iter();
+            doors.extend(all.filter(|door| !tables.is_empty() || door.table.is_none()));
+        }
         None => {}
     }
-    report(&steps, args.to.print, "installed", out)
+    report(&steps, args.to.print, "installed", out)?;
+    if masters > 1 {
+        match out.json {
+            true => out.value(&json!({"masters": masters}))?,
+            false => out.text(&format!("on all {masters} masters of the cluster"))?,
+        }
+    }
+    super::say_doors(&doors, out)
 }
 
 pub(super) async fn uninstall(args: &UninstallArgs, out: Out) -> Result<(), Failure> {
@@ -212,6 +229,21 @@ fn report(steps: &[Step], print: bool, done: &str, out: Out) -> Result<(), Failu
 }
 
 impl Resources {
+    /// Runs everything, and tries a claim before it says that the fence is installed.
+    async fn install(&mut self, steps: &[Step]) -> Result<(), Failure> {
+        match self {
+            Resources::Mysql(database) => database.install(steps).await,
+            Resources::Postgres(database) => database.install(steps).await,
+            other => {
+                other.run(steps, "installed").await?;
+                match other {
+                    Resources::Sqlite(file) => file.tries(),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
     /// Runs everything or nothing.
     async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
         match self {

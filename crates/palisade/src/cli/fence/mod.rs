@@ -16,10 +16,12 @@ mod rearm;
 mod redis;
 mod resources;
 mod sqlite;
+mod tls;
+mod unblock;
 
 use clap::{Args, Subcommand};
 use palisade_core::{AuthorityId, Token};
-use palisade_fence::{FenceState, Listed, Written};
+use palisade_fence::{Door, FenceState, Listed, Written};
 use serde_json::{Value, json};
 
 use super::failure::Failure;
@@ -39,6 +41,8 @@ pub(crate) enum FenceCommand {
     Ls(LsArgs),
     /// Make a resource refuse everything below a floor, after its fence was lost, restored or poisoned
     Rearm(rearm::RearmArgs),
+    /// List the transactions that have a resource, so that its next holder waits, and end them (PostgreSQL)
+    Unblock(unblock::UnblockArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -65,6 +69,7 @@ pub(super) async fn carry_out(command: FenceCommand, out: Out) -> Result<(), Fai
         FenceCommand::Show(args) => show(&args, out).await,
         FenceCommand::Ls(args) => ls(&args, out).await,
         FenceCommand::Rearm(args) => rearm::rearm(&args, out).await,
+        FenceCommand::Unblock(args) => unblock::unblock(&args, out).await,
     }
 }
 
@@ -114,10 +119,23 @@ async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     ];
     let right = [false, true, false, false, false, false];
     match (out.json, rows.is_empty()) {
-        (true, _) => Ok(()),
-        (false, true) => out.text("nothing is fenced"),
-        (false, false) => out.text(&table(out, head, right, &rows)),
+        (true, _) => {}
+        (false, true) => out.text("nothing is fenced")?,
+        (false, false) => out.text(&table(out, head, right, &rows))?,
     }
+    say_doors(&resources.doors().await?, out)
+}
+
+/// Says what is open beside the fences.
+fn say_doors(doors: &[Door], out: Out) -> Result<(), Failure> {
+    for Door { table, door } in doors {
+        match (out.json, table) {
+            (true, _) => out.value(&json!({"door": door, "table": table}))?,
+            (false, Some(table)) => out.text(&format!("open: {table}: {door}"))?,
+            (false, None) => out.text(&format!("open: {door}"))?,
+        }
+    }
+    Ok(())
 }
 
 fn body(resource: &str, state: Option<&FenceState>, tables: &[String]) -> Value {

@@ -3,11 +3,12 @@
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, OptsBuilder, TxOpts};
 use palisade_fence::mysql::{Fault, MIGRATIONS, Operator, UNINSTALL, sticky, unstick};
-use palisade_fence::{Admin as _, FenceState, FencedTable, Listed, Rearm};
+use palisade_fence::{Admin as _, Door, FenceState, FencedTable, Listed, Rearm, Reject};
 use palisade_proto::Code;
 
 use super::super::failure::{FAILED, Failure};
 use super::kind::{PAGE, Step, Table};
+use super::tls;
 
 pub(super) struct Database(Conn);
 
@@ -52,11 +53,16 @@ impl Database {
             Some(given) => Some(given.to_owned()),
             None => std::env::var("MYSQL_PWD").ok(),
         };
-        let opts = OptsBuilder::from_opts(opts).pass(password);
+        // `?require_ssl=true` encrypts and checks the certificate.
+        let tls = opts.ssl_opts().cloned().map(|tls| match tls::ca() {
+            Some(ca) => tls.with_root_certs(vec![ca.into()]),
+            None => tls,
+        });
+        let opts = OptsBuilder::from_opts(opts).pass(password).ssl_opts(tls);
         let connected = Conn::new(opts).await.map_err(Fault::from);
         connected.map(Database).map_err(|fault| {
             Failure::new(FAILED, Code::Unavailable, fault.to_string())
-                .hint("is the database running there, and is the password in MYSQL_PWD?")
+                .hint("is the database running there, is the password in MYSQL_PWD, and does it demand TLS (?require_ssl=true)?")
         })
     }
 
@@ -70,6 +76,41 @@ impl Database {
             })?;
         }
         Ok(())
+    }
+
+    /// Runs the steps, and tries a claim, which leaves no trace.
+    pub(super) async fn install(&mut self, steps: &[Step]) -> Result<(), Failure> {
+        self.run(steps, "installed").await?;
+        let mut tx = self.begin().await?;
+        let tried = async {
+            tx.query_drop("CALL palisade_claim('palisade install', 2, NULL, NULL)")
+                .await?;
+            tx.query_drop("CALL palisade_check_token('palisade install')")
+                .await?;
+            tx.query_drop("CALL palisade_claim('palisade install', 1, NULL, NULL)")
+                .await
+        };
+        let why = match tried.await.map_err(Fault::from) {
+            Err(Fault::Trigger {
+                reject: Reject::Stale { .. },
+                ..
+            }) => None,
+            Err(fault) => Some(format!("a claim failed: {fault}")),
+            Ok(()) => Some("an older token was admitted".to_owned()),
+        };
+        tx.rollback().await.map_err(Fault::from)?;
+        match why {
+            None => Ok(()),
+            Some(why) => Err(Failure::local(format!(
+                "the fence is installed and does not work: {why}. Nobody can write to the fenced tables"
+            ))
+            .hint("undo it with `palisade fence uninstall mysql`, and report the server's version")),
+        }
+    }
+
+    pub(super) async fn doors(&mut self) -> Result<Vec<Door>, Failure> {
+        let mut tx = self.begin().await?;
+        Ok(Operator::new(&mut tx).doors().await?)
     }
 
     pub(super) async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {

@@ -1,12 +1,17 @@
 //! Fences in a PostgreSQL database.
 
-use palisade_fence::postgres::{Fault, MIGRATIONS, Operator, UNINSTALL};
-use palisade_fence::{Admin as _, FenceState, FencedTable, Listed, Rearm};
+use std::path::PathBuf;
+
+use palisade_fence::postgres::{Blocker, Fault, MIGRATIONS, Operator, UNINSTALL};
+use palisade_fence::{Admin as _, Door, FenceState, FencedTable, Listed, Rearm};
 use palisade_proto::Code;
-use tokio_postgres::{Client, Config, NoTls};
+use percent_encoding::percent_decode_str;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{Client, Config, NoTls, Transaction};
 
 use super::super::failure::{FAILED, Failure};
 use super::kind::{PAGE, Step, Table, failed, too_low};
+use super::tls;
 
 pub(super) struct Database(Client);
 
@@ -21,10 +26,7 @@ pub(super) fn steps(tables: &[Table], roles: &[String]) -> Vec<Step> {
         (format!("fenced table {name}"), sql)
     });
     let granted = roles.iter().map(|role| {
-        let name = format!("\"{}\"", role.replace('"', "\"\""));
-        let sql = format!(
-            "GRANT SELECT, INSERT, UPDATE ON palisade_fence, resource_records TO {name};\n"
-        );
+        let sql = format!("SELECT palisade_grant({});\n", quoted(role));
         (format!("role {role}"), sql)
     });
     let all = files.chain(sticky).chain(granted);
@@ -57,6 +59,7 @@ fn quoted(text: &str) -> String {
 
 impl Database {
     pub(super) async fn open(url: &str) -> Result<Database, Failure> {
+        let (url, encrypted) = encryption(url)?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             Failure::usage(format!("--url: {error}"))
                 .hint("for example postgres://app@127.0.0.1:5432/shop")
@@ -66,29 +69,70 @@ impl Database {
         {
             config.password(password);
         }
-        let (client, connection) = config.connect(NoTls).await.map_err(|error| {
+        // The connection's task ends with the client; queries report its errors.
+        let connected = match encrypted {
+            Some(ca) => {
+                config.ssl_mode(SslMode::Require);
+                let connector = tls::Postgres(tls::client(ca.or_else(tls::ca))?);
+                let connected = config.connect(connector).await;
+                connected.map(|(client, connection)| {
+                    tokio::spawn(connection);
+                    client
+                })
+            }
+            None => {
+                let connected = config.connect(NoTls).await;
+                connected.map(|(client, connection)| {
+                    tokio::spawn(connection);
+                    client
+                })
+            }
+        };
+        let client = connected.map_err(|error| {
             let fault = Fault::from(error);
-            Failure::new(FAILED, Code::Unavailable, with_causes(&fault))
-                .hint("is the database running there, and is the password in PGPASSWORD?")
+            Failure::new(FAILED, Code::Unavailable, with_causes(&fault)).hint(
+                "is the database running there, is the password in PGPASSWORD, and does it demand TLS (?sslmode=verify-full)?",
+            )
         })?;
-        // The connection task ends with the client; queries report its errors.
-        tokio::spawn(connection);
         Ok(Database(client))
     }
 
     /// Runs everything or nothing.
     pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
         let tx = self.0.transaction().await.map_err(Fault::from)?;
-        for Step { name, sql } in steps {
-            tx.batch_execute(sql).await.map_err(|error| {
-                let fault = Fault::from(error);
-                Failure::local(format!(
-                    "{name}: {}; nothing was {done}",
-                    with_causes(&fault)
-                ))
-            })?;
-        }
+        run(&tx, steps, done).await?;
         Ok(tx.commit().await.map_err(Fault::from)?)
+    }
+
+    /// Runs everything, and tries a claim; keeps all of it or nothing.
+    pub(super) async fn install(&mut self, steps: &[Step]) -> Result<(), Failure> {
+        let tx = self.0.transaction().await.map_err(Fault::from)?;
+        run(&tx, steps, "installed").await?;
+        let tried = Step {
+            name: "a claim, to try the fence".to_owned(),
+            sql: TRY.to_owned(),
+        };
+        run(&tx, &[tried], "installed").await?;
+        Ok(tx.commit().await.map_err(Fault::from)?)
+    }
+
+    pub(super) async fn doors(&mut self) -> Result<Vec<Door>, Failure> {
+        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        Ok(Operator::new(&mut tx).doors().await?)
+    }
+
+    pub(super) async fn blockers(&mut self, resource: &str) -> Result<Vec<Blocker>, Failure> {
+        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        Ok(Operator::new(&mut tx).blockers(resource).await?)
+    }
+
+    pub(super) async fn unblock(
+        &mut self,
+        resource: &str,
+        blocker: &Blocker,
+    ) -> Result<bool, Failure> {
+        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        Ok(Operator::new(&mut tx).unblock(resource, blocker).await?)
     }
 
     pub(super) async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
@@ -114,6 +158,63 @@ impl Database {
         let mut tx = self.0.transaction().await.map_err(Fault::from)?;
         Operator::new(&mut tx).rearm(resource, with).await?;
         Ok(tx.commit().await.map_err(Fault::from)?)
+    }
+}
+
+/// Claims a resource that nobody uses, refuses an older token there, and leaves no trace.
+const TRY: &str = "SAVEPOINT palisade_try;
+DO $$ BEGIN
+    PERFORM palisade_claim('palisade install', 2);
+    BEGIN
+        PERFORM palisade_claim('palisade install', 1);
+        RAISE EXCEPTION 'an older token was admitted';
+    EXCEPTION WHEN SQLSTATE 'PF001' THEN NULL;
+    END;
+END $$;
+ROLLBACK TO SAVEPOINT palisade_try";
+
+async fn run(tx: &Transaction<'_>, steps: &[Step], done: &str) -> Result<(), Failure> {
+    for Step { name, sql } in steps {
+        tx.batch_execute(sql).await.map_err(|error| {
+            let fault = Fault::from(error);
+            let why = with_causes(&fault);
+            Failure::local(format!("{name}: {why}; nothing was {done}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Takes the parameters for TLS out of a URL. Returns it without them, and with TLS the CA that they name, if they do. The
+/// driver knows no `verify-full`, and would encrypt without looking at the certificate.
+fn encryption(url: &str) -> Result<(String, Option<Option<PathBuf>>), Failure> {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let (mut rest, mut mode, mut ca) = (Vec::new(), "prefer", None);
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        match parameter.split_once('=') {
+            Some(("sslmode", given)) => mode = given,
+            Some(("sslrootcert", path)) => {
+                let path = percent_decode_str(path).decode_utf8_lossy();
+                ca = Some(PathBuf::from(path.into_owned()));
+            }
+            _ => rest.push(parameter),
+        }
+    }
+    let url = match rest.is_empty() {
+        true => base.to_owned(),
+        false => format!("{base}?{}", rest.join("&")),
+    };
+    match mode {
+        "disable" | "allow" | "prefer" => Ok((
+            format!(
+                "{url}{}sslmode=disable",
+                if rest.is_empty() { '?' } else { '&' }
+            ),
+            None,
+        )),
+        "require" | "verify-ca" | "verify-full" => Ok((url, Some(ca))),
+        other => Err(Failure::usage(format!(
+            "--url: sslmode={other}: write verify-full, or disable"
+        ))),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use palisade_fence::{FenceState, FencedTable, Listed, Rearm};
+use palisade_fence::{Door, FenceState, FencedTable, Listed, Rearm};
 
 use super::super::failure::Failure;
 use super::{data_dir, files, mysql, postgres, redis, sqlite};
@@ -16,8 +16,9 @@ pub(super) struct Location {
     /// Where the fences are: postgres://USER@HOST:PORT/DATABASE, mysql://…, sqlite:///FILE,
     /// redis://HOST:PORT or file:///FOLDER, the
     /// parent of the fenced folders. Put a URL with a password into PALISADE_FENCE_URL (PostgreSQL also reads
-    /// PGPASSWORD, MySQL MYSQL_PWD), because other users can see command lines. The connection is not encrypted: use a
-    /// socket, this machine or a tunnel.
+    /// PGPASSWORD, MySQL MYSQL_PWD), because other users can see command lines. With TLS: postgres://…?sslmode=verify-full,
+    /// mysql://…?require_ssl=true, rediss://…. The certificate is always checked, against the CA in PALISADE_CA_FILE or those
+    /// that this machine trusts. Of a Redis Cluster any node is enough.
     #[arg(
         long,
         value_name = "URL",
@@ -60,7 +61,7 @@ impl Resources {
                 let path = url.trim_start_matches("sqlite://");
                 Ok(Resources::Sqlite(sqlite::File::open(path)?))
             }
-            Some("redis" | "redis+unix" | "unix") => {
+            Some("redis" | "rediss" | "redis+unix" | "unix") => {
                 Ok(Resources::Redis(redis::Server::open(url).await?))
             }
             Some("file") => {
@@ -137,6 +138,18 @@ impl Resources {
             Resources::Postgres(database) => database.tables().await,
             Resources::Sqlite(file) => file.tables(),
             Resources::Files(_) | Resources::DataDir(_) | Resources::Redis(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// What is open beside the fences.
+    pub(super) async fn doors(&mut self) -> Result<Vec<Door>, Failure> {
+        match self {
+            Resources::Mysql(database) => database.doors().await,
+            Resources::Postgres(database) => database.doors().await,
+            Resources::Sqlite(_)
+            | Resources::Files(_)
+            | Resources::DataDir(_)
+            | Resources::Redis(_) => Ok(Vec::new()),
         }
     }
 

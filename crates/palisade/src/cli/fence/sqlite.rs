@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use palisade_fence::sqlite::{Fault, MIGRATIONS, Operator, UNINSTALL, sticky, unstick};
-use palisade_fence::{Admin as _, FenceState, FencedTable, Listed, Rearm};
+use palisade_core::Token;
+use palisade_fence::sqlite::{Fault, MIGRATIONS, Operator, UNINSTALL, claim, sticky, unstick};
+use palisade_fence::{Admin as _, Checked, FenceState, FencedTable, Listed, Rearm};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::super::failure::Failure;
@@ -68,6 +69,21 @@ impl File {
                 .map_err(|error| Failure::local(format!("{name}: {error}; nothing was {done}")))?;
         }
         Ok(tx.commit().map_err(Fault::from)?)
+    }
+
+    /// Tries a claim, which leaves no trace.
+    pub(super) fn tries(&mut self) -> Result<(), Failure> {
+        let begun = self
+            .0
+            .transaction_with_behavior(TransactionBehavior::Immediate);
+        // Dropped, it rolls back.
+        let tx = begun.map_err(Fault::from)?;
+        match claim(&tx, "palisade install", Token::FIRST)? {
+            Checked::Admitted(_) => Ok(()),
+            Checked::Rejected(reject) => Err(Failure::local(format!(
+                "the fence is installed and does not work: a claim was rejected: {reject}"
+            ))),
+        }
     }
 
     pub(super) fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
