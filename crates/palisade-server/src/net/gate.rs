@@ -43,7 +43,7 @@ use crate::pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, Leading, Request, Since, Stats,
     Stopped,
 };
-use crate::shell::{Caller, Peer};
+use crate::shell::{Caller, Origin, Peer};
 
 /// The rules in force, what is used of quotas, and where what they decide is recorded.
 pub(super) struct Gate {
@@ -76,6 +76,8 @@ pub(super) struct Who {
     known: Option<Known>,
     /// The URL of the node that sent the request on, if one did.
     forwarded: Option<Arc<str>>,
+    /// Where its connection comes from.
+    origin: Option<Origin>,
 }
 
 #[derive(Clone, Debug)]
@@ -145,6 +147,11 @@ pub(super) struct Observed {
 pub(super) type Prefixes = Arc<[Box<str>]>;
 
 impl Observed {
+    /// Where the watcher's connection comes from.
+    pub(super) fn origin(&self) -> Option<Origin> {
+        self.who.origin
+    }
+
     pub(super) fn prefixes(&self) -> Prefixes {
         Arc::clone(&self.prefixes)
     }
@@ -240,6 +247,10 @@ impl Gate {
     /// Who opens a session, by the text of its token, its certificate or its uid.
     pub(super) fn identify(&self, peer: &Peer, token: Option<&str>) -> Result<Who, Refusal> {
         let settled = self.settle(&peer.caller, peer.origin.ip(), token);
+        let settled = settled.map(|who| Who {
+            origin: Some(peer.origin),
+            ..who
+        });
         settled.inspect_err(|refusal| denied(&self.audit, None, refusal))
     }
 
@@ -254,6 +265,7 @@ impl Gate {
             return Ok(Who {
                 known: None,
                 forwarded: None,
+                origin: None,
             });
         };
         let access = rules.current();
@@ -276,6 +288,7 @@ impl Gate {
                 access,
             }),
             forwarded: None,
+            origin: None,
         })
     }
 
@@ -313,6 +326,16 @@ impl Gate {
                 lock: lock.as_str(),
                 fencing_token: token.get(),
                 reason,
+            }),
+            Request::Open { lock, reason } => self.audit.be_sure(&Event::Open {
+                principal,
+                lock: lock.as_str(),
+                reason,
+            }),
+            Request::Resize { lock, permits } => self.audit.be_sure(&Event::Permits {
+                principal,
+                lock: lock.as_str(),
+                permits: *permits,
             }),
             Request::Advance(by) => self.audit.be_sure(&Event::Admin {
                 principal,
@@ -397,9 +420,9 @@ impl Gate {
             Request::Proclaim { grant, .. } => lock(Verb::Hold, &grant.lock)?,
             // It names no lock; its id has 128 random bits.
             Request::Abandon(_) => any(Verb::Share)?,
-            Request::Revoke { lock: name, .. } | Request::Resize { lock: name, .. } => {
-                lock(Verb::Break, name)?
-            }
+            Request::Revoke { lock: name, .. }
+            | Request::Open { lock: name, .. }
+            | Request::Resize { lock: name, .. } => lock(Verb::Break, name)?,
             Request::Show(name) => lock(Verb::Observe, name)?,
             Request::List { .. } => {
                 any(Verb::Observe)?;
@@ -478,7 +501,7 @@ impl Gate {
         let Some((_, principal)) = self.now(who)? else {
             return Ok(None);
         };
-        let caller = (&principal, known.address);
+        let caller = (&principal, by(&principal), known.address);
         self.quotas.admit(&access, caller, within, demand())
     }
 
@@ -502,6 +525,19 @@ impl Gate {
         let granted = access.decide_some(&principal, Verb::Observe, prefix);
         let granted = granted.map_err(|denied| forbidden(&denied))?;
         Ok(granted.into_iter().map(Box::from).collect())
+    }
+
+    /// Whether a caller has an operator's right to a lock. It is asked before the body is read; [`permit`](Gate::permit)
+    /// asks again.
+    pub(super) fn operate(&self, who: &Who, lock: &LockName) -> Result<(), Refusal> {
+        let decided = self.now(who).and_then(|now| match now {
+            Some((access, principal)) => {
+                let decided = access.decide(&principal, Verb::Break, lock.as_str());
+                decided.map(drop).map_err(|denied| forbidden(&denied))
+            }
+            None => Ok(()),
+        });
+        self.recorded(who, decided)
     }
 
     /// Whether a caller may change the cluster.
@@ -605,9 +641,10 @@ fn name_of(request: &Request) -> Option<&str> {
         Request::Renew { grant, .. }
         | Request::Proclaim { grant, .. }
         | Request::Release(grant) => Some(grant.lock.as_str()),
-        Request::Revoke { lock, .. } | Request::Resize { lock, .. } | Request::Show(lock) => {
-            Some(lock.as_str())
-        }
+        Request::Revoke { lock, .. }
+        | Request::Open { lock, .. }
+        | Request::Resize { lock, .. }
+        | Request::Show(lock) => Some(lock.as_str()),
         Request::List { prefix, .. } => Some(prefix),
         Request::Abandon(_) | Request::Status | Request::Advance(_) => None,
     }
@@ -652,7 +689,12 @@ pub(super) async fn identify(
         Ok(token) => {
             let address = peer.and_then(|peer| peer.origin.ip());
             let who = app.gate.settle(&caller, address, token);
-            who.map(|who| Who { forwarded, ..who })
+            let origin = peer.map(|peer| peer.origin);
+            who.map(|who| Who {
+                forwarded,
+                origin,
+                ..who
+            })
         }
         Err(refusal) => Err(refusal),
     };
