@@ -116,9 +116,8 @@ impl<T: Keyed> Ring<T> {
         let slot = self.dropped.wrapping_add(self.entries.len() as Slot);
         self.entries.push_back(entry);
         let (entries, dropped) = (&self.entries, self.dropped);
-        self.newest.insert(slot, |slot| {
-            entries[slot.wrapping_sub(dropped) as usize].key()
-        });
+        let at = |slot: Slot| entries.get(slot.wrapping_sub(dropped) as usize);
+        self.newest.insert(slot, |slot| at(slot).map(T::key));
     }
 
     pub(super) fn get<'a>(&'a self, key: &T::Key<'a>) -> Option<&'a T> {
@@ -284,8 +283,8 @@ impl Recent {
         newer.or_else(|| self.older.find_hashed(hash, &is))
     }
 
-    /// `key_of` gives the key of any entry that is not forgotten.
-    fn insert<K: Hash + PartialEq>(&mut self, slot: Slot, key_of: impl Fn(Slot) -> K) {
+    /// `key_of` gives the key of any entry that is not forgotten, such as that of `slot`.
+    fn insert<K: Hash + PartialEq>(&mut self, slot: Slot, key_of: impl Fn(Slot) -> Option<K>) {
         if self.taken == MOST {
             core::mem::swap(&mut self.newer, &mut self.older);
             self.newer.clear();
@@ -293,7 +292,11 @@ impl Recent {
         }
         self.taken += 1;
         let key = key_of(slot);
-        self.newer.replace(&key, slot, |other| key_of(other) == key);
+        debug_assert!(key.is_some(), "it was just remembered");
+        if let Some(key) = &key {
+            let is_same = |other| key_of(other).is_some_and(|other| other == *key);
+            self.newer.replace(key, slot, is_same);
+        }
     }
 }
 

@@ -79,9 +79,9 @@ pub enum Error {
     Clock,
     /// The leap of a restore would leave no token to grant.
     #[error(
-        "the range of fencing tokens is used up: this restore would leave none to grant, so nothing was restored. Each \
-         restore leaps over 2^44 tokens. Begin a new authority (palisade serve --data NEW-DIRECTORY) with another name for \
-         each lock, and arm the fences of the resources anew"
+        "the range of fencing tokens is used up: each restore leaps over at least 2^44 of them, and this one would leave none \
+         to grant, so nothing was restored. Begin a new authority (palisade serve --data NEW-DIRECTORY), and re-arm the fence \
+         of each resource for it (palisade fence rearm)"
     )]
     TokensExhausted,
     /// A restore could not put the new directory in place.

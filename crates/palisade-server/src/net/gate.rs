@@ -477,7 +477,13 @@ impl Gate {
         if let Request::Acquire(wish) = request {
             for lock in &*wish.also {
                 let demand = || Demand::of_part(wish, lock, OPERATION_BYTES);
-                held.extend(self.admit(who, Some(lock.as_str()), demand)?);
+                match self.admit(who, Some(lock.as_str()), demand) {
+                    Ok(more) => held.extend(more),
+                    Err(refusal) => {
+                        held.into_iter().for_each(Held::release);
+                        return Err(refusal);
+                    }
+                }
             }
         }
         Ok(held)

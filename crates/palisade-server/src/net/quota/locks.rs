@@ -322,3 +322,62 @@ impl Locks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use palisade_core::{ClientId, Ending, LeaseId, Slots, Timestamp, Token, Ttl};
+
+    use super::*;
+
+    fn event(token: u64, change: Change) -> Event {
+        Event {
+            revision: token,
+            at: Timestamp::ZERO,
+            token: Token::new(token).unwrap(),
+            shared: None,
+            slots: Slots::NONE,
+            lock: LockName::new("x").unwrap(),
+            client: ClientId::new("c").unwrap(),
+            by: palisade_core::Principal::ANONYMOUS,
+            lease: LeaseId(Token::new(token).unwrap()),
+            held: Span::ZERO,
+            change,
+        }
+    }
+
+    /// The control is a lock that is not closed.
+    #[test]
+    fn a_grant_counts_without_an_answer_and_a_closed_lock_until_its_time_is_over() {
+        let rules = "[auth]\n[[auth.principals]]\nname = \"a\"\n";
+        let by = palisade_access::Access::parse(rules).unwrap();
+        let by = by.principal("a").unwrap();
+        let subject = Subject::Principal(by.clone());
+        for delayed in [None, Some(Span::from_millis(5))] {
+            let mut locks = Locks::default();
+            locks.know(palisade_core::Principal::ANONYMOUS, &subject);
+            let acquiring = |lock: &str| Acquiring {
+                lock: LockName::new(lock).unwrap(),
+                shared: false,
+                request: None,
+            };
+            let another = acquiring("y");
+            assert_eq!(locks.with(&subject, &by, &another), 1);
+            locks.come([&subject].into_iter(), &acquiring("x"));
+            let ttl = Ttl::from_millis(10_000).unwrap();
+            locks.see(&event(1, Change::Granted { ttl }), 0);
+            locks.came(std::slice::from_ref(&subject), &by, &acquiring("x"), None);
+            assert_eq!(locks.with(&subject, &by, &another), 2);
+            let ended = Change::Ended {
+                how: Ending::Released,
+                reason: None,
+                delayed,
+            };
+            locks.see(&event(1, ended), 0);
+            let closed = u64::from(delayed.is_some());
+            locks.open_due(4_999_999);
+            assert_eq!(locks.with(&subject, &by, &another), 1 + closed);
+            locks.open_due(5_000_000);
+            assert_eq!(locks.with(&subject, &by, &another), 1);
+        }
+    }
+}

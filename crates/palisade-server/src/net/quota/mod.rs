@@ -141,19 +141,53 @@ pub(super) struct Held {
     counts: [u64; COUNTED.len()],
     lock: Option<Acquiring>,
     granted: Option<u64>,
+    /// Whether nothing of it can come any more.
+    is_over: bool,
 }
 
 impl Held {
     /// The answer came.
     pub(super) fn settle(mut self, answer: &Answer) {
+        self.is_over = true;
         if let Answer::Outcome(Outcome::Granted(granted)) = answer {
             self.granted = Some(granted.number().get());
         }
+    }
+
+    /// The request was refused before it was ordered.
+    pub(super) fn release(mut self) {
+        self.is_over = true;
+    }
+
+    /// The caller is gone, and the pipeline may still grant what it asked for: it counts until the pipeline has come past it.
+    fn outlast_caller(&mut self) -> bool {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return false;
+        };
+        let held = Held {
+            quotas: Arc::clone(&self.quotas),
+            subjects: std::mem::take(&mut self.subjects),
+            principal: self.principal.clone(),
+            counts: self.counts,
+            lock: self.lock.take(),
+            granted: None,
+            is_over: true,
+        };
+        let handle = self.quotas.handle.clone();
+        runtime.spawn(async move {
+            // Its events are there before this answer.
+            let _ = handle.call(Request::Status).await;
+            drop(held);
+        });
+        true
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if !self.is_over && self.lock.is_some() && self.outlast_caller() {
+            return;
+        }
         let mut uses = self.quotas.uses();
         for subject in &self.subjects {
             if let Some(one) = uses.of.get_mut(subject) {
@@ -262,6 +296,7 @@ impl Quotas {
             counts: demand.counts,
             lock,
             granted: None,
+            is_over: false,
         }))
     }
 
