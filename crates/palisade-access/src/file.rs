@@ -39,12 +39,13 @@
 //! Making and revoking a token only appends to it, so comments and order stay.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::jwt::{Issuer, Keys};
+use crate::replace::{self, NotEdited};
 use crate::{Access, Token};
 
 /// Why an access file is not taken, or not changed.
@@ -126,6 +127,7 @@ pub fn add_token(path: &Path, token: &Token, principal: &str) -> Result<(), Erro
         &format!(
             "\n[[auth.tokens]]\nid = \"{id}\"\nprincipal = {principal:?}\nsha256 = \"{sha256}\"\n"
         ),
+        |_| Ok(()),
     )
 }
 
@@ -134,35 +136,68 @@ pub fn add_token(path: &Path, token: &Token, principal: &str) -> Result<(), Erro
 /// # Errors
 /// [`Error`], also if there is no such token; the file stays as it was.
 pub fn revoke_token(path: &Path, id: &str) -> Result<(), Error> {
-    let access = read(path)?;
-    if !access.tokens().any(|(known, _)| known == id) {
-        let why = format!("there is no token {id:?}, or it was revoked already");
-        return Err(content(path, crate::Error(why)));
-    }
-    append(path, &format!("\n[[auth.revoked]]\nid = {id:?}\n"))
+    append(
+        path,
+        &format!("\n[[auth.revoked]]\nid = {id:?}\n"),
+        |access| match access.tokens().any(|(known, _)| known == id) {
+            true => Ok(()),
+            false => {
+                let why = format!("there is no token {id:?}, or it was revoked already");
+                Err(crate::Error(why))
+            }
+        },
+    )
 }
 
-/// Writes the longer text beside the file, checks it, and puts it into its place.
-fn append(path: &Path, more: &str) -> Result<(), Error> {
-    let mut longer = text(path)?;
-    if !longer.ends_with('\n') {
-        longer.push('\n');
+/// Replaces the file by a longer text, if `allowed` by what is in it at that moment and the longer text has no mistake.
+fn append(
+    path: &Path,
+    more: &str,
+    allowed: impl Fn(&Access) -> Result<(), crate::Error>,
+) -> Result<(), Error> {
+    let edited = replace::edit(path, |old| {
+        let old = std::str::from_utf8(old)
+            .map_err(|_| crate::Error("it is not UTF-8 text".to_owned()))?;
+        allowed(&Access::parse(old)?)?;
+        let end = if old.ends_with('\n') { "" } else { "\n" };
+        let longer = format!("{old}{end}{more}");
+        Access::parse(&longer)?;
+        Ok(longer.into_bytes())
+    });
+    edited.map_err(|error| match error {
+        NotEdited::Io(source) => io_error(path, source),
+        NotEdited::Refused(source) => content(path, source),
+    })
+}
+
+/// What everybody on this machine may change: the access file, a file with keys of issuers, or a directory of theirs. Each
+/// is a sentence for the operator.
+#[must_use]
+pub fn open_to_everybody(path: &Path, access: &Access) -> Vec<String> {
+    let files = access.issuers.values().map(|issuer| issuer.path(path));
+    let mut open = Vec::new();
+    for file in std::iter::once(path.to_owned()).chain(files) {
+        let file = fs::canonicalize(&file).unwrap_or(file);
+        let folder = file.parent().map(Path::to_owned);
+        for path in std::iter::once(file).chain(folder) {
+            let Ok(metadata) = fs::metadata(&path) else {
+                continue;
+            };
+            let mode = metadata.mode() & 0o7777;
+            // In a sticky directory, only the owner of a file can put another one into its place.
+            if mode & 0o002 == 0 || (metadata.is_dir() && mode & 0o1000 != 0) {
+                continue;
+            }
+            let path = path.display();
+            let sentence = format!(
+                "{path} has mode {mode:04o}: every user of this machine can change the rules of access; type: chmod o-w {path}"
+            );
+            if !open.contains(&sentence) {
+                open.push(sentence);
+            }
+        }
     }
-    longer.push_str(more);
-    parsed(path, &longer)?;
-    let failed = |source| io_error(path, source);
-    let mode = fs::metadata(path).map_err(failed)?.permissions();
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
-    let write = || {
-        let mut file = fs::File::create(&new)?;
-        file.set_permissions(mode.clone())?;
-        file.write_all(longer.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    };
-    write().map_err(failed)
+    open
 }
 
 fn text(path: &Path) -> Result<String, Error> {

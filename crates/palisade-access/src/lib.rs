@@ -5,9 +5,10 @@
 //! ```
 //!
 //! Rules only grant: what none grants is denied. A decision reads memory and nothing else; [`file`](mod@file) is the only
-//! module that reads a file. A token's secret has 256 random bits, and only its SHA-256 is stored.
+//! module that reads a file, and [`replace`] the only one that changes one. A token's secret has 256 random bits, and only its SHA-256 is stored.
 
 pub mod file;
+pub mod replace;
 
 mod access;
 mod jwt;

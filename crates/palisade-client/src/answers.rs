@@ -7,7 +7,7 @@ use palisade_core::{Outcome, QueueBound};
 use palisade_server::pipeline::{Answer, Failure};
 
 use crate::fault::Fault;
-use crate::service::{Acquired, Proclamation, Released, Renewal, Resized, Revocation};
+use crate::service::{Acquired, Proclamation, Released, Renewal, Reopened, Resized, Revocation};
 
 /// The outcome of an operation.
 ///
@@ -95,6 +95,18 @@ pub fn revoked(answer: Answer) -> Result<Revocation, Fault> {
         Outcome::Ended { how, .. } => Revocation::Ended(how),
         Outcome::NotHeld => Revocation::NotHeld,
         Outcome::Stale { highest } => Revocation::Stale { highest },
+        other => return Err(misplaced(&other)),
+    })
+}
+
+/// The answer to the opening of a closed lock.
+///
+/// # Errors
+/// As [`outcome`].
+pub fn reopened(answer: Answer) -> Result<Reopened, Fault> {
+    Ok(match outcome(answer)? {
+        Outcome::Done => Reopened::Reopened,
+        Outcome::NotHeld => Reopened::NotClosed,
         other => return Err(misplaced(&other)),
     })
 }

@@ -17,7 +17,7 @@ use crate::listing::Listing;
 use crate::options::Options;
 use crate::retry::repeat_until;
 use crate::service::{
-    LockService, Operation, Released, Renewal, Resized, Revocation, Sequencer, Status,
+    LockService, Operation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
 };
 use crate::state::Core;
 use crate::watch::Watch;
@@ -199,6 +199,17 @@ impl Client {
     ) -> Result<Revocation, Error> {
         let lock = LockName::new(lock)?;
         self.repeat(|| self.service().revoke(lock.clone(), token, reason))
+            .await
+    }
+
+    /// Opens a lock that is closed after its last grant, by a lock-delay or an at-least-for. What the former holder may still
+    /// be doing goes on.
+    ///
+    /// # Errors
+    /// Faults only.
+    pub async fn reopen(&self, lock: &str, reason: &str) -> Result<Reopened, Error> {
+        let lock = LockName::new(lock)?;
+        self.repeat(|| self.service().reopen(lock.clone(), reason))
             .await
     }
 

@@ -20,7 +20,7 @@ use crate::fault::Fault;
 use crate::random;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Notice, Operation, Page, Proclamation,
-    Released, Renewal, Resized, Revocation, Status, WatchEvent,
+    Released, Renewal, Reopened, Resized, Revocation, Status, WatchEvent,
 };
 
 /// An authority in this process.
@@ -182,6 +182,12 @@ impl LockService for InProcess {
             reason: reason.into(),
         };
         Box::pin(async move { answers::revoked(self.handle.call(request).await) })
+    }
+
+    fn reopen(&self, lock: LockName, reason: &str) -> Operation<'_, Reopened> {
+        let reason = reason.into();
+        let request = Request::Open { lock, reason };
+        Box::pin(async move { answers::reopened(self.handle.call(request).await) })
     }
 
     fn resize(&self, lock: LockName, permits: u32) -> Operation<'_, Resized> {

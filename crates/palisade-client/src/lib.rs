@@ -139,8 +139,8 @@ pub use palisade_core::{
 pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
 pub use service::{
-    LockService, Notice, Proclamation, Released, Renewal, Resized, Revocation, Sequencer, Status,
-    WatchEvent,
+    LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
+    Status, WatchEvent,
 };
 pub use watch::Watch;
 

@@ -90,6 +90,12 @@ pub trait LockService: Send + Sync + 'static {
         unsupported("revoke locks")
     }
 
+    /// Opens a lock that is closed after its last grant (`palisade open`).
+    fn reopen(&self, lock: LockName, reason: &str) -> Operation<'_, Reopened> {
+        let _ = (lock, reason);
+        unsupported("open closed locks")
+    }
+
     /// Gives a semaphore another number of permits (`palisade permits`).
     fn resize(&self, lock: LockName, permits: u32) -> Operation<'_, Resized> {
         let _ = (lock, permits);
@@ -265,6 +271,15 @@ pub enum Revocation {
         /// That token.
         highest: Token,
     },
+}
+
+/// The outcomes of opening a closed lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reopened {
+    /// It was closed, and is open.
+    Reopened,
+    /// It was not closed: it is free, or somebody holds it.
+    NotClosed,
 }
 
 /// The outcomes of a change of a semaphore's number of permits.

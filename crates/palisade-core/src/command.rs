@@ -58,6 +58,13 @@ pub enum Command {
         /// Why, for the event stream.
         reason: Box<str>,
     },
+    /// An operator opens a lock that is closed after its last grant (`palisade open`, rule D3).
+    Open {
+        /// The lock.
+        lock: LockName,
+        /// Why, for the log.
+        reason: Box<str>,
+    },
     /// An operator gives a semaphore another number of permits (`palisade permits`).
     Resize {
         /// The lock.

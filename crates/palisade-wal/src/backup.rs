@@ -14,10 +14,11 @@ use crate::error::{Damage, OpenError, ReadError, ReplayError};
 use crate::frame::{self, Entry, Seed};
 use crate::id::Id;
 use crate::identity::{self, Identity, Kind};
+use crate::open::LOST_AND_FOUND;
 use crate::recover::{self, Scan};
 use crate::segment::{self, Image, replay};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
-use crate::storage::{Access, DirStorage, Storage};
+use crate::storage::{Access, DirStorage, LOCK, Storage};
 
 /// How often a live directory is read anew when it changes under the reader. On a busy machine the reader may lose to
 /// rotations and compactions many times in a row.
@@ -300,7 +301,10 @@ fn refuse_filled(to: &dyn Storage) -> Result<(), OpenError> {
     let names = to
         .list()
         .map_err(OpenError::io(format!("read {}", to.path().display())))?;
-    if names.iter().all(|name| name == "LOCK") {
+    if names
+        .iter()
+        .all(|name| name == LOCK || name == LOST_AND_FOUND)
+    {
         Ok(())
     } else {
         Err(OpenError::NotEmpty { dir: to.path() })

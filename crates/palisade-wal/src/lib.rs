@@ -80,7 +80,7 @@ pub use error::{CommitError, CompactError, Damage, Full, OpenError, ReadError, R
 pub use id::Id;
 pub use identity::{Identity, Kind};
 pub use member::{Conversion, Purpose, purpose};
-pub use open::Opened;
+pub use open::{Opened, foreign_names};
 pub use options::{CreateOptions, Options, Preparation};
 pub use promise::{node, promise_node};
 pub use recover::{RecoveryReport, TornTail};

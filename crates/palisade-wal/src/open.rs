@@ -10,6 +10,7 @@ use crate::compact::Shared;
 use crate::error::{CommitError, OpenError, ReadError, ReplayError};
 use crate::frame;
 use crate::identity::{self, As, Current, Found, Identity, Kind};
+use crate::opening::is_opening;
 use crate::options::{CreateOptions, Options};
 use crate::prepare::{self, Preparer};
 use crate::promise;
@@ -17,7 +18,7 @@ use crate::recover::{self, RecoveryReport, Scan, Tail, TornTail};
 use crate::restore_in_place;
 use crate::segment::{self, Info, replay};
 use crate::snapshot::{self, SnapshotReader};
-use crate::storage::{Access, DirStorage, File, Storage};
+use crate::storage::{self, Access, DirStorage, File, Storage};
 use crate::writer::{Active, Wal, name_segment};
 
 impl Wal {
@@ -150,6 +151,43 @@ pub(crate) fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
             dir: storage.path(),
         })
     }
+}
+
+/// What a directory without a log contains beside what Palisade itself leaves there when it is interrupted, in order;
+/// `None` if there is a log. A new directory and an empty one contain nothing, and a file system's own `lost+found` does
+/// not count.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn foreign_names(dir: &Path) -> io::Result<Option<Vec<String>>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Vec::new())),
+        entries => entries?,
+    };
+    let mut foreign = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name == identity::NAME {
+            return Ok(None);
+        }
+        if !is_ours(&name) && name != LOST_AND_FOUND {
+            foreign.push(name);
+        }
+    }
+    foreign.sort_unstable();
+    Ok(Some(foreign))
+}
+
+/// What ext4 and others keep at the root of a file system.
+pub(crate) const LOST_AND_FOUND: &str = "lost+found";
+
+fn is_ours(name: &str) -> bool {
+    name == storage::LOCK
+        || name == promise::NAME
+        || is_leftover(name)
+        || is_opening(name)
+        || segment::parse_name(name).is_some()
+        || snapshot::parse_name(name).is_some()
 }
 
 /// The first segment, then the identity: a directory with an identity is complete.

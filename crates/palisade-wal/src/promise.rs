@@ -12,7 +12,7 @@ use crate::identity::{self, Kind};
 use crate::storage::{Access, Storage, read_all};
 
 /// The id of a node that has no log yet.
-const NAME: &str = "node";
+pub(crate) const NAME: &str = "node";
 pub(crate) const TMP: &str = "node.tmp";
 const VERSION: u32 = 1;
 

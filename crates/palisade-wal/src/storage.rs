@@ -211,7 +211,7 @@ struct Held {
     spares: Mutex<Vec<OwnedFd>>,
 }
 
-const LOCK: &str = "LOCK";
+pub(crate) const LOCK: &str = "LOCK";
 
 /// For a prepared segment, both files of a snapshot, and a listing of the directory, all at once.
 const SPARES: usize = 4;
@@ -317,7 +317,7 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 /// Locks the directory and, for older programs, the lock file, and writes the process id into the latter.
 fn take_locks(path: &Path, dir: &OwnedFd) -> Result<fs::File, OpenError> {
     let what = || format!("lock {}", path.display());
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(dir, LOCK, flags, Mode::RUSR | Mode::WUSR);
     let mut file = fs::File::from(opened.map_err(|e| OpenError::io(what())(e.into()))?);
     let of_directory = match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
@@ -353,10 +353,20 @@ impl Storage for DirStorage {
         let flags = match access {
             Access::Read => OFlags::RDONLY,
             Access::Write => OFlags::RDWR,
-            Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+            Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let file = match self.held.open(name, flags) {
+            // A link is removed, and not followed to somebody else's file.
+            Err(error)
+                if access == Access::Create && error.kind() == io::ErrorKind::AlreadyExists =>
+            {
+                self.remove(name)?;
+                self.held.open(name, flags)?
+            }
+            opened => opened?,
         };
         Ok(Box::new(DirFile {
-            file: self.held.open(name, flags)?.into(),
+            file: file.into(),
             _spares: Refill(self.held.clone()),
         }))
     }

@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod cluster;
+mod data_directory;
 mod demo;
 mod export;
 mod exposure;

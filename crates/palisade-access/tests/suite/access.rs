@@ -549,3 +549,34 @@ fn a_quota_with_a_mistake_is_refused_and_the_mistake_is_named() {
         assert!(error.contains(says), "{quota}: {error}");
     }
 }
+
+#[test]
+fn an_access_file_that_everybody_may_write_is_named_with_its_mode() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.toml");
+    fs::write(&path, FILE).unwrap();
+    let access = file::read(&path).unwrap();
+    let set = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let exposed = |path| file::open_to_everybody(path, &access);
+    set(&path, 0o660);
+    assert_eq!(exposed(&path), [""; 0]);
+    set(&path, 0o666);
+    let said = exposed(&path);
+    let [one] = &said[..] else { panic!("{said:?}") };
+    assert!(
+        one.contains("access.toml has mode 0666") && one.contains("chmod o-w"),
+        "{one}"
+    );
+    // Also through a link, and for the folder; others cannot replace a file in a sticky one.
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert_eq!(exposed(&link), said);
+    set(&path, 0o600);
+    set(dir.path(), 0o777);
+    assert!(exposed(&path)[0].contains("has mode 0777"));
+    set(dir.path(), 0o1777);
+    assert_eq!(exposed(&path), [""; 0]);
+}

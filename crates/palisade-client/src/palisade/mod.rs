@@ -48,7 +48,7 @@ use crate::fault::Fault;
 use crate::options::BearerToken;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Proclamation, Released,
-    Renewal, Resized, Revocation, Sequencer, Status,
+    Renewal, Reopened, Resized, Revocation, Sequencer, Status,
 };
 use address::Address;
 use link::Link;
@@ -191,6 +191,14 @@ impl LockService for Palisade {
             reason: reason.to_owned(),
         });
         Box::pin(async move { wire::revoked(self.call(wish.into()).await?.into()) })
+    }
+
+    fn reopen(&self, lock: LockName, reason: &str) -> Operation<'_, Reopened> {
+        let wish = Wish::Open(pb::OpenRequest {
+            lock: lock.to_string(),
+            reason: reason.to_owned(),
+        });
+        Box::pin(async move { wire::reopened(self.call(wish.into()).await?.into()) })
     }
 
     fn resize(&self, lock: LockName, permits: u32) -> Operation<'_, Resized> {

@@ -14,8 +14,8 @@ use pb::reply::Outcome;
 
 use crate::fault::Fault;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Notice, Page, Proclamation, Released, Renewal, Resized,
-    Revocation, Sequencer, Status, Under, WatchEvent,
+    AcquireRequest, Acquired, Cursor, Notice, Page, Proclamation, Released, Renewal, Reopened,
+    Resized, Revocation, Sequencer, Status, Under, WatchEvent,
 };
 
 pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
@@ -202,6 +202,15 @@ pub(super) fn revoked(outcome: Outcome) -> Result<Revocation, Fault> {
             NotLive::Stale(highest) => Revocation::Stale { highest },
         },
     })
+}
+
+pub(super) fn reopened(outcome: Outcome) -> Result<Reopened, Fault> {
+    match outcome {
+        Outcome::Error(error) if Code::from_name(&error.code) == Some(Code::NotHeld) => {
+            Ok(Reopened::NotClosed)
+        }
+        other => done(other).map(|()| Reopened::Reopened),
+    }
 }
 
 pub(super) fn resized(outcome: Outcome) -> Result<Resized, Fault> {

@@ -11,11 +11,14 @@
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::grants::{Standing, check_text};
 use super::record::Closing;
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
 use crate::command::LockMode;
 use crate::delays::Delays;
+use crate::limits;
+use crate::name::LockName;
 use crate::outcome::{Delayed, Effect, Ending, Outcome};
 use crate::time::{Span, Timestamp};
 
@@ -156,6 +159,26 @@ impl Machine {
     pub(super) fn open_due(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
         let last = self.denial(LockMode::Exclusive, lock);
         self.wake(lock, &last, effects);
+    }
+
+    /// An operator opens a closed lock, which is handed on (D3).
+    pub(super) fn reopen(
+        &mut self,
+        name: &LockName,
+        reason: &str,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let Err(invalid) = check_text("reason", Some(reason), limits::REASON_BYTES) {
+            return Outcome::Invalid(invalid);
+        }
+        let lock = match self.stand(name, effects) {
+            Standing::Kept(lock) if self.tables.closed(lock).is_some() => lock,
+            _ => return Outcome::NotHeld,
+        };
+        let last = self.denial(LockMode::Exclusive, lock);
+        self.changed |= self.tables.open_again(lock);
+        self.wake(lock, &last, effects);
+        Outcome::Done
     }
 
     /// A delay runs in full again (D2), and so does one that was about to begin. Reservations count from their grants,

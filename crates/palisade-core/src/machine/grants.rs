@@ -777,7 +777,11 @@ fn ended(known: Option<&Over>) -> Outcome {
     })
 }
 
-fn check_text(what: &'static str, text: Option<&str>, max: usize) -> Result<(), Invalid> {
+pub(super) fn check_text(
+    what: &'static str,
+    text: Option<&str>,
+    max: usize,
+) -> Result<(), Invalid> {
     match text.map_or(0, str::len) {
         bytes if bytes > max => Err(Invalid::TooLong { what, bytes, max }),
         _ => Ok(()),

@@ -1,9 +1,10 @@
 //! The memory of requests and grants that are over, so that a retry gets the first answer and a
 //! late message learns how its grant ended.
 //!
-//! Both memories are rings of [`limits::REMEMBERED`] entries; the oldest makes room.
+//! Both memories are rings of [`limits::REMEMBERED`] entries; the oldest makes room. That of answers is shared among
+//! principals: see [`Answers`].
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use core::hash::{Hash, Hasher};
 
 use super::index::Index;
@@ -103,15 +104,24 @@ impl<T: Keyed> Ring<T> {
     /// Remembers an entry; the oldest is forgotten when the ring is full.
     pub(super) fn remember(&mut self, entry: T) {
         if self.entries.len() >= limits::REMEMBERED {
-            self.entries.pop_front();
-            self.dropped = self.dropped.wrapping_add(1);
+            self.forget_oldest();
         }
+        self.push(entry);
+    }
+
+    fn forget_oldest(&mut self) -> Option<T> {
+        let oldest = self.entries.pop_front()?;
+        self.dropped = self.dropped.wrapping_add(1);
+        Some(oldest)
+    }
+
+    fn push(&mut self, entry: T) {
+        debug_assert!(self.entries.len() < MOST, "an index would lose it");
         let slot = self.dropped.wrapping_add(self.entries.len() as Slot);
         self.entries.push_back(entry);
         let (entries, dropped) = (&self.entries, self.dropped);
-        self.newest.insert(slot, |slot| {
-            entries[slot.wrapping_sub(dropped) as usize].key()
-        });
+        let at = |slot: Slot| entries.get(slot.wrapping_sub(dropped) as usize);
+        self.newest.insert(slot, |slot| at(slot).map(T::key));
     }
 
     pub(super) fn get<'a>(&'a self, key: &T::Key<'a>) -> Option<&'a T> {
@@ -134,14 +144,125 @@ impl<T: Keyed> Ring<T> {
     }
 }
 
-/// Where the newest entry of each key is, among the last [`limits::REMEMBERED`].
+/// The answers to requests, shared among principals: one that asks for much makes the memory forget its own answers first
+/// (N9).
+///
+/// ```text
+///   full: the oldest answer is looked at ──┬─ of a principal with more than its share ──► forgotten
+///         (at most LOOKS for a new one)    └─ of one with less ──► remembered again, as the newest
+/// ```
+///
+/// A share is half of the ring, divided by the number of principals: so at most half of the answers are ever remembered
+/// again, and between two that are forgotten the ring grows by less than [`MOST`] leaves room for. All of this follows from
+/// the entries in their order, so a machine that was restored from a snapshot forgets at the same moment.
+#[derive(Clone, Debug)]
+pub(super) struct Answers {
+    ring: Ring<Answered>,
+    counts: BTreeMap<Principal, u32>,
+    /// The principal of the latest answer, and its count, which is not in `counts`: most answers in a row are of one.
+    latest: (Principal, u32),
+}
+
+/// How many of the oldest answers are looked at for a new one.
+const LOOKS: u32 = 3;
+
+/// The most entries of a ring: with the share above, a third of one half is more than [`limits::REMEMBERED`].
+const MOST: usize = limits::REMEMBERED + limits::REMEMBERED / 4;
+
+const _: () = assert!(MOST - limits::REMEMBERED > limits::REMEMBERED / 2 / LOOKS as usize);
+
+impl Answers {
+    pub(super) fn new(seed: u64) -> Answers {
+        Answers {
+            ring: Ring::new(seed),
+            counts: BTreeMap::new(),
+            latest: (Principal::ANONYMOUS, 0),
+        }
+    }
+
+    pub(super) fn remember(&mut self, answered: Answered) {
+        if self.ring.entries.len() >= limits::REMEMBERED {
+            self.make_room();
+        }
+        self.restore(answered);
+    }
+
+    /// Remembers one of a snapshot, which has no more of them than there may be.
+    pub(super) fn restore(&mut self, answered: Answered) {
+        if self.ring.entries.len() >= MOST - 1 {
+            self.forget_oldest();
+        }
+        *self.count(answered.by) += 1;
+        self.ring.push(answered);
+    }
+
+    fn make_room(&mut self) {
+        for _ in 0..LOOKS {
+            let Some(oldest) = self.ring.entries.front() else {
+                return;
+            };
+            let (by, asked) = (oldest.by, oldest.key());
+            let count = *self.count(by);
+            if count > self.share() || self.ring.find(&asked) != Some(self.ring.dropped) {
+                self.forget_oldest();
+                if self.ring.entries.len() < limits::REMEMBERED {
+                    return;
+                }
+            } else if let Some(again) = self.ring.forget_oldest() {
+                self.ring.push(again);
+            }
+        }
+    }
+
+    /// How many answers of one principal are not forgotten for another's.
+    fn share(&self) -> u32 {
+        let principals = self.counts.len() + usize::from(self.latest.1 > 0);
+        (limits::REMEMBERED / 2 / principals.max(1)) as u32
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(oldest) = self.ring.forget_oldest() {
+            *self.count(oldest.by) -= 1;
+        }
+    }
+
+    /// The count of a principal, which is the latest from now on.
+    #[inline]
+    fn count(&mut self, by: Principal) -> &mut u32 {
+        if self.latest.0 != by {
+            self.change_latest(by);
+        }
+        &mut self.latest.1
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_latest(&mut self, by: Principal) {
+        let count = self.counts.remove(&by).unwrap_or(0);
+        let (before, its) = core::mem::replace(&mut self.latest, (by, count));
+        if its > 0 {
+            self.counts.insert(before, its);
+        }
+    }
+
+    pub(super) fn get(&self, asked: &Asked) -> Option<&Answered> {
+        self.ring.get(asked)
+    }
+
+    /// From the oldest to the newest, replaced ones too.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Answered> {
+        self.ring.iter()
+    }
+}
+
+/// Where the newest entry of each key is, among the last [`MOST`].
 ///
 /// ```text
 ///   older: as many entries as were remembered before …│ newer: … the latest of them
 ///          └ what the ring has forgotten of these is still here, and finds nothing
 /// ```
 ///
-/// Two indexes take turns: when the newer one has taken in a whole ring, it becomes the older one, and all
+/// Two indexes take turns: when the newer one has taken in as many as a ring ever has, it becomes the older one, and all
 /// that the older one knew is forgotten at once. So no entry ever has to be looked for to be forgotten.
 #[derive(Clone, Debug)]
 struct Recent {
@@ -166,16 +287,20 @@ impl Recent {
         newer.or_else(|| self.older.find_hashed(hash, &is))
     }
 
-    /// `key_of` gives the key of any entry that is not forgotten.
-    fn insert<K: Hash + PartialEq>(&mut self, slot: Slot, key_of: impl Fn(Slot) -> K) {
-        if self.taken == limits::REMEMBERED {
+    /// `key_of` gives the key of any entry that is not forgotten, such as that of `slot`.
+    fn insert<K: Hash + PartialEq>(&mut self, slot: Slot, key_of: impl Fn(Slot) -> Option<K>) {
+        if self.taken == MOST {
             core::mem::swap(&mut self.newer, &mut self.older);
             self.newer.clear();
             self.taken = 0;
         }
         self.taken += 1;
         let key = key_of(slot);
-        self.newer.replace(&key, slot, |other| key_of(other) == key);
+        debug_assert!(key.is_some(), "it was just remembered");
+        if let Some(key) = &key {
+            let is_same = |other| key_of(other).is_some_and(|other| other == *key);
+            self.newer.replace(key, slot, is_same);
+        }
     }
 }
 
@@ -237,6 +362,78 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     use super::*;
+
+    fn answered(by: u8, number: u128) -> Answered {
+        Answered {
+            by: Principal::from_bytes([by; 16]),
+            request: RequestId::from_bytes(number.to_be_bytes()),
+            lock: None,
+            outcome: Outcome::Abandoned,
+        }
+    }
+
+    /// The control is a ring without shares, which forgets the modest one's answers, too.
+    #[test]
+    fn a_principal_that_asks_for_much_makes_the_memory_forget_its_own_answers() {
+        const MODEST: u128 = 20_000;
+        const RING: u128 = limits::REMEMBERED as u128;
+        let (mut answers, mut plain) = (Answers::new(7), Ring::new(7));
+        let mut remember = |answers: &mut Answers, by, number| {
+            answers.remember(answered(by, number));
+            plain.remember(answered(by, number));
+            assert!(answers.ring.entries.len() < MOST);
+        };
+        let asked = |by, number| answered(by, number).key();
+        for number in 0..MODEST {
+            remember(&mut answers, 1, number);
+        }
+        for number in 0..5 * RING {
+            remember(&mut answers, 2, number);
+            if number % 1_000 == 0 {
+                assert!(
+                    answers.get(&asked(1, number % MODEST)).is_some(),
+                    "{number}"
+                );
+                assert!(answers.get(&asked(2, number)).is_some());
+            }
+        }
+        let kept = (0..MODEST).filter(|number| answers.get(&asked(1, *number)).is_some());
+        assert_eq!(kept.count(), MODEST as usize);
+        // Nobody is alone: what is left of the ring has the latest of the other one.
+        let latest = 5 * RING - (RING - 2 * MODEST)..5 * RING;
+        assert!(
+            latest
+                .clone()
+                .all(|number| answers.get(&asked(2, number)).is_some())
+        );
+        assert!(answers.get(&asked(2, 0)).is_none());
+        assert!(answers.iter().count() < MOST);
+        assert!((0..MODEST).all(|number| plain.get(&asked(1, number)).is_none()));
+    }
+
+    #[test]
+    fn a_memory_that_was_restored_forgets_at_the_same_moment() {
+        let mut answers = Answers::new(7);
+        let more = |answers: &mut Answers, from: u128| {
+            for number in from..from + limits::REMEMBERED as u128 {
+                let by = if number % 16 == 0 {
+                    (number % 7) as u8
+                } else {
+                    9
+                };
+                answers.remember(answered(by, number % 300_000));
+            }
+        };
+        more(&mut answers, 0);
+        more(&mut answers, 1 << 20);
+        let mut restored = Answers::new(8);
+        answers.iter().cloned().for_each(|it| restored.restore(it));
+        for turn in 2..5 {
+            more(&mut answers, turn << 20);
+            more(&mut restored, turn << 20);
+            assert!(answers.iter().eq(restored.iter()), "{turn}");
+        }
+    }
 
     #[derive(Debug, PartialEq)]
     struct Entry {

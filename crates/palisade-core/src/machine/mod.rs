@@ -50,7 +50,7 @@ pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareReco
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use memory::{Endings, Ring};
+use memory::{Answers, Endings};
 use record::Lease;
 use slab::Slot;
 use tables::Tables;
@@ -80,7 +80,7 @@ pub struct Machine {
     arrivals: u64,
     limits: Limits,
     pub(crate) tables: Tables,
-    answers: Ring<Answered>,
+    answers: Answers,
     over: Endings,
     /// Locks that a set has just left, to be handed on, each with what a request was told that came just before.
     /// Empty between entries.
@@ -120,7 +120,7 @@ impl Machine {
             arrivals: 0,
             limits: Limits::DEFAULT,
             tables: Tables::new(seed, Timestamp::ZERO),
-            answers: Ring::new(seed),
+            answers: Answers::new(seed),
             over: Endings::new(seed),
             to_wake: VecDeque::new(),
             changed: false,
@@ -209,6 +209,7 @@ impl Machine {
                 token,
                 reason,
             } => self.revoke(&lock, token, reason, effects),
+            Command::Open { lock, reason } => self.reopen(&lock, &reason, effects),
             Command::Resize { lock, permits } => self.resize(&lock, permits, effects),
             Command::Withdraw(request) => self.withdraw(&request, effects),
             Command::Orphan(request) => self.orphan(&request),

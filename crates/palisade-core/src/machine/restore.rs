@@ -13,7 +13,7 @@ use core::fmt;
 use core::iter::Peekable;
 
 use super::expiry::Expiry;
-use super::memory::{Answered, Endings, Ring};
+use super::memory::{Answers, Endings};
 use super::record::{Closing, Contender, Owner, Role, Waiter};
 use super::share::{SHARE, is_share};
 use super::slab::{NIL, Slot};
@@ -294,7 +294,7 @@ impl Grants {
 /// The third part: what is remembered of things that are over.
 #[derive(Debug)]
 pub struct Past {
-    answers: Ring<Answered>,
+    answers: Answers,
     over: Endings,
 }
 
@@ -305,12 +305,12 @@ impl Past {
     /// [`Corrupt`] if the records contradict each other.
     pub fn read(seed: u64, records: impl IntoIterator<Item = Record>) -> Result<Past, Corrupt> {
         let mut past = Past {
-            answers: Ring::new(seed),
+            answers: Answers::new(seed),
             over: Endings::new(seed),
         };
         for record in in_order(records.into_iter()) {
             match record? {
-                Record::Answered(answered) => past.answers.remember(answered),
+                Record::Answered(answered) => past.answers.restore(answered),
                 Record::Over(over) => past.over.remember(over),
                 _ => return Err(OUT_OF_ORDER),
             }

@@ -111,9 +111,17 @@ impl Disk {
     /// Writes a file from its start and syncs it, with the permissions of `like`, if that exists.
     pub(super) fn write(&self, name: &str, bytes: &[u8], like: Option<&str>) -> Result<(), Fault> {
         self.step("create");
-        let flags = FLAGS | OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
-        let file = fs::openat(&self.dir, name, flags, NEW_FILE).map_err(at("create", name))?;
-        let file = File::from(file);
+        let flags = FLAGS | OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+        let create = || fs::openat(&self.dir, name, flags, NEW_FILE);
+        let file = match create() {
+            // Left by a crash, or a link to somebody else's file.
+            Err(Errno::EXIST) => {
+                let removed = fs::unlinkat(&self.dir, name, AtFlags::empty());
+                removed.and_then(|()| create())
+            }
+            created => created,
+        };
+        let file = File::from(file.map_err(at("create", name))?);
         if let Some(mode) = like.and_then(|like| self.mode(like)) {
             let allowed = file.set_permissions(Permissions::from_mode(mode));
             allowed.map_err(at("set the permissions of", name))?;

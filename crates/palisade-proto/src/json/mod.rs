@@ -15,13 +15,13 @@ pub use cluster::{
 pub use object::Object;
 pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,
-    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, ProclaimReply,
+    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, OpenReply, ProclaimReply,
     QueuedBody, RankingReply, ReleaseReply, RenewReply, ResizeReply, SequencerReply, StatusReply,
     WaitingReply,
 };
 pub use request::{
-    AcquireBody, AdvanceBody, BreakBody, LockMode, Name, Nothing, PermitsBody, ProclaimBody,
-    ReleaseBody, RenewBody, ResizeBody, SequencerBody,
+    AcquireBody, AdvanceBody, BreakBody, LockMode, Name, Nothing, OpenBody, PermitsBody,
+    ProclaimBody, ReleaseBody, RenewBody, ResizeBody, SequencerBody,
 };
 
 /// Shortest and longest lease in milliseconds: 100 ms – 24 h. The authority may narrow it.

@@ -199,6 +199,16 @@ pub struct BreakReply {
     pub fencing_token: u64,
 }
 
+/// A lock that an operator opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OpenReply {
+    /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    pub resource_id: String,
+    /// Always true.
+    pub opened: bool,
+}
+
 /// A semaphore that has another number of permits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResizeReply {

@@ -133,6 +133,20 @@ pub struct PermitsBody {
     pub of: u64,
 }
 
+/// Opens a lock that is closed after its last grant: an operator's call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenBody {
+    /// Why; the audit file has it. At most 256 bytes of UTF-8.
+    #[serde(
+        default,
+        deserialize_with = "field::reason::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(max_length = 256)]
+    pub reason: Option<String>,
+}
+
 /// Gives a semaphore another number of permits: an operator's call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -12,10 +12,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use std::{fs, io};
 
+use palisade_access::replace::{self, Durable};
 use palisade_wal::Id;
 use sha2::{Digest as _, Sha256};
 
@@ -214,7 +215,10 @@ impl Peers {
                     continue;
                 }
                 let (to, what) = (path.clone(), text.clone());
-                let done = tokio::task::spawn_blocking(move || replace(&to, &what)).await;
+                let done = tokio::task::spawn_blocking(move || {
+                    replace::write(&to, what.as_bytes(), Durable::No)
+                })
+                .await;
                 match done {
                     Ok(Ok(())) => written = text,
                     // Perhaps there is no room. It is tried again.
@@ -227,13 +231,6 @@ impl Peers {
             }
         })
     }
-}
-
-/// Atomic for a process that reads, and not synced.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("tmp");
-    fs::write(&new, text)?;
-    fs::rename(new, path)
 }
 
 #[cfg(test)]

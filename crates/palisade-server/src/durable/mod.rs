@@ -77,6 +77,13 @@ pub enum Error {
          the clock first"
     )]
     Clock,
+    /// The leap of a restore would leave no token to grant.
+    #[error(
+        "the range of fencing tokens is used up: each restore leaps over at least 2^44 of them, and this one would leave none \
+         to grant, so nothing was restored. Begin a new authority (palisade serve --data NEW-DIRECTORY), and re-arm the fence \
+         of each resource for it (palisade fence rearm)"
+    )]
+    TokensExhausted,
     /// A restore could not put the new directory in place.
     #[error("{what} {path}: {source}")]
     Place {
@@ -229,6 +236,10 @@ pub fn begin_again(
     let by = limits::restore_leap(wall().0).ok_or(Error::Clock)?;
     // The batch itself is not needed: its effect is in the state that is written down.
     let _ = replayed.return_from(Returning::Restored { leap: by });
+    replayed
+        .machine()
+        .next_token()
+        .ok_or(Error::TokensExhausted)?;
     let identity = in_place.finish(options, |out| {
         replayed.snapshot(|bytes| out.write_all(bytes))
     })?;
@@ -262,6 +273,10 @@ fn leap(dir: &Path, by: u64) -> Result<Restored, Error> {
     let identity = *opened.identity();
     let mut wal = opened.into_wal();
     let batch = replayed.return_from(Returning::Restored { leap: by });
+    replayed
+        .machine()
+        .next_token()
+        .ok_or(Error::TokensExhausted)?;
     wal.commit(&batch)?;
     wal.close()?;
     restored(&identity, replayed)

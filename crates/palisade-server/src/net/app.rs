@@ -1,8 +1,9 @@
 //! The state that all request handlers share.
 
+use std::collections::HashMap;
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
@@ -20,7 +21,7 @@ use super::settings::Settings;
 use super::traces::Traces;
 use super::watch::Feed;
 use crate::pipeline::{Answer, Failure, Handle, Request};
-use crate::shell::{self, Phase, Shell};
+use crate::shell::{self, Origin, Phase, Shell};
 
 /// Access to the pipeline, the bounds in force, and whether the server is shutting down.
 pub(super) struct App {
@@ -58,6 +59,8 @@ pub(super) struct Meters {
     pub(super) sessions_near: AtomicU64,
     pub(super) sessions_opened: AtomicU64,
     pub(super) watchers: AtomicU64,
+    /// By the origin of those that count together.
+    pub(super) watchers_of: Mutex<HashMap<Origin, u64>>,
 }
 
 impl App {

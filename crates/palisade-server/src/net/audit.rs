@@ -66,6 +66,18 @@ pub(super) enum Event<'a> {
         fencing_token: u64,
         reason: &'a str,
     },
+    /// A lock that is closed after its last grant is about to be opened, if it is closed.
+    Open {
+        principal: &'a str,
+        lock: &'a str,
+        reason: &'a str,
+    },
+    /// A semaphore's number of permits is about to be changed, if it is in use.
+    Permits {
+        principal: &'a str,
+        lock: &'a str,
+        permits: u32,
+    },
     /// The cluster, or a manual clock, is about to be changed.
     Admin { principal: &'a str, change: String },
     /// The access file was read again.

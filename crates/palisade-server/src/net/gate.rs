@@ -79,8 +79,10 @@ pub(super) struct Who {
     known: Option<Known>,
     /// The URL of the node that sent the request on, if one did.
     forwarded: Option<Arc<str>>,
-    /// The other end of the connection; `None` for a session, whose places end with it.
-    from: Option<Origin>,
+    /// Where its connection comes from.
+    origin: Option<Origin>,
+    /// The same for a request of its own; `None` for a session, whose places end with it.
+    direct: Option<Origin>,
 }
 
 #[derive(Clone, Debug)]
@@ -189,6 +191,11 @@ pub(super) struct Observed {
 pub(super) type Prefixes = Arc<[Box<str>]>;
 
 impl Observed {
+    /// Where the watcher's connection comes from.
+    pub(super) fn origin(&self) -> Option<Origin> {
+        self.who.origin
+    }
+
     pub(super) fn prefixes(&self) -> Prefixes {
         Arc::clone(&self.prefixes)
     }
@@ -285,6 +292,10 @@ impl Gate {
     /// Who opens a session, by the text of its token, its certificate or its uid.
     pub(super) fn identify(&self, peer: &Peer, token: Option<&str>) -> Result<Who, Refusal> {
         let settled = self.settle(&peer.caller, peer.origin.ip(), token);
+        let settled = settled.map(|who| Who {
+            origin: Some(peer.origin),
+            ..who
+        });
         settled.inspect_err(|refusal| denied(&self.audit, None, refusal))
     }
 
@@ -299,7 +310,8 @@ impl Gate {
             return Ok(Who {
                 known: None,
                 forwarded: None,
-                from: None,
+                origin: None,
+                direct: None,
             });
         };
         let access = rules.current();
@@ -322,7 +334,8 @@ impl Gate {
                 access,
             }),
             forwarded: None,
-            from: None,
+            origin: None,
+            direct: None,
         })
     }
 
@@ -364,13 +377,23 @@ impl Gate {
                 fencing_token: token.get(),
                 reason,
             }),
+            Request::Open { lock, reason } => self.audit.be_sure(&Event::Open {
+                principal,
+                lock: lock.as_str(),
+                reason,
+            }),
+            Request::Resize { lock, permits } => self.audit.be_sure(&Event::Permits {
+                principal,
+                lock: lock.as_str(),
+                permits: *permits,
+            }),
             Request::Advance(by) => self.audit.be_sure(&Event::Admin {
                 principal,
                 change: format!("move the clock by {} ms", by.as_millis()),
             }),
             _ => Recording::NotAsked,
         };
-        let place = match (&request, who.from) {
+        let place = match (&request, who.direct) {
             (Request::Acquire(wish), Some(origin)) if wish.wait.is_some() => {
                 wish.request.map(|id| Returning {
                     places: Arc::clone(&self.places),
@@ -463,9 +486,9 @@ impl Gate {
             Request::Proclaim { grant, .. } => lock(Verb::Hold, &grant.lock)?,
             // It names no lock; its id has 128 random bits.
             Request::Abandon(_) => any(Verb::Share)?,
-            Request::Revoke { lock: name, .. } | Request::Resize { lock: name, .. } => {
-                lock(Verb::Break, name)?
-            }
+            Request::Revoke { lock: name, .. }
+            | Request::Open { lock: name, .. }
+            | Request::Resize { lock: name, .. } => lock(Verb::Break, name)?,
             Request::Show(name) => lock(Verb::Observe, name)?,
             Request::List { .. } => {
                 any(Verb::Observe)?;
@@ -520,7 +543,13 @@ impl Gate {
         if let Request::Acquire(wish) = request {
             for lock in &*wish.also {
                 let demand = || Demand::of_part(wish, lock, OPERATION_BYTES);
-                held.extend(self.admit(who, Some(lock.as_str()), demand)?);
+                match self.admit(who, Some(lock.as_str()), demand) {
+                    Ok(more) => held.extend(more),
+                    Err(refusal) => {
+                        held.into_iter().for_each(Held::release);
+                        return Err(refusal);
+                    }
+                }
             }
         }
         Ok(held)
@@ -544,7 +573,7 @@ impl Gate {
         let Some((_, principal)) = self.now(who)? else {
             return Ok(None);
         };
-        let caller = (&principal, known.address);
+        let caller = (&principal, by(&principal), known.address);
         self.quotas.admit(&access, caller, within, demand())
     }
 
@@ -568,6 +597,19 @@ impl Gate {
         let granted = access.decide_some(&principal, Verb::Observe, prefix);
         let granted = granted.map_err(|denied| forbidden(&denied))?;
         Ok(granted.into_iter().map(Box::from).collect())
+    }
+
+    /// Whether a caller has an operator's right to a lock. It is asked before the body is read; [`permit`](Gate::permit)
+    /// asks again.
+    pub(super) fn operate(&self, who: &Who, lock: &LockName) -> Result<(), Refusal> {
+        let decided = self.now(who).and_then(|now| match now {
+            Some((access, principal)) => {
+                let decided = access.decide(&principal, Verb::Break, lock.as_str());
+                decided.map(drop).map_err(|denied| forbidden(&denied))
+            }
+            None => Ok(()),
+        });
+        self.recorded(who, decided)
     }
 
     /// Whether a caller may change the cluster.
@@ -676,9 +718,10 @@ fn name_of(request: &Request) -> Option<&str> {
         Request::Renew { grant, .. }
         | Request::Proclaim { grant, .. }
         | Request::Release(grant) => Some(grant.lock.as_str()),
-        Request::Revoke { lock, .. } | Request::Resize { lock, .. } | Request::Show(lock) => {
-            Some(lock.as_str())
-        }
+        Request::Revoke { lock, .. }
+        | Request::Open { lock, .. }
+        | Request::Resize { lock, .. }
+        | Request::Show(lock) => Some(lock.as_str()),
         Request::List { prefix, .. } => Some(prefix),
         Request::Abandon(_) | Request::Status | Request::Advance(_) => None,
     }
@@ -732,10 +775,11 @@ pub(super) async fn identify(
         Ok(token) => {
             let address = peer.and_then(|peer| peer.origin.ip());
             let who = app.gate.settle(&caller, address, token);
-            let from = peer.map(|peer| peer.origin);
+            let origin = peer.map(|peer| peer.origin);
             who.map(|who| Who {
                 forwarded,
-                from,
+                origin,
+                direct: origin,
                 ..who
             })
         }

@@ -225,6 +225,10 @@ impl Locks for Service {
         )
     }
 
+    async fn open(&self, call: tonic::Request<v1::OpenRequest>) -> Replied {
+        self.ask(&call, messages::open(call.get_ref())).await
+    }
+
     async fn resize(&self, call: tonic::Request<v1::ResizeRequest>) -> Replied {
         self.ask(&call, messages::resize(call.get_ref())).await
     }

@@ -125,6 +125,9 @@ pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// Reads an access file; this server must be able to do what it asks for.
 fn read(path: &Path, audit: &Audit) -> Result<Access, ServeError> {
     let access = file::read(path)?;
+    for sentence in file::open_to_everybody(path, &access) {
+        tracing::warn!("{sentence}");
+    }
     if let Some(prefix) = access.audited().next()
         && !audit.is_on()
     {

@@ -1,12 +1,11 @@
 //! Secrets of a server: files, durable once written and readable by their owner only, and what a cluster shares.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use palisade_access::replace::{self, Durable};
 use ring::hmac;
 
 /// 32 bytes that only the nodes of a cluster know, and of which they make their common keys.
@@ -34,7 +33,7 @@ impl ClusterSecret {
 /// On a small disk the log may take all room for a segment, find that it is not enough, and give it back: for two seconds
 /// a full disk is tried again.
 pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    retry_while_full(|| try_write(path, content))
+    retry_while_full(|| replace::write(path, content, Durable::Yes))
 }
 
 fn retry_while_full(mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
@@ -55,22 +54,6 @@ const TRIES: u32 = 40;
 )]
 fn pause() {
     std::thread::sleep(Duration::from_millis(50));
-}
-
-fn try_write(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".tmp");
-    let _ = fs::remove_file(&new);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    let parent = path.parent().filter(|parent| *parent != Path::new(""));
-    fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Fresh bytes from the operating system.

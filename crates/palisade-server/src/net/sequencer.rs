@@ -24,6 +24,7 @@ use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use palisade_access::replace::{self, NotEdited};
 use palisade_core::{LockName, LockView, Outcome, Slots, Token};
 use palisade_proto::Code;
 use ring::digest::{SHA256, digest};
@@ -188,18 +189,46 @@ impl SequencerKeys {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|source| failed(path, source))?,
         };
+        SequencerKeys::parse(path, &text).map(Some)
+    }
+
+    fn parse(path: &Path, text: &[u8]) -> Result<SequencerKeys, KeyFileError> {
         let damaged = |why| KeyFileError::Damaged {
             file: path.to_owned(),
             why,
         };
         let keys: SequencerKeys =
-            serde_json::from_slice(&text).map_err(|_| damaged("it is not a file of keys"))?;
+            serde_json::from_slice(text).map_err(|_| damaged("it is not a file of keys"))?;
         if keys.format != FORMAT {
             return Err(damaged("it is of another format than 1"));
         }
         keys.ready()
-            .map(|_| Some(keys))
+            .map(|_| keys)
             .ok_or_else(|| damaged("a key in it cannot be used"))
+    }
+
+    /// Changes the keys in a file that exists, durably. `change` may be called again, on the keys that another program has
+    /// written meanwhile.
+    ///
+    /// # Errors
+    /// [`KeyFileError::Io`], [`KeyFileError::Damaged`], the error of `change`.
+    pub fn change<T>(
+        path: &Path,
+        mut change: impl FnMut(&mut SequencerKeys) -> Result<T, KeyFileError>,
+    ) -> Result<T, KeyFileError> {
+        let mut done = None;
+        let edited = replace::edit(path, |text| {
+            let mut keys = SequencerKeys::parse(path, text)?;
+            done = Some(change(&mut keys)?);
+            let text = serde_json::to_vec_pretty(&keys).map_err(io::Error::other);
+            text.map_err(|source| failed(path, source))
+        });
+        match (edited, done) {
+            (Ok(()), Some(done)) => Ok(done),
+            (Ok(()), None) => unreachable!("a file is replaced by an edited one"),
+            (Err(NotEdited::Io(source)), _) => Err(failed(path, source)),
+            (Err(NotEdited::Refused(error)), _) => Err(error),
+        }
     }
 
     /// Writes a file: durable when it returns, and readable by its owner only. A reader sees the old one or the new one.

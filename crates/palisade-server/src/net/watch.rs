@@ -30,6 +30,7 @@ use super::app::App;
 use super::convert::Refusal;
 use super::gate::{Observed, Prefixes};
 use crate::pipeline::{Leading, Since, bytes_of};
+use crate::shell::Origin;
 
 /// A message to a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,13 +75,8 @@ pub(super) fn watch(
              so it came from another authority. List the locks again, and watch without a revision"
         )));
     }
-    let slot = WatchSlot::take(app).ok_or_else(|| {
-        let most = app.settings.watches;
-        Refusal::new(
-            Code::Unavailable,
-            format!("{most} watches are open, which is the limit; try again later"),
-        )
-    })?;
+    let slot = WatchSlot::take(app, observed.origin())
+        .map_err(|why| Refusal::new(Code::Unavailable, why))?;
     let (sender, batches) = mpsc::channel(QUEUE);
     app.feed.join(app, (position, observed.prefixes()), sender);
     Ok(Batches {
@@ -104,7 +100,7 @@ impl Stream for Batches {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Arc<Batch>>> {
         let batch = ready!(self.batches.poll_recv(cx));
         // New rules under which it would show other locks end a watch. A watcher that reconnects misses nothing.
-        let granted = self.slot.0.gate.still_observes(&self.observed);
+        let granted = self.slot.app.gate.still_observes(&self.observed);
         Poll::Ready(batch.filter(|_| granted))
     }
 }
@@ -124,19 +120,57 @@ impl Batch {
 }
 
 /// A slot among the open watches.
-struct WatchSlot(Arc<App>);
+struct WatchSlot {
+    app: Arc<App>,
+    origin: Option<Origin>,
+}
 
 impl WatchSlot {
-    fn take(app: &Arc<App>) -> Option<WatchSlot> {
-        let slot = WatchSlot(Arc::clone(app));
-        let open = app.meters.watchers.fetch_add(1, Relaxed);
-        (open < app.settings.watches as u64).then_some(slot)
+    /// One address, or one user of a Unix socket, gets half of all, as with connections.
+    fn take(app: &Arc<App>, origin: Option<Origin>) -> Result<WatchSlot, String> {
+        let most = app.settings.watches as u64;
+        let origins = app.meters.watchers_of.lock();
+        let mut origins = origins.unwrap_or_else(PoisonError::into_inner);
+        let open = app.meters.watchers.load(Relaxed);
+        if open >= most {
+            return Err(format!(
+                "{most} watches are open, which is the limit; try again later"
+            ));
+        }
+        let origin = origin.map(Origin::counted);
+        if let Some(origin) = origin {
+            let share = most.div_ceil(2);
+            let of_origin = origins.entry(origin).or_default();
+            if *of_origin >= share {
+                return Err(format!(
+                    "{share} watches are open from {origin}, which is the share of one address; end some of them, or watch \
+                     a common prefix once"
+                ));
+            }
+            *of_origin += 1;
+        }
+        app.meters.watchers.fetch_add(1, Relaxed);
+        Ok(WatchSlot {
+            app: Arc::clone(app),
+            origin,
+        })
     }
 }
 
 impl Drop for WatchSlot {
     fn drop(&mut self) {
-        self.0.meters.watchers.fetch_sub(1, Relaxed);
+        let meters = &self.app.meters;
+        let origins = meters.watchers_of.lock();
+        let mut origins = origins.unwrap_or_else(PoisonError::into_inner);
+        meters.watchers.fetch_sub(1, Relaxed);
+        if let Some(origin) = self.origin
+            && let Some(count) = origins.get_mut(&origin)
+        {
+            *count -= 1;
+            if *count == 0 {
+                origins.remove(&origin);
+            }
+        }
     }
 }
 

@@ -39,6 +39,13 @@ pub enum Request {
         /// Why.
         reason: Box<str>,
     },
+    /// An operator opens a lock that is closed after its last grant.
+    Open {
+        /// The lock.
+        lock: LockName,
+        /// Why.
+        reason: Box<str>,
+    },
     /// An operator gives a semaphore another number of permits.
     Resize {
         /// The lock.
@@ -78,6 +85,8 @@ pub enum Operation {
     Abandon,
     /// [`Request::Revoke`].
     Break,
+    /// [`Request::Open`].
+    Open,
     /// [`Request::Resize`].
     Permits,
     /// [`Request::Show`].
@@ -90,13 +99,14 @@ pub enum Operation {
 
 impl Operation {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Operation; 10] = [
+    pub const ALL: [Operation; 11] = [
         Operation::Acquire,
         Operation::Renew,
         Operation::Proclaim,
         Operation::Release,
         Operation::Abandon,
         Operation::Break,
+        Operation::Open,
         Operation::Permits,
         Operation::Show,
         Operation::List,
@@ -113,6 +123,7 @@ impl Operation {
             Operation::Release => "release",
             Operation::Abandon => "abandon",
             Operation::Break => "break",
+            Operation::Open => "open",
             Operation::Permits => "permits",
             Operation::Show => "show",
             Operation::List => "ls",
@@ -128,6 +139,7 @@ impl Operation {
             Request::Release(_) => Operation::Release,
             Request::Abandon(_) => Operation::Abandon,
             Request::Revoke { .. } => Operation::Break,
+            Request::Open { .. } => Operation::Open,
             Request::Resize { .. } => Operation::Permits,
             Request::Show(_) => Operation::Show,
             Request::List { .. } => Operation::List,

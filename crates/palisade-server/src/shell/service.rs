@@ -125,6 +125,17 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// What counts as one: an address of whatever port, for IPv6 its /64; a user.
+    #[must_use]
+    pub(crate) fn counted(self) -> Origin {
+        match self {
+            Origin::Address(address) => {
+                Origin::Address(SocketAddr::new(palisade_access::network(address.ip()), 0))
+            }
+            Origin::Uid(_) => self,
+        }
+    }
+
     /// Its IP address.
     #[must_use]
     pub fn ip(self) -> Option<IpAddr> {

@@ -1,11 +1,9 @@
 //! Connection slots, limited in total and for each address or, on Unix sockets, each user.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use palisade_access::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Origin;
@@ -53,10 +51,7 @@ impl Slots {
     }
 
     pub(super) fn take(self: &Arc<Slots>, origin: Origin) -> Result<Slot, NoSlot> {
-        let origin = match origin {
-            Origin::Address(address) => Origin::Address(SocketAddr::new(network(address.ip()), 0)),
-            Origin::Uid(_) => origin,
-        };
+        let origin = origin.counted();
         let Ok(permit) = Arc::clone(&self.all).try_acquire_owned() else {
             self.meters.refused.fetch_add(1, Relaxed);
             return Err(NoSlot::All(self.most));
@@ -103,6 +98,8 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use palisade_core::{ClientId, LockName, Outcome, Ttl, Under, Wish, limits};
+use palisade_core::{ClientId, LockName, Outcome, Token, Ttl, Under, Wish, limits};
 use palisade_server::durable::{self, Authority, Error, Settings};
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::OpenError;
@@ -137,5 +137,38 @@ async fn a_directory_is_opened_once_and_never_as_a_copy() {
         2,
         "a moved directory is still itself"
     );
+    stop(authority);
+}
+
+/// The control is the restore before the last: it leaves tokens, and a lock is granted.
+#[tokio::test]
+async fn a_restore_that_leaves_no_token_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name);
+    let authority = open(&path("data")).unwrap();
+    stop(authority);
+    let leaps = Token::MAX.get() / limits::RESTORE_LEAP;
+    let mut restores = 0;
+    let refused = loop {
+        let (saved, new) = (path("saved"), path("new"));
+        palisade_wal::backup(&path("data"), &saved).unwrap();
+        let restored = durable::restore(&saved, &new);
+        std::fs::remove_dir_all(&saved).unwrap();
+        match restored {
+            Ok(restored) => assert!(restored.next_token.is_some()),
+            Err(error) => break error,
+        }
+        std::fs::remove_dir_all(path("data")).unwrap();
+        std::fs::rename(new, path("moved")).unwrap();
+        std::fs::rename(path("moved"), path("data")).unwrap();
+        restores += 1;
+        assert!(restores <= leaps);
+    };
+    assert!(refused.to_string().contains("used up"), "{refused}");
+    assert!(restores > 0 && !path("new").exists());
+    let in_place = durable::restore_in_place(&path("data")).unwrap_err();
+    assert!(in_place.to_string().contains("used up"), "{in_place}");
+    let authority = open(&path("data")).unwrap();
+    grant(&authority, "the last range").await;
     stop(authority);
 }

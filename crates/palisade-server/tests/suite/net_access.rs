@@ -331,6 +331,7 @@ pub(crate) async fn unary_of(server: &Server, operation: Operation, token: Optio
         Operation::Release(message) => client.release(call(message, token)).await,
         Operation::Abandon(message) => client.abandon(call(message, token)).await,
         Operation::Break(message) => client.r#break(call(message, token)).await,
+        Operation::Open(message) => client.open(call(message, token)).await,
         Operation::Resize(message) => client.resize(call(message, token)).await,
         Operation::Show(message) => client.show(call(message, token)).await,
         Operation::List(message) => client.list(call(message, token)).await,
@@ -878,4 +879,28 @@ async fn a_lock_from_before_the_rules_is_its_key_holders_until_it_ends() {
     let own = Operation::Acquire(grpc::acquire("x/1", "victim", 0));
     let own = grpc::granted(ask_session(&mut session, own).await);
     assert!(own.fencing_token > granted.token.get());
+}
+
+/// The control is a caller with the right, who is told what is wrong with the body.
+#[tokio::test]
+async fn who_may_not_administer_learns_nothing_about_what_a_body_must_be() {
+    let closed = closed().await;
+    for (path, verb) in [
+        ("/v1/clock/advance", "admin"),
+        ("/v1/cluster/add", "admin"),
+        ("/v1/cluster/promote", "admin"),
+        ("/v1/cluster/remove", "admin"),
+        ("/v1/cluster/transfer", "admin"),
+        ("/v1/locks/x%2F1/break", "break"),
+        ("/v1/locks/x%2F1/open", "break"),
+        ("/v1/locks/x%2F1/permits", "break"),
+    ] {
+        let wrong = || ("POST", path, r#"{"nonsense": 1}"#.to_owned());
+        let hold = http_of(&closed.server, wrong(), Some(&token("hold"))).await;
+        assert_eq!(hold, "forbidden", "{path}");
+        let unknown = http_of(&closed.server, wrong(), None).await;
+        assert_eq!(unknown, "unauthenticated", "{path}");
+        let may = http_of(&closed.server, wrong(), Some(&token(verb))).await;
+        assert_eq!(may, "invalid_argument", "{path}");
+    }
 }

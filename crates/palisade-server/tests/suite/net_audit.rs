@@ -131,6 +131,45 @@ async fn denials_and_breaks_at_every_interface_are_recorded_without_secrets() {
     assert_eq!(mode & 0o077, 0, "others may read it: {mode:o}");
 }
 
+/// Each verb of an operator leaves a line before it is done; the control is the caller without the right, who leaves a denial.
+#[tokio::test]
+async fn changes_of_permits_and_openings_are_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.jsonl");
+    let closed = audited(&file).await;
+    let server = &closed.server;
+    let operations = || {
+        [
+            Operation::Resize(v1::ResizeRequest {
+                lock: "x/s".to_owned(),
+                permits: 9,
+            }),
+            Operation::Open(v1::OpenRequest {
+                lock: "x/1".to_owned(),
+                reason: "again".to_owned(),
+            }),
+        ]
+    };
+    for principal in ["hold", "break"] {
+        let token = token(principal);
+        for operation in operations() {
+            unary_of(server, operation, Some(&token)).await;
+        }
+        for (path, body) in [
+            ("/v1/locks/x%2Fs/permits", r#"{"of": 9}"#),
+            ("/v1/locks/x%2F1/open", r#"{"reason": "again"}"#),
+        ] {
+            http_of(server, ("POST", path, body.to_owned()), Some(&token)).await;
+        }
+    }
+    let lines = lines(&file, |lines| without_rules(lines).len() >= 8).await;
+    let lines = without_rules(&lines);
+    assert!(lines[..4].iter().all(|line| line["event"] == "denied"));
+    let permits = json!({"event": "permits", "principal": "break", "lock": "x/s", "permits": 9});
+    let open = json!({"event": "open", "principal": "break", "lock": "x/1", "reason": "again"});
+    assert_eq!(lines[4..], [permits.clone(), open.clone(), permits, open]);
+}
+
 #[tokio::test]
 async fn a_break_is_refused_while_the_file_cannot_be_written_and_an_acquire_is_not() {
     let dir = tempfile::tempdir().unwrap();

@@ -135,3 +135,41 @@ async fn grpc_has_delays_as_an_option() {
     assert_eq!((denied.code.as_str(), denied.highest), ("delayed", 1));
     assert!((1..=60_000).contains(&denied.retry_after_ms));
 }
+
+/// The control is a break, which does not open the lock.
+#[tokio::test]
+async fn an_operator_opens_a_closed_lock_at_every_interface() {
+    for over_http in [true, false] {
+        let server = Server::start().await;
+        let mut client = client(&server).await;
+        let mut open = async || match over_http {
+            true => {
+                let body = r#"{"reason": "the job failed"}"#;
+                server.post("/v1/locks/x/open", body).await.code()
+            }
+            false => {
+                let open = v1::OpenRequest {
+                    lock: "x".to_owned(),
+                    reason: "the job failed".to_owned(),
+                };
+                match said(client.open(open).await) {
+                    Some(Outcome::Done(_)) => String::new(),
+                    other => error(other).code,
+                }
+            }
+        };
+        assert_eq!(open().await, "not_held", "it is free");
+        let first = ask(&server, "a", r#", "at_least_for_ms": 86400000"#).await;
+        assert_eq!(open().await, "not_held", "it is held");
+        let key = first.json()["lock_token"].as_str().unwrap().to_owned();
+        let body = format!(r#"{{"lock_token": "{key}"}}"#);
+        server.post("/v1/locks/x/release", &body).await;
+        let broken = server
+            .post("/v1/locks/x/break", r#"{"fencing_token": 1}"#)
+            .await;
+        assert_eq!(broken.status, 410, "{:?}", broken.json());
+        assert_eq!(ask(&server, "b", "").await.code(), "delayed");
+        assert_eq!(open().await, "");
+        assert_eq!(ask(&server, "b", "").await.status, 200);
+    }
+}

@@ -380,3 +380,162 @@ async fn a_tenant_over_its_quota_costs_the_ordering_thread_nothing_and_another_t
     assert_eq!(ordered, carried_out + 20);
     assert!(refused > carried_out, "{refused} of 20000 were refused");
 }
+
+/// An acquire over HTTP, with more members in its body; the code, or nothing for a grant.
+async fn ask(server: &Server, lock: &str, client: &str, more: &str, principal: &str) -> String {
+    let path = format!("/v1/locks/x%2F{lock}/acquire");
+    let body = format!(r#"{{"client_id": "{client}", "lease_duration_ms": 60000{more}}}"#);
+    http_of(server, ("POST", &path, body), Some(&token(principal))).await
+}
+
+/// The control is the other principal, and the lock that nobody shares.
+#[tokio::test]
+async fn readers_and_holders_of_permits_count_each() {
+    for (quota, of_all) in [
+        ("principal = \"hold\"\nlocks = 2", false),
+        ("prefix = \"x/\"\nlocks = 2", true),
+        ("address = \"127.0.0.1\"\nlocks = 2", true),
+    ] {
+        for mode in [
+            r#", "mode": "shared""#,
+            r#", "permits": {"count": 1, "of": 9}"#,
+        ] {
+            let closed = bounded(quota).await;
+            let server = &closed.server;
+            let first = format!(r#"{mode}, "request_id": "{}""#, "a".repeat(32));
+            assert_eq!(ask(server, "r", "c1", &first, "hold").await, "");
+            assert_eq!(ask(server, "r", "c2", mode, "hold").await, "");
+            let third = ask(server, "r", "c3", mode, "hold").await;
+            assert_eq!(third, "over_quota", "{quota} {mode}");
+            // A repeat is no second grant, and is answered as the first time.
+            assert_eq!(ask(server, "r", "c1", &first, "hold").await, "");
+            let other = ask(server, "r", "c4", mode, "both").await;
+            assert_eq!(other == "over_quota", of_all, "{quota} {mode}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn locks_that_are_closed_count_until_they_open() {
+    for quota in [
+        "principal = \"hold\"\nlocks = 1",
+        "prefix = \"x/\"\nlocks = 1",
+        "address = \"127.0.0.1\"\nlocks = 1",
+    ] {
+        for (closing, is_closed) in [
+            (r#", "at_least_for_ms": 86400000"#, true),
+            (r#", "lock_delay_ms": 60000"#, true),
+            ("", false),
+        ] {
+            let closed = bounded(quota).await;
+            let server = &closed.server;
+            assert_eq!(ask(server, "1", "c", closing, "hold").await, "");
+            let revoke = (
+                "POST",
+                "/v1/locks/x%2F1/break",
+                r#"{"fencing_token": 1}"#.to_owned(),
+            );
+            assert_eq!(http_of(server, revoke, Some(&token("break"))).await, "");
+            let second = ask(server, "2", "c", "", "hold").await;
+            assert_eq!(second == "over_quota", is_closed, "{quota} {closing}");
+        }
+    }
+}
+
+/// Numbers that look random, the same in every run.
+fn numbers() -> impl Iterator<Item = usize> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 33).unwrap()
+    })
+}
+
+/// What takes room under `x/`: locks that are held or closed, each reader and holder of permits once; and what waits.
+async fn room(server: &Server) -> (u32, u32) {
+    let list = v1::ListRequest {
+        prefix: "x/".to_owned(),
+        limit: 1_000,
+        ..v1::ListRequest::default()
+    };
+    let mut client = grpc::client(server).await;
+    let page = soon(client.list(call(list, Some(&token("observe"))))).await;
+    match page.unwrap().into_inner().outcome {
+        Some(v1::reply::Outcome::Page(page)) => {
+            let used = page.locks.iter().map(|lock| lock.reader_count.max(1));
+            (used.sum(), page.locks.iter().map(|lock| lock.waiters).sum())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The control is the same tenant without a quota: it takes more.
+#[tokio::test]
+async fn a_tenant_that_tries_everything_stays_within_its_quota() {
+    for (quota, is_bounded) in [
+        ("principal = \"hold\"\nlocks = 5\nwaiters = 2", true),
+        ("prefix = \"x/\"\nlocks = 5\nwaiters = 2", true),
+        ("principal = \"both\"\nlocks = 5\nwaiters = 2", false),
+    ] {
+        let closed = bounded(quota).await;
+        let server = &closed.server;
+        let mut numbers = numbers();
+        let mut next = |below: usize| numbers.next().unwrap() % below;
+        let mut gone = Vec::new();
+        for n in 0..300 {
+            let (lock, client) = (next(12), next(9));
+            let more = [
+                "",
+                r#", "mode": "shared""#,
+                r#", "mode": "update""#,
+                r#", "permits": {"count": 1, "of": 9}"#,
+                r#", "at_least_for_ms": 86400000"#,
+                r#", "lock_delay_ms": 60000"#,
+                r#", "also": ["x/s1", "x/s2"]"#,
+                r#", "mode": "shared", "wait_ms": 60000"#,
+            ][next(8)];
+            let path = format!("/v1/locks/x%2F{lock}/acquire");
+            let body = format!(
+                r#"{{"client_id": "c{client}", "lease_duration_ms": 60000, "request_id": "{n:032x}"{more}}}"#
+            );
+            let request = format!(
+                "POST {path} HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\
+                 Content-Length: {}\r\n\r\n{body}",
+                token("hold"),
+                body.len()
+            );
+            let mut stream = server.connect().await;
+            stream.write_all(request.as_bytes()).await.unwrap();
+            // Some answers are awaited, some connections are gone before, some stay.
+            match next(3) {
+                0 => drop(stream),
+                1 if !more.contains("wait_ms") => {
+                    let mut answer = Vec::new();
+                    soon(stream.read_to_end(&mut answer)).await.unwrap();
+                    let text = String::from_utf8_lossy(&answer);
+                    let key = text.split_once(r#""lock_token":"#).map(|(_, rest)| {
+                        let rest = rest.trim_start().trim_start_matches('"');
+                        rest.split('"').next().unwrap_or_default().to_owned()
+                    });
+                    if let Some(key) = key.filter(|_| next(2) == 0) {
+                        let release = format!("/v1/locks/x%2F{lock}/release");
+                        let body = format!(r#"{{"lock_token": "{key}"}}"#);
+                        http_of(server, ("POST", &release, body), Some(&token("hold"))).await;
+                    }
+                }
+                _ => gone.push(stream),
+            }
+            if n % 10 == 0 && is_bounded {
+                let (used, waiters) = room(server).await;
+                assert!(
+                    used <= 5 && waiters <= 2,
+                    "{quota}: {used} and {waiters} at {n}"
+                );
+            }
+        }
+        let (used, _) = room(server).await;
+        assert_eq!(used <= 5, is_bounded, "{quota}: {used}");
+    }
+}

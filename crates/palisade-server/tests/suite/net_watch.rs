@@ -4,7 +4,7 @@ use crate::net_support::{Server, Wish, soon};
 use palisade_core::{Command, Entry, Machine, Timestamp, WallTime};
 use palisade_server::net::Settings;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::TcpStream;
 
 /// Reads server-sent events.
@@ -45,6 +45,34 @@ impl Events {
             }
         }
     }
+}
+
+/// The control is the other address, and the first one again when one of its watches has ended.
+#[tokio::test]
+async fn one_address_gets_half_of_the_watches() {
+    let server = Server::with(Wish::net(Settings {
+        watches: 4,
+        ..Settings::default()
+    }))
+    .await;
+    let watch = async |from: &str| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        let mut stream = socket.connect(server.addr).await.unwrap();
+        let asked = b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(asked).await.unwrap();
+        let mut status = [0; 12];
+        soon(stream.read_exact(&mut status)).await.unwrap();
+        (status.ends_with(b"200"), stream)
+    };
+    let first = watch("127.0.0.1").await;
+    let second = watch("127.0.0.1").await;
+    assert!(first.0 && second.0);
+    assert!(!watch("127.0.0.1").await.0, "a third of one address");
+    let other = watch("127.0.0.2").await;
+    assert!(other.0, "another address");
+    drop(first);
+    soon(async { while !watch("127.0.0.1").await.0 {} }).await;
 }
 
 #[tokio::test]

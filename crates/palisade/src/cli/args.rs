@@ -305,6 +305,20 @@ pub(crate) struct BreakArgs {
     pub(crate) connection: Connection,
 }
 
+/// `palisade open`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::OPEN_AFTER)]
+pub(crate) struct OpenArgs {
+    /// The lock.
+    #[arg(value_name = "LOCK", value_parser = value::lock)]
+    pub(crate) lock: LockName,
+    /// Why; it is in the server's audit file. At most 256 bytes.
+    #[arg(long, value_name = "TEXT", value_parser = value::reason)]
+    pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
 /// `palisade permits`.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::PERMITS_AFTER)]

@@ -1,12 +1,12 @@
 //! `palisade auth`: certificates for tests and home networks; tokens; rules, checked and explained.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand, ValueHint};
+use palisade_access::replace::{self, Durable};
 use palisade_access::{Token, Verb, file};
 use palisade_core::LockName;
 use palisade_proto::Code;
@@ -137,6 +137,9 @@ fn wrong(error: impl ToString) -> Failure {
 
 fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
     let access = file::read(&args.access).map_err(wrong)?;
+    for sentence in file::open_to_everybody(&args.access, &access) {
+        out.warning(&sentence);
+    }
     let tokens = access.tokens().count();
     let audited: Vec<&str> = access.audited().collect();
     if out.json {
@@ -215,6 +218,9 @@ fn cert(args: &CertArgs, out: Out) -> Result<(), Failure> {
     let now = wall_clock();
     exposure::private_directory(dir)
         .map_err(|error| Failure::local(format!("cannot create {}: {error}", dir.display())))?;
+    // Two commands at once make one CA, not two of which one is lost.
+    let _lock = lock(dir)
+        .map_err(|error| Failure::local(format!("cannot lock {}: {error}", dir.display())))?;
     let (ca, made) = authority(dir, now)?;
     let issued = ca.issue(&args.names, Validity::days(now, args.days));
     let issued = issued.map_err(|error| Failure::usage(error.to_string()))?;
@@ -240,6 +246,13 @@ fn cert(args: &CertArgs, out: Out) -> Result<(), Failure> {
         args.days,
         dir.join(CA_KEY).display(),
     ))
+}
+
+/// Waits for the lock of a directory, which lasts as long as what is returned.
+fn lock(dir: &Path) -> io::Result<File> {
+    let dir = File::open(dir)?;
+    dir.lock()?;
+    Ok(dir)
 }
 
 /// The CA in a directory; whether it is new.
@@ -287,23 +300,7 @@ fn write(dir: &Path, stem: &str, issued: &Issued) -> Result<[PathBuf; 2], Failur
     ];
     // The key first: a server that notices the certificate finds its key.
     for (path, text) in [(&paths[1], &issued.key), (&paths[0], &issued.certificate)] {
-        let new = path.with_extension("new");
-        let written = fs::remove_file(&new)
-            .or_else(|error| match error.kind() {
-                ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            })
-            .and_then(|()| {
-                let mut options = OpenOptions::new();
-                let mut file = options
-                    .write(true)
-                    .create_new(true)
-                    .mode(0o600)
-                    .open(&new)?;
-                file.write_all(text.as_bytes())?;
-                file.sync_all()?;
-                fs::rename(&new, path)
-            });
+        let written = replace::write(path, text.as_bytes(), Durable::Yes);
         written
             .map_err(|error| Failure::local(format!("cannot write {}: {error}", path.display())))?;
     }

@@ -19,6 +19,7 @@ use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
 use super::store::{FenceMode, JumpArgs, SequencerArgs, fence_warning};
 use super::value;
+use crate::data_directory;
 use crate::export;
 use crate::exposure;
 use crate::gateway::{self, Directory, Gateway, Ports, Timeouts, Upstream};
@@ -245,6 +246,12 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
             unbound(&BindError { at, source }, "--admin")
         })?,
     };
+    if !gateway::marks(&args.data).exists() {
+        let mut own = data_directory::own_files(&args.listen, []);
+        own.push(gateway::marks(&data_directory::absolute(&args.data)));
+        data_directory::check(&args.data, &own, false)
+            .map_err(|error| failed(error.to_string()))?;
+    }
     if !args.expect_marks {
         exposure::private_directory(&args.data)?;
     }

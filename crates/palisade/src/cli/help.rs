@@ -181,6 +181,17 @@ Exit status: 0 revoked, 123 not held with this token (look again), 125 palisade 
 Example:
   palisade break nightly --token 34 --reason 'host db3 is being replaced'";
 
+pub(super) const OPEN: &str = "\
+Opens a lock that nobody holds and that is closed: by the lock-delay of a grant that ended, or by its at-least-for.
+
+The next request is granted it at once. What the former holder may still be doing goes on, so look at that first.";
+
+pub(super) const OPEN_AFTER: &str = "\
+Exit status: 0 opened, 123 not closed, 125 palisade failed
+
+Example:
+  palisade open nightly --reason 'the job failed after a second, run it again'";
+
 pub(super) const PERMITS: &str = "\
 Changes how many permits a semaphore has, while it is in use.
 

@@ -1,8 +1,8 @@
 //! `ls`, `show`, `watch` and `break`: locks that others hold.
 
 use palisade_client::{
-    Change, Code, Ending, LockMode, LockView, Notice, Options, Resized, Revocation, Slots,
-    WatchEvent,
+    Change, Code, Ending, LockMode, LockView, Notice, Options, Reopened, Resized, Revocation,
+    Slots, WatchEvent,
 };
 use palisade_core::{LockName, Span};
 use palisade_proto::json::{
@@ -10,7 +10,7 @@ use palisade_proto::json::{
 };
 use serde_json::json;
 
-use super::args::{BreakArgs, LsArgs, PermitsArgs, ShowArgs, WatchArgs};
+use super::args::{BreakArgs, LsArgs, OpenArgs, PermitsArgs, ShowArgs, WatchArgs};
 use super::failure::{Failure, LOST};
 use super::grant::{not_held, over, slot_list, stale};
 use super::output::{Out, facts, millis, now, table, wall};
@@ -454,6 +454,25 @@ pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
          a fence refuses it once the next holder has claimed.",
         out.strong(lock)
     ))
+}
+
+pub(super) async fn reopen(args: &OpenArgs, out: Out) -> Result<(), Failure> {
+    let url = &args.connection.authority;
+    let client = args.connection.open(Options::default()).await?;
+    let answer = client.reopen(&args.lock, &args.reason).await;
+    let lock = args.lock.as_str();
+    match answer.map_err(|error| Failure::of(&error, url))? {
+        Reopened::NotClosed => {
+            let message = format!("{lock} is not closed: it is free, or somebody holds it");
+            let hint = format!("look at it: palisade show {lock}");
+            Err(Failure::new(LOST, Code::NotHeld, message).hint(&hint))
+        }
+        Reopened::Reopened if out.json => out.value(&json!({"resource_id": lock, "opened": true})),
+        Reopened::Reopened => out.text(&format!(
+            "{} is open: the next request is granted it",
+            out.strong(lock)
+        )),
+    }
 }
 
 pub(super) async fn resize(args: &PermitsArgs, out: Out) -> Result<(), Failure> {

@@ -107,6 +107,9 @@ enum Command {
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
+    /// Open a lock that is closed after its last grant
+    #[command(long_about = help::OPEN)]
+    Open(args::OpenArgs),
     /// Change how many permits a semaphore has
     #[command(long_about = help::PERMITS)]
     Permits(args::PermitsArgs),
@@ -182,6 +185,7 @@ impl Command {
             Command::Show(args) => wait_for(inspect::show(&args, out)),
             Command::Watch(args) => wait_for(inspect::watch(&args, out)),
             Command::Break(args) => wait_for(inspect::revoke(&args, out)),
+            Command::Open(args) => wait_for(inspect::reopen(&args, out)),
             Command::Permits(args) => wait_for(inspect::resize(&args, out)),
             Command::Fence(command) => wait_for(fence::carry_out(command, out)),
             Command::Store(args) => store::store(&args, out),

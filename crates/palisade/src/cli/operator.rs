@@ -32,6 +32,10 @@ pub(crate) struct ServeArgs {
     /// The directory of the authority; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "./palisade-data", value_hint = ValueHint::DirPath)]
     data: PathBuf,
+    /// Refuse to start if there is no authority in the directory: with a mistyped path or another working directory, a new
+    /// one would begin.
+    #[arg(long)]
+    existing: bool,
     /// The shortest lease granted.
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = value::ttl, allow_hyphen_values = true)]
     min_ttl: Ttl,
@@ -284,6 +288,7 @@ pub(super) fn settings(args: &ServeArgs, json: bool) -> Result<serve::Settings, 
         cluster,
         listen: args.listen.clone(),
         data: args.data.clone(),
+        existing: args.existing,
         limits: Limits {
             min_ttl: args.min_ttl,
             max_ttl: args.max_ttl,

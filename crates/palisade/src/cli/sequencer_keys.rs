@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
-use palisade_server::net::{KEY_FILE, SequencerKeys};
+use palisade_server::net::{KEY_FILE, KeyFileError, SequencerKeys};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -47,25 +47,33 @@ pub(super) fn carry_out(command: KeyCommand, out: Out) -> Result<(), Failure> {
     };
     let file = data.join(KEY_FILE);
     let read = SequencerKeys::read(&file).map_err(wrong)?;
-    let mut keys = read.ok_or_else(|| {
+    let keys = read.ok_or_else(|| {
         let file = file.display();
         Failure::usage(format!("{file} does not exist"))
             .hint("a server makes it when it starts, a node of a cluster if it has --cluster-key-file: name its directory with --data")
     })?;
     let done = match (&command, kid) {
-        (KeyCommand::Use(_), Some(kid)) => {
-            keys.sign_with(kid).map_err(wrong)?;
-            json!({"kid": kid, "signs": true})
-        }
-        (KeyCommand::Drop(_), Some(kid)) => {
-            keys.remove(kid).map_err(wrong)?;
-            json!({"kid": kid, "published": false})
-        }
-        (KeyCommand::New(_), _) => json!({"kid": keys.add()?, "signs": false}),
+        (KeyCommand::Use(_), Some(kid)) => SequencerKeys::change(&file, |keys| {
+            keys.sign_with(kid)?;
+            Ok(json!({"kid": kid, "signs": true}))
+        }),
+        (KeyCommand::Drop(_), Some(kid)) => SequencerKeys::change(&file, |keys| {
+            keys.remove(kid)?;
+            Ok(json!({"kid": kid, "published": false}))
+        }),
+        (KeyCommand::New(_), _) => SequencerKeys::change(&file, |keys| {
+            let kid = keys.add().map_err(|source| KeyFileError::Io {
+                file: file.clone(),
+                source,
+            })?;
+            Ok(json!({"kid": kid, "signs": false}))
+        }),
         _ => return list(&keys, out),
     };
-    keys.write(&file)
-        .map_err(|error| Failure::local(error.to_string()))?;
+    let done = done.map_err(|error| match error {
+        KeyFileError::Io { .. } => Failure::local(error.to_string()),
+        _ => wrong(error),
+    })?;
     if out.json {
         return out.value(&done);
     }

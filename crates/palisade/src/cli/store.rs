@@ -15,7 +15,7 @@ use super::failure::{FAILED, Failure};
 use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
 use super::{help, value};
-use crate::{export, exposure, serve, service, store};
+use crate::{data_directory, export, exposure, serve, service, store};
 
 /// `palisade store`.
 #[derive(Args, Clone, Debug)]
@@ -152,6 +152,9 @@ pub(super) fn check(args: &StoreArgs) -> Result<(Settings, Check, shell::Setting
 async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     serve::survive_file_size_limit()?;
     let (settings, sequencers, network) = check(args)?;
+    let own = data_directory::own_files(&args.listen, []);
+    data_directory::check(&args.data, &own, false)
+        .map_err(|error| failed(Code::Internal, error.to_string()))?;
     // Take the port first, so that a second store on the same port never opens the directory.
     let listeners = Listeners::bind(&args.listen).await.map_err(|error| {
         failed(Code::Internal, error.to_string()).hint(serve::cannot_listen(&error, "--listen"))

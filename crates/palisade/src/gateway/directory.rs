@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use palisade_access::replace::{self, Durable};
 use palisade_fence::Rule;
 use palisade_fence::http::Start;
 use palisade_fence::store::{OpenError, Settings, Store};
@@ -74,8 +75,7 @@ impl Directory {
 
     /// Records that no write is in flight and none will follow.
     pub(super) fn ended_cleanly(&self) -> io::Result<()> {
-        File::create(ended_cleanly(&self.dir))?.sync_all()?;
-        File::open(&self.dir)?.sync_all()
+        replace::write(&ended_cleanly(&self.dir), b"", Durable::Yes)
     }
 }
 

@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::service::{self, stop_signal};
-use crate::{export, exposure, memory};
+use crate::{data_directory, export, exposure, memory};
 
 /// The server's settings from the command line.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) listen: Vec<Listen>,
     /// The directory of the authority.
     pub(crate) data: PathBuf,
+    /// Whether an authority must be there already.
+    pub(crate) existing: bool,
     /// The operator's bounds.
     pub(crate) limits: Limits,
     /// What connections and requests may take.
@@ -61,6 +63,8 @@ pub(crate) enum Error {
         data: String,
         source: Box<cluster::Error>,
     },
+    #[error(transparent)]
+    Directory(#[from] data_directory::Refused),
     #[error(transparent)]
     Serve(#[from] net::ServeError),
     #[error(transparent)]
@@ -108,6 +112,10 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         .build()?;
     runtime.block_on(async {
         survive_file_size_limit()?;
+        let named = [&settings.access, &settings.audit];
+        let named = named.into_iter().filter_map(Option::as_deref);
+        let own = data_directory::own_files(&settings.listen, named);
+        data_directory::check(&settings.data, &own, settings.existing)?;
         let listeners = Listeners::bind(&settings.listen).await?;
         exposure::private_directory(&settings.data)?;
         match &settings.cluster {
@@ -254,6 +262,9 @@ fn open(settings: &Settings) -> Result<Authority, Error> {
 }
 
 fn announce(settings: &Settings, at: &[Listen], authority: &Authority) {
+    if authority.created {
+        data_directory::warn_of_new(&settings.data);
+    }
     let handle = &authority.pipeline.handle;
     let (identity, stats) = (handle.identity(), handle.stats());
     if let Some(torn) = &authority.report.torn {
@@ -295,8 +306,8 @@ fn announce(settings: &Settings, at: &[Listen], authority: &Authority) {
              \x20 try: palisade run hello -- sh -c 'echo I hold it, token $PALISADE_FENCING_TOKEN'",
             env!("CARGO_PKG_VERSION"),
             urls.join(", "),
-            settings.data.display(),
-            if authority.created { "  (new)" } else { "" },
+            data_directory::absolute(&settings.data).display(),
+            if authority.created { "  (NEW)" } else { "" },
             identity.authority,
             stats.next_token.get(),
             stats.locks.get(),
@@ -346,7 +357,7 @@ fn announce_member(of: &Settings, settings: &cluster::Settings, member: &cluster
             } else {
                 ""
             },
-            of.data.display(),
+            data_directory::absolute(&of.data).display(),
             if member.created { "  (new)" } else { "" },
             view.authority,
             settings.url,

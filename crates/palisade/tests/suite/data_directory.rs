@@ -362,3 +362,62 @@ fn the_data_directory_is_private() {
     server.stop(Signal::TERM);
     assert!(Path::new(&place.path("data/identity")).exists());
 }
+
+/// The control is a directory with nothing but what a file system keeps there itself.
+#[test]
+fn a_directory_with_somebody_elses_files_is_refused_and_left_as_it_was() {
+    for what in ["serve", "store"] {
+        let place = TestDirectory::new();
+        let data = place.path("data");
+        fs::create_dir_all(data.join("lost+found")).unwrap();
+        fs::write(data.join("thesis.tex"), "precious").unwrap();
+        let said = place.try_start(what, &[]).err().unwrap();
+        let named = data.join("palisade");
+        for part in ["contains thesis.tex", "--data", named.to_str().unwrap()] {
+            assert!(said.contains(part), "{what}: {part} is missing in: {said}");
+        }
+        let mut names: Vec<_> = fs::read_dir(&data)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["lost+found", "thesis.tex"], "{what}");
+        fs::remove_file(data.join("thesis.tex")).unwrap();
+        drop(place.try_start(what, &[]).unwrap());
+        // Once it is ours, what others put beside it is no reason to stop.
+        fs::write(data.join("notes.txt"), "").unwrap();
+        drop(place.try_start(what, &[]).unwrap());
+    }
+}
+
+#[test]
+fn a_new_authority_is_told_with_its_whole_path_and_existing_begins_none() {
+    let place = TestDirectory::new();
+    let data = place.path("data");
+    let path = data.to_str().unwrap();
+    let existing = || {
+        Command::new(env!("CARGO_BIN_EXE_palisade"))
+            .args(["serve", "--existing", "--listen", "127.0.0.1:0", "--data"])
+            .arg(&data)
+            .output()
+            .unwrap()
+    };
+    let refused = existing();
+    assert!(!refused.status.success());
+    let said = String::from_utf8(refused.stderr).unwrap();
+    for part in ["there is no authority in", path, "--data"] {
+        assert!(said.contains(part), "{part} is missing in: {said}");
+    }
+    assert!(!data.exists());
+    let first = place.serve();
+    let said = fs::read_to_string(&first.log).unwrap();
+    assert!(
+        said.contains(&format!("began a NEW authority in {path}")),
+        "{said}"
+    );
+    drop(first);
+    let second = place.serve();
+    let said = fs::read_to_string(&second.log).unwrap();
+    assert!(!said.contains("NEW"), "{said}");
+    drop(second);
+}

@@ -350,3 +350,33 @@ fn a_closed_lock_is_shown_with_the_time_that_is_left() {
     world.expire();
     assert_eq!((world.machine.locks(), world.machine.next_due()), (0, None));
 }
+
+fn open(world: &mut World) -> Outcome {
+    world.apply(Command::Open {
+        lock: lock_name("x"),
+        reason: "the job failed".into(),
+    })
+}
+
+/// The control is the lock that nobody opened: it is closed a millisecond before its time is over.
+#[test]
+fn an_operator_opens_a_closed_lock_and_it_is_handed_on() {
+    for closing in [(DELAY_MS, 0), (0, HOUR_MS)] {
+        let mut world = World::new();
+        assert_eq!(open(&mut world), Outcome::NotHeld, "free");
+        let (lock_delay, at_least_for) = closing;
+        world.granted(ask("x", "a").delays(lock_delay, at_least_for));
+        assert_eq!(open(&mut world), Outcome::NotHeld, "held");
+        revoke(&mut world, token(1));
+        world.queued(ask("x", "b").wait(HOUR_MS / 2).request(1));
+        assert_eq!(world.held_by("x"), None);
+        assert_eq!(open(&mut world), Outcome::Done);
+        assert_eq!(world.held_by("x"), Some((2, "b".to_owned())));
+        assert_eq!(open(&mut world), Outcome::NotHeld, "held again");
+    }
+    let mut world = expired();
+    restart(&mut world);
+    assert_eq!(open(&mut world), Outcome::Done);
+    assert_eq!(world.machine.locks(), 0, "nothing of it is left");
+    assert_eq!(world.granted(ask("x", "b")).token, token(2));
+}

@@ -658,7 +658,7 @@ fn a_planted_deviation_of_sets_is_found() {
 #[test]
 fn the_scripts_reach_every_outcome() {
     let config = Config {
-        cases: 6_000,
+        cases: 9_000,
         failure_persistence: None,
         ..Config::default()
     };

@@ -410,6 +410,20 @@ impl Reference {
                 Outcome::Done
             }
             Command::Abandon(request) => self.abandon(request, now),
+            Command::Open { lock, .. } => {
+                self.touch_lock(&lock, now);
+                let closed = self.closed.iter().position(|closed| closed.lock == lock);
+                match closed {
+                    None => Outcome::NotHeld,
+                    Some(at) => {
+                        let told = self.told(&lock, now);
+                        let Closed { lock, last, .. } = self.closed.remove(at);
+                        self.kept.insert(lock.clone(), last);
+                        self.hand_on(&lock, &told, now);
+                        Outcome::Done
+                    }
+                }
+            }
             Command::Resize { lock, permits } => self.resize(&lock, permits, now),
             Command::Expire => Outcome::Done,
             Command::Grace(_) => unreachable!("handled before anything is swept"),

@@ -71,6 +71,9 @@ enum What {
         lock: u8,
         right: bool,
     },
+    Open {
+        lock: u8,
+    },
     Resize {
         lock: u8,
         permits: u32,
@@ -231,6 +234,7 @@ fn what() -> impl Strategy<Value = What> {
         3 => (which(), any::<bool>()).prop_map(|(which, some)| What::Proclaim(which, some)),
         6 => which().prop_map(What::Release),
         1 => (0_u8..4, any::<bool>()).prop_map(|(lock, right)| What::Revoke { lock, right }),
+        1 => (0_u8..4).prop_map(|lock| What::Open { lock }),
         1 => (prop::sample::select(vec![0_u8, 2, 2, 2, 2]), 0_u32..5)
             .prop_map(|(lock, permits)| What::Resize { lock, permits }),
         1 => asked().prop_map(What::Withdraw),
@@ -497,6 +501,10 @@ impl What {
                     reason: "stuck".into(),
                 }
             }
+            What::Open { lock } => Command::Open {
+                lock: lock_of(lock),
+                reason: "opened".into(),
+            },
             What::Resize { lock, permits } => Command::Resize {
                 lock: lock_of(lock),
                 permits,

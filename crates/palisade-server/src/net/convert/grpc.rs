@@ -19,6 +19,7 @@ pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request,
         Some(Operation::Release(message)) => release(&message),
         Some(Operation::Abandon(message)) => abandon(&message),
         Some(Operation::Break(message)) => revoke(&message),
+        Some(Operation::Open(message)) => open(&message),
         Some(Operation::Resize(message)) => resize(&message),
         Some(Operation::Show(message)) => show(&message),
         Some(Operation::List(message)) => list(&message),
@@ -114,6 +115,13 @@ pub(in crate::net) fn revoke(message: &v1::BreakRequest) -> Result<Request, Refu
     Ok(Request::Revoke {
         lock: super::lock_name("lock", &message.lock)?,
         token: super::token(message.fencing_token)?,
+        reason: super::reason(&message.reason)?,
+    })
+}
+
+pub(in crate::net) fn open(message: &v1::OpenRequest) -> Result<Request, Refusal> {
+    Ok(Request::Open {
+        lock: super::lock_name("lock", &message.lock)?,
         reason: super::reason(&message.reason)?,
     })
 }

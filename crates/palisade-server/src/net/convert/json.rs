@@ -105,6 +105,13 @@ pub(in crate::net) fn revoke(lock: LockName, body: &wire::BreakBody) -> Result<R
     })
 }
 
+pub(in crate::net) fn open(lock: LockName, body: &wire::OpenBody) -> Result<Request, Refusal> {
+    Ok(Request::Open {
+        lock,
+        reason: super::reason(body.reason.as_deref().unwrap_or_default())?,
+    })
+}
+
 pub(in crate::net) fn resize(lock: LockName, body: &wire::ResizeBody) -> Result<Request, Refusal> {
     Ok(Request::Resize {
         lock,

@@ -6,7 +6,7 @@ use axum::extract::State;
 use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterReply, MemberBody, ReadyReply, TransferBody};
 
-use super::input::Input;
+use super::input::{Admin, Input};
 use super::reply::{Json, Refusals, Reply};
 use crate::net::app::App;
 use crate::net::cluster::{Change, Cluster};
@@ -47,10 +47,10 @@ pub(super) async fn view(State(app): State<Arc<App>>, who: Who) -> Reply<Cluster
 )]
 pub(super) async fn add(
     State(app): State<Arc<App>>,
-    who: Who,
+    Admin(by): Admin,
     Input(body): Input<AddMemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, app.gate.administer(&who)?, Change::Add(body)).await
+    change(&app, by, Change::Add(body)).await
 }
 
 /// Give a node a vote
@@ -67,10 +67,10 @@ pub(super) async fn add(
 )]
 pub(super) async fn promote(
     State(app): State<Arc<App>>,
-    who: Who,
+    Admin(by): Admin,
     Input(body): Input<MemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, app.gate.administer(&who)?, Change::Promote(body.node)).await
+    change(&app, by, Change::Promote(body.node)).await
 }
 
 /// Remove a node
@@ -89,10 +89,10 @@ pub(super) async fn promote(
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
-    who: Who,
+    Admin(by): Admin,
     Input(body): Input<MemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, app.gate.administer(&who)?, Change::Remove(body.node)).await
+    change(&app, by, Change::Remove(body.node)).await
 }
 
 /// Let another node lead
@@ -109,10 +109,10 @@ pub(super) async fn remove(
 )]
 pub(super) async fn transfer(
     State(app): State<Arc<App>>,
-    who: Who,
+    Admin(by): Admin,
     Input(body): Input<TransferBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, app.gate.administer(&who)?, Change::Transfer(body.to)).await
+    change(&app, by, Change::Transfer(body.to)).await
 }
 
 /// Check that this server can serve clients

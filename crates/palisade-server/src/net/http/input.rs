@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::reply::Problem;
 use crate::net::app::App;
 use crate::net::convert::{self, Refusal};
-use crate::net::gate::{self, Who};
+use crate::net::gate::{self, Administered, Who};
 use crate::shell;
 
 /// The lock in the path; percent-encoded, so any name can be written.
@@ -46,6 +46,19 @@ impl FromRequestParts<Arc<App>> for Who {
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Who, Problem> {
         Ok(gate::who(&parts.extensions)?)
+    }
+}
+
+/// A caller that may administer this server. It stands before the body: a caller without the right learns nothing about
+/// what a body must be.
+pub(super) struct Admin(pub(super) Administered);
+
+impl FromRequestParts<Arc<App>> for Admin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Admin, Problem> {
+        let who = gate::who(&parts.extensions)?;
+        Ok(Admin(app.gate.administer(&who)?))
     }
 }
 

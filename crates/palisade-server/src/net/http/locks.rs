@@ -9,8 +9,8 @@ use palisade_core::{Ending, LockName, Outcome};
 use palisade_proto::Code;
 use palisade_proto::json::{
     AbandonReply, AcquireBody, AcquireReply, BreakBody, BreakReply, DeniedReply, ErrorReply,
-    ListReply, LockReply, Nothing, ProclaimBody, ProclaimReply, RankingReply, ReleaseBody,
-    ReleaseReply, RenewBody, RenewReply, ResizeBody, ResizeReply, WaitingReply,
+    ListReply, LockReply, Nothing, OpenBody, OpenReply, ProclaimBody, ProclaimReply, RankingReply,
+    ReleaseBody, ReleaseReply, RenewBody, RenewReply, ResizeBody, ResizeReply, WaitingReply,
 };
 use serde::Deserialize;
 use tokio::time::timeout;
@@ -286,8 +286,10 @@ pub(super) async fn revoke(
     State(app): State<Arc<App>>,
     who: Who,
     Lock(lock): Lock,
-    Input(body): Input<BreakBody>,
+    body: Result<Input<BreakBody>, Problem>,
 ) -> Reply<BreakReply> {
+    app.gate.operate(&who, &lock)?;
+    let Input(body) = body?;
     match app
         .ask(app.gate.permit(&who, json::revoke(lock.clone(), &body)?)?)
         .await
@@ -301,6 +303,52 @@ pub(super) async fn revoke(
         Answer::Outcome(Outcome::NotHeld) => {
             Err(Refusal::new(Code::NotHeld, "nobody holds this lock").into())
         }
+        other => Err(refusal(other).into()),
+    }
+}
+
+/// Open a lock that is closed after its last grant
+///
+/// For operators; it needs the right `break`. The lock is closed by a lock-delay or by an at-least-for; now the next request
+/// is granted. What the former holder may still be doing goes on.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{resource_id}/open",
+    tag = "locks",
+    params((
+        "resource_id" = String,
+        Path,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[ -~]+$",
+        description = "The lock, percent-encoded."
+    )),
+    request_body = OpenBody,
+    responses(
+        (status = 200, description = "It is open.", body = OpenReply),
+        (status = 409, description = "`not_held`: the lock is not closed.", body = ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn open(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Lock(lock): Lock,
+    body: Result<Input<OpenBody>, Problem>,
+) -> Reply<OpenReply> {
+    app.gate.operate(&who, &lock)?;
+    let Input(body) = body?;
+    let request = json::open(lock.clone(), &body)?;
+    match app.ask(app.gate.permit(&who, request)?).await {
+        Answer::Outcome(Outcome::Done) => Ok(Json(OpenReply {
+            resource_id: lock.as_str().to_owned(),
+            opened: true,
+        })),
+        Answer::Outcome(Outcome::NotHeld) => Err(Refusal::new(
+            Code::NotHeld,
+            "this lock is not closed: it is free, or somebody holds it, whom a break takes it from",
+        )
+        .into()),
         other => Err(refusal(other).into()),
     }
 }
@@ -332,8 +380,10 @@ pub(super) async fn resize(
     State(app): State<Arc<App>>,
     who: Who,
     Lock(lock): Lock,
-    Input(body): Input<ResizeBody>,
+    body: Result<Input<ResizeBody>, Problem>,
 ) -> Reply<ResizeReply> {
+    app.gate.operate(&who, &lock)?;
+    let Input(body) = body?;
     let request = json::resize(lock.clone(), &body)?;
     match app.ask(app.gate.permit(&who, request)?).await {
         Answer::Outcome(Outcome::Done) => Ok(Json(ResizeReply {

@@ -47,6 +47,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .route("/v1/locks/{resource_id}/release", post(locks::release))
         .route("/v1/locks/{resource_id}/break", post(locks::revoke))
         .route("/v1/locks/{resource_id}/proclaim", post(locks::proclaim))
+        .route("/v1/locks/{resource_id}/open", post(locks::open))
         .route("/v1/locks/{resource_id}/permits", post(locks::resize))
         .route("/v1/locks/{resource_id}/sequencer", post(sequencer::sign))
         .route("/v1/requests/{request_id}/abandon", post(locks::abandon))

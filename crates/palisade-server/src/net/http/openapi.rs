@@ -30,6 +30,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         locks::release,
         locks::abandon,
         locks::revoke,
+        locks::open,
         locks::resize,
         locks::proclaim,
         locks::show,

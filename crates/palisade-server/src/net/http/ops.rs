@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use palisade_proto::Code;
 use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply};
 
-use super::input::Input;
+use super::input::{Admin, Input};
 use super::reply::{Json, Problem, Refusals, Reply};
 use crate::net::app::App;
 use crate::net::convert::{Refusal, json, refusal};
@@ -49,6 +49,7 @@ pub(super) async fn status(State(app): State<Arc<App>>, who: Who) -> Reply<Statu
 )]
 pub(super) async fn advance(
     State(app): State<Arc<App>>,
+    _: Admin,
     who: Who,
     Input(body): Input<AdvanceBody>,
 ) -> Reply<ClockReply> {

@@ -5,24 +5,41 @@
 //!                         event: granted ─► held ─────────── event: ended ─► not held
 //! ```
 //!
-//! A lock counts while it is held or coming. An answer leaves after its events are in the ring, and the ring is read
+//! A lock counts while it is held, coming, or closed after its last grant. Readers and holders of permits count one each:
+//! each takes as much room as a lock. An answer leaves after its events are in the ring, and the ring is read
 //! before an answer is settled and before a bound is looked at. So a lock is never missing between the two, and a bound
-//! of a prefix is exact for everything that this server has granted.
+//! of a prefix or a principal is exact for everything that this server has granted, whether or not its caller has waited
+//! for the answer. Whose address a grant is, only the answer says.
 
 use std::collections::{BTreeSet, HashMap};
 
-use palisade_access::Subject;
-use palisade_core::{Change, Event, LockName};
+use palisade_access::{Principal, Subject};
+use palisade_core::{Change, Event, LockName, RequestId, Span};
 
 /// All counted locks.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     /// The prefixes whose locks are counted from events.
     pub(super) prefixes: Vec<Box<str>>,
-    counted: HashMap<Subject, HashMap<LockName, Uses>>,
-    /// Whose a grant is, besides its prefixes. The grants of a set have one number.
-    owners: HashMap<(u64, LockName), BTreeSet<Subject>>,
+    /// The principals with a quota that have asked for something, as events name them.
+    principals: HashMap<palisade_core::Principal, Subject>,
+    counted: HashMap<Subject, Counted>,
+    /// At whose address a grant was made, and by which request. The grants of a set have one number.
+    owners: HashMap<(u64, LockName), Owner>,
+    /// Requests of readers that are granted: a repeat is no second grant.
+    requests: BTreeSet<(Principal, RequestId)>,
     coming: HashMap<LockName, Coming>,
+    /// Locks that are closed after their last grant: until when, and for whom they count.
+    closed: HashMap<LockName, (u64, Vec<Subject>)>,
+    closings: BTreeSet<(u64, LockName)>,
+}
+
+/// What counts for one subject.
+#[derive(Debug, Default)]
+struct Counted {
+    locks: HashMap<LockName, Uses>,
+    /// Of all of them.
+    weight: u64,
 }
 
 /// What makes a lock count.
@@ -30,8 +47,37 @@ pub(super) struct Locks {
 struct Uses {
     /// The numbers of its grants.
     held: BTreeSet<u64>,
+    /// Those of readers and holders of permits.
+    shared: BTreeSet<u64>,
     /// Acquires without an answer.
-    coming: u32,
+    coming: u64,
+    /// Those that would share the lock.
+    coming_shared: u64,
+    closed: bool,
+}
+
+impl Uses {
+    /// How much it counts: one, or one for each reader.
+    fn weight(&self) -> u64 {
+        let shared = self.shared.len() as u64 + self.coming_shared;
+        let used = !self.held.is_empty() || self.coming > 0 || self.closed;
+        shared.max(u64::from(used))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Owner {
+    subjects: BTreeSet<Subject>,
+    request: Option<(Principal, RequestId)>,
+}
+
+/// An acquire that is counted.
+#[derive(Clone, Debug)]
+pub(super) struct Acquiring {
+    pub(super) lock: LockName,
+    /// Beside others: as a reader, or with permits.
+    pub(super) shared: bool,
+    pub(super) request: Option<RequestId>,
 }
 
 /// Acquires of one lock that have no answer yet, and which of its grants have ended meanwhile.
@@ -43,23 +89,59 @@ struct Coming {
 
 impl Locks {
     /// How many locks would count if this one were acquired too.
-    pub(super) fn with(&self, subject: &Subject, lock: &LockName) -> u64 {
-        let locks = self.counted.get(subject);
-        locks.map_or(1, |locks| {
-            locks.len() as u64 + u64::from(!locks.contains_key(lock))
-        })
+    pub(super) fn with(&self, subject: &Subject, by: &Principal, acquiring: &Acquiring) -> u64 {
+        let Some(counted) = self.counted.get(subject) else {
+            return 1;
+        };
+        let more = match counted.locks.get(&acquiring.lock) {
+            None => 1,
+            Some(_) if !acquiring.shared || self.is_repeat(by, acquiring) => 0,
+            Some(uses) => {
+                let shared = uses.shared.len() as u64 + uses.coming_shared;
+                shared + 1 - uses.weight()
+            }
+        };
+        // What there is already may be above a bound that is new; only more of it is refused.
+        if more == 0 { 0 } else { counted.weight + more }
     }
 
-    pub(super) fn come<'a>(&mut self, of: impl Iterator<Item = &'a Subject>, lock: &LockName) {
+    fn is_repeat(&self, by: &Principal, acquiring: &Acquiring) -> bool {
+        let request = acquiring.request;
+        request.is_some_and(|request| self.requests.contains(&(by.clone(), request)))
+    }
+
+    /// Events name a principal by its hash.
+    pub(super) fn know(&mut self, by: palisade_core::Principal, subject: &Subject) {
+        if let Subject::Principal(_) = subject {
+            let known = self.principals.entry(by);
+            known.or_insert_with(|| subject.clone());
+        }
+    }
+
+    pub(super) fn come<'a>(
+        &mut self,
+        of: impl Iterator<Item = &'a Subject>,
+        acquiring: &Acquiring,
+    ) {
+        let lock = &acquiring.lock;
         self.coming.entry(lock.clone()).or_default().acquires += 1;
         for subject in of {
-            let locks = self.counted.entry(subject.clone()).or_default();
-            locks.entry(lock.clone()).or_default().coming += 1;
+            self.change(subject, lock, |uses| {
+                uses.coming += 1;
+                uses.coming_shared += u64::from(acquiring.shared);
+            });
         }
     }
 
     /// An acquire has its answer, perhaps a grant, or its caller is gone.
-    pub(super) fn came(&mut self, of: &[Subject], lock: &LockName, granted: Option<u64>) {
+    pub(super) fn came(
+        &mut self,
+        of: &[Subject],
+        by: &Principal,
+        acquiring: &Acquiring,
+        granted: Option<u64>,
+    ) {
+        let lock = &acquiring.lock;
         let mut over = false;
         if let Some(coming) = self.coming.get_mut(lock) {
             over = granted.is_some_and(|number| coming.ended.contains(&number));
@@ -70,54 +152,120 @@ impl Locks {
         }
         for subject in of {
             self.change(subject, lock, |uses| {
-                uses.coming = uses.coming.saturating_sub(1)
+                uses.coming = uses.coming.saturating_sub(1);
+                let shared = u64::from(acquiring.shared);
+                uses.coming_shared = uses.coming_shared.saturating_sub(shared);
             });
-            if let Some(number) = granted.filter(|_| !over)
-                && !matches!(subject, Subject::Prefix(_))
-            {
-                self.hold(subject.clone(), lock, number);
-                let owned = self.owners.entry((number, lock.clone()));
-                owned.or_default().insert(subject.clone());
+        }
+        let Some(number) = granted.filter(|_| !over) else {
+            return;
+        };
+        let addresses = of.iter().filter(|it| matches!(it, Subject::Address(_)));
+        let subjects: BTreeSet<Subject> = addresses.cloned().collect();
+        for subject in &subjects {
+            self.hold(subject, lock, number, acquiring.shared);
+        }
+        let request = acquiring.request.filter(|_| acquiring.shared);
+        let request = request.map(|request| (by.clone(), request));
+        if subjects.is_empty() && request.is_none() {
+            return;
+        }
+        self.requests.extend(request.clone());
+        let owner = self.owners.entry((number, lock.clone())).or_default();
+        owner.subjects.extend(subjects);
+        owner.request = owner.request.take().or(request);
+    }
+
+    /// A lock of these prefixes is held by the grant of this number.
+    pub(super) fn found(&mut self, lock: &LockName, number: u64, shared: bool) {
+        for subject in self.prefixes_of(lock) {
+            self.hold(&subject, lock, number, shared);
+        }
+    }
+
+    /// A lock of these prefixes is closed.
+    pub(super) fn found_closed(&mut self, lock: &LockName, for_: Span, now: u64) {
+        let subjects = self.prefixes_of(lock);
+        self.close(lock, for_, now, subjects);
+    }
+
+    fn prefixes_of(&self, lock: &LockName) -> Vec<Subject> {
+        let prefixes = self.prefixes.iter();
+        prefixes
+            .filter(|prefix| lock.as_str().starts_with(&***prefix))
+            .map(|prefix| Subject::Prefix(prefix.clone()))
+            .collect()
+    }
+
+    /// Counts an event; `now` is an instant soon after it.
+    pub(super) fn see(&mut self, event: &Event, now: u64) {
+        let number = event.shared.map_or(event.token.get(), |id| id.0.get());
+        let lock = &event.lock;
+        match &event.change {
+            Change::Granted { .. } => {
+                self.open(lock);
+                let mut subjects = self.prefixes_of(lock);
+                subjects.extend(self.principals.get(&event.by).cloned());
+                for subject in subjects {
+                    self.hold(&subject, lock, number, event.shared.is_some());
+                }
+            }
+            Change::Proclaimed => {}
+            Change::Ended { delayed, .. } => self.ended(event, number, *delayed, now),
+        }
+    }
+
+    fn ended(&mut self, event: &Event, number: u64, delayed: Option<Span>, now: u64) {
+        let lock = &event.lock;
+        if let Some(coming) = self.coming.get_mut(lock) {
+            coming.ended.insert(number);
+        }
+        let owner = self.owners.remove(&(number, lock.clone()));
+        let owner = owner.unwrap_or_default();
+        if let Some(request) = owner.request {
+            self.requests.remove(&request);
+        }
+        let mut subjects = self.prefixes_of(lock);
+        subjects.extend(owner.subjects);
+        subjects.extend(self.principals.get(&event.by).cloned());
+        for subject in &subjects {
+            self.change(subject, lock, |uses| {
+                uses.held.remove(&number);
+                uses.shared.remove(&number);
+            });
+        }
+        if let Some(delayed) = delayed {
+            self.close(lock, delayed, now, subjects);
+        }
+    }
+
+    fn close(&mut self, lock: &LockName, for_: Span, now: u64, subjects: Vec<Subject>) {
+        self.open(lock);
+        if subjects.is_empty() {
+            return;
+        }
+        for subject in &subjects {
+            self.change(subject, lock, |uses| uses.closed = true);
+        }
+        let until = now.saturating_add(for_.as_millis().saturating_mul(1_000_000));
+        self.closings.insert((until, lock.clone()));
+        self.closed.insert(lock.clone(), (until, subjects));
+    }
+
+    fn open(&mut self, lock: &LockName) {
+        if let Some((until, subjects)) = self.closed.remove(lock) {
+            self.closings.remove(&(until, lock.clone()));
+            for subject in subjects {
+                self.change(&subject, lock, |uses| uses.closed = false);
             }
         }
     }
 
-    /// A lock of these prefixes is held by the grant of this number.
-    pub(super) fn found(&mut self, lock: &LockName, number: u64) {
-        let prefixes = self.prefixes.iter();
-        let prefixes: Vec<Subject> = prefixes
-            .filter(|prefix| lock.as_str().starts_with(&***prefix))
-            .map(|prefix| Subject::Prefix(prefix.clone()))
-            .collect();
-        for subject in prefixes {
-            self.hold(subject, lock, number);
-        }
-    }
-
-    pub(super) fn see(&mut self, event: &Event) {
-        let number = event.shared.map_or(event.token.get(), |id| id.0.get());
-        match &event.change {
-            Change::Granted { .. } => self.found(&event.lock, number),
-            Change::Proclaimed => {}
-            Change::Ended { .. } => self.ended(&event.lock, number),
-        }
-    }
-
-    fn ended(&mut self, lock: &LockName, number: u64) {
-        if let Some(coming) = self.coming.get_mut(lock) {
-            coming.ended.insert(number);
-        }
-        let owners = self.owners.remove(&(number, lock.clone()));
-        let owners = owners.unwrap_or_default();
-        let prefixes = self.prefixes.iter();
-        let prefixes = prefixes
-            .filter(|prefix| lock.as_str().starts_with(&***prefix))
-            .map(|prefix| Subject::Prefix(prefix.clone()));
-        let subjects: Vec<Subject> = prefixes.chain(owners).collect();
-        for subject in subjects {
-            self.change(&subject, lock, |uses| {
-                uses.held.remove(&number);
-            });
+    /// Locks whose time is over are closed no more.
+    pub(super) fn open_due(&mut self, now: u64) {
+        while let Some((_, lock)) = self.closings.first().filter(|(until, _)| *until <= now) {
+            let lock = lock.clone();
+            self.open(&lock);
         }
     }
 
@@ -126,40 +274,110 @@ impl Locks {
         self.forget(|subject| matches!(subject, Subject::Prefix(_)));
     }
 
-    /// Forgets whose the grants are, because events are gone in which some of them may have ended.
+    /// Forgets whose the grants are, because events are gone in which some of them may have ended. What is closed stays:
+    /// it ends by itself.
     pub(super) fn forget_owners(&mut self) {
         self.owners.clear();
+        self.requests.clear();
         self.forget(|subject| !matches!(subject, Subject::Prefix(_)));
     }
 
     fn forget(&mut self, which: impl Fn(&Subject) -> bool) {
-        self.counted.retain(|subject, locks| {
+        self.counted.retain(|subject, counted| {
             if which(subject) {
-                locks.retain(|_, uses| {
+                counted.locks.retain(|_, uses| {
                     uses.held.clear();
-                    uses.coming > 0
+                    uses.shared.clear();
+                    uses.weight() > 0
                 });
+                counted.weight = counted.locks.values().map(Uses::weight).sum();
             }
-            !locks.is_empty()
+            !counted.locks.is_empty()
         });
     }
 
-    fn hold(&mut self, subject: Subject, lock: &LockName, number: u64) {
-        let locks = self.counted.entry(subject).or_default();
-        locks.entry(lock.clone()).or_default().held.insert(number);
+    fn hold(&mut self, subject: &Subject, lock: &LockName, number: u64, shared: bool) {
+        self.change(subject, lock, |uses| {
+            let numbers = if shared {
+                &mut uses.shared
+            } else {
+                &mut uses.held
+            };
+            numbers.insert(number);
+        });
     }
 
     fn change(&mut self, subject: &Subject, lock: &LockName, change: impl FnOnce(&mut Uses)) {
-        if let Some(locks) = self.counted.get_mut(subject) {
-            if let Some(uses) = locks.get_mut(lock) {
-                change(uses);
-                if uses.held.is_empty() && uses.coming == 0 {
-                    locks.remove(lock);
-                }
-            }
-            if locks.is_empty() {
-                self.counted.remove(subject);
-            }
+        let counted = self.counted.entry(subject.clone()).or_default();
+        let uses = counted.locks.entry(lock.clone()).or_default();
+        let before = uses.weight();
+        change(uses);
+        let after = uses.weight();
+        counted.weight = counted.weight - before + after;
+        if after == 0 {
+            counted.locks.remove(lock);
+        }
+        if counted.locks.is_empty() {
+            self.counted.remove(subject);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palisade_core::{ClientId, Ending, LeaseId, Slots, Timestamp, Token, Ttl};
+
+    use super::*;
+
+    fn event(token: u64, change: Change) -> Event {
+        Event {
+            revision: token,
+            at: Timestamp::ZERO,
+            token: Token::new(token).unwrap(),
+            shared: None,
+            slots: Slots::NONE,
+            lock: LockName::new("x").unwrap(),
+            client: ClientId::new("c").unwrap(),
+            by: palisade_core::Principal::ANONYMOUS,
+            lease: LeaseId(Token::new(token).unwrap()),
+            held: Span::ZERO,
+            change,
+        }
+    }
+
+    /// The control is a lock that is not closed.
+    #[test]
+    fn a_grant_counts_without_an_answer_and_a_closed_lock_until_its_time_is_over() {
+        let rules = "[auth]\n[[auth.principals]]\nname = \"a\"\n";
+        let by = palisade_access::Access::parse(rules).unwrap();
+        let by = by.principal("a").unwrap();
+        let subject = Subject::Principal(by.clone());
+        for delayed in [None, Some(Span::from_millis(5))] {
+            let mut locks = Locks::default();
+            locks.know(palisade_core::Principal::ANONYMOUS, &subject);
+            let acquiring = |lock: &str| Acquiring {
+                lock: LockName::new(lock).unwrap(),
+                shared: false,
+                request: None,
+            };
+            let another = acquiring("y");
+            assert_eq!(locks.with(&subject, &by, &another), 1);
+            locks.come([&subject].into_iter(), &acquiring("x"));
+            let ttl = Ttl::from_millis(10_000).unwrap();
+            locks.see(&event(1, Change::Granted { ttl }), 0);
+            locks.came(std::slice::from_ref(&subject), &by, &acquiring("x"), None);
+            assert_eq!(locks.with(&subject, &by, &another), 2);
+            let ended = Change::Ended {
+                how: Ending::Released,
+                reason: None,
+                delayed,
+            };
+            locks.see(&event(1, ended), 0);
+            let closed = u64::from(delayed.is_some());
+            locks.open_due(4_999_999);
+            assert_eq!(locks.with(&subject, &by, &another), 1 + closed);
+            locks.open_due(5_000_000);
+            assert_eq!(locks.with(&subject, &by, &another), 1);
         }
     }
 }

@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade_access::{Access, Bound, Principal, Subject};
-use palisade_core::{LockName, Outcome, Span, Wish};
+use palisade_core::{LockMode, LockName, Outcome, Span, Wish};
 use palisade_proto::Code;
 
-use self::locks::Locks;
+use self::locks::{Acquiring, Locks};
 pub(super) use self::rate::Rate;
 use super::convert::Refusal;
 use crate::pipeline::clock::boottime;
@@ -56,7 +56,7 @@ struct Use {
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     /// The lock that it acquires.
-    lock: Option<LockName>,
+    lock: Option<Acquiring>,
     counts: [u64; COUNTED.len()],
     is_request: bool,
 }
@@ -78,7 +78,7 @@ impl Demand {
         };
         let bytes = (operations.max(1) * operation_bytes) as u64;
         let (lock, waits) = match request {
-            Request::Acquire(wish) => (Some(wish.lock.clone()), wish.wait.is_some()),
+            Request::Acquire(wish) => (Some(acquiring(wish, &wish.lock)), wish.wait.is_some()),
             _ => (None, false),
         };
         Demand {
@@ -91,7 +91,7 @@ impl Demand {
     /// What another lock of a set needs until the answer. The request itself is counted once.
     pub(super) fn of_part(wish: &Wish, lock: &LockName, operation_bytes: usize) -> Demand {
         Demand {
-            lock: Some(lock.clone()),
+            lock: Some(acquiring(wish, lock)),
             counts: [u64::from(wish.wait.is_some()), 0, 0, operation_bytes as u64],
             is_request: false,
         }
@@ -121,26 +121,73 @@ impl Demand {
     }
 }
 
+fn acquiring(wish: &Wish, lock: &LockName) -> Acquiring {
+    Acquiring {
+        lock: lock.clone(),
+        shared: match wish.mode {
+            LockMode::Shared | LockMode::Update | LockMode::Permits(_) => true,
+            // One of the readers becomes the writer.
+            LockMode::Exclusive | LockMode::Upgrade => false,
+        },
+        request: wish.request,
+    }
+}
+
 /// What a request uses. Dropping it gives everything back.
 pub(super) struct Held {
     quotas: Arc<Quotas>,
     subjects: Vec<Subject>,
+    principal: Principal,
     counts: [u64; COUNTED.len()],
-    lock: Option<LockName>,
+    lock: Option<Acquiring>,
     granted: Option<u64>,
+    /// Whether nothing of it can come any more.
+    is_over: bool,
 }
 
 impl Held {
     /// The answer came.
     pub(super) fn settle(mut self, answer: &Answer) {
+        self.is_over = true;
         if let Answer::Outcome(Outcome::Granted(granted)) = answer {
             self.granted = Some(granted.number().get());
         }
+    }
+
+    /// The request was refused before it was ordered.
+    pub(super) fn release(mut self) {
+        self.is_over = true;
+    }
+
+    /// The caller is gone, and the pipeline may still grant what it asked for: it counts until the pipeline has come past it.
+    fn outlast_caller(&mut self) -> bool {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return false;
+        };
+        let held = Held {
+            quotas: Arc::clone(&self.quotas),
+            subjects: std::mem::take(&mut self.subjects),
+            principal: self.principal.clone(),
+            counts: self.counts,
+            lock: self.lock.take(),
+            granted: None,
+            is_over: true,
+        };
+        let handle = self.quotas.handle.clone();
+        runtime.spawn(async move {
+            // Its events are there before this answer.
+            let _ = handle.call(Request::Status).await;
+            drop(held);
+        });
+        true
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if !self.is_over && self.lock.is_some() && self.outlast_caller() {
+            return;
+        }
         let mut uses = self.quotas.uses();
         for subject in &self.subjects {
             if let Some(one) = uses.of.get_mut(subject) {
@@ -151,7 +198,8 @@ impl Drop for Held {
         }
         if let Some(lock) = &self.lock {
             self.quotas.catch_up(&mut uses);
-            uses.locks.came(&self.subjects, lock, self.granted);
+            let (of, by) = (&self.subjects, &self.principal);
+            uses.locks.came(of, by, lock, self.granted);
         }
     }
 }
@@ -175,7 +223,7 @@ impl Quotas {
     pub(super) fn admit(
         self: &Arc<Quotas>,
         access: &Access,
-        (principal, address): (&Principal, Option<IpAddr>),
+        (principal, by, address): (&Principal, palisade_core::Principal, Option<IpAddr>),
         within: Option<&str>,
         demand: Demand,
     ) -> Result<Option<Held>, Refusal> {
@@ -194,7 +242,12 @@ impl Quotas {
             .lock
             .filter(|_| applying.iter().any(|(_, bounds)| bounds_locks(bounds)));
         if lock.is_some() {
+            // Known before its grants are seen.
+            for (subject, _) in &applying {
+                uses.locks.know(by, subject);
+            }
             self.catch_up(&mut uses);
+            uses.locks.open_due(now);
         }
         for (subject, bounds) in &applying {
             let one = uses.of.get(subject);
@@ -209,7 +262,7 @@ impl Quotas {
                 }
             }
             if let (Some(lock), Some(most)) = (&lock, bounds.get(Bound::Locks))
-                && uses.locks.with(subject, lock) > most
+                && uses.locks.with(subject, principal, lock) > most
             {
                 return Err(self.over(Bound::Locks, subject, most, most, None));
             }
@@ -239,9 +292,11 @@ impl Quotas {
         Ok(Some(Held {
             quotas: Arc::clone(self),
             subjects: applying.into_iter().map(|(subject, _)| subject).collect(),
+            principal: principal.clone(),
             counts: demand.counts,
             lock,
             granted: None,
+            is_over: false,
         }))
     }
 
@@ -287,9 +342,9 @@ impl Quotas {
             }
             let events = since.batches.iter().flat_map(|batch| batch.iter());
             let new = events.filter(|event| event.revision > seen);
-            let mut last = seen;
+            let (mut last, now) = (seen, boottime());
             for event in new {
-                uses.locks.see(event);
+                uses.locks.see(event, now);
                 last = event.revision;
             }
             uses.seen = Some(last);
@@ -328,7 +383,7 @@ impl Quotas {
     /// they are counted last, and counting one twice changes nothing.
     async fn count_anew(&self, prefixes: Vec<Box<str>>) {
         let from = self.handle.revision();
-        let mut found = Vec::new();
+        let (mut found, mut closed) = (Vec::new(), Vec::new());
         for prefix in &prefixes {
             let mut cursor = 0;
             loop {
@@ -342,14 +397,19 @@ impl Quotas {
                     return;
                 };
                 for view in locks {
-                    let Some(holder) = &view.holder else { continue };
+                    let Some(holder) = &view.holder else {
+                        closed.extend(view.delayed.map(|delayed| (view.lock, delayed)));
+                        continue;
+                    };
                     if view.reader_count == 0 && view.permits.is_none() {
-                        found.push((view.lock, holder.token.get()));
+                        found.push((view.lock, holder.token.get(), false));
                     } else if let Answer::Lock(view) =
                         self.handle.call(Request::Show(view.lock)).await
                     {
                         let readers = view.readers.iter();
-                        found.extend(readers.map(|reader| (view.lock.clone(), reader.id.0.get())));
+                        found.extend(
+                            readers.map(|reader| (view.lock.clone(), reader.id.0.get(), true)),
+                        );
                     }
                 }
                 match next {
@@ -361,8 +421,12 @@ impl Quotas {
         let mut uses = self.uses();
         uses.locks.forget_prefixes();
         uses.locks.prefixes = prefixes;
-        for (lock, number) in found {
-            uses.locks.found(&lock, number);
+        for (lock, number, shared) in found {
+            uses.locks.found(&lock, number, shared);
+        }
+        let now = boottime();
+        for (lock, delayed) in closed {
+            uses.locks.found_closed(&lock, delayed, now);
         }
         uses.seen = Some(from);
         self.catch_up(&mut uses);

@@ -30,6 +30,7 @@ const ACQUIRE_UPDATE: u8 = 15;
 const ACQUIRE_UPGRADE: u8 = 16;
 /// From version 12 on.
 const ORPHAN: u8 = 17;
+const OPEN: u8 = 18;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
@@ -114,6 +115,11 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
             out.byte(REVOKE);
             out.text(lock);
             out.number(token.get());
+            out.text(reason);
+        }
+        Command::Open { lock, reason } => {
+            out.byte(OPEN);
+            out.text(lock);
             out.text(reason);
         }
         Command::Resize { lock, permits } => {
@@ -439,6 +445,10 @@ fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
         REVOKE => Command::Revoke {
             lock: reader.lock()?,
             token: reader.token()?,
+            reason: reader.text()?.into(),
+        },
+        OPEN => Command::Open {
+            lock: reader.lock()?,
             reason: reader.text()?.into(),
         },
         RESIZE => Command::Resize {

@@ -139,6 +139,10 @@ fn commands() -> Vec<Command> {
             request: Some(id(10)),
             ..acquire("s", "eight", new_lease(7))
         }),
+        Command::Open {
+            lock: name("orders"),
+            reason: "the job failed".into(),
+        },
         Command::Resize {
             lock: lock("s"),
             permits: 2,

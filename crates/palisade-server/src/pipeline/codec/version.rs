@@ -64,7 +64,7 @@ pub fn version_needed(command: &Command) -> u8 {
         Command::Resize { .. } => 6,
         Command::Proclaim { .. } => 8,
         Command::Grace(Away::Restored) => 11,
-        Command::Orphan(_) => WITH_ORPHANS,
+        Command::Orphan(_) | Command::Open { .. } => WITH_ORPHANS,
         _ => BATCH_FLOOR,
     }
 }

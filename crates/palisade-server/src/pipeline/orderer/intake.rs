@@ -36,6 +36,7 @@ pub(super) fn intake(
             token,
             reason,
         },
+        Request::Open { lock, reason } => Command::Open { lock, reason },
         Request::Resize { lock, permits } => Command::Resize { lock, permits },
         Request::Show(lock) => {
             let view = machine.view(&lock, now);
