@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{palisade, until};
+use crate::common::{palisade, status, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -361,4 +361,16 @@ fn the_data_directory_is_private() {
     assert_eq!(mode & 0o077, 0);
     server.stop(Signal::TERM);
     assert!(Path::new(&place.path("data/identity")).exists());
+}
+
+#[test]
+fn a_backup_of_a_folder_without_a_log_is_the_callers_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    let [to, nowhere] = ["to", "nowhere"].map(|name| dir.path().join(name));
+    let mut backup = palisade();
+    backup.args(["backup", "--json"]).arg(&to).arg("--data");
+    let output = backup.arg(&nowhere).output().unwrap();
+    assert_eq!(status(&output), 125);
+    let said: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(said["error"]["code"], "not_found", "{said}");
 }
