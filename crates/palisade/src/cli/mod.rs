@@ -146,7 +146,7 @@ enum Command {
 
 /// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
-    let cli = match settings::parse(usage::given(), &settings::environment) {
+    let cli = match settings::parse(usage::arguments(), &settings::environment) {
         Ok(cli) => cli,
         Err(Refused::Words(error)) => return usage::refused(&error),
         Err(Refused::Settings(failure)) => return usage::misconfigured(&failure),

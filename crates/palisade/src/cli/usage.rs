@@ -12,7 +12,7 @@ use super::value::in_words;
 
 /// The words of the command line. Options that say which authority to use may stand before the command, as with other
 /// programs; each command has them itself, so they are moved behind it.
-pub(super) fn given() -> Vec<OsString> {
+pub(super) fn arguments() -> Vec<OsString> {
     connection_last(std::env::args_os())
 }
 
@@ -52,7 +52,7 @@ const OF_CONNECTION: [&str; 5] = [
 
 /// Prints what is wrong (or the requested help) and returns the exit status.
 pub(super) fn refused(error: &clap::Error) -> ExitCode {
-    let given: Vec<OsString> = self::given().into_iter().skip(1).collect();
+    let given: Vec<OsString> = self::arguments().into_iter().skip(1).collect();
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
@@ -100,7 +100,7 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
 
 /// Prints which setting is wrong, and returns the exit status.
 pub(super) fn misconfigured(failure: &Failure) -> ExitCode {
-    let given: Vec<OsString> = self::given().into_iter().skip(1).collect();
+    let given: Vec<OsString> = self::arguments().into_iter().skip(1).collect();
     Out::new(wants_json(&given)).failure(failure);
     ExitCode::from(failure.status)
 }

@@ -75,8 +75,8 @@ pub(super) struct Supervisor {
     lost: bool,
     overtime: bool,
     /// When a command that was told to end is killed.
-    patience_ends: Option<Timestamp>,
-    insisted: bool,
+    must_end_by: Option<Timestamp>,
+    killed_after_term: bool,
 }
 
 impl Supervisor {
@@ -90,8 +90,8 @@ impl Supervisor {
             phase: Phase::Running,
             lost: false,
             overtime: false,
-            patience_ends: None,
-            insisted: false,
+            must_end_by: None,
+            killed_after_term: false,
         }
     }
 
@@ -116,19 +116,19 @@ impl Supervisor {
     }
 
     /// SIGTERM was passed on to the job: at `kill_at` it has ended or is killed. Later signals put that off no longer.
-    pub(super) fn told_to_end(&mut self, kill_at: Timestamp) {
-        self.patience_ends.get_or_insert(kill_at);
+    pub(super) fn asked_to_end(&mut self, kill_at: Timestamp) {
+        self.must_end_by.get_or_insert(kill_at);
     }
 
     /// A time to look again, or the end of the time that the command has after SIGTERM, if that is earlier and to come.
     pub(super) fn no_later_than(&self, wake: Timestamp) -> Timestamp {
-        let ends = self.patience_ends.filter(|_| self.phase == Phase::Running);
+        let ends = self.must_end_by.filter(|_| self.phase == Phase::Running);
         ends.map_or(wake, |end| end.min(wake))
     }
 
-    /// Whether the command was killed because it did not end when it was told to.
-    pub(super) fn insisted(&self) -> bool {
-        self.insisted
+    /// Whether the command was killed because it did not end when it was asked to.
+    pub(super) fn killed_after_term(&self) -> bool {
+        self.killed_after_term
     }
 
     /// Whether SIGKILL was sent. A killed job must not be continued.
@@ -154,8 +154,8 @@ impl Supervisor {
         match self.phase {
             Phase::Running => match self.end_by(now, job) {
                 Some(kill_at) => self.end(now, kill_at),
-                None if self.patience_ends.is_some_and(|end| end <= now) => {
-                    self.insisted = true;
+                None if self.must_end_by.is_some_and(|end| end <= now) => {
+                    self.killed_after_term = true;
                     self.kill(now)
                 }
                 None => wait(self.next_check(now)),
@@ -352,20 +352,20 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_was_told_to_end_has_its_time_and_no_more() {
+    fn a_command_that_was_asked_to_end_has_its_time_and_no_more() {
         let mut supervisor = supervisor();
-        supervisor.told_to_end(ms(350));
+        supervisor.asked_to_end(ms(350));
         assert_eq!(supervisor.step(ms(100), HELD, Job::Runs), wait(ms(350)));
-        supervisor.told_to_end(ms(700));
+        supervisor.asked_to_end(ms(700));
         assert_eq!(
             supervisor.step(ms(350), HELD, Job::Runs),
             signal(JobSignal::Kill, 370)
         );
-        assert!(supervisor.insisted() && !supervisor.lost());
+        assert!(supervisor.killed_after_term() && !supervisor.lost());
         // Control: one that ends in time is not killed.
         let mut supervisor = self::supervisor();
-        supervisor.told_to_end(ms(350));
-        assert!(supervisor.step(ms(349), HELD, Job::Gone).over && !supervisor.insisted());
+        supervisor.asked_to_end(ms(350));
+        assert!(supervisor.step(ms(349), HELD, Job::Gone).over && !supervisor.killed_after_term());
     }
 
     #[test]

@@ -126,23 +126,23 @@ fn has_no_shell(rows: &[Row], group: i32) -> bool {
 /// What a process that was killed may have left behind: whatever its children and theirs started in other groups is now
 /// a child of `reaper`, which adopts the orphans.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Estate {
+pub(super) struct KilledParent {
     killed: Pid,
     /// When that process started. What it left is younger.
     started: u64,
 }
 
-impl Estate {
+impl KilledParent {
     /// Of this process's parent, while it is alive.
-    pub(super) fn of_parent() -> Option<Estate> {
+    pub(super) fn of_parent() -> Option<KilledParent> {
         let killed = rustix::process::getppid()?;
         let started = process(killed.as_raw_nonzero().get())?.started;
-        Some(Estate { killed, started })
+        Some(KilledParent { killed, started })
     }
 
     /// Whether it is certain that nothing of the job is alive, neither in its group nor elsewhere. Whether an orphan of
     /// the same age belonged to the job is not to be known, so it counts as if it had, unless its cgroup is another.
-    pub(super) fn is_settled(self, group: Option<Pid>) -> bool {
+    pub(super) fn job_is_gone(self, group: Option<Pid>) -> bool {
         let reaper = rustix::process::getppid();
         let Some(rows) = processes().filter(|_| reaper != Some(self.killed)) else {
             return false;
@@ -150,16 +150,16 @@ impl Estate {
         let (me, cgroup) = (rustix::process::getpid(), cgroup("self"));
         // A parent outside of this process's namespace is 0 there.
         let number = |pid: Option<Pid>| pid.map_or(0, |pid| pid.as_raw_nonzero().get());
-        let heirs = heirs(&rows, number(group), number(reaper), self.started);
-        !heirs.iter().any(|heir| {
-            let ours = Some(heir.group) == group.map(|group| number(Some(group)));
-            heir.pid != number(Some(me)) && (ours || self::cgroup(&heir.pid.to_string()) == cgroup)
+        let perhaps_of_job = perhaps_of_job(&rows, number(group), number(reaper), self.started);
+        !perhaps_of_job.iter().any(|row| {
+            let ours = group.is_some() && row.group == number(group);
+            row.pid != number(Some(me)) && (ours || self::cgroup(&row.pid.to_string()) == cgroup)
         })
     }
 }
 
 /// The live processes of a group, and the children of the reaper that are not older.
-fn heirs(rows: &[Row], group: i32, reaper: i32, started: u64) -> Vec<&Row> {
+fn perhaps_of_job(rows: &[Row], group: i32, reaper: i32, started: u64) -> Vec<&Row> {
     let alive = rows.iter().filter(|row| !row.dead);
     let orphan = |row: &Row| row.parent == reaper && row.started >= started;
     alive
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn young_orphans_and_the_group_are_heirs() {
+    fn young_orphans_and_the_group_may_be_of_the_job() {
         let aged = |row: Row, started| Row { started, ..row };
         let rows = [
             aged(at(30, 1, 20), 90),  // in the group, whatever its age
@@ -312,7 +312,10 @@ mod tests {
                 ..aged(at(34, 1, 34), 105)
             },
         ];
-        let pids: Vec<i32> = heirs(&rows, 20, 1, 100).iter().map(|row| row.pid).collect();
+        let pids: Vec<i32> = perhaps_of_job(&rows, 20, 1, 100)
+            .iter()
+            .map(|row| row.pid)
+            .collect();
         assert_eq!(pids, [30, 31]);
     }
 

@@ -182,8 +182,8 @@ async fn job(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| failed("cannot adopt the command's orphans", error.into()))?;
     let deadline = guard.deadline()?;
-    let handover = guard.handover(&args.lock_args);
-    let watchdog = Watchdog::start(deadline, None, &handover)
+    let release_command = guard.release_command(&args.lock_args);
+    let watchdog = Watchdog::start(deadline, None, &release_command)
         .map_err(|error| failed("cannot start the watchdog", error))?;
     let mut terminal = Terminal::find();
     let free = terminal.as_mut().filter(|terminal| terminal.is_free());
@@ -218,7 +218,7 @@ async fn job(
             .map(|timeout| BootClock.now().after(timeout.into())),
         renewals: Renewals::new(out, guard.lock().clone(), args.lock_args.ttl),
         kill_after: kill_after(args),
-        handover,
+        release_command,
         out,
     }
     .until_gone()

@@ -11,7 +11,7 @@ use super::guard::Guard;
 use super::renewals::Renewals;
 use super::signals::{self, Signals};
 use super::terminal::Terminal;
-use super::watchdog::{Handover, Watchdog};
+use super::watchdog::{ReleaseCommand, Watchdog};
 use crate::cli::{Out, millis};
 
 /// A job and everything needed to supervise it.
@@ -29,7 +29,7 @@ pub(super) struct SupervisedJob<'a> {
     /// How long the command has to end after a SIGTERM that was passed on.
     pub(super) kill_after: Span,
     /// What the watchdog needs to release the lock after this process.
-    pub(super) handover: Handover,
+    pub(super) release_command: ReleaseCommand,
     pub(super) out: Out,
 }
 
@@ -148,7 +148,7 @@ impl SupervisedJob<'_> {
             self.children.group().signal(Signal::CONT);
         }
         if signal == Signal::TERM {
-            self.told_to_end();
+            self.asked_to_end();
         }
         if signal == Signal::TSTP {
             self.stop_myself();
@@ -182,16 +182,16 @@ impl SupervisedJob<'_> {
             );
             self.children.group().signal(Signal::HUP);
             self.children.group().signal(Signal::CONT);
-            self.told_to_end();
+            self.asked_to_end();
         } else {
             // The shell, or another palisade, sees why, and continues both with the terminal.
             let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
         }
     }
 
-    fn told_to_end(&mut self) {
+    fn asked_to_end(&mut self) {
         let kill_at = BootClock.now().after(self.kill_after);
-        self.supervisor.told_to_end(kill_at);
+        self.supervisor.asked_to_end(kill_at);
     }
 
     fn may_give(&self) -> bool {
@@ -211,7 +211,11 @@ impl SupervisedJob<'_> {
 
     fn restart_watchdog(&mut self) {
         let leader = self.children.leader();
-        match Watchdog::start(self.supervisor.deadline(), Some(leader), &self.handover) {
+        match Watchdog::start(
+            self.supervisor.deadline(),
+            Some(leader),
+            &self.release_command,
+        ) {
             Ok(watchdog) => {
                 tracing::warn!("the watchdog had ended and was started again");
                 self.watchdog = Some(watchdog);
@@ -234,7 +238,7 @@ impl SupervisedJob<'_> {
         if let Some(watchdog) = self.watchdog {
             watchdog.stand_down();
         }
-        if self.supervisor.insisted() {
+        if self.supervisor.killed_after_term() {
             self.out.warning(&format!(
                 "the command did not end within {} of SIGTERM and was killed; --kill-after gives it longer",
                 millis(self.kill_after.as_millis())

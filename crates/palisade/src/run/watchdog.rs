@@ -6,7 +6,7 @@
 //! job's group and every new deadline. End of file means that the first process is gone.
 //!
 //! Once the job is dead it releases the lock in the place of the first process, if it is certain that nothing of the job
-//! is left: see [`Estate`]. Otherwise the lease ends by itself.
+//! is left: see [`KilledParent`]. Otherwise the lease ends by itself.
 //!
 //! A second pipe leads back. The watchdog records a kill there before it kills, so the first process never mistakes
 //! that kill for the job's own end.
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
-use super::group::Estate;
+use super::group::KilledParent;
 use crate::cli::FAILED;
 
 /// The argument that marks the second process. No user types it, and clap does not know it.
@@ -44,7 +44,7 @@ const NO_GROUP: u64 = 0;
 /// With what the watchdog releases the lock after the first process was killed. It travels through the pipe, because it
 /// has the lease's secret, and every process of this user can read an environment.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Handover {
+pub(super) struct ReleaseCommand {
     /// The environment of `palisade release`: the authority, and what shows who is asking.
     pub(super) environment: Vec<(String, String)>,
     /// Its flags.
@@ -53,7 +53,7 @@ pub(super) struct Handover {
     pub(super) grants: Vec<(String, String, String)>,
 }
 
-impl Handover {
+impl ReleaseCommand {
     fn put(&self, pipe: &OwnedFd) -> io::Result<()> {
         let text = serde_json::to_vec(self)?;
         let length = u32::try_from(text.len()).map_err(io::Error::other)?;
@@ -63,7 +63,7 @@ impl Handover {
     }
 
     /// Reads nothing behind it.
-    fn take(mut pipe: &File) -> io::Result<Handover> {
+    fn take(mut pipe: &File) -> io::Result<ReleaseCommand> {
         let mut length = [0; 4];
         pipe.read_exact(&mut length)?;
         let mut text = vec![0; u32::from_le_bytes(length) as usize];
@@ -119,7 +119,7 @@ impl Watchdog {
     pub(super) fn start(
         deadline: Timestamp,
         group: Option<Pid>,
-        handover: &Handover,
+        release_command: &ReleaseCommand,
     ) -> io::Result<Watchdog> {
         let (reader, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let first = group.map_or(message(GROUP, NO_GROUP), group_message);
@@ -136,7 +136,7 @@ impl Watchdog {
         // The command keeps its copies of both pipe ends until it is dropped.
         drop(command);
         // Not before: it may be more than a pipe takes without a reader.
-        handover.put(&pipe)?;
+        release_command.put(&pipe)?;
         await_ready(&mut record)?;
         rustix::io::ioctl_fionbio(&record, true)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -206,23 +206,23 @@ fn watch() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let estate = Estate::of_parent();
+    let parent = KilledParent::of_parent();
     let pipe = File::from(rustix::stdio::stdin().as_fd().try_clone_to_owned()?);
     let mut state = WatchdogState::default();
     let mut first = Message::default();
     (&pipe).read_exact(&mut first)?;
     state.receive(&first);
     // It is cut off if the first process was killed just now; the group still has to be.
-    let handover = Handover::take(&pipe).unwrap_or_default();
+    let release_command = ReleaseCommand::take(&pipe).unwrap_or_default();
     runtime.block_on(async {
         let pipe = Receiver::from_owned_fd(pipe.into())?;
         record();
         let left = guard(state, pipe, record).await;
-        if let (Some(state), Some(estate)) = (left, estate)
-            && !handover.grants.is_empty()
-            && state.until_settled(estate).await
+        if let (Some(state), Some(parent)) = (left, parent)
+            && !release_command.grants.is_empty()
+            && state.until_job_is_gone(parent).await
         {
-            handover.release();
+            release_command.release();
         }
         Ok(())
     })
@@ -299,10 +299,10 @@ impl WatchdogState {
     }
 
     /// Waits until it is certain that nothing of the job is alive; `false` if the lease is over before.
-    async fn until_settled(&self, estate: Estate) -> bool {
+    async fn until_job_is_gone(&self, parent: KilledParent) -> bool {
         let mut pause = SHORTEST_PAUSE;
         while self.deadline.is_some_and(|end| BootClock.now() < end) {
-            if estate.is_settled(self.group) {
+            if parent.job_is_gone(self.group) {
                 return true;
             }
             BootClock.sleep_until(BootClock.now().after(pause)).await;

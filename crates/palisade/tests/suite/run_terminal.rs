@@ -250,7 +250,10 @@ fn a_job_in_the_background_stops_with_palisade_until_it_has_the_terminal() {
     let mut session = Session::start(&server, &["-im"]);
     session.press("\"$PALISADE\" run job --ttl 1h -- sh -c 'echo $$ >> pids; read line < /dev/tty; echo \"job read $line\"' &\n");
     let job = server.pids("pids", 1)[0];
-    until("the job to stop", || crate::common::is_stopped(job));
+    let palisade = crate::common::parent(job);
+    until("both to stop", || {
+        crate::common::is_stopped(job) && crate::common::is_stopped(palisade)
+    });
     session.press("echo the shell\" is here\"\n");
     session.shows("the shell is here");
     session.press("fg\n");
