@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    Ahead, ClientId, Delayed, Delays, Holder, Invalid, LeaseKey, LockMode, LockName, Others,
+    Ahead, ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockMode, LockName, Others,
     Permits, RequestId, Span, Timestamp, Ttl, limits,
 };
 
@@ -240,23 +240,42 @@ impl LockRequest {
     /// # Errors
     /// Faults, and [`Error::Lost`] if the parent lease is lost or the grant arrived too late to be of use.
     pub async fn attempt(self) -> Result<Attempt, Error> {
-        let (request, t0, acquired) = self.send().await?;
-        self.conclude(request, t0, acquired, |mut leases| leases.remove(0))
+        self.ask(|mut leases| leases.remove(0)).await
     }
 
     /// As [`LockRequest::attempt`], for all locks of a set.
     async fn attempt_all(self) -> Result<Attempt<Vec<Lease>>, Error> {
-        let (request, t0, acquired) = self.send().await?;
-        self.conclude(request, t0, acquired, |leases| leases)
+        self.ask(|leases| leases).await
     }
 
-    async fn send(&self) -> Result<(AcquireRequest, Timestamp, Acquired), Error> {
+    /// Asks until there is an outcome that is of use. A grant that the process slept through is none: while there is time
+    /// left to wait, the next request asks for what is left of it.
+    async fn ask<L>(mut self, guards: fn(Vec<Lease>) -> L) -> Result<Attempt<L>, Error> {
+        loop {
+            let (request, t0, acquired, wait_until) = self.send().await?;
+            // One that the same client id has taken over meanwhile is not taken back.
+            let superseded = matches!(acquired, Acquired::Over(Some(Ending::Superseded)));
+            let over = matches!(acquired, Acquired::Over(_)) && !superseded;
+            let concluded = self.conclude(&request, t0, acquired, guards);
+            let too_late = over || matches!(concluded, Err(Error::Lost(_)));
+            if !too_late || self.under.is_some() {
+                return concluded;
+            }
+            let left = wait_until.since(self.inner.keeper.core().clock.now());
+            if left == Span::ZERO {
+                return concluded;
+            }
+            self.wait = left.to_duration();
+        }
+    }
+
+    async fn send(&self) -> Result<(AcquireRequest, Timestamp, Acquired, Timestamp), Error> {
         let request = self.checked()?;
         let keeper = Arc::clone(&self.inner.keeper);
         keeper.start()?;
         let pending = Pending::new(keeper, &request, self.reader.clone());
-        let (t0, acquired) = pending.resolve(&request).await?;
-        Ok((request, t0, acquired))
+        let (t0, acquired, wait_until) = pending.resolve(&request).await?;
+        Ok((request, t0, acquired, wait_until))
     }
 
     /// Checks the request and converts it to the authority's types.
@@ -309,8 +328,8 @@ impl LockRequest {
     }
 
     fn conclude<L>(
-        self,
-        request: AcquireRequest,
+        &self,
+        request: &AcquireRequest,
         t0: Timestamp,
         acquired: Acquired,
         guards: impl FnOnce(Vec<Lease>) -> L,
@@ -318,8 +337,9 @@ impl LockRequest {
         Ok(match acquired {
             Acquired::Granted(granted) => {
                 let keeper = Arc::clone(&self.inner.keeper);
-                let parent = self.under.filter(|parent| parent.key == granted.key);
-                let mut kept = parent.and_then(|parent| parent.kept);
+                let parent = self.under.as_ref();
+                let parent = parent.filter(|parent| parent.key == granted.key);
+                let mut kept = parent.and_then(|parent| parent.kept.clone());
                 let mode = match request.mode {
                     LockMode::Upgrade => LockMode::Exclusive,
                     mode => mode,

@@ -25,7 +25,9 @@ use crate::watch::Watch;
 /// Requests locks from one authority. Cloning is cheap, and all clones are the same client.
 ///
 /// One background task renews all leases of a client. It starts with the first request, on that request's
-/// Tokio runtime (with I/O and time enabled), and runs as long as the client or any of its leases exists.
+/// Tokio runtime (with I/O and time enabled), and runs as long as the client or any of its leases exists. If that
+/// runtime ends before, a client of a Palisade server or in process goes on with the next request, on that one's runtime;
+/// other authorities refuse requests from then on.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,

@@ -98,6 +98,11 @@ impl LockService for InProcess {
         &self.handle.identity().authority
     }
 
+    /// Its thread is no runtime's.
+    fn outlives_runtimes(&self) -> bool {
+        true
+    }
+
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
         let asked = Request::Acquire(request.into());
         Box::pin(async move { answers::acquired(self.handle.call(asked).await) })

@@ -12,7 +12,7 @@
 //! grants, each in its turn, and counts for all of them; if that one is over, the next is named at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use palisade_core::holder::Caution;
@@ -28,13 +28,15 @@ use crate::service::{LockService, Renewal};
 use crate::state::Core;
 
 /// A handle of the background task; shared by a client and its guards. When the last one is gone,
-/// the task finishes the cleanups it has and ends.
+/// the task finishes the cleanups it has and ends. If its runtime ends before, the next request or the next look at a lease
+/// starts it again on another one.
 pub(crate) struct Keeper {
     core: Arc<Core>,
-    inbox: mpsc::UnboundedSender<Message>,
+    /// Of the task that runs, or of the next one.
+    inbox: Mutex<mpsc::UnboundedSender<Message>>,
     /// The task's end of the channel until the task runs.
     idle: Mutex<Option<mpsc::UnboundedReceiver<Message>>>,
-    running: AtomicBool,
+    running: Arc<AtomicBool>,
 }
 
 enum Message {
@@ -62,9 +64,9 @@ impl Keeper {
                 patience,
                 schedule,
             }),
-            inbox,
+            inbox: Mutex::new(inbox),
             idle: Mutex::new(Some(messages)),
-            running: AtomicBool::new(false),
+            running: Arc::default(),
         }
     }
 
@@ -72,7 +74,7 @@ impl Keeper {
         &self.core
     }
 
-    /// Starts the task, once, on the runtime of the caller.
+    /// Starts the task on the runtime of the caller if it does not run: once, and again if its runtime has ended.
     pub(crate) fn start(&self) -> Result<(), Fault> {
         if self.running.load(Ordering::Acquire) {
             return Ok(());
@@ -80,16 +82,31 @@ impl Keeper {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
             Fault::invalid("a lease is renewed in the background and needs a Tokio runtime")
         })?;
-        let messages = self
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(messages) = messages {
-            runtime.spawn(run(Arc::clone(&self.core), messages));
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.running.load(Ordering::Acquire) {
+            return Ok(());
         }
+        let messages = match idle.take() {
+            Some(messages) => messages,
+            None if self.core.service.outlives_runtimes() => {
+                let (inbox, messages) = mpsc::unbounded_channel();
+                *self.inbox() = inbox;
+                messages
+            }
+            None => {
+                return Err(Fault::invalid(
+                    "the Tokio runtime on which this client was connected has ended; connect another client on this one",
+                ));
+            }
+        };
         self.running.store(true, Ordering::Release);
+        let running = Running(Arc::clone(&self.running));
+        runtime.spawn(run(Arc::clone(&self.core), messages, running));
         Ok(())
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, mpsc::UnboundedSender<Message>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Renews a lease for a grant, too, from now on, and announces the grant's loss.
@@ -97,7 +114,7 @@ impl Keeper {
         lease.join(kept);
         let due = next_look(kept.hold.deadline(), self.core.clock.now());
         if self.core.schedule().put_by(lease, due) {
-            let _ = self.inbox.send(Message::Look);
+            let _ = self.inbox().send(Message::Look);
         }
     }
 
@@ -108,7 +125,7 @@ impl Keeper {
 
     /// Hands a cleanup to the background. Works anywhere: no runtime is needed to say it.
     pub(crate) fn send(&self, cleanup: Cleanup) {
-        let _ = self.inbox.send(Message::Cleanup(cleanup));
+        let _ = self.inbox().send(Message::Cleanup(cleanup));
     }
 }
 
@@ -135,8 +152,17 @@ impl Core {
     }
 }
 
+/// Says that the task runs, until the task ends or is dropped with its runtime.
+struct Running(Arc<AtomicBool>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// The background task.
-async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>) {
+async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>, _running: Running) {
     let mut in_flight = InFlight::new();
     let mut alarm: (Timestamp, Sleep) = (NEVER, Box::pin(std::future::pending()));
     let mut open = true;

@@ -205,11 +205,21 @@ impl Lease {
     }
 
     /// Completes when the lease is lost. It does not borrow the guard, so it can move into a task.
+    ///
+    /// It comes at the deadline at the latest, also if the runtime that renewed the lease has ended.
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        let kept = Arc::clone(&self.kept);
+        let (kept, keeper) = (Arc::clone(&self.kept), Arc::clone(&self.keeper));
         let token = self.facts.token;
         async move {
-            kept.hold.signal().cancelled().await;
+            // Without a runtime for it nothing is renewed, and the deadline below stays.
+            let _ = keeper.start();
+            let clock = &keeper.core().clock;
+            while let Some(deadline) = kept.hold.deadline() {
+                tokio::select! {
+                    () = kept.hold.signal().cancelled() => break,
+                    () = clock.sleep_until(deadline) => drop(kept.hold.holds(clock.now())),
+                }
+            }
             loss(&kept, token)
         }
     }
@@ -217,6 +227,8 @@ impl Lease {
     /// A token that is cancelled when the lease is lost. Cancelling it does nothing to the lease.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
+        // Where there is no runtime, `check` still says it at the deadline.
+        let _ = self.keeper.start();
         self.kept.hold.signal().child_token()
     }
 

@@ -18,7 +18,7 @@ pub struct Options {
     /// The safety margins of holders for clock error and their own delays.
     pub caution: Caution,
     /// How long an operation is repeated while the authority does not answer, or none of its nodes leads. A waiting
-    /// request gets this time in addition to its wait.
+    /// request gets this time in addition to its wait, for an answer that is still out.
     pub patience: Duration,
     /// The certificates for `https://` addresses.
     #[cfg(feature = "palisade")]

@@ -53,11 +53,14 @@ impl Pending {
     }
 
     /// Repeats the request with one request id until the outcome is known. It also returns the clock's
-    /// reading from before the answered attempt was sent, from which a grant's validity counts.
+    /// reading from before the answered attempt was sent, from which a grant's validity counts, and when the wait is over.
+    ///
+    /// The client's patience after the wait is for an answer that is still out. What was refused for certain is not asked
+    /// again when the wait is over: a caller who waits for a second is told after a second.
     pub(crate) async fn resolve(
         mut self,
         request: &AcquireRequest,
-    ) -> Result<(Timestamp, Acquired), Fault> {
+    ) -> Result<(Timestamp, Acquired, Timestamp), Fault> {
         let core = Arc::clone(self.keeper.core());
         let wait_until = core.clock.now().after(request.wait.unwrap_or(Span::ZERO));
         let give_up = wait_until.after(core.patience);
@@ -73,11 +76,17 @@ impl Pending {
             });
             let answer = before(&*core.clock, give_up, attempt).await;
             let fault = match self.judge(uncertain, answer) {
-                ControlFlow::Break(known) => return known.map(|acquired| (t0, acquired)),
+                ControlFlow::Break(known) => {
+                    return known.map(|acquired| (t0, acquired, wait_until));
+                }
                 ControlFlow::Continue(fault) => fault,
             };
             let fault = graver(worst.take(), fault);
-            if !backoff.pause(&*core.clock, give_up).await {
+            let until = match request.wait {
+                Some(_) if !self.may_have_happened => wait_until,
+                _ => give_up,
+            };
+            if !backoff.pause(&*core.clock, until).await {
                 return Err(fault);
             }
             worst = Some(fault);

@@ -102,6 +102,12 @@ pub trait LockService: Send + Sync + 'static {
         unsupported("change the number of permits")
     }
 
+    /// Whether it goes on when the Tokio runtime on which it was connected has ended, on the runtime of its next caller. A
+    /// client of one that does not refuses requests from then on.
+    fn outlives_runtimes(&self) -> bool {
+        false
+    }
+
     /// Returns the status that the authority reports.
     fn status(&self) -> Operation<'_, Status> {
         unsupported("report its status")

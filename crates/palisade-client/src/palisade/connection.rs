@@ -211,10 +211,11 @@ impl Connection {
             let frame = match frames::first(&self.inbound, LARGEST_FRAME) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
-                Err(TooLong { .. }) => return Err(no_palisade()),
+                Err(TooLong { .. }) => return Err(no_palisade(&self.inbound)),
             };
             let length = frame.len();
-            replies(frame, &mut self.arrived).map_err(|_| no_palisade())?;
+            let read = replies(frame, &mut self.arrived);
+            read.map_err(|_| no_palisade(&self.inbound))?;
             self.inbound.advance(frames::HEADER + length);
             for (id, mut reply) in self.arrived.drain(..) {
                 if let Reply::Other(outcome) = &mut reply {
@@ -291,9 +292,27 @@ fn broke(error: &io::Error) -> Fault {
     Fault::unreachable(format!("the connection broke: {error}"))
 }
 
-fn no_palisade() -> Fault {
+/// What answers there instead, as far as its first bytes tell. A session is no HTTP, so whatever speaks only HTTP on the
+/// way to a server refuses it.
+fn no_palisade(answer: &[u8]) -> Fault {
+    if answer.starts_with(b"HTTP/") || answer.starts_with(b"<") {
+        let line = answer.split(|byte| matches!(byte, b'\r' | b'\n')).next();
+        let line = String::from_utf8_lossy(line.unwrap_or_default());
+        let line: String = line.chars().filter(|c| !c.is_control()).take(60).collect();
+        return Fault::invalid(format!(
+            "a web server or an HTTP proxy answers there ({line}), and this client's session is not HTTP. If a reverse \
+             proxy or load balancer stands before the Palisade server, let it pass TCP through (nginx: `stream`, haproxy: \
+             `mode tcp`), or give the server's own address"
+        ));
+    }
+    if answer.starts_with(&TLS_ALERT) {
+        return Fault::invalid("the server there speaks TLS: write https:// in its address");
+    }
     Fault::invalid("the server at this address is not Palisade")
 }
+
+/// How a TLS server refuses what is no TLS.
+const TLS_ALERT: [u8; 2] = [21, 3];
 
 /// Checks whether the server still answers. A connection that died silently must not cost a lease of ordinary
 /// length.

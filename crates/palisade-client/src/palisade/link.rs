@@ -1,7 +1,7 @@
 //! A connection to the leader that is reopened when it breaks or when another node leads, and the task that does so.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use palisade_core::{AuthorityId, Span, Timestamp};
@@ -17,7 +17,9 @@ use crate::retry::before;
 
 /// The callers' end of a connection that is reopened whenever it breaks.
 pub(super) struct Link {
-    queue: mpsc::UnboundedSender<Queued>,
+    /// To the task that runs; replaced if the runtime of that one has ended.
+    queue: RwLock<mpsc::UnboundedSender<Queued>>,
+    task: Task,
 }
 
 impl Link {
@@ -46,8 +48,9 @@ impl Link {
             hold: HOLD.min((patience / 2).into()),
         };
         let authority = first.authority.clone();
-        tokio::spawn(task.run(waiting, first));
-        Ok((Link { queue }, authority))
+        tokio::spawn(task.clone().run(waiting, Some(first)));
+        let queue = RwLock::new(queue);
+        Ok((Link { queue, task }, authority))
     }
 
     /// Sends one request. Its reply comes when the future returned is polled.
@@ -56,19 +59,43 @@ impl Link {
         request: Request,
     ) -> impl Future<Output = Result<Reply, Fault>> + use<> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.queue.send(Queued::new(request, reply)).is_ok();
+        let queued = Queued::new(request, reply);
+        let sent = self.queue().send(queued);
+        if let Err(mpsc::error::SendError(queued)) = sent {
+            self.begin_anew(queued);
+        }
         async move {
-            if !sent {
-                return Err(runtime_gone());
-            }
             answer
                 .await
                 .unwrap_or_else(|_| Err(Fault::unknown_outcome("the connection's task has ended")))
         }
     }
+
+    fn queue(&self) -> RwLockReadGuard<'_, mpsc::UnboundedSender<Queued>> {
+        self.queue.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The runtime of the task has ended: another task connects again on the caller's.
+    fn begin_anew(&self, first: Queued) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            let _ = first.reply.send(Err(Fault::invalid(
+                "the Tokio runtime on which this client was connected has ended, and there is no other one here",
+            )));
+            return;
+        };
+        let mut queue = self.queue.write().unwrap_or_else(PoisonError::into_inner);
+        if queue.is_closed() {
+            let (anew, waiting) = mpsc::unbounded_channel();
+            runtime.spawn(self.task.clone().run(waiting, None));
+            *queue = anew;
+        }
+        // If that runtime ends, too, the caller learns it from the reply that never comes.
+        let _ = queue.send(first);
+    }
 }
 
 /// The task of a link.
+#[derive(Clone)]
 struct Task {
     nodes: Arc<Nodes>,
     authority: AuthorityId,
@@ -78,8 +105,7 @@ struct Task {
 
 impl Task {
     /// Carries operations, and reconnects when the connection ends, until no caller can come any more.
-    async fn run(self, mut queue: Queue, first: Found) {
-        let mut open = Some(first);
+    async fn run(self, mut queue: Queue, mut open: Option<Found>) {
         let (mut pause, mut clue, mut lost) = (Pause::default(), Clue::default(), BootClock.now());
         loop {
             if let Some(mut found) = open.take() {
@@ -135,10 +161,6 @@ async fn refuse_until(until: Timestamp, queue: &mut Queue, fault: &Fault) {
     });
     // It ends early when no caller is left.
     let _ = before(&BootClock, until, refuse).await;
-}
-
-fn runtime_gone() -> Fault {
-    Fault::unavailable("the Tokio runtime this client was connected on has ended")
 }
 
 /// A connection that lasted this long was no mistake.

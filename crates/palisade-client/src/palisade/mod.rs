@@ -124,6 +124,11 @@ impl LockService for Palisade {
         &self.authority
     }
 
+    /// A connection is opened again on the runtime of its next caller.
+    fn outlives_runtimes(&self) -> bool {
+        true
+    }
+
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
         let mode = request.mode;
         Box::pin(async move { wire::acquired(self.call(request.into()).await?, mode) })

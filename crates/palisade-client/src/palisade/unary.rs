@@ -24,7 +24,7 @@ pub(super) async fn sequencer(
     let address = nodes.for_calls();
     let asked = async {
         let mut locks = open(address, nodes, authority).await?;
-        let reply = answered(locks.sequencer(with_token(nodes, request)?)).await?;
+        let reply = answered(nodes, locks.sequencer(with_token(nodes, request)?)).await?;
         wire::sequencer(reply.outcome.ok_or_else(wire::empty)?)
     };
     let asked = asked.await;
@@ -49,7 +49,8 @@ pub(super) async fn open(
     let mut locks = LocksClient::new(channel);
     // What two authorities say must not be mixed. A node that follows asks the leader, so one that is cut off from its
     // cluster is found out here.
-    let status = answered(locks.status(with_token(nodes, pb::StatusRequest {})?)).await?;
+    let status = with_token(nodes, pb::StatusRequest {})?;
+    let status = answered(nodes, locks.status(status)).await?;
     let found = wire::status(status.outcome.ok_or_else(wire::empty)?)?.authority;
     same_authority(address, &found, Some(authority))?;
     Ok(locks)
@@ -70,12 +71,20 @@ pub(super) fn with_token<T>(nodes: &Nodes, message: T) -> Result<tonic::Request<
 
 /// The reply to a call of which nothing changes if it is repeated.
 async fn answered(
+    nodes: &Nodes,
     call: impl Future<Output = Result<tonic::Response<pb::Reply>, tonic::Status>>,
 ) -> Result<pb::Reply, Fault> {
-    let reply = timeout(PATIENCE, call).await;
-    let reply = reply.map_err(|_| Fault::unavailable(format!("no answer in {PATIENCE:?}")))?;
+    let patience = match nodes.several() {
+        true => PATIENCE_ONE_OF_SEVERAL,
+        false => PATIENCE,
+    };
+    let reply = timeout(patience, call).await;
+    let reply = reply.map_err(|_| Fault::unavailable(format!("no answer in {patience:?}")))?;
     Ok(reply.map_err(|status| wire::fault(&status))?.into_inner())
 }
 
 /// How long a node may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same where there is another node to turn to: two silent ones leave time for a third within the client's patience.
+const PATIENCE_ONE_OF_SEVERAL: Duration = Duration::from_secs(2);

@@ -288,15 +288,84 @@ async fn an_acquire_without_an_answer_ends_by_itself_and_is_abandoned() {
 #[tokio::test]
 async fn a_grant_that_comes_too_late_is_given_back_and_not_handed_out() {
     let (client, service, clock) = scripted_client();
-    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).acquire());
+    let try_it = client.lock("orders").ttl(TTL).wait(Duration::ZERO);
+    let acquire = tokio::spawn(try_it.acquire());
     let (_, _, answer) = acquire_call(&service).await;
-    clock.advance(usable(TTL)).await;
+    clock.leap(usable(TTL));
     answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
     assert!(matches!(acquire.await.unwrap(), Err(Error::Lost(lost)) if lost.token.get() == 7));
     let Call::Release { answer, .. } = service.call().await else {
         panic!("a release")
     };
     answer.send(Ok(Released::Released)).unwrap();
+}
+
+/// The machine slept while the request waited, and its grant was over when it woke.
+#[tokio::test]
+async fn a_wait_goes_on_after_a_grant_that_came_too_late() {
+    use palisade_core::Ending;
+    let over = |how| Ok(Acquired::Over(how));
+    for too_late in [
+        || Ok(granted(7, TTL_MS, TTL_MS, 0)),
+        || Ok(Acquired::Over(Some(Ending::Expired))),
+    ] {
+        let (client, service, clock) = scripted_client();
+        let wait = client.lock("orders").ttl(TTL).wait(secs(30));
+        let acquire = tokio::spawn(wait.acquire());
+        let (_, first, answer) = acquire_call(&service).await;
+        clock.leap(secs(12));
+        answer.send(too_late()).unwrap();
+        let mut again = None;
+        for call in service.calls().await {
+            match call {
+                Call::Acquire {
+                    request, answer, ..
+                } => again = Some((request, answer)),
+                Call::Release { answer, .. } => answer.send(Ok(Released::Released)).unwrap(),
+                _ => panic!("an unexpected call"),
+            }
+        }
+        let (second, answer) = again.expect("it asks again");
+        assert_ne!(first.request, second.request);
+        let left = second.wait.unwrap();
+        assert_eq!(left, Span::from_millis(18_000), "what is left of the wait");
+        answer.send(Ok(granted(8, TTL_MS, TTL_MS, 0))).unwrap();
+        assert_eq!(acquire.await.unwrap().unwrap().token().get(), 8);
+    }
+    // Control: a lock that another process with this client id has taken over is not taken back.
+    let (client, service, _clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).wait(secs(30)).acquire());
+    let (_, _, answer) = acquire_call(&service).await;
+    answer.send(over(Some(Ending::Superseded))).unwrap();
+    assert!(acquire.await.unwrap().is_err());
+}
+
+/// A server whose disk is full refuses each request at once.
+#[tokio::test]
+async fn what_is_refused_for_certain_is_not_asked_again_after_the_wait() {
+    for (wait, ends) in [(secs(1), 1), (secs(4), 4), (Duration::ZERO, 5)] {
+        let (client, service, clock) = scripted_client();
+        let began = clock.now();
+        let acquire = tokio::spawn(client.lock("orders").wait(wait).acquire());
+        while !acquire.is_finished() {
+            for call in service.calls().await {
+                if let Call::Acquire { answer, .. } = call {
+                    answer.send(Err(Fault::unavailable("no space"))).unwrap();
+                }
+            }
+            clock.advance(Duration::from_millis(10)).await;
+        }
+        let took = clock.now().since(began);
+        assert!(
+            took <= Span::from_millis(ends * 1_000 + 20),
+            "{wait:?}: {took:?}"
+        );
+        // Control: it was repeated until then, up to the longest pause.
+        assert!(
+            took >= Span::from_millis(ends * 1_000 - 600),
+            "{wait:?}: {took:?}"
+        );
+    }
 }
 
 #[tokio::test]

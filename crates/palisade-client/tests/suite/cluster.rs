@@ -161,6 +161,24 @@ async fn an_address_that_says_nothing_costs_less_than_the_clients_patience() {
     let _lease = client.lock("orders").acquire().await.unwrap();
 }
 
+/// A single call, which has a connection of its own, goes to the next address too, also behind two silent ones.
+#[tokio::test]
+async fn a_single_call_leaves_time_for_the_next_addresses() {
+    let (_dir, server) = stranger().await;
+    let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let two = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = [one, two].map(|silent| (silent.local_addr().unwrap(), silent));
+    let urls = silent
+        .each_ref()
+        .map(|(address, _)| format!("http://{address}"));
+    let urls = format!("{},{}", urls.join(","), http(&server));
+    let client = Client::connect(&urls).await.unwrap();
+    let lease = client.lock("orders").acquire().await.unwrap();
+    let asked = tokio::time::timeout(PATIENCE, lease.sequencer()).await;
+    // This server signs nothing, and it is the one that says so.
+    assert_eq!(asked.unwrap().unwrap_err().code(), Code::Refused);
+}
+
 #[tokio::test]
 async fn connecting_waits_for_a_leader_and_no_longer_than_the_patience() {
     let cluster = Cluster::start().await;

@@ -37,6 +37,8 @@ mod postgres;
 mod redis;
 #[cfg(feature = "redlock")]
 mod redlock;
+#[cfg(all(feature = "in-process", feature = "palisade"))]
+mod runtimes;
 mod support;
 mod upgrades;
 #[cfg(all(

@@ -1,7 +1,7 @@
 //! The arguments of the client commands.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
@@ -55,6 +55,37 @@ impl Connection {
         super::secret::token(self.certificates.token_file.as_deref())
     }
 
+    /// The environment in which a command that starts in another folder uses the same authority.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        let given = &self.certificates;
+        let files = [
+            ("PALISADE_CA_FILE", &given.ca_file),
+            ("PALISADE_CLIENT_CERT", &given.client_cert),
+            ("PALISADE_CLIENT_KEY", &given.client_key),
+        ];
+        let files = files
+            .into_iter()
+            .filter_map(|(name, file)| Some((name.to_owned(), absolute(file.as_ref()?))));
+        // The certificates that the machine trusts may be elsewhere.
+        let inherited = ["PALISADE_TOKEN", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+        let inherited = inherited
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+        let authority = ("PALISADE_AUTHORITY".to_owned(), self.authority.clone());
+        std::iter::once(authority)
+            .chain(files)
+            .chain(inherited)
+            .collect()
+    }
+
+    /// The flags of such a command.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let file = self.certificates.token_file.as_ref();
+        file.map_or_else(Vec::new, |file| {
+            vec!["--token-file".to_owned(), absolute(file)]
+        })
+    }
+
     /// The certificates for https://.
     pub(crate) fn tls(&self) -> TlsFiles {
         let certificates = self.certificates.clone();
@@ -63,6 +94,11 @@ impl Connection {
             own: certificates.client_cert.zip(certificates.client_key),
         }
     }
+}
+
+fn absolute(file: &Path) -> String {
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    file.to_string_lossy().into_owned()
 }
 
 /// Which lock to acquire, and how.
@@ -137,13 +173,18 @@ pub(crate) struct RunArgs {
     /// End the command after this time: SIGTERM, and SIGKILL after the grace.
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
+    /// How long the command has to end after a SIGTERM that somebody sends to palisade; then it gets SIGKILL [default:
+    /// the --grace that is given, or else 10s].
+    #[arg(short, long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
+    pub(crate) kill_after: Option<Duration>,
     /// The exit status when the lock was not acquired in time: 0 – 255.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = super::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
     /// Pass the token as the authority signs it, too, as PALISADE_SEQUENCER: for fences that believe no bare number.
     #[arg(long)]
     pub(crate) sequencer: bool,
-    /// Print nothing while waiting, when renewals fail, or when the lock was not acquired in time.
+    /// Print nothing while waiting, when renewals fail, when the command leaves processes behind or has to be killed, or
+    /// when the lock was not acquired in time.
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The command and its arguments, after `--`.
@@ -265,7 +306,11 @@ pub(crate) struct LsArgs {
 
 /// `palisade show`.
 #[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::SHOW_AFTER)]
 pub(crate) struct ShowArgs {
+    /// For scripts: the exit status is 1 if nobody holds the lock.
+    #[arg(long)]
+    pub(crate) exit_code: bool,
     /// The lock.
     #[arg(value_name = "LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,

@@ -13,7 +13,7 @@ use palisade_proto::Code;
 use palisade_tls::issue::{Authority, Issued, Validity};
 use serde_json::json;
 
-use super::failure::{FAILED, Failure};
+use super::failure::Failure;
 use super::output::Out;
 use super::sequencer_keys::{self, KeyCommand};
 use super::{help, value};
@@ -59,6 +59,7 @@ pub(crate) struct FileArgs {
 
 /// `palisade auth can`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Exit status: 0 yes, 1 no, 125 palisade failed, 2 wrong command line")]
 pub(crate) struct CanArgs {
     /// The principal; `anonymous` for callers who show nothing.
     #[arg(value_name = "PRINCIPAL")]
@@ -180,9 +181,12 @@ fn can(args: &CanArgs, out: Out) -> Result<(), Failure> {
         Ok(prefix) => out.text(&format!(
             "yes: {name} may {verb} {lock}, by the rule for the prefix {prefix:?}"
         )),
-        Err(denied) => Err(Failure::new(FAILED, Code::Forbidden, denied.to_string())),
+        Err(denied) => Err(Failure::new(NO, Code::Forbidden, denied.to_string())),
     }
 }
+
+/// The status of the answer no. It is not a failure of the program.
+const NO: u8 = 1;
 
 fn token_new(args: &TokenNewArgs, out: Out) -> Result<(), Failure> {
     let mut random = [0; 36];

@@ -5,6 +5,7 @@ use palisade_proto::Code;
 use serde::Serialize;
 
 use super::shell::shell_word;
+use super::value::in_words;
 
 /// The lock was lost, or is not held by the named grant.
 pub(crate) const LOST: u8 = 123;
@@ -58,7 +59,7 @@ impl Failure {
         Failure {
             status,
             code,
-            message: message.into(),
+            message: in_words(&message.into()),
             hint: None,
             holder: None,
         }

@@ -41,8 +41,10 @@ SIGKILL at the deadline, so that no process of it is alive when another client c
 deadline is counted from before the last acknowledged renewal was sent, on a clock that counts suspend. If \
 the server says that the lease is gone, SIGTERM is sent at once, and SIGKILL after the grace.
 
-When the command has ended, the rest of its group is ended too (SIGTERM, and SIGKILL after the grace); only \
-then is the lock released. If palisade itself is killed, the command dies with it. Only the fence at the \
+When the command has ended, what it left behind is ended too (SIGTERM, and SIGKILL after the grace), with a line that \
+names it; only then is the lock released. If palisade itself is killed with SIGKILL, the command dies with it, and a second \
+process releases the lock once nothing of the job is alive; if it cannot be certain of that, or with --lock-delay, the lease ends by itself. Only \
+the fence at the \
 resource can reject a write that is already in flight: pass it $PALISADE_FENCING_TOKEN.
 
 A process that leaves the group (a daemon) is found and ended too, unless palisade itself was \
@@ -65,9 +67,15 @@ The --on-lost hook gets the same, and PALISADE_LOST_REASON: a code such as expir
 
 Signals:
   TERM, INT, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the group. Signals that
-  were ignored at the start stay ignored. On a terminal, the group runs in the foreground, so that
-  ctrl-C, ctrl-Z and interactive programs work. While palisade is stopped together with its job,
-  nothing renews the lease: it expires, and the job is killed.
+  were ignored at the start stay ignored. After TERM, INT, HUP and QUIT the group is continued, so
+  that a stopped job ends. A command that goes on after TERM gets KILL after --kill-after.
+
+Terminal:
+  If standard input is the terminal, the group runs in its foreground, so that ctrl-C, ctrl-Z and
+  interactive programs work. Otherwise, as in `… | palisade run x -- less`, it gets the foreground
+  when it reads /dev/tty. In the background (`palisade run x -- less &`) palisade stops together
+  with it, until `fg`. While palisade is stopped, nothing renews the lease: it expires, and the job
+  is killed.
 
 Exit status:
   the command's, or 128 + n if signal n ended it
@@ -209,6 +217,13 @@ pub(super) const LS_AFTER: &str = "\
 Examples:
   palisade ls
   palisade ls orders/ --json | jq -r .resource_id";
+
+pub(super) const SHOW_AFTER: &str = "\
+Exit status: 0 shown, 1 nobody holds it (with --exit-code), 125 palisade failed, 2 wrong command line
+
+Examples:
+  palisade show nightly
+  palisade show nightly --exit-code >/dev/null && echo it runs";
 
 pub(super) const WATCH_AFTER: &str = "\
 Events are news, not proof: a holder relies on its own deadline, not on an event.

@@ -94,7 +94,7 @@ fn counted(permits: u32) -> String {
     }
 }
 
-pub(super) async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
+pub(super) async fn show(args: &ShowArgs, out: Out) -> Result<u8, Failure> {
     let url = &args.connection.authority;
     let client = args.connection.open(Options::default()).await?;
     let view = client
@@ -102,10 +102,11 @@ pub(super) async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
         .await
         .map_err(|error| Failure::of(&error, url))?;
     if out.json {
-        out.value(&reply(&view))
+        out.value(&reply(&view))?;
     } else {
-        out.text(&describe(&view, out))
+        out.text(&describe(&view, out))?;
     }
+    Ok(u8::from(args.exit_code && view.holder.is_none()))
 }
 
 fn describe(view: &LockView, out: Out) -> String {

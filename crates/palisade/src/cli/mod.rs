@@ -58,7 +58,6 @@ pub(crate) use settings::compare_settings;
     long_about = help::FIRST,
     after_long_help = help::OVERVIEW,
     after_help = "More, with examples: palisade --help, palisade COMMAND --help",
-    disable_help_subcommand = true,
     max_term_width = 100
 )]
 pub(crate) struct Cli {
@@ -150,7 +149,7 @@ enum Command {
 
 /// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
-    let cli = match settings::parse(std::env::args_os().collect(), &settings::environment) {
+    let cli = match settings::parse(usage::arguments(), &settings::environment) {
         Ok(cli) => cli,
         Err(Refused::Words(error)) => return usage::refused(&error),
         Err(Refused::Settings(failure)) => return usage::misconfigured(&failure),
@@ -182,7 +181,7 @@ impl Command {
             Command::Sequencer(args) => wait_for(grant::sequencer(&args, out)),
             Command::Release(args) => wait_for(grant::release(&args, out)),
             Command::Ls(args) => wait_for(inspect::ls(&args, out)),
-            Command::Show(args) => wait_for(inspect::show(&args, out)),
+            Command::Show(args) => return wait_for(inspect::show(&args, out)),
             Command::Watch(args) => wait_for(inspect::watch(&args, out)),
             Command::Break(args) => wait_for(inspect::revoke(&args, out)),
             Command::Open(args) => wait_for(inspect::reopen(&args, out)),

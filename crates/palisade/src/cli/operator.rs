@@ -7,6 +7,7 @@ use axum::http::Uri;
 use clap::{Args, ValueEnum, ValueHint};
 use palisade_core::{Limits, Token, Ttl, limits};
 use palisade_fence::store;
+use palisade_proto::Code;
 use palisade_replica::peers::Key;
 use palisade_replica::recovery;
 use palisade_server::durable::{self, Restored};
@@ -311,7 +312,7 @@ pub(super) fn backup(args: &BackupArgs, out: Out) -> Result<(), Failure> {
             (made.identity, made.entries, made.left_out)
         }
         copied => {
-            let report = copied.map_err(failed)?;
+            let report = copied.map_err(not_backed_up)?;
             (report.identity, report.last.map_or(0, |last| last.get()), 0)
         }
     };
@@ -330,6 +331,26 @@ pub(super) fn backup(args: &BackupArgs, out: Out) -> Result<(), Failure> {
         "backed up {data} to {to} ({entries} log entries)\n\
          open it with: palisade restore {to} --data NEW-DIRECTORY"
     ))
+}
+
+/// Which code says what the caller can do: another folder, or the one that is meant.
+fn not_backed_up(error: OpenError) -> Failure {
+    let code = match &error {
+        OpenError::Missing { .. } => Code::NotFound,
+        OpenError::Exists { .. } | OpenError::NotEmpty { .. } => Code::Invalid,
+        _ => Code::Internal,
+    };
+    Failure::new(FAILED, code, error.to_string())
+}
+
+/// How many locks a new directory holds, as they were at some moment.
+pub(super) fn held(locks: usize, when: &str) -> String {
+    match locks {
+        1 => format!("1 lock is held as it was {when}; its lease gets its full time again"),
+        _ => format!(
+            "{locks} locks are held as they were {when}; their leases get their full time again"
+        ),
+    }
 }
 
 pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
@@ -355,13 +376,13 @@ pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
     }
     out.text(&format!(
         "restored {} into {data}\n\
-         {}\x20 {} locks are held as they were at the backup; their leases get their full time again\n\n\
+         {}\x20 {}\n\n\
          Make sure the old server, or every node of the old cluster, never runs again, then: palisade serve --data \
          {data}\n\
          With --cluster it becomes the first node of a new cluster",
         args.backup.display(),
         identified(&restored),
-        restored.locks,
+        held(restored.locks, "at the backup"),
         data = data.display(),
     ))
 }

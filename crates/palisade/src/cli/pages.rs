@@ -27,9 +27,22 @@ pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
 }
 
 fn write_all(dir: &Path) -> Result<(), Failure> {
-    let written =
-        std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+    let written = std::fs::create_dir_all(dir)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+        .and_then(|()| {
+            ["run", "elect"]
+                .iter()
+                .try_for_each(|name| dashes(dir, name))
+        });
     written.map_err(|error| Failure::local(format!("{}: {error}", dir.display())))
+}
+
+/// Puts the `--` into a synopsis that stands before the command to run; the generator leaves it out.
+fn dashes(dir: &Path, name: &str) -> io::Result<()> {
+    let path = dir.join(format!("palisade-{name}.1"));
+    let page = std::fs::read_to_string(&path)?;
+    let page = page.replacen("<\\fICMD\\fR>", "\\-\\- <\\fICMD\\fR>...", 1);
+    std::fs::write(&path, page)
 }
 
 fn print(page: &[u8]) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use palisade_replica::recovery::{self, Look};
 use serde_json::json;
 
 use super::failure::Failure;
-use super::operator::{failed, identified, restored_json};
+use super::operator::{failed, held, identified, restored_json};
 use super::output::{Out, facts};
 
 /// `palisade cluster recover`.
@@ -41,12 +41,12 @@ pub(super) fn carry_out(args: &RecoverArgs, out: Out) -> Result<(), Failure> {
     let data = args.data.display();
     out.text(&format!(
         "recovered {data}: it is a single server's directory now\n\
-         {}\x20 {} locks are held as this node knew them; their leases get their full time again\n\n\
+         {}\x20 {}\n\n\
          Make sure that no other node of the old cluster runs again with its old directory, then start this one with \
          palisade serve --data {data}; or with --cluster beside nodes with empty directories, which get everything \
          from it",
         identified(&recovered),
-        recovered.locks,
+        held(recovered.locks, "when this node last knew"),
     ))
 }
 

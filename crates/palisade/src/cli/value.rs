@@ -7,10 +7,18 @@ use axum::http::Uri;
 use palisade_core::{Delays, LockName, Permits, Span, Token, Ttl, limits};
 use palisade_server::shell::Listen;
 
-/// A duration: `10s`, `500ms`, `1m30s`. A zero needs no unit.
+/// A duration: `10s`, `500ms`, `1m30s`, `1d`. A zero needs no unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
+    }
+    // A day has 24 hours here: this is a length of time, not a date.
+    if let Some((days, rest)) = text.split_once('d')
+        && let Ok(days) = days.parse::<u32>()
+    {
+        let rest = if rest.is_empty() { "0" } else { rest };
+        let rest = duration(rest).map_err(|_| not_a_duration(text))?;
+        return Ok(Duration::from_secs(u64::from(days) * 86_400) + rest);
     }
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| not_a_duration(text))?;
     Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())
@@ -60,26 +68,25 @@ pub(crate) fn advertise(text: &str) -> Result<Uri, String> {
 
 /// A time to live: 100 ms – 24 h in whole milliseconds.
 pub(crate) fn ttl(text: &str) -> Result<Ttl, String> {
-    let duration =
-        duration(text).map_err(|why| format!("{why} ({} ..= {})", Ttl::MIN, Ttl::MAX))?;
+    let range = || in_words(&format!("{} ..= {}", Ttl::MIN, Ttl::MAX));
+    let duration = duration(text).map_err(|why| format!("{why} (a lease lasts {})", range()))?;
     if duration.subsec_nanos() % 1_000_000 != 0 {
         return Err("a lease lasts whole milliseconds".to_owned());
     }
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    Ttl::from_millis(millis).map_err(|invalid| invalid.to_string())
+    Ttl::from_millis(millis).map_err(|invalid| in_words(&invalid.to_string()))
 }
 
 /// How long to wait in a queue: up to 24 h; there is no unbounded wait.
 pub(crate) fn wait(text: &str) -> Result<Duration, String> {
     let longest = limits::MAX_WAIT;
+    let longest_ms = longest.as_millis();
     let duration =
-        duration(text).map_err(|why| format!("{why} (0 ..= {} ms)", longest.as_millis()))?;
+        duration(text).map_err(|why| in_words(&format!("{why} (0 ..= {longest_ms} ms)")))?;
     if Span::from(duration) > longest {
         let given = duration.as_millis();
-        return Err(format!(
-            "a wait of {given} ms is outside 0 ..= {} ms",
-            longest.as_millis()
-        ));
+        let why = format!("a wait of {given} ms is outside 0 ..= {longest_ms} ms");
+        return Err(in_words(&why));
     }
     Ok(duration)
 }
@@ -101,7 +108,9 @@ fn delays(lock_delay: Duration, at_least_for: Duration) -> Result<(), String> {
     let ms =
         |given: Duration| u64::try_from(given.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
     let delays = Delays::new(ms(lock_delay), ms(at_least_for));
-    delays.map(drop).map_err(|invalid| invalid.to_string())
+    delays
+        .map(drop)
+        .map_err(|invalid| in_words(&invalid.to_string()))
 }
 
 /// The name of a lock: 1 – 255 bytes of printable ASCII, and not `.` or `..`. Libraries and proxies tidy these two up in
@@ -112,12 +121,12 @@ pub(crate) fn lock(text: &str) -> Result<LockName, String> {
             "{text:?} is not the name of a lock: paths of URLs lose it, so most clients could not reach it"
         ));
     }
-    LockName::new(text).map_err(|invalid| invalid.to_string())
+    LockName::new(text).map_err(|invalid| in_words(&invalid.to_string()))
 }
 
-/// A fencing token: 1 ..= 2^53 − 1.
+/// A fencing token: an integer between 1 and 2^53 − 1.
 pub(crate) fn token(text: &str) -> Result<Token, String> {
-    let range = || format!("a fencing token is an integer in 1 ..= {}", Token::MAX);
+    let range = || format!("a fencing token is an integer between 1 and {}", Token::MAX);
     let number = text.parse().map_err(|_| range())?;
     Token::new(number).map_err(|_| range())
 }
@@ -127,7 +136,8 @@ pub(crate) fn permits(text: &str) -> Result<Permits, String> {
     let form = || "permits are COUNT/OF, such as 2/5 for two of five".to_owned();
     let (wanted, of) = text.split_once('/').ok_or_else(form)?;
     let number = |text: &str| text.parse().map_err(|_| form());
-    Permits::new(number(wanted)?, number(of)?).map_err(|invalid| invalid.to_string())
+    let permits = Permits::new(number(wanted)?, number(of)?);
+    permits.map_err(|invalid| in_words(&invalid.to_string()))
 }
 
 /// The number of permits that a semaphore has.
@@ -136,7 +146,7 @@ pub(crate) fn permits_of_all(text: &str) -> Result<u32, String> {
     let number = text.parse().ok();
     number
         .filter(|number| (1..=most).contains(number))
-        .ok_or_else(|| format!("a semaphore has 1 ..= {most} permits"))
+        .ok_or_else(|| format!("a semaphore has 1 to {most} permits"))
 }
 
 /// Text that is shown with the holder.
@@ -154,7 +164,8 @@ pub(crate) fn reason(text: &str) -> Result<String, String> {
 
 /// A client id: 1 – 255 bytes of printable ASCII.
 pub(crate) fn client_id(text: &str) -> Result<String, String> {
-    let client = palisade_core::ClientId::new(text).map_err(|invalid| invalid.to_string())?;
+    let client = palisade_core::ClientId::new(text);
+    let client = client.map_err(|invalid| in_words(&invalid.to_string()))?;
     Ok(client.as_str().to_owned())
 }
 
@@ -163,6 +174,57 @@ fn short(text: &str, max: usize) -> Result<String, String> {
         return Err(format!("{} bytes; at most {max} are allowed", text.len()));
     }
     Ok(text.to_owned())
+}
+
+/// A message for people. Libraries and the protocol write a range as `100 ms ..= 86400000 ms`, which a program can take
+/// apart; here it becomes `100 ms to 24 h`, and "is outside" it "is not between".
+pub(crate) fn in_words(message: &str) -> String {
+    let mut parts = message.split("..=");
+    let mut words = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (low, high) = (shortened(words.trim_end()), part.trim_start());
+        let unit = high.trim_start_matches(|c: char| c.is_ascii_digit());
+        let (number, rest) = high.split_at(high.len() - unit.len());
+        let millis = number.parse().ok().filter(|_| unit.starts_with(" ms"));
+        let high = match millis {
+            Some(millis) => format!("{}{}", length(millis), &rest[" ms".len()..]),
+            None => high.to_owned(),
+        };
+        words = match low.rsplit_once(" is outside ") {
+            Some((what, low)) if low.len() < LONGEST_BOUND => {
+                format!("{what} is not between {low} and {high}")
+            }
+            _ => format!("{low} to {high}"),
+        };
+    }
+    words
+}
+
+/// A text that ends with a bound in milliseconds, or does not.
+fn shortened(text: &str) -> String {
+    let bound = text.strip_suffix(" ms").map(|text| {
+        let before = text.trim_end_matches(|c: char| c.is_ascii_digit());
+        text.split_at(before.len())
+    });
+    match bound.map(|(before, number)| (before, number.parse())) {
+        Some((before, Ok(millis))) => format!("{before}{}", length(millis)),
+        _ => text.to_owned(),
+    }
+}
+
+/// What stands between "is outside" and its range is the lower bound.
+const LONGEST_BOUND: usize = 30;
+
+/// A length of time that is exact.
+fn length(millis: u64) -> String {
+    let units = [(3_600_000, "h"), (60_000, "min"), (1_000, "s")];
+    let whole = units
+        .into_iter()
+        .find(|(unit, _)| millis > 0 && millis.is_multiple_of(*unit));
+    whole.map_or_else(
+        || format!("{millis} ms"),
+        |(unit, name)| format!("{} {name}", millis / unit),
+    )
 }
 
 #[cfg(test)]
@@ -176,6 +238,8 @@ mod tests {
             ("500ms", 500),
             ("1m30s", 90_000),
             ("2h", 7_200_000),
+            ("1d", 86_400_000),
+            ("1d2h", 93_600_000),
             ("0", 0),
         ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
@@ -205,7 +269,7 @@ mod tests {
         for text in ["0", "0s", "99ms", "25h", "-5s", "text", "", "1", &too_much] {
             let message = ttl(text).unwrap_err();
             assert!(
-                message.contains("100 ms ..= 86400000 ms"),
+                message.contains("100 ms and 24 h") || message.contains("100 ms to 24 h"),
                 "{text}: {message}"
             );
         }
@@ -215,10 +279,36 @@ mod tests {
     }
 
     #[test]
+    fn ranges_are_said_in_words() {
+        for (range, words) in [
+            (
+                "a lease of 1 ms is outside 100 ms ..= 86400000 ms",
+                "a lease of 1 ms is not between 100 ms and 24 h",
+            ),
+            (
+                "a lock delay of 61000 ms is outside 0 ..= 60000 ms",
+                "a lock delay of 61000 ms is not between 0 and 1 min",
+            ),
+            (
+                "lock name is empty; 1 ..= 255 bytes are allowed",
+                "lock name is empty; 1 to 255 bytes are allowed",
+            ),
+            ("3651 is not in 1..=3650", "3651 is not in 1 to 3650"),
+            (
+                "a lease of 1 ms is outside 1000 ms ..= 60000 ms",
+                "a lease of 1 ms is not between 1 s and 1 min",
+            ),
+            ("no range", "no range"),
+        ] {
+            assert_eq!(in_words(range), words);
+        }
+    }
+
+    #[test]
     fn a_wait_is_bounded() {
         assert_eq!(wait("24h"), Ok(Duration::from_secs(86_400)));
         for text in ["86401s", "-1s", "soon"] {
-            assert!(wait(text).unwrap_err().contains("86400000 ms"), "{text}");
+            assert!(wait(text).unwrap_err().contains("24 h"), "{text}");
         }
     }
 
@@ -236,7 +326,9 @@ mod tests {
             "99999999999999999999",
         ] {
             assert!(
-                token(text).unwrap_err().contains("1 ..= 9007199254740991"),
+                token(text)
+                    .unwrap_err()
+                    .contains("between 1 and 9007199254740991"),
                 "{text}"
             );
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -35,7 +36,7 @@ pub(super) fn command(program: &OsString, environment: &[(&'static str, String)]
 pub(super) fn start(
     mut command: Command,
     watchdog: &Watchdog,
-    foreground: bool,
+    foreground: Option<OwnedFd>,
 ) -> io::Result<Pid> {
     command.process_group(0);
     let parent = rustix::process::getpid();

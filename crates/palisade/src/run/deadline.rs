@@ -6,7 +6,8 @@
 //!      │            ▼                    │
 //!      │  lost ─► Ending: SIGTERM ──► Killed: SIGKILL, repeated until nothing of the job is alive
 //!      │            ▲        (from the earlier of the deadline and SIGTERM + grace on)
-//!      └ the command has ended, other processes of the job are left
+//!      ├ the command has ended, other processes of the job are left
+//!      └ SIGTERM was passed on, and --kill-after has passed ──► Killed
 //! ```
 //!
 //! The deadline is the guard's: counted from before the last acknowledged renewal was sent. Here it only
@@ -73,6 +74,9 @@ pub(super) struct Supervisor {
     phase: Phase,
     lost: bool,
     overtime: bool,
+    /// When a command that was told to end is killed.
+    must_end_by: Option<Timestamp>,
+    killed_after_term: bool,
 }
 
 impl Supervisor {
@@ -86,6 +90,8 @@ impl Supervisor {
             phase: Phase::Running,
             lost: false,
             overtime: false,
+            must_end_by: None,
+            killed_after_term: false,
         }
     }
 
@@ -107,6 +113,22 @@ impl Supervisor {
     /// Whether the job was ended because of `--timeout`.
     pub(super) fn overtime(&self) -> bool {
         self.overtime && self.phase != Phase::Running
+    }
+
+    /// SIGTERM was passed on to the job: at `kill_at` it has ended or is killed. Later signals put that off no longer.
+    pub(super) fn asked_to_end(&mut self, kill_at: Timestamp) {
+        self.must_end_by.get_or_insert(kill_at);
+    }
+
+    /// A time to look again, or the end of the time that the command has after SIGTERM, if that is earlier and to come.
+    pub(super) fn no_later_than(&self, wake: Timestamp) -> Timestamp {
+        let ends = self.must_end_by.filter(|_| self.phase == Phase::Running);
+        ends.map_or(wake, |end| end.min(wake))
+    }
+
+    /// Whether the command was killed because it did not end when it was asked to.
+    pub(super) fn killed_after_term(&self) -> bool {
+        self.killed_after_term
     }
 
     /// Whether SIGKILL was sent. A killed job must not be continued.
@@ -132,6 +154,10 @@ impl Supervisor {
         match self.phase {
             Phase::Running => match self.end_by(now, job) {
                 Some(kill_at) => self.end(now, kill_at),
+                None if self.must_end_by.is_some_and(|end| end <= now) => {
+                    self.killed_after_term = true;
+                    self.kill(now)
+                }
                 None => wait(self.next_check(now)),
             },
             Phase::Ending { kill_at } if now < kill_at => wait(kill_at),
@@ -179,7 +205,8 @@ impl Supervisor {
             .deadline
             .as_nanos()
             .saturating_sub(self.grace.as_nanos());
-        now.after(self.refresh).min(Timestamp::from_nanos(end))
+        let next = now.after(self.refresh).min(Timestamp::from_nanos(end));
+        self.no_later_than(next)
     }
 }
 
@@ -322,6 +349,23 @@ mod tests {
             early.step(ms(700), Hold::Lost, Job::Runs),
             signal(JobSignal::Terminate, 1_000)
         );
+    }
+
+    #[test]
+    fn a_command_that_was_asked_to_end_has_its_time_and_no_more() {
+        let mut supervisor = supervisor();
+        supervisor.asked_to_end(ms(350));
+        assert_eq!(supervisor.step(ms(100), HELD, Job::Runs), wait(ms(350)));
+        supervisor.asked_to_end(ms(700));
+        assert_eq!(
+            supervisor.step(ms(350), HELD, Job::Runs),
+            signal(JobSignal::Kill, 370)
+        );
+        assert!(supervisor.killed_after_term() && !supervisor.lost());
+        // Control: one that ends in time is not killed.
+        let mut supervisor = self::supervisor();
+        supervisor.asked_to_end(ms(350));
+        assert!(supervisor.step(ms(349), HELD, Job::Gone).over && !supervisor.killed_after_term());
     }
 
     #[test]

@@ -14,6 +14,7 @@ struct Row {
     pid: i32,
     parent: i32,
     group: i32,
+    session: i32,
     /// Ended, and not yet reaped.
     dead: bool,
     /// The start time since boot; together with the process id it identifies a process for ever.
@@ -67,6 +68,18 @@ impl Group {
         }
     }
 
+    /// The processes of the job for a message: a few of them with their names, and the number of the others.
+    pub(super) fn names(self, watchdog: Option<Pid>) -> Vec<String> {
+        let rows = processes().unwrap_or_default();
+        let members = self.of(&rows, watchdog);
+        let few = members.iter().take(NAMED);
+        let mut names: Vec<String> = few.map(|row| name(row.pid)).collect();
+        if members.len() > NAMED {
+            names.push(format!("{} more", members.len() - NAMED));
+        }
+        names
+    }
+
     fn raw(self) -> i32 {
         self.leader.as_raw_nonzero().get()
     }
@@ -80,6 +93,82 @@ impl Group {
             watchdog.map(|pid| pid.as_raw_nonzero().get()),
         )
     }
+}
+
+/// The name and number of a process, as ps(1) prints them.
+fn name(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name: String = name
+        .trim_end()
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect();
+    format!("{name} (process {pid})")
+}
+
+/// How many processes a message names.
+const NAMED: usize = 5;
+
+/// Whether no process outside a group could continue it after a stop: none of its members has a parent in another group
+/// of its session. The kernel lets such a group neither stop for the terminal nor wait for it.
+pub(super) fn is_orphaned(group: Pid) -> bool {
+    let rows = processes().unwrap_or_default();
+    has_no_shell(&rows, group.as_raw_nonzero().get())
+}
+
+fn has_no_shell(rows: &[Row], group: i32) -> bool {
+    let by_pid: BTreeMap<i32, &Row> = rows.iter().map(|row| (row.pid, row)).collect();
+    let in_group = rows.iter().filter(|row| row.group == group);
+    let mut parents = in_group.filter_map(|row| Some((row, by_pid.get(&row.parent)?)));
+    !parents.any(|(row, parent)| parent.session == row.session && parent.group != group)
+}
+
+/// What a process that was killed may have left behind: whatever its children and theirs started in other groups is now
+/// a child of `reaper`, which adopts the orphans.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KilledParent {
+    killed: Pid,
+    /// When that process started. What it left is younger.
+    started: u64,
+}
+
+impl KilledParent {
+    /// Of this process's parent, while it is alive.
+    pub(super) fn of_parent() -> Option<KilledParent> {
+        let killed = rustix::process::getppid()?;
+        let started = process(killed.as_raw_nonzero().get())?.started;
+        Some(KilledParent { killed, started })
+    }
+
+    /// Whether it is certain that nothing of the job is alive, neither in its group nor elsewhere. Whether an orphan of
+    /// the same age belonged to the job is not to be known, so it counts as if it had, unless its cgroup is another.
+    pub(super) fn job_is_gone(self, group: Option<Pid>) -> bool {
+        let reaper = rustix::process::getppid();
+        let Some(rows) = processes().filter(|_| reaper != Some(self.killed)) else {
+            return false;
+        };
+        let (me, cgroup) = (rustix::process::getpid(), cgroup("self"));
+        // A parent outside of this process's namespace is 0 there.
+        let number = |pid: Option<Pid>| pid.map_or(0, |pid| pid.as_raw_nonzero().get());
+        let perhaps_of_job = perhaps_of_job(&rows, number(group), number(reaper), self.started);
+        !perhaps_of_job.iter().any(|row| {
+            let ours = group.is_some() && row.group == number(group);
+            row.pid != number(Some(me)) && (ours || self::cgroup(&row.pid.to_string()) == cgroup)
+        })
+    }
+}
+
+/// The live processes of a group, and the children of the reaper that are not older.
+fn perhaps_of_job(rows: &[Row], group: i32, reaper: i32, started: u64) -> Vec<&Row> {
+    let alive = rows.iter().filter(|row| !row.dead);
+    let orphan = |row: &Row| row.parent == reaper && row.started >= started;
+    alive
+        .filter(|row| (group != 0 && row.group == group) || orphan(row))
+        .collect()
+}
+
+fn cgroup(pid: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
 }
 
 /// The live processes that are in the group or descend from `me`, without `me` and its watchdog.
@@ -139,6 +228,7 @@ fn row(pid: i32, stat: &str) -> Option<Row> {
         pid,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         dead: matches!(*fields.first()?, "Z" | "X"),
         started: fields.get(19)?.parse().ok()?,
     })
@@ -153,6 +243,7 @@ mod tests {
             pid,
             parent,
             group,
+            session: group,
             dead: false,
             started: 0,
         }
@@ -194,6 +285,41 @@ mod tests {
     }
 
     #[test]
+    fn a_group_without_a_parent_in_its_session_is_orphaned() {
+        let in_session = |row: Row, session| Row { session, ..row };
+        let shell = in_session(at(5, 1, 5), 5);
+        let rows = [
+            shell.clone(),
+            in_session(at(20, 5, 20), 5),
+            in_session(at(21, 20, 20), 5),
+        ];
+        assert!(!has_no_shell(&rows, 20), "the shell is there");
+        assert!(has_no_shell(&rows[1..], 20), "the shell has ended");
+        let adopted = in_session(at(5, 1, 5), 4);
+        assert!(has_no_shell(&[adopted, rows[1].clone()], 20));
+    }
+
+    #[test]
+    fn young_orphans_and_the_group_may_be_of_the_job() {
+        let aged = |row: Row, started| Row { started, ..row };
+        let rows = [
+            aged(at(30, 1, 20), 90),  // in the group, whatever its age
+            aged(at(31, 1, 31), 100), // as old as the killed process
+            aged(at(32, 1, 32), 99),  // older
+            aged(at(33, 31, 33), 105),
+            Row {
+                dead: true,
+                ..aged(at(34, 1, 34), 105)
+            },
+        ];
+        let pids: Vec<i32> = perhaps_of_job(&rows, 20, 1, 100)
+            .iter()
+            .map(|row| row.pid)
+            .collect();
+        assert_eq!(pids, [30, 31]);
+    }
+
+    #[test]
     fn a_cycle_in_the_list_ends() {
         assert_eq!(pids(&[at(40, 41, 40), at(41, 40, 41)]), [0; 0]);
     }
@@ -209,6 +335,7 @@ mod tests {
                 pid: 77,
                 parent: 3,
                 group: 5,
+                session: 6,
                 dead: false,
                 started: 424_242
             })

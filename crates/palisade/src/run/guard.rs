@@ -16,7 +16,10 @@ use palisade_proto::Code;
 
 use super::deadline::Hold;
 use super::patience::{self, margin, refused};
-use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs, lock_list, signed, slot_list};
+use super::watchdog::ReleaseCommand;
+use crate::cli::{
+    Failure, LOST, LockArgs, NOT_ACQUIRED, Out, RunArgs, lock_list, signed, slot_list,
+};
 
 /// How long to wait at the end for requests whose answers no longer matter.
 pub(super) const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
@@ -81,6 +84,27 @@ impl Guard {
             }
         }
         Ok(lines.join("\n"))
+    }
+
+    /// What releases the lock after this process was killed. Nothing with a lock-delay: that is wanted after just such an
+    /// end, and a release would spare it.
+    pub(super) fn release_command(&self, lock_args: &LockArgs) -> ReleaseCommand {
+        let Guard::Fenced(lease, others) = self else {
+            return ReleaseCommand::default();
+        };
+        if lock_args.lock_delay.is_some() {
+            return ReleaseCommand::default();
+        }
+        let grants = all(lease, others).map(|lease| {
+            let number = lease.grant_id().map_or(lease.token(), |id| id.0);
+            let secret = lease.lease_key().to_hex();
+            (lease.lock().to_string(), number.to_string(), secret)
+        });
+        ReleaseCommand {
+            environment: lock_args.connection.environment(),
+            flags: lock_args.connection.flags(),
+            grants: grants.collect(),
+        }
     }
 
     /// Until when the job may run; an error if the lock is lost.

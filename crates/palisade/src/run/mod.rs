@@ -28,7 +28,7 @@ use palisade_core::{LockName, Span};
 use palisade_proto::Code;
 use rustix::process::Signal;
 
-use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE, runtime};
+use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE, millis, runtime};
 use deadline::Supervisor;
 use guard::{Guard, SHUTDOWN_WAIT};
 use renewals::Renewals;
@@ -82,14 +82,23 @@ fn grace(args: &RunArgs) -> Result<Span, Failure> {
     let half = Span::from_nanos(ttl.as_nanos() / 2);
     if Span::from(grace) > half {
         let message = format!(
-            "a grace of {} ms is outside 0 ..= {} ms, half of the ttl",
-            grace.as_millis(),
-            half.as_millis()
+            "a grace of {} is too long: it is between 0 and {}, half of the ttl",
+            millis(Span::from(grace).as_millis()),
+            millis(half.as_millis())
         );
         return Err(Failure::usage(message).hint("give a longer --ttl or a shorter --grace"));
     }
     Ok(grace.into())
 }
+
+/// How long the command has to end after a SIGTERM that somebody sent.
+fn kill_after(args: &RunArgs) -> Span {
+    let given = args.kill_after.or(args.grace);
+    given.map_or(DEFAULT_KILL_AFTER, Span::from)
+}
+
+/// As long as container runtimes wait.
+const DEFAULT_KILL_AFTER: Span = Span::from_millis(10_000);
 
 const LONGEST_DEFAULT_GRACE: Span = Span::from_millis(2_000);
 
@@ -173,25 +182,27 @@ async fn job(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| failed("cannot adopt the command's orphans", error.into()))?;
     let deadline = guard.deadline()?;
-    let watchdog = Watchdog::start(deadline, None)
+    let release_command = guard.release_command(&args.lock_args);
+    let watchdog = Watchdog::start(deadline, None, &release_command)
         .map_err(|error| failed("cannot start the watchdog", error))?;
     let mut terminal = Terminal::find();
-    let foreground = terminal.as_ref().is_some_and(Terminal::is_free);
+    let free = terminal.as_mut().filter(|terminal| terminal.is_free());
+    let foreground = free.and_then(|terminal| {
+        let device = terminal.device().ok()?;
+        terminal.was_given();
+        Some(device)
+    });
     let command = command(args, environment)?;
     let leader = match child::start(command, &watchdog, foreground) {
         Ok(leader) => leader,
         Err(error) => {
-            if foreground && let Some(terminal) = &mut terminal {
-                terminal.was_given();
+            if let Some(terminal) = &mut terminal {
                 terminal.take_back();
             }
             watchdog.stand_down();
             return Err(not_started(args, &error));
         }
     };
-    if foreground && let Some(terminal) = &mut terminal {
-        terminal.was_given();
-    }
     let refresh = Span::from_nanos(args.lock_args.ttl.span().as_nanos() / 6);
     let supervisor = Supervisor::new(grace, refresh, deadline);
     let children = child::Children::new(leader);
@@ -206,6 +217,9 @@ async fn job(
             .timeout
             .map(|timeout| BootClock.now().after(timeout.into())),
         renewals: Renewals::new(out, guard.lock().clone(), args.lock_args.ttl),
+        kill_after: kill_after(args),
+        release_command,
+        out,
     }
     .until_gone()
     .await)

@@ -34,6 +34,10 @@ pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Vec<Lease>, Fail
             warn(&fault, lock_args, left, out);
         }
         tokio::time::sleep(pause.min(left.to_duration())).await;
+        if until.since(BootClock.now()) == Span::ZERO {
+            // An attempt without a wait would be a try, which the client repeats for its own patience.
+            return Err(refused(&fault.into(), args));
+        }
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }

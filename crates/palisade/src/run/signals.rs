@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
 
 /// The signals that terminate a program by default; watched from the start, so that they can end a wait.
-const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+pub(super) const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// The other signals that a job may handle.
 const PASSED_ON: [Signal; 5] = [

@@ -1,16 +1,18 @@
 //! The supervision loop of a job: check, decide, act, wait.
 
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_core::Timestamp;
+use palisade_core::{Span, Timestamp};
 use rustix::process::{Pid, Signal};
 
 use super::child::{Children, Reaped};
 use super::deadline::{Hold, Job, JobSignal, Step, Supervisor};
+use super::group;
 use super::guard::Guard;
 use super::renewals::Renewals;
-use super::signals::Signals;
+use super::signals::{self, Signals};
 use super::terminal::Terminal;
-use super::watchdog::Watchdog;
+use super::watchdog::{ReleaseCommand, Watchdog};
+use crate::cli::{Out, millis};
 
 /// A job and everything needed to supervise it.
 pub(super) struct SupervisedJob<'a> {
@@ -24,6 +26,11 @@ pub(super) struct SupervisedJob<'a> {
     /// When `--timeout` passes.
     pub(super) until: Option<Timestamp>,
     pub(super) renewals: Renewals,
+    /// How long the command has to end after a SIGTERM that was passed on.
+    pub(super) kill_after: Span,
+    /// What the watchdog needs to release the lock after this process.
+    pub(super) release_command: ReleaseCommand,
+    pub(super) out: Out,
 }
 
 /// How a job ended.
@@ -56,7 +63,8 @@ impl SupervisedJob<'_> {
             self.handle(reaped);
             tokio::select! {
                 biased;
-                () = BootClock.alarm(step.wake) => {}
+                // What was passed on may have set an earlier end.
+                () = BootClock.alarm(self.supervisor.no_later_than(step.wake)) => {}
                 () = &mut lost, if !is_lost => is_lost = true,
                 () = BootClock.alarm(self.until.unwrap_or_default()), if self.until.is_some() => {
                     self.until = None;
@@ -83,9 +91,25 @@ impl SupervisedJob<'_> {
             watchdog.send_deadline(self.supervisor.deadline());
         }
         if let Some(signal) = step.signal {
+            if signal == JobSignal::Terminate && job == Job::Leftovers {
+                self.name_leftovers();
+            }
             self.send(signal, job);
         }
         step
+    }
+
+    /// Says what is ended with the command: a daemon that it started would otherwise be gone without a word.
+    fn name_leftovers(&self) {
+        let group = self.children.group();
+        let named = group.names(self.watchdog_pid());
+        if !named.is_empty() {
+            self.out.warning(&format!(
+                "the command has ended and left processes behind, which are ended before the lock is released: {}. \
+                 Start a daemon without `palisade run`, for example as a service",
+                named.join(", ")
+            ));
+        }
     }
 
     fn send(&self, signal: JobSignal, job: Job) {
@@ -119,6 +143,13 @@ impl SupervisedJob<'_> {
             }
         }
         self.children.group().signal(signal);
+        if signals::ENDING.contains(&signal) {
+            // A stopped process handles no signal.
+            self.children.group().signal(Signal::CONT);
+        }
+        if signal == Signal::TERM {
+            self.asked_to_end();
+        }
         if signal == Signal::TSTP {
             self.stop_myself();
         }
@@ -129,17 +160,38 @@ impl SupervisedJob<'_> {
             self.restart_watchdog();
         }
         match reaped.stopped {
-            // The job wanted the terminal.
-            Some(Signal::TTIN | Signal::TTOU) if self.may_give() => {
-                if let Some(terminal) = &mut self.terminal {
-                    terminal.give(self.children.leader());
-                }
-                self.children.group().signal(Signal::CONT);
+            Some(signal @ (Signal::TTIN | Signal::TTOU)) if self.may_give() => {
+                self.wants_terminal(signal)
             }
             // ctrl-Z stopped only the job; the shell waits for palisade to stop too.
             Some(_) if self.terminal.as_ref().is_some_and(Terminal::is_given) => self.stop_myself(),
             _ => {}
         }
+    }
+
+    /// The job was stopped because it used a terminal that it has not.
+    fn wants_terminal(&mut self, signal: Signal) {
+        let leader = self.children.leader();
+        if self.terminal.as_mut().is_some_and(|it| it.give(leader)) {
+            self.children.group().signal(Signal::CONT);
+        } else if group::is_orphaned(rustix::process::getpgrp()) {
+            // No shell is left that could ever give it: the kernel ends such a job in the same way.
+            self.out.warning(
+                "the command waits for the terminal, which another program has and nobody can give back: it is \
+                 ended with SIGHUP",
+            );
+            self.children.group().signal(Signal::HUP);
+            self.children.group().signal(Signal::CONT);
+            self.asked_to_end();
+        } else {
+            // The shell, or another palisade, sees why, and continues both with the terminal.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+        }
+    }
+
+    fn asked_to_end(&mut self) {
+        let kill_at = BootClock.now().after(self.kill_after);
+        self.supervisor.asked_to_end(kill_at);
     }
 
     fn may_give(&self) -> bool {
@@ -158,7 +210,12 @@ impl SupervisedJob<'_> {
     }
 
     fn restart_watchdog(&mut self) {
-        match Watchdog::start(self.supervisor.deadline(), Some(self.children.leader())) {
+        let leader = self.children.leader();
+        match Watchdog::start(
+            self.supervisor.deadline(),
+            Some(leader),
+            &self.release_command,
+        ) {
             Ok(watchdog) => {
                 tracing::warn!("the watchdog had ended and was started again");
                 self.watchdog = Some(watchdog);
@@ -180,6 +237,12 @@ impl SupervisedJob<'_> {
         }
         if let Some(watchdog) = self.watchdog {
             watchdog.stand_down();
+        }
+        if self.supervisor.killed_after_term() {
+            self.out.warning(&format!(
+                "the command did not end within {} of SIGTERM and was killed; --kill-after gives it longer",
+                millis(self.kill_after.as_millis())
+            ));
         }
         End {
             status: self.children.status().unwrap_or(u8::MAX),

@@ -15,8 +15,8 @@ pub(super) struct BeforeExec {
     pub(super) parent: Pid,
     /// The pipe that tells the watchdog which group to kill, before any code of the job runs.
     pub(super) watchdog: OwnedFd,
-    /// Whether to take the terminal on standard input.
-    pub(super) foreground: bool,
+    /// The terminal whose foreground it takes.
+    pub(super) foreground: Option<OwnedFd>,
 }
 
 impl BeforeExec {
@@ -36,9 +36,9 @@ impl BeforeExec {
         }
         let group = rustix::process::getpid();
         rustix::io::write(&self.watchdog, &watchdog::group_message(group))?;
-        if self.foreground {
+        if let Some(terminal) = &self.foreground {
             // Not a reason to fail: without it the job runs in the background of its terminal.
-            let _ = set_foreground(rustix::stdio::stdin(), group);
+            let _ = set_foreground(terminal.as_fd(), group);
         }
         Ok(())
     }

@@ -1,9 +1,18 @@
-//! The terminal on standard input: the job has the foreground while it runs.
+//! The controlling terminal: the job has its foreground while it runs, or from when it asks for it.
+//!
+//! ```text
+//!   palisade run x -- vim               standard input is the terminal: the job has it from the start
+//!   … | palisade run x -- less          the terminal is palisade's and its pipeline's; when the job is
+//!                                       stopped because it reads /dev/tty, it gets the terminal
+//!   palisade run x -- less &            it is the shell's: palisade stops, as less alone would, until `fg`
+//! ```
+//!
+//! What standard input is says nothing about `/dev/tty`, where less, ssh and sudo ask their questions.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 
 use rustix::process::Pid;
 
@@ -12,24 +21,32 @@ use super::sys;
 /// A terminal that can be given to the job.
 #[derive(Debug)]
 pub(super) struct Terminal {
+    device: OwnedFd,
     /// palisade's own process group, which gets the terminal back.
     ours: Pid,
     given: bool,
 }
 
 impl Terminal {
-    /// The terminal on standard input, if there is one.
+    /// The controlling terminal, if there is one.
     pub(super) fn find() -> Option<Terminal> {
-        let ours = rustix::process::getpgrp();
-        io::stdin()
-            .is_terminal()
-            .then_some(Terminal { ours, given: false })
+        Some(Terminal {
+            device: controlling()?,
+            ours: rustix::process::getpgrp(),
+            given: false,
+        })
     }
 
-    /// Whether the job may have the terminal from the start. Not in a pipeline, `palisade run … | less`: there
-    /// the terminal also belongs to the other processes of palisade's group.
+    /// Whether the job may have the terminal from the start. Not in a pipeline, `palisade run … | less`: there the
+    /// terminal also belongs to the other processes of palisade's group; and not if standard input is something else,
+    /// as in a script that goes on beside palisade. Such a job gets it when it asks.
     pub(super) fn is_free(&self) -> bool {
-        self.is_ours() && !is_pipe(io::stdout())
+        self.is_ours() && io::stdin().is_terminal() && !is_pipe(io::stdout())
+    }
+
+    /// Another handle of it, for the job's process.
+    pub(super) fn device(&self) -> io::Result<OwnedFd> {
+        self.device.try_clone()
     }
 
     /// Records that the job has taken the terminal.
@@ -41,11 +58,10 @@ impl Terminal {
         self.given
     }
 
-    /// Gives the terminal to the job if palisade has it.
-    pub(super) fn give(&mut self, group: Pid) {
-        if self.is_ours() && sys::set_foreground(rustix::stdio::stdin(), group).is_ok() {
-            self.given = true;
-        }
+    /// Gives the terminal to the job if palisade has it, and says whether the job has it now.
+    pub(super) fn give(&mut self, group: Pid) -> bool {
+        self.given |= self.is_ours() && sys::set_foreground(self.device.as_fd(), group).is_ok();
+        self.given
     }
 
     /// Takes the terminal back.
@@ -53,13 +69,26 @@ impl Terminal {
         if self.given {
             self.given = false;
             // Fails only if the terminal has hung up.
-            let _ = sys::set_foreground(rustix::stdio::stdin(), self.ours);
+            let _ = sys::set_foreground(self.device.as_fd(), self.ours);
         }
     }
 
     /// Whether palisade is in the foreground.
     fn is_ours(&self) -> bool {
-        rustix::termios::tcgetpgrp(rustix::stdio::stdin()).is_ok_and(|group| group == self.ours)
+        rustix::termios::tcgetpgrp(&self.device).is_ok_and(|group| group == self.ours)
+    }
+}
+
+/// `/dev/tty` is the controlling terminal, wherever the standard streams lead. Where it is not there (a bare `/dev`),
+/// standard input may still be the terminal.
+fn controlling() -> Option<OwnedFd> {
+    let flags = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(flags);
+    match options.open("/dev/tty") {
+        Ok(device) => Some(device.into()),
+        Err(_) if io::stdin().is_terminal() => io::stdin().as_fd().try_clone_to_owned().ok(),
+        Err(_) => None,
     }
 }
 

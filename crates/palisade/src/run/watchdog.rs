@@ -5,20 +5,26 @@
 //! of its own, holds the reading end of a pipe; only the first process has the writing end. The pipe carries the
 //! job's group and every new deadline. End of file means that the first process is gone.
 //!
+//! Once the job is dead it releases the lock in the place of the first process, if it is certain that nothing of the job
+//! is left: see [`KilledParent`]. Otherwise the lease ends by itself.
+//!
 //! A second pipe leads back. The watchdog records a kill there before it kills, so the first process never mistakes
 //! that kill for the job's own end.
 
+use std::fs::File;
 use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_core::Timestamp;
+use palisade_core::{Span, Timestamp};
 use rustix::process::{Pid, Signal};
+use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
+use super::group::KilledParent;
 use crate::cli::FAILED;
 
 /// The argument that marks the second process. No user types it, and clap does not know it.
@@ -31,6 +37,61 @@ type Message = [u8; MESSAGE_BYTES];
 const GROUP: u8 = b'g';
 const DEADLINE: u8 = b'd';
 const STAND_DOWN: u8 = b's';
+
+/// In a message [`GROUP`]: there is none yet.
+const NO_GROUP: u64 = 0;
+
+/// With what the watchdog releases the lock after the first process was killed. It travels through the pipe, because it
+/// has the lease's secret, and every process of this user can read an environment.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct ReleaseCommand {
+    /// The environment of `palisade release`: the authority, and what shows who is asking.
+    pub(super) environment: Vec<(String, String)>,
+    /// Its flags.
+    pub(super) flags: Vec<String>,
+    /// Each lock with the number and the secret of its grant; none if it cannot be released so.
+    pub(super) grants: Vec<(String, String, String)>,
+}
+
+impl ReleaseCommand {
+    fn put(&self, pipe: &OwnedFd) -> io::Result<()> {
+        let text = serde_json::to_vec(self)?;
+        let length = u32::try_from(text.len()).map_err(io::Error::other)?;
+        let mut pipe = File::from(pipe.try_clone()?);
+        pipe.write_all(&length.to_le_bytes())?;
+        pipe.write_all(&text)
+    }
+
+    /// Reads nothing behind it.
+    fn take(mut pipe: &File) -> io::Result<ReleaseCommand> {
+        let mut length = [0; 4];
+        pipe.read_exact(&mut length)?;
+        let mut text = vec![0; u32::from_le_bytes(length) as usize];
+        pipe.read_exact(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Releases each lock. A failure is nobody's concern any more: the lease ends by itself.
+    fn release(&self) {
+        for (lock, number, secret) in &self.grants {
+            let mut command = Command::new("/proc/self/exe");
+            command
+                .arg0("palisade")
+                .args(["release", "--token", number]);
+            command.args(["--lock-token-file", "-"]).args(&self.flags);
+            command.args(["--", lock]).env_clear();
+            let environment = self.environment.iter().map(|(name, value)| (name, value));
+            command.envs(environment).stdin(Stdio::piped());
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            if let Ok(mut child) = command.spawn() {
+                if let Some(mut input) = child.stdin.take() {
+                    let _ = input.write_all(secret.as_bytes());
+                }
+                let _ = child.wait();
+            }
+        }
+    }
+}
 
 /// The first process's handle of the watchdog.
 pub(super) struct Watchdog {
@@ -55,11 +116,14 @@ fn message(tag: u8, number: u64) -> Message {
 impl Watchdog {
     /// Starts the watchdog and waits until it is ready. The pipe contains an existing group from the start, so the
     /// watchdog knows it even if this process is killed now.
-    pub(super) fn start(deadline: Timestamp, group: Option<Pid>) -> io::Result<Watchdog> {
+    pub(super) fn start(
+        deadline: Timestamp,
+        group: Option<Pid>,
+        release_command: &ReleaseCommand,
+    ) -> io::Result<Watchdog> {
         let (reader, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        if let Some(group) = group {
-            rustix::io::write(&pipe, &group_message(group))?;
-        }
+        let first = group.map_or(message(GROUP, NO_GROUP), group_message);
+        rustix::io::write(&pipe, &first)?;
         let (mut record, writer) = io::pipe()?;
         let mut command = Command::new("/proc/self/exe");
         command
@@ -71,6 +135,8 @@ impl Watchdog {
         let child = command.spawn()?;
         // The command keeps its copies of both pipe ends until it is dropped.
         drop(command);
+        // Not before: it may be more than a pipe takes without a reader.
+        release_command.put(&pipe)?;
         await_ready(&mut record)?;
         rustix::io::ioctl_fionbio(&record, true)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -140,10 +206,24 @@ fn watch() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let parent = KilledParent::of_parent();
+    let pipe = File::from(rustix::stdio::stdin().as_fd().try_clone_to_owned()?);
+    let mut state = WatchdogState::default();
+    let mut first = Message::default();
+    (&pipe).read_exact(&mut first)?;
+    state.receive(&first);
+    // It is cut off if the first process was killed just now; the group still has to be.
+    let release_command = ReleaseCommand::take(&pipe).unwrap_or_default();
     runtime.block_on(async {
-        let pipe = Receiver::from_owned_fd(rustix::stdio::stdin().as_fd().try_clone_to_owned()?)?;
+        let pipe = Receiver::from_owned_fd(pipe.into())?;
         record();
-        guard(pipe, record).await;
+        let left = guard(state, pipe, record).await;
+        if let (Some(state), Some(parent)) = (left, parent)
+            && !release_command.grants.is_empty()
+            && state.until_job_is_gone(parent).await
+        {
+            release_command.release();
+        }
         Ok(())
     })
 }
@@ -156,8 +236,12 @@ fn record() {
         .and_then(|()| io::stdout().flush());
 }
 
-async fn guard(mut pipe: Receiver, mut record: impl FnMut()) {
-    let mut state = WatchdogState::default();
+/// Until the first process needs it no longer. What it knew, if that process was killed.
+async fn guard(
+    mut state: WatchdogState,
+    mut pipe: Receiver,
+    mut record: impl FnMut(),
+) -> Option<WatchdogState> {
     let mut buffer = [0; 64 * MESSAGE_BYTES];
     loop {
         // Messages first: a deadline that has moved on must not kill.
@@ -166,10 +250,11 @@ async fn guard(mut pipe: Receiver, mut record: impl FnMut()) {
             read = pipe.read(&mut buffer) => {
                 let read = read.unwrap_or(0);
                 if read == 0 {
-                    return state.kill();
+                    state.kill();
+                    return Some(state);
                 }
                 if buffer[..read].chunks_exact(MESSAGE_BYTES).any(|message| state.receive(message)) {
-                    return;
+                    return None;
                 }
             }
             () = alarm(state.deadline) => {
@@ -188,6 +273,10 @@ async fn alarm(at: Option<Timestamp>) {
     }
 }
 
+/// Between two looks at what is left of the job. The list of all processes costs some milliseconds.
+const SHORTEST_PAUSE: Span = Span::from_millis(5);
+const LONGEST_PAUSE: Span = Span::from_millis(1_000);
+
 /// What the watchdog knows.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WatchdogState {
@@ -205,6 +294,19 @@ impl WatchdogState {
             GROUP => self.group = i32::try_from(number).ok().and_then(Pid::from_raw),
             DEADLINE => self.deadline = Some(Timestamp::from_nanos(number)),
             _ => return true,
+        }
+        false
+    }
+
+    /// Waits until it is certain that nothing of the job is alive; `false` if the lease is over before.
+    async fn until_job_is_gone(&self, parent: KilledParent) -> bool {
+        let mut pause = SHORTEST_PAUSE;
+        while self.deadline.is_some_and(|end| BootClock.now() < end) {
+            if parent.job_is_gone(self.group) {
+                return true;
+            }
+            BootClock.sleep_until(BootClock.now().after(pause)).await;
+            pause = pause.plus(pause).min(LONGEST_PAUSE);
         }
         false
     }
@@ -256,7 +358,10 @@ mod tests {
     #[tokio::test]
     async fn a_kill_is_recorded_before_it_happens() {
         let (job, group, _first, pipe) = job_past_its_deadline();
-        let ended = tokio::spawn(guard(pipe, || panic!("it cannot be recorded"))).await;
+        let ended = tokio::spawn(guard(WatchdogState::default(), pipe, || {
+            panic!("it cannot be recorded")
+        }))
+        .await;
         assert!(ended.unwrap_err().is_panic());
         rustix::process::kill_process_group(group, Signal::TERM).unwrap();
         assert_eq!(
@@ -268,7 +373,9 @@ mod tests {
         // Control: if it can be recorded, the job is killed.
         let (job, _, _first, pipe) = job_past_its_deadline();
         let (records, recorded) = std::sync::mpsc::channel();
-        let watching = tokio::spawn(guard(pipe, move || records.send(()).unwrap()));
+        let watching = tokio::spawn(guard(WatchdogState::default(), pipe, move || {
+            records.send(()).unwrap()
+        }));
         let killed = tokio::task::spawn_blocking(|| signal_of_end(job)).await;
         assert_eq!(killed.unwrap(), Some(Signal::KILL.as_raw()));
         watching.abort();

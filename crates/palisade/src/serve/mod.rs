@@ -302,7 +302,7 @@ fn announce(settings: &Settings, at: &[Listen], authority: &Authority) {
              \x20 listening   {}  (HTTP/JSON and gRPC)\n\
              \x20 data        {}{}\n\
              \x20 authority   {}\n\
-             \x20 next token  {}, {} locks held\n{}\n\
+             \x20 next token  {}, {} held\n{}\n\
              \x20 try: palisade run hello -- sh -c 'echo I hold it, token $PALISADE_FENCING_TOKEN'",
             env!("CARGO_PKG_VERSION"),
             urls.join(", "),
@@ -310,7 +310,10 @@ fn announce(settings: &Settings, at: &[Listen], authority: &Authority) {
             if authority.created { "  (NEW)" } else { "" },
             identity.authority,
             stats.next_token.get(),
-            stats.locks.get(),
+            match stats.locks.get() {
+                1 => "1 lock".to_owned(),
+                locks => format!("{locks} locks"),
+            },
             if settings.manual_clock { &*manual } else { "" },
         )
     };

@@ -321,6 +321,8 @@ fn rules_are_checked_and_explained_before_a_server_takes_them() {
         "{}",
         text(&yes.stdout)
     );
+    let no = auth(&file, &["can", "backup", "hold", "orders"]);
+    assert_eq!(status(&no), 1, "no is an answer, and no failure");
     for (arguments, expected) in [
         (
             &["can", "backup", "hold", "orders"][..],

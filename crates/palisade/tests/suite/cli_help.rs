@@ -106,3 +106,35 @@ fn the_version_is_printed() {
         format!("palisade {}\n", env!("CARGO_PKG_VERSION"))
     );
 }
+
+#[test]
+fn help_is_a_command_too() {
+    assert_eq!(said(&["help", "run"]), said(&["run", "--help"]));
+    assert_eq!(said(&["help"]), said(&["--help"]));
+    assert!(said(&["fence", "help", "ls"]).contains("palisade fence ls"));
+}
+
+#[test]
+fn the_man_page_of_run_has_the_dashes_in_its_synopsis() {
+    let dir = tempfile::tempdir().unwrap();
+    said(&["man", dir.path().to_str().unwrap()]);
+    for name in ["run", "elect"] {
+        let page = dir.path().join(format!("palisade-{name}.1"));
+        let page = std::fs::read_to_string(page).unwrap();
+        let synopsis = page.split(".SH ").find(|part| part.starts_with("SYNOPSIS"));
+        assert!(synopsis.unwrap().contains(r"\-\- <\fICMD\fR>..."), "{page}");
+    }
+}
+
+#[test]
+fn scripts_ask_whether_a_lock_is_held_and_options_may_come_first() {
+    let server = crate::common::Server::start();
+    let show = |lock| {
+        let flags = ["--authority", &server.url, "show", lock, "--exit-code"];
+        status(&palisade().args(flags).output().unwrap())
+    };
+    let acquire = ["acquire", "held", "--ttl", "1d"];
+    assert_eq!(status(&server.output(&acquire)), 0, "a day is 24 hours");
+    assert_eq!([show("held"), show("free")], [0, 1]);
+    assert_eq!(status(&server.output(&["show", "free"])), 0, "control");
+}

@@ -16,8 +16,8 @@ fn an_error_names_its_cause() {
     let metadata = "x".repeat(257);
     for (arguments, message) in [
         (&["acquire"][..], "<LOCK>"),
-        (&["acquire", ""], "lock name is empty; 1 ..= 255 bytes"),
-        (&["acquire", &long], "lock name has 256 bytes; 1 ..= 255"),
+        (&["acquire", ""], "lock name is empty; 1 to 255 bytes"),
+        (&["acquire", &long], "lock name has 256 bytes; 1 to 255"),
         (
             &["acquire", "stra\u{df}e"],
             "offset 4 that is not printable ASCII",
@@ -25,26 +25,29 @@ fn an_error_names_its_cause() {
         (&["acquire", "a\nb"], "offset 1 that is not printable ASCII"),
         (
             &["acquire", "a", "--ttl", "0"],
-            "a lease of 0 ms is outside 100 ms ..= 86400000 ms",
+            "a lease of 0 ms is not between 100 ms and 24 h",
         ),
         (
             &["acquire", "a", "--ttl", "99ms"],
-            "a lease of 99 ms is outside 100 ms ..= 86400000 ms",
+            "a lease of 99 ms is not between 100 ms and 24 h",
         ),
-        (&["acquire", "a", "--ttl", "-1s"], "100 ms ..= 86400000 ms"),
+        (&["acquire", "a", "--ttl", "-1s"], "lasts 100 ms to 24 h"),
         (
             &["acquire", "a", "--ttl", "10"],
             "needs a unit, for example 10s",
         ),
         (&["acquire", "a", "--ttl", "text"], "not a duration"),
         (&["acquire", "a", "--ttl", ""], "not a duration"),
-        (&["acquire", "a", "--ttl", &huge], "100 ms ..= 86400000 ms"),
+        (&["acquire", "a", "--ttl", &huge], "lasts 100 ms to 24 h"),
         (
             &["acquire", "a", "--ttl", &huge_ttl],
-            "100 ms ..= 86400000 ms",
+            "lasts 100 ms to 24 h",
         ),
         (&["acquire", "a", "--ttl", "100.5ms"], "whole milliseconds"),
-        (&["acquire", "a", "--wait", "86401s"], "0 ..= 86400000 ms"),
+        (
+            &["acquire", "a", "--wait", "86401s"],
+            "not between 0 and 24 h",
+        ),
         (&["acquire", "a", "--client-id", ""], "client id is empty"),
         (
             &["acquire", "a", "--metadata", &metadata],
@@ -60,11 +63,14 @@ fn an_error_names_its_cause() {
             &["acquire", "a", "--permits", "-1/5"],
             "permits are COUNT/OF",
         ),
-        (&["acquire", "a", "--lock-delay", "61s"], "0 ..= 60000 ms"),
+        (
+            &["acquire", "a", "--lock-delay", "61s"],
+            "not between 0 and 1 min",
+        ),
         (&["acquire", "a", "--lock-delay", "5"], "--lock-delay"),
         (
             &["acquire", "a", "--at-least-for", "25h"],
-            "0 ..= 86400000 ms",
+            "not between 0 and 24 h",
         ),
         (
             &["acquire", "a", "--at-least-for", "1m", "--shared"],
@@ -72,13 +78,13 @@ fn an_error_names_its_cause() {
         ),
         (&["acquire", "a", "--permits", "6/5"], "6 of 5 permits"),
         (&["acquire", "a", "--permits", "0/5"], "0 of 5 permits"),
-        (&["acquire", "a", "--permits", "1/65"], "1 ..= 64 permits"),
+        (&["acquire", "a", "--permits", "1/65"], "1 to 64 permits"),
         (
             &["acquire", "a", "--permits", "1/2", "--shared"],
             "cannot be used with",
         ),
-        (&["permits", "a", "0"], "a semaphore has 1 ..= 64 permits"),
-        (&["permits", "a", "65"], "a semaphore has 1 ..= 64 permits"),
+        (&["permits", "a", "0"], "a semaphore has 1 to 64 permits"),
+        (&["permits", "a", "65"], "a semaphore has 1 to 64 permits"),
         (&["permits", "a"], "<COUNT>"),
         (
             &["acquire", "a", "--export", "--json"],
@@ -100,17 +106,20 @@ fn an_error_names_its_cause() {
         ),
         (
             &["break", "a", "--token", "0", "--reason", "x"],
-            "1 ..= 9007199254740991",
+            "between 1 and 9007199254740991",
         ),
         (
             &["break", "a", "--token", "9007199254740992", "--reason", "x"],
-            "1 ..= 9007199254740991",
+            "between 1 and 9007199254740991",
         ),
         (
             &["break", "a", "--token", &huge, "--reason", "x"],
-            "1 ..= 9007199254740991",
+            "between 1 and 9007199254740991",
         ),
-        (&["renew", "a", "--token", "0"], "1 ..= 9007199254740991"),
+        (
+            &["renew", "a", "--token", "0"],
+            "between 1 and 9007199254740991",
+        ),
         (&["release", "a", "--lock-token", KEY], "--lock-token"),
         (&["serve", "--listen", "nowhere"], "nowhere"),
         (&["serve", "--listen", "127.0.0.1:65536"], "65536"),
@@ -119,7 +128,10 @@ fn an_error_names_its_cause() {
             &["serve", "--min-ttl", "2s", "--max-ttl", "1s"],
             "above --max-ttl",
         ),
-        (&["serve", "--max-ttl", "25h"], "100 ms ..= 86400000 ms"),
+        (
+            &["serve", "--max-ttl", "25h"],
+            "not between 100 ms and 24 h",
+        ),
         (&["completions", "cobol"], "cobol"),
         (&["nonsense"], "nonsense"),
         (&[], "Usage"),
@@ -251,7 +263,7 @@ fn an_error_names_the_servers_own_bounds() {
         let output = server.output(&["acquire", "a", "--ttl", ttl]);
         assert_eq!(status(&output), 2);
         assert!(
-            text(&output.stderr).contains("1000 ms ..= 60000 ms"),
+            text(&output.stderr).contains("not between 1 s and 1 min"),
             "{}",
             text(&output.stderr)
         );

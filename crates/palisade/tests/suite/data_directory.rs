@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{palisade, until};
+use crate::common::{palisade, status, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -420,4 +420,16 @@ fn a_new_authority_is_told_with_its_whole_path_and_existing_begins_none() {
     let said = fs::read_to_string(&second.log).unwrap();
     assert!(!said.contains("NEW"), "{said}");
     drop(second);
+}
+
+#[test]
+fn a_backup_of_a_folder_without_a_log_is_the_callers_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    let [to, nowhere] = ["to", "nowhere"].map(|name| dir.path().join(name));
+    let mut backup = palisade();
+    backup.args(["backup", "--json"]).arg(&to).arg("--data");
+    let output = backup.arg(&nowhere).output().unwrap();
+    assert_eq!(status(&output), 125);
+    let said: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(said["error"]["code"], "not_found", "{said}");
 }

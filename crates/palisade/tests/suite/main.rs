@@ -9,6 +9,7 @@
 
 mod access;
 mod authority_suite;
+mod behind_proxy;
 mod broken_authority;
 mod cli_authorities;
 mod cli_fence;

@@ -378,3 +378,58 @@ fn as_many_jobs_run_together_as_there_are_permits_and_know_their_slots() {
         "and the permits are free"
     );
 }
+
+/// A stopped process handles no signal, not even one that would end it.
+#[test]
+fn a_stopped_job_ends_with_each_ending_signal() {
+    let signals = [
+        (Signal::TERM, 143),
+        (Signal::INT, 130),
+        (Signal::HUP, 129),
+        (Signal::QUIT, 131),
+    ];
+    for (signal, code) in signals {
+        let server = Server::start();
+        let job = "ulimit -c 0; echo $$ >> pids; exec sleep 1000";
+        let run = server.run(&["job", "--ttl", "1h", "--", "sh", "-c", job]);
+        let job = server.pids("pids", 1)[0];
+        // Signals that were ignored when the tests started stay ignored.
+        if is_ignored(job, signal) {
+            continue;
+        }
+        crate::common::stop(job);
+        run.send(signal);
+        assert_eq!(status(&run.end()), code, "{signal:?}");
+    }
+}
+
+#[test]
+fn a_command_that_ignores_terminate_is_killed_when_its_time_is_over() {
+    let server = Server::start();
+    let limit = ["job", "--ttl", "1h", "--kill-after", "300ms"];
+    let run = server.run(&[&limit[..], &["--", "sh", "-c", STUBBORN]].concat());
+    let pids = server.pids("pids", STUBBORN_PIDS);
+    run.send(Signal::TERM);
+    let output = run.end();
+    let said = text(&output.stderr);
+    assert_eq!(status(&output), 137, "{said}");
+    assert!(said.contains("did not end within 300 ms"), "{said}");
+    assert_eq!(living(&pids), [0; 0]);
+    assert!(server.show("job")["holder"].is_null(), "it is released");
+}
+
+#[test]
+fn what_a_command_leaves_behind_is_named_and_ended() {
+    let server = Server::start();
+    let daemon = "setsid sh -c 'echo $$ >> pids; exec sleep 1000' &";
+    let job = format!("{daemon} while ! [ -s pids ]; do sleep 0.01; done; exit 4");
+    let output = server.output(&["run", "job", "--", "sh", "-c", &job]);
+    let said = text(&output.stderr);
+    assert_eq!(status(&output), 4);
+    let pid = server.pids("pids", 1)[0];
+    assert!(said.contains(&format!("(process {pid})")), "{said}");
+    assert!(!is_alive(pid));
+    fs::remove_file(server.file("pids")).unwrap();
+    let output = server.output(&["run", "job", "--quiet", "--", "sh", "-c", &job]);
+    assert_eq!(text(&output.stderr), "", "control: not with --quiet");
+}

@@ -263,3 +263,39 @@ fn a_loss_that_only_the_release_reports_is_a_loss() {
     assert_eq!(status(&output), 123, "{said}");
     assert!(said.contains("an operator took it"), "{said}");
 }
+
+/// The lease would last for an hour.
+#[test]
+fn when_the_wrapper_is_killed_the_lock_is_released_as_soon_as_nothing_of_the_job_is_alive() {
+    let server = Server::start();
+    let job = "echo $$ >> pids; setsid sh -c 'echo $$ >> pids; exec sleep 1000' & exec sleep 1000";
+    let run = server.run(&["job", "--ttl", "1h", "--", "sh", "-c", job]);
+    let pids = server.pids("pids", 2);
+    let watchdog = run.watchdog();
+    run.send(Signal::KILL);
+    let is_held = || !server.show("job")["holder"].is_null();
+    until("the end of the command", || living(&pids).len() == 1);
+    // Control: a process that has left the group may belong to the job.
+    for _ in 0..20 {
+        assert!(is_held() && is_alive(watchdog));
+    }
+    for pid in living(&pids) {
+        send(pid, Signal::KILL);
+    }
+    until("the release", || !is_held());
+    until("the watchdog to end", || !is_alive(watchdog));
+}
+
+/// A lock-delay is meant for a holder that died: a release would spare it.
+#[test]
+fn a_lock_with_a_lock_delay_is_not_released_for_a_wrapper_that_was_killed() {
+    let server = Server::start();
+    let job = "echo $$ >> pids; exec sleep 1000";
+    let delayed = ["job", "--ttl", "1h", "--lock-delay", "1s"];
+    let run = server.run(&[&delayed[..], &["--", "sh", "-c", job]].concat());
+    let pids = server.pids("pids", 1);
+    let watchdog = run.watchdog();
+    run.send(Signal::KILL);
+    until_dead(&[pids[0], watchdog]);
+    assert!(!server.show("job")["holder"].is_null());
+}

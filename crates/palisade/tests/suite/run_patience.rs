@@ -182,3 +182,27 @@ fn logs_in_a_file_have_no_colours_and_address_errors_have_hints() {
     }
     assert!(!server.file("other").exists());
 }
+
+/// The machine sleeps while the request waits: it is granted, and its lease is over before anybody wakes.
+#[test]
+fn a_wait_that_was_granted_while_suspended_goes_on() {
+    let server = Server::start();
+    let held = server.output(&["acquire", "job", "--ttl", "2s"]);
+    assert_eq!(status(&held), 0);
+    let run = ["job", "--ttl", "500ms", "--wait", "1m", "--", "echo", "ran"];
+    let waiting = server.run(&run);
+    until("the waiter", || server.show("job")["waiters"] == 1);
+    crate::common::stop(waiting.pid());
+    until("the end of its grant", || {
+        let view = server.show("job");
+        view["waiters"] == 0 && view["holder"].is_null()
+    });
+    waiting.send(rustix::process::Signal::CONT);
+    let output = waiting.end();
+    let said = text(&output.stderr);
+    assert_eq!(
+        (status(&output), text(&output.stdout)),
+        (0, "ran\n".into()),
+        "{said}"
+    );
+}

@@ -113,22 +113,28 @@ fn a_wrong_command_line_of_run_is_125_because_2_may_be_the_jobs() {
         (&["", "--", "true"], "lock name is empty"),
         (
             &["job", "--ttl", "0", "--", "true"],
-            "100 ms ..= 86400000 ms",
+            "not between 100 ms and 24 h",
         ),
         (
             &["job", "--ttl", "-5s", "--", "true"],
-            "100 ms ..= 86400000 ms",
+            "lasts 100 ms to 24 h",
         ),
         (
             &["job", "--ttl", "soon", "--", "true"],
-            "100 ms ..= 86400000 ms",
+            "lasts 100 ms to 24 h",
         ),
-        (&["job", "--wait", "25h", "--", "true"], "0 ..= 86400000 ms"),
+        (
+            &["job", "--wait", "25h", "--", "true"],
+            "not between 0 and 24 h",
+        ),
         (
             &["job", "-n", "-w", "1s", "--", "true"],
             "cannot be used with",
         ),
-        (&["job", "--grace", "8s", "--", "true"], "0 ..= 7500 ms"),
+        (
+            &["job", "--grace", "8s", "--", "true"],
+            "between 0 and 7.5 s",
+        ),
         (&["job", "--grace", "-1s", "--", "true"], "negative"),
         (&["job", "--nonsense", "--", "true"], "--nonsense"),
         (&["job", "--lock-token", "00", "--", "true"], "--lock-token"),

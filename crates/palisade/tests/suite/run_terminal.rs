@@ -166,3 +166,100 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     session.press("echo all\" over\"\n");
     session.shows("all over");
 }
+
+/// A job whose standard input is a pipe, on a shell's terminal; afterwards the shell reads from it again.
+fn behind_a_pipe(server: &Server, job: &str) -> Session {
+    let script =
+        format!(r#"{job}; echo "ended $?"; read line < /dev/tty; echo "the shell read $line""#);
+    Session::start(server, &["-c", &script])
+}
+
+fn the_terminal_came_back(session: &mut Session) {
+    session.shows("ended 0");
+    session.press("again\n");
+    session.shows("the shell read again");
+}
+
+#[test]
+fn a_job_behind_a_pipe_gets_the_terminal_when_it_asks_there() {
+    let server = Server::start();
+    let job =
+        r#"echo y | "$PALISADE" run job -- sh -c 'read line < /dev/tty; echo "job read $line"'"#;
+    let mut session = behind_a_pipe(&server, job);
+    session.press("words\n");
+    session.shows("job read words");
+    the_terminal_came_back(&mut session);
+}
+
+/// As sudo asks: without echo, which a program in the background may not switch off either.
+#[test]
+fn a_job_behind_a_pipe_asks_for_a_password() {
+    let server = Server::start();
+    let asks = r#"stty -echo < /dev/tty; printf "Password: " > /dev/tty; read p < /dev/tty; stty echo < /dev/tty"#;
+    let job =
+        format!(r#"echo y | "$PALISADE" run job -- sh -c '{asks}; echo "it has ${{#p}} letters"'"#);
+    let mut session = behind_a_pipe(&server, &job);
+    session.shows("Password: ");
+    session.press("words\n");
+    session.shows("it has 5 letters");
+    the_terminal_came_back(&mut session);
+}
+
+#[test]
+fn openssh_asks_for_a_passphrase_behind_a_pipe() {
+    let server = Server::start();
+    let key = r#"ssh-keygen -q -t ed25519 -N words -f key"#;
+    let job = format!(r#"{key} && echo y | "$PALISADE" run job -- ssh-keygen -y -f key"#);
+    let mut session = behind_a_pipe(&server, &job);
+    session.shows("passphrase");
+    session.press("words\n");
+    session.shows("ssh-ed25519 ");
+    the_terminal_came_back(&mut session);
+}
+
+#[test]
+fn less_and_vim_show_what_comes_through_a_pipe() {
+    for (program, shown, quit) in [
+        ("less", "line 7", "q"),
+        ("vim -u NONE -N -", "line 7", ":q!\r"),
+    ] {
+        let server = Server::start();
+        let job = format!(
+            r#"export TERM=xterm; seq -f "line %g" 300 | "$PALISADE" run job -- {program}"#
+        );
+        let mut session = behind_a_pipe(&server, &job);
+        session.shows(shown);
+        session.press(quit);
+        the_terminal_came_back(&mut session);
+    }
+}
+
+#[test]
+fn a_run_inside_a_run_hands_the_terminal_on() {
+    let server = Server::start();
+    let job = r#"echo y | "$PALISADE" run one -- "$PALISADE" run two -- sh -c 'read line < /dev/tty; echo "job read $line"'"#;
+    let mut session = behind_a_pipe(&server, job);
+    session.press("words\n");
+    session.shows("job read words");
+    the_terminal_came_back(&mut session);
+}
+
+#[test]
+fn a_job_in_the_background_stops_with_palisade_until_it_has_the_terminal() {
+    let server = Server::start();
+    let mut session = Session::start(&server, &["-im"]);
+    session.press("\"$PALISADE\" run job --ttl 1h -- sh -c 'echo $$ >> pids; read line < /dev/tty; echo \"job read $line\"' &\n");
+    let job = server.pids("pids", 1)[0];
+    let palisade = crate::common::parent(job);
+    until("both to stop", || {
+        crate::common::is_stopped(job) && crate::common::is_stopped(palisade)
+    });
+    session.press("echo the shell\" is here\"\n");
+    session.shows("the shell is here");
+    session.press("fg\n");
+    until("the job to continue", || !crate::common::is_stopped(job));
+    session.press("words\n");
+    session.shows("job read words");
+    session.press("echo all\" over\"\n");
+    session.shows("all over");
+}

@@ -238,6 +238,10 @@ pub(crate) fn is_stopped(pid: i32) -> bool {
     stat(pid).is_some_and(|(state, _)| state == 'T')
 }
 
+pub(crate) fn parent(pid: i32) -> i32 {
+    stat(pid).unwrap().1
+}
+
 pub(crate) fn living(pids: &[i32]) -> Vec<i32> {
     pids.iter().copied().filter(|pid| is_alive(*pid)).collect()
 }

@@ -49,29 +49,35 @@ fn a_usage_error_names_its_cause() {
         ),
         (&["--upstream", good, "--wait", "10"], "needs a unit"),
         (&["--upstream", good, "--wait", "-1s"], "negative"),
-        (&["--upstream", good, "--wait", "25h"], "0s ..= 24h"),
+        (
+            &["--upstream", good, "--wait", "25h"],
+            "not between 0s and 24h",
+        ),
         (&["--upstream", good, "--settle", "25h"], "settle"),
         (
             &["--upstream", good, "--answer-timeout", "0"],
-            "1ms ..= 24h",
+            "not between 1ms and 24h",
         ),
-        (&["--upstream", good, "--write-timeout", "0"], "1ms ..= 24h"),
+        (
+            &["--upstream", good, "--write-timeout", "0"],
+            "not between 1ms and 24h",
+        ),
         (
             &["--upstream", good, "--request-timeout", "25h"],
-            "1ms ..= 24h",
+            "not between 1ms and 24h",
         ),
-        (&["--upstream", good, "--request-bytes", "0"], "1..="),
+        (&["--upstream", good, "--request-bytes", "0"], "in 1 to "),
         (
             &["--upstream", good, "--held-bytes", "1000"],
-            "--request-bytes = 16777216 is outside 1 ..= 1000",
+            "--request-bytes = 16777216 is not between 1 and 1000",
         ),
         (
             &["--upstream", good, "--max-jump", "0"],
-            "1..=9007199254740991",
+            "1 to 9007199254740991",
         ),
         (
             &["--upstream", good, "--max-jump", "9007199254740992"],
-            "1..=9007199254740991",
+            "1 to 9007199254740991",
         ),
         (&["--upstream", good, "--route", "/a/{id:number}=x"], "uuid"),
         (&["--upstream", good, "--fence", "none"], "claim"),

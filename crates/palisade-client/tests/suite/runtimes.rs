@@ -1,0 +1,104 @@
+//! A client whose Tokio runtime ends before the client: a static client of tests that each have a runtime, or a library
+//! that makes a runtime for each call.
+
+use std::sync::Arc;
+
+use crate::support::server::Server;
+use crate::support::{PATIENCE, scripted_client};
+use palisade_client::{Client, Code, Loss, secs};
+use palisade_core::Span;
+use tokio::runtime::{Builder, Runtime};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// Uses a client on a runtime, and ends that.
+fn used_and_ended(connect: impl Future<Output = Client>) -> Client {
+    let first = runtime();
+    first.block_on(async {
+        let client = connect.await;
+        let lease = client.lock("warm-up").ttl(secs(1)).acquire().await;
+        lease.unwrap().release().await.unwrap();
+        client
+    })
+}
+
+/// Holds a lease for three times its length.
+async fn is_kept(client: &Client) {
+    let request = client.lock("orders").ttl(secs(1)).acquire();
+    let lease = tokio::time::timeout(PATIENCE, request).await;
+    let lease = lease.unwrap().unwrap();
+    let lost = tokio::time::timeout(secs(3), lease.lost()).await;
+    assert!(lost.is_err() && lease.check().is_ok(), "{lost:?}");
+    lease.release().await.unwrap();
+}
+
+#[test]
+fn a_client_in_process_goes_on_and_renews_on_the_next_runtime() {
+    let client = used_and_ended(async { Client::in_process().unwrap() });
+    // Twice: a facade may make a runtime for every call.
+    for _ in 0..2 {
+        runtime().block_on(is_kept(&client));
+    }
+}
+
+#[test]
+fn a_client_of_a_server_connects_again_on_the_next_runtime() {
+    let serving = runtime();
+    let dir = tempfile::tempdir().unwrap();
+    let server = serving.block_on(Server::start(&dir.path().join("data")));
+    let url = server.url();
+    let client = used_and_ended(async { Client::connect(&url).await.unwrap() });
+    for _ in 0..2 {
+        runtime().block_on(is_kept(&client));
+    }
+    serving.block_on(server.stop());
+}
+
+#[test]
+fn a_lease_outlives_its_runtime_and_is_renewed_on_the_one_that_looks_at_it() {
+    let client = Client::in_process().unwrap();
+    let first = runtime();
+    let request = client.lock("orders").ttl(secs(2)).acquire();
+    let lease = first.block_on(request).unwrap();
+    drop(first);
+    runtime().block_on(async {
+        let lost = tokio::time::timeout(secs(5), lease.lost()).await;
+        assert!(lost.is_err() && lease.check().is_ok(), "{lost:?}");
+        lease.release().await.unwrap();
+    });
+}
+
+/// The scripted authority stands for those whose connections end with their runtime.
+#[test]
+fn a_client_that_cannot_go_on_refuses_at_once_and_its_lease_announces_its_end() {
+    let (client, service, clock) = scripted_client();
+    let local = || Builder::new_current_thread().enable_all().build().unwrap();
+    let first = local();
+    let lease = first.block_on(async {
+        let request = client.lock("orders").ttl(secs(1)).acquire();
+        let acquire = tokio::spawn(request);
+        let crate::support::Call::Acquire { answer, .. } = service.call().await else {
+            panic!("an acquire")
+        };
+        let granted = crate::support::scripted::granted(7, 1_000, 1_000, 0);
+        answer.send(Ok(granted)).unwrap();
+        acquire.await.unwrap().unwrap()
+    });
+    drop(first);
+    local().block_on(async {
+        let refused = client.lock("stock").acquire().await.unwrap_err();
+        assert_eq!(refused.code(), Code::Invalid, "{refused}");
+        assert!(refused.to_string().contains("has ended"), "{refused}");
+        let lost = tokio::spawn(lease.lost());
+        clock.advance(secs(1)).await;
+        assert_eq!(lost.await.unwrap().why, Loss::Deadline);
+        assert_eq!(Span::from(lease.remaining()), Span::ZERO);
+    });
+    drop(Arc::clone(&service));
+}
