@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -27,10 +27,30 @@ pub struct ClientFiles {
 }
 
 /// A client's certificates. Cloning is cheap.
+///
+/// A certificate may live for an hour and the client for weeks, so each connection looks at the files again. Files that
+/// cannot be used, because one of two is being replaced, leave what was there in force.
 #[derive(Clone)]
 pub struct Client {
+    source: Arc<Source>,
+    protocol: Option<Arc<[u8]>>,
+}
+
+/// Where the certificates come from.
+struct Source {
+    /// `None` if they are fixed.
+    files: Option<ClientFiles>,
+    taken: Mutex<Taken>,
+}
+
+/// The certificates in force.
+struct Taken {
+    contents: Contents,
     config: Arc<ClientConfig>,
 }
+
+/// The contents of the CA's file, the certificate and its key.
+type Contents = [Vec<u8>; 3];
 
 impl Client {
     /// Reads and checks the files.
@@ -38,24 +58,14 @@ impl Client {
     /// # Errors
     /// [`Error`] names the file and what is wrong with it.
     pub fn new(files: &ClientFiles) -> Result<Client, Error> {
-        let roots = match &files.ca {
-            Some(path) => files::roots(path, &files::read(path)?)?,
-            None => of_this_machine()?,
-        };
-        let own = match &files.own {
-            None => None,
-            Some((certificate, key)) => Some((
-                files::certificates(certificate, &files::read(certificate)?)?,
-                files::key(key, &files::read(key)?)?,
-            )),
-        };
-        Client::presenting(roots, own).map_err(|error| match &files.own {
-            Some((certificate, key)) => Error::Pair {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                why: error.to_string(),
-            },
-            None => Error::Roots(error.to_string()),
+        let contents = contents(files)?;
+        let config = config(files, &contents)?;
+        Ok(Client {
+            source: Arc::new(Source {
+                files: Some(files.clone()),
+                taken: Mutex::new(Taken { contents, config }),
+            }),
+            protocol: None,
         })
     }
 
@@ -64,16 +74,16 @@ impl Client {
         roots: RootCertStore,
         own: Option<Own>,
     ) -> Result<Client, rustls::Error> {
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(VERSIONS)?
-            .with_root_certificates(roots);
-        let mut config = match own {
-            None => builder.with_no_client_auth(),
-            Some((chain, private)) => builder.with_client_auth_cert(chain, private)?,
+        let taken = Taken {
+            contents: Contents::default(),
+            config: presenting(roots.into(), own)?,
         };
-        config.resumption = Resumption::disabled();
         Ok(Client {
-            config: Arc::new(config),
+            source: Arc::new(Source {
+                files: None,
+                taken: Mutex::new(taken),
+            }),
+            protocol: None,
         })
     }
 
@@ -90,15 +100,14 @@ impl Client {
     }
 
     pub(crate) fn speaking(&self, protocol: &[u8]) -> Client {
-        let mut config = ClientConfig::clone(&self.config);
-        config.alpn_protocols = vec![protocol.to_vec()];
         Client {
-            config: Arc::new(config),
+            source: Arc::clone(&self.source),
+            protocol: Some(protocol.into()),
         }
     }
 
-    /// Does the handshake on a stream that is connected. `host` is what the server's certificate must contain: a name, or
-    /// an IP address (in brackets or not).
+    /// Does the handshake on a stream that is connected, with the certificates that are in the files now. `host` is what
+    /// the server's certificate must contain: a name, or an IP address (in brackets or not).
     ///
     /// # Errors
     /// Why it failed; [`explain`](crate::explain()) says it in words.
@@ -112,10 +121,82 @@ impl Client {
                 format!("{host:?} is neither a host name nor an IP address"),
             )
         })?;
-        TlsConnector::from(Arc::clone(&self.config))
-            .connect(name, stream)
-            .await
+        let mut config = self.source.config();
+        if let Some(protocol) = &self.protocol {
+            let mut speaking = ClientConfig::clone(&config);
+            speaking.alpn_protocols = vec![protocol.to_vec()];
+            config = Arc::new(speaking);
+        }
+        TlsConnector::from(config).connect(name, stream).await
     }
+}
+
+impl Source {
+    /// The certificates as the files have them now, or else as they were.
+    fn config(&self) -> Arc<ClientConfig> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(files) = &self.files
+            && let Ok(now) = contents(files)
+            && now != taken.contents
+            && let Ok(config) = config(files, &now)
+        {
+            *taken = Taken {
+                contents: now,
+                config,
+            };
+        }
+        Arc::clone(&taken.config)
+    }
+}
+
+fn contents(files: &ClientFiles) -> Result<Contents, Error> {
+    let read = |path: Option<&PathBuf>| path.map_or(Ok(Vec::new()), |path| files::read(path));
+    let own = files.own.as_ref();
+    Ok([
+        read(files.ca.as_ref())?,
+        read(own.map(|(certificate, _)| certificate))?,
+        read(own.map(|(_, key)| key))?,
+    ])
+}
+
+fn config(
+    files: &ClientFiles,
+    [ca, certificate, key]: &Contents,
+) -> Result<Arc<ClientConfig>, Error> {
+    let own = match &files.own {
+        None => None,
+        Some((certificate_file, key_file)) => Some((
+            files::certificates(certificate_file, certificate)?,
+            files::key(key_file, key)?,
+        )),
+    };
+    let roots = match &files.ca {
+        Some(path) => files::roots(path, ca)?,
+        None => of_this_machine()?,
+    };
+    presenting(roots.into(), own).map_err(|error| match &files.own {
+        Some((certificate, key)) => Error::Pair {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            why: error.to_string(),
+        },
+        None => Error::Roots(error.to_string()),
+    })
+}
+
+fn presenting(
+    roots: Arc<RootCertStore>,
+    own: Option<Own>,
+) -> Result<Arc<ClientConfig>, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(VERSIONS)?
+        .with_root_certificates(roots);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some((chain, private)) => builder.with_client_auth_cert(chain, private)?,
+    };
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
 }
 
 /// A certificate, with those between it and its CA, and its key.

@@ -78,6 +78,12 @@ fn certificate(why: &CertificateError, flags: &Flags) -> String {
             let ahead = not_before.as_secs().saturating_sub(time.as_secs());
             format!("its certificate is not valid for another {}; {renew}", length(ahead))
         }
+        CertificateError::Revoked => {
+            "its certificate was revoked by its CA; make a new one".to_owned()
+        }
+        CertificateError::UnknownRevocationStatus => {
+            "no list says whether its certificate was revoked; put the list of its CA into the file of --tls-client-crl".to_owned()
+        }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("its certificate is of a CA that is not trusted here; name the right CA with {}", flags.ca)
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
 /// Why certificates or a key cannot be used. The message names the file and the next step.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +92,21 @@ pub(crate) fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, Error> {
         })?;
     }
     Ok(roots)
+}
+
+/// The lists of revoked certificates in a PEM file.
+pub(crate) fn revocations(
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+    let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|error| content(path, format!("not a PEM file: {error}")))?;
+    if all.is_empty() {
+        let why =
+            "no list of revoked certificates in it; it should begin with -----BEGIN X509 CRL-----";
+        return Err(content(path, why));
+    }
+    Ok(all)
 }
 
 pub(crate) fn content(path: &Path, why: impl Into<String>) -> Error {

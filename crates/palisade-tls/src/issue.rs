@@ -1,13 +1,15 @@
-//! A small private CA, for tests and home networks: one key that signs everything, no list of revoked certificates.
-//!
-//! A certificate is revoked by making a new CA and a new certificate for everybody who stays.
+//! A small private CA, for tests and home networks: one key that signs everything.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType, string::Ia5String,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    PublicKeyData as _, RevokedCertParams, SanType, SerialNumber, string::Ia5String,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use x509_cert::der::Decode as _;
 
 /// Why a certificate cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +117,47 @@ impl Authority {
             key: key.serialize_pem(),
         })
     }
+}
+
+impl Authority {
+    /// Makes the list of the certificates of this CA, each in PEM, that are revoked: a CRL in PEM.
+    ///
+    /// # Errors
+    /// [`Error::Name`] for a text that is no certificate.
+    pub fn revoke(&self, certificates: &[&str], validity: Validity) -> Result<String, Error> {
+        let revoked = certificates.iter().map(|pem| {
+            let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).ok();
+            let serial = certificate.and_then(|der| serial(&der));
+            Ok(RevokedCertParams {
+                serial_number: serial.ok_or_else(|| Error::Name((*pem).to_owned()))?,
+                revocation_time: validity.from.into(),
+                reason_code: None,
+                invalidity_date: None,
+            })
+        });
+        let params = CertificateRevocationListParams {
+            this_update: validity.from.into(),
+            next_update: validity.until.into(),
+            // Each list is newer than those before it.
+            crl_number: SerialNumber::from(seconds(validity.from)),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect::<Result<_, Error>>()?,
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        Ok(params.signed_by(&self.issuer)?.pem()?)
+    }
+}
+
+fn serial(certificate: &CertificateDer<'_>) -> Option<SerialNumber> {
+    let read = x509_cert::Certificate::from_der(certificate).ok()?;
+    let serial = read.tbs_certificate().serial_number();
+    Some(SerialNumber::from_slice(serial.as_bytes()))
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 /// The name of the CA follows from its key, so the key alone is enough to go on issuing.

@@ -30,7 +30,7 @@ pub use client::{Client, ClientFiles, Stream};
 pub use connector::{Connector, Io};
 pub use explain::{Flags, explain, explain_to};
 pub use files::Error;
-pub use server::{Certificate, Reloaded, Server, ServerFiles, names};
+pub use server::{Certificate, Reloaded, Server, ServerFiles};
 pub use tokio_rustls::server::TlsStream as Accepted;
 
 /// The first byte of a connection that opens with TLS.

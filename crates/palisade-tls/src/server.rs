@@ -10,6 +10,7 @@ use rustls::{Error as Tls, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use x509_cert::der::Decode as _;
 
 use crate::client::{Client, server_name};
 use crate::files::{self, Error, content};
@@ -24,6 +25,9 @@ pub struct ServerFiles {
     pub key: PathBuf,
     /// The CA of the clients in PEM: with it, a client without a certificate of this CA is refused.
     pub client_ca: Option<PathBuf>,
+    /// The list of certificates that this CA has revoked (CRL), in PEM. A client whose own certificate is in it is
+    /// refused, and so is one of a CA that has no list there.
+    pub client_crl: Option<PathBuf>,
     /// Lets a client without a certificate in: what it shows inside TLS says who it is. A certificate of another CA
     /// is refused even so.
     pub certificate_optional: bool,
@@ -48,7 +52,7 @@ struct State {
 }
 
 /// The contents of all files.
-type Contents = [Vec<u8>; 3];
+type Contents = [Vec<u8>; 4];
 
 /// What a reload did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,10 +167,19 @@ impl Server {
     /// Whether the certificate that is in force now is for this host.
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
+        self.own().is_some_and(|own| own.is_for(host))
+    }
+
+    /// The last second in which the certificate that is in force now is valid, since 1970 by the wall clock.
+    #[must_use]
+    pub fn expires(&self) -> Option<u64> {
+        self.own().map(|own| own.expires())
+    }
+
+    fn own(&self) -> Option<Certificate> {
         let [pem, ..] = &self.state().taken;
         let chain = files::certificates(&self.files.certificate, pem).unwrap_or_default();
-        let own = chain.into_iter().next();
-        own.is_some_and(|own| Certificate(own).is_for(host))
+        chain.into_iter().next().map(Certificate)
     }
 
     /// A client with the certificates that are in force now: it presents those of this port, trusts the CA of its
@@ -175,7 +188,7 @@ impl Server {
     /// # Errors
     /// [`Error`] if there is no CA, or the certificates cannot be used so.
     pub fn client(&self) -> Result<Client, Error> {
-        let [certificate, key, client_ca] = self.state().taken.clone();
+        let [certificate, key, client_ca, _] = self.state().taken.clone();
         let Some(ca) = &self.files.client_ca else {
             return Err(content(
                 &self.files.certificate,
@@ -205,21 +218,6 @@ impl Server {
     }
 }
 
-/// The names in the client's certificate: DNS names and URIs, such as SPIFFE ids. `None` if it showed none.
-#[must_use]
-pub fn names<T>(stream: &TlsStream<T>) -> Option<Vec<Box<str>>> {
-    let certificate = stream.get_ref().1.peer_certificates()?.first()?;
-    // It was read once already, when the handshake checked it.
-    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
-    let hosts = certificate.valid_dns_names();
-    Some(
-        hosts
-            .chain(certificate.valid_uri_names())
-            .map(Box::from)
-            .collect(),
-    )
-}
-
 /// The certificate that one side shows; the handshake has checked it.
 #[derive(Clone, Debug)]
 pub struct Certificate(CertificateDer<'static>);
@@ -230,6 +228,26 @@ impl Certificate {
     pub fn of<T>(stream: &TlsStream<T>) -> Option<Certificate> {
         let shown = stream.get_ref().1.peer_certificates()?.first()?;
         Some(Certificate(shown.clone().into_owned()))
+    }
+
+    /// Its DNS names and URIs, such as SPIFFE ids.
+    #[must_use]
+    pub fn names(&self) -> Vec<Box<str>> {
+        let Ok(read) = webpki::EndEntityCert::try_from(&self.0) else {
+            return Vec::new();
+        };
+        let hosts = read.valid_dns_names();
+        hosts.chain(read.valid_uri_names()).map(Box::from).collect()
+    }
+
+    /// The last second in which it is valid, since 1970 by the wall clock. One that does not say so was never valid.
+    #[must_use]
+    pub fn expires(&self) -> u64 {
+        let read = x509_cert::Certificate::from_der(&self.0).ok();
+        read.map_or(0, |certificate| {
+            let validity = certificate.tbs_certificate().validity();
+            validity.not_after.to_unix_duration().as_secs()
+        })
     }
 
     /// Whether it is for this host: a name, or an IP address (in brackets or not).
@@ -244,17 +262,18 @@ impl Certificate {
 }
 
 fn contents(files: &ServerFiles) -> Result<Contents, Error> {
-    let client_ca = files.client_ca.as_deref().map(files::read).transpose()?;
+    let read = |path: &Option<PathBuf>| path.as_deref().map_or(Ok(Vec::new()), files::read);
     Ok([
         files::read(&files.certificate)?,
         files::read(&files.key)?,
-        client_ca.unwrap_or_default(),
+        read(&files.client_ca)?,
+        read(&files.client_crl)?,
     ])
 }
 
 fn config(
     files: &ServerFiles,
-    [certificate, key, client_ca]: &Contents,
+    [certificate, key, client_ca, client_crl]: &Contents,
     protocols: &[Vec<u8>],
 ) -> Result<Arc<ServerConfig>, Error> {
     let chain = files::certificates(&files.certificate, certificate)?;
@@ -275,6 +294,13 @@ fn config(
         Some(path) => {
             let roots = files::roots(path, client_ca)?;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+            // Of a chain, only the last certificate is looked up: the CA lists what it has issued itself.
+            let verifier = match &files.client_crl {
+                Some(path) => verifier
+                    .with_crls(files::revocations(path, client_crl)?)
+                    .only_check_end_entity_revocation(),
+                None => verifier,
+            };
             let verifier = match files.certificate_optional {
                 true => verifier.allow_unauthenticated().build(),
                 false => verifier.build(),

@@ -45,6 +45,7 @@ impl Ca {
             certificate: file(&format!("{host}.pem")),
             key: file(&format!("{host}.key")),
             client_ca: Some(file("ca.pem")),
+            client_crl: None,
             certificate_optional: false,
         }
     }

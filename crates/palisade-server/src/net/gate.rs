@@ -75,6 +75,8 @@ fn name(principal: Option<&Principal>) -> &str {
 /// Who is asking.
 #[derive(Clone, Debug)]
 pub(super) struct Who {
+    /// What its connection has proved; it may end before the connection does.
+    caller: Caller,
     /// `None` without rules.
     known: Option<Known>,
     /// The URL of the node that sent the request on, if one did.
@@ -308,6 +310,7 @@ impl Gate {
     ) -> Result<Who, Refusal> {
         let Some(rules) = &self.rules else {
             return Ok(Who {
+                caller: caller.clone(),
                 known: None,
                 forwarded: None,
                 origin: None,
@@ -319,13 +322,14 @@ impl Gate {
         let token = token.map_err(|bad| unauthenticated(&bad))?;
         let (names, uid) = match caller {
             Caller::Anonymous => (Arc::default(), None),
-            Caller::Certificate(names) => (Arc::clone(names), None),
+            Caller::Certificate { names, .. } => (Arc::clone(names), None),
             Caller::Uid(uid) => (Arc::default(), Some(*uid)),
         };
         let credential = Credential { token, names, uid };
         let principal = access.identify(&credential, wall_seconds());
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
         Ok(Who {
+            caller: caller.clone(),
             known: Some(Known {
                 credential,
                 address,
@@ -341,6 +345,8 @@ impl Gate {
 
     /// Who it is under the rules now in force: a token may have been revoked or have expired since.
     fn now(&self, who: &Who) -> Result<Option<(Arc<Access>, Principal)>, Refusal> {
+        let valid = who.caller.check_time();
+        valid.map_err(|over| unauthenticated(&over))?;
         let (Some(rules), Some(known)) = (&self.rules, &who.known) else {
             return match self.is_closed() {
                 false => Ok(None),
@@ -581,6 +587,7 @@ impl Gate {
     /// and with a JWT a look at the clock.
     pub(super) fn still_observes(&self, observed: &Observed) -> bool {
         match (&self.rules, &observed.who.known) {
+            _ if observed.who.caller.check_time().is_err() => false,
             (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
                 let now = self.observable(&observed.who, &observed.prefix);
                 now.is_ok_and(|prefixes| prefixes == observed.prefixes)

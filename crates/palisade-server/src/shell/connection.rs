@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use palisade_proto::Code;
 use palisade_proto::codes::Row;
+use palisade_tls::Certificate;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -106,8 +107,11 @@ impl<S: Service> Port<S> {
         };
         match opened {
             Opened::Ready(stream) => {
-                let names = palisade_tls::names(&stream);
-                let caller = names.map_or(peer.caller, |names| Caller::Certificate(names.into()));
+                let shown = Certificate::of(&stream);
+                let caller = shown.map_or(peer.caller, |shown| Caller::Certificate {
+                    names: shown.names().into(),
+                    expires: shown.expires(),
+                });
                 let peer = Peer { caller, ..peer };
                 self.serve(*stream, peer).await;
             }
@@ -155,6 +159,13 @@ impl<S: Service> Port<S> {
         let mut overdue = Overdue::new(&self.settings);
         let mut check = tokio::time::interval(self.settings.head_timeout);
         check.tick().await;
+        let mut identity_ends = pin!(async {
+            match peer.caller.remaining() {
+                Some(remaining) => tokio::time::sleep(remaining).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut identified = true;
         let (mut draining, mut stillness) = (false, tokio::time::interval(QUIET_TIMEOUT));
         loop {
             tokio::select! {
@@ -177,7 +188,16 @@ impl<S: Service> Port<S> {
                     tracing::debug!(peer = %peer.origin, "connection cut: its peer did not close it");
                     return;
                 },
+                // Its peer opens another connection, with the certificate that it has by then. Answers in flight leave.
+                () = &mut identity_ends, if identified => {
+                    identified = false;
+                    connection.as_mut().graceful_shutdown();
+                }
                 _ = check.tick() => match overdue.check(&activity) {
+                    // The wall clock may have been set.
+                    Verdict::Fine if peer.caller.check_time().is_err() => {
+                        connection.as_mut().graceful_shutdown();
+                    }
                     Verdict::Fine => {}
                     Verdict::Idle => connection.as_mut().graceful_shutdown(),
                     Verdict::Slow(why) => {
@@ -206,8 +226,13 @@ impl<S: Service> Port<S> {
             Exchange::Proxied => Ok(None),
             _ => nonce::of(&head.headers),
         };
+        let over = peer.caller.check_time();
+        let over = over.map_err(|over| (Code::Unauthenticated, over.to_string()));
         let (nonce, admitted) = match nonce {
-            Ok(nonce) => (nonce, self.admit(&head, exchange, peer.origin)),
+            Ok(nonce) => (
+                nonce,
+                over.and_then(|()| self.admit(&head, exchange, peer.origin)),
+            ),
             Err(malformed) => (None, Err(malformed)),
         };
         let mut response = match admitted {

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -16,6 +17,8 @@ use palisade_proto::codes::Row;
 use palisade_proto::json::{ErrorBody, ErrorReply};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::pipeline::clock::wall;
 
 /// The part of a port that answers, besides its router.
 pub trait Service: Send + Sync + 'static {
@@ -155,6 +158,37 @@ impl fmt::Display for Origin {
     }
 }
 
+impl Caller {
+    /// Whether its identity is over, and since when. A connection may outlive the certificate that opened it; the server's
+    /// wall clock decides, as it did in the handshake.
+    ///
+    /// # Errors
+    /// [`Over`] says what its peer has to do.
+    pub fn check_time(&self) -> Result<(), Over> {
+        match self.remaining() {
+            Some(Duration::ZERO) => Err(Over),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// How long its identity is still valid; `None` if it does not end by itself.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        let Caller::Certificate { expires, .. } = self else {
+            return None;
+        };
+        // Its last second counts.
+        let ends = expires.saturating_add(1).saturating_mul(1_000);
+        Some(Duration::from_millis(ends.saturating_sub(wall().0)))
+    }
+}
+
+/// A certificate has ended since its connection was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the client certificate of this connection has expired: open a new connection with the new one"
+)]
+pub struct Over;
+
 impl Peer {
     /// As it is known when it connects.
     pub(super) fn new(origin: Origin) -> Peer {
@@ -172,8 +206,13 @@ impl Peer {
 pub enum Caller {
     /// None: it was not asked for one.
     Anonymous,
-    /// A certificate of the clients' CA; these are its DNS names and URIs.
-    Certificate(Arc<[Box<str>]>),
+    /// A certificate of the clients' CA.
+    Certificate {
+        /// Its DNS names and URIs.
+        names: Arc<[Box<str>]>,
+        /// The last second in which it is valid, since 1970 by the wall clock.
+        expires: u64,
+    },
     /// A process of this machine with this uid.
     Uid(u32),
 }

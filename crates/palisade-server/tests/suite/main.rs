@@ -21,6 +21,8 @@ mod net_bad_input;
 #[cfg(feature = "net")]
 mod net_bounds;
 #[cfg(feature = "net")]
+mod net_certificates;
+#[cfg(feature = "net")]
 mod net_connections;
 #[cfg(feature = "net")]
 mod net_delays;

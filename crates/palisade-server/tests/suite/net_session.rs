@@ -179,7 +179,7 @@ impl Wire {
     }
 }
 
-fn plain_frame(requests: &[Request]) -> Vec<u8> {
+pub(crate) fn plain_frame(requests: &[Request]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let frame = frames::Open::at_end(&mut bytes);
     for request in requests {

@@ -41,6 +41,7 @@ fn certificates(handshakes: u32, limit: Duration) -> Certificates {
             certificate: path("certificate"),
             key: path("key"),
             client_ca: None,
+            client_crl: None,
             certificate_optional: false,
         }),
         handshakes,

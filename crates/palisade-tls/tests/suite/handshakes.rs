@@ -198,6 +198,7 @@ fn files_that_cannot_be_used_are_named_and_a_key_is_never_shown() {
             certificate: folder.path(certificate),
             key: folder.path(key),
             client_ca: client_ca.map(|ca| folder.path(ca)),
+            client_crl: None,
             certificate_optional: false,
         };
         Server::new(files, true).unwrap_err().to_string()

@@ -4,7 +4,7 @@ use std::fs;
 
 use palisade_tls::Reloaded;
 
-use crate::support::{Folder, handshake, valid};
+use crate::support::{Folder, handshake, over, valid};
 
 #[tokio::test]
 async fn a_rotated_ca_revokes_the_certificates_of_the_old_one() {
@@ -13,7 +13,9 @@ async fn a_rotated_ca_revokes_the_certificates_of_the_old_one() {
     folder.issue(&ca, "server", "locks.test", valid());
     folder.issue(&ca, "old", "spiffe://home/backup", valid());
     let server = folder.server("server", Some("ca"));
-    let old = folder.client("ca", Some("old"));
+    // A client reads its files again for each connection; this one keeps to the first CA.
+    fs::copy(folder.path("ca.pem"), folder.path("first.pem")).unwrap();
+    let old = folder.client("first", Some("old"));
     assert_eq!(
         handshake(&server, &old, "locks.test").await,
         (Ok(()), Ok(()))
@@ -112,4 +114,94 @@ async fn a_changed_pair_is_taken_when_it_is_complete_and_a_bad_one_is_reported_o
     fs::write(folder.path("server.pem"), "nonsense").unwrap();
     looks().unwrap();
     assert!(looks().is_err(), "a new change is reported again");
+}
+
+#[tokio::test]
+async fn a_client_presents_the_certificate_that_is_in_its_files_now() {
+    let folder = Folder::new();
+    let ca = folder.ca("ca");
+    folder.issue(&ca, "server", "locks.test", valid());
+    folder.issue(&ca, "client", "spiffe://home/backup", over());
+    let server = folder.server("server", Some("ca"));
+    let client = folder.client("ca", Some("client"));
+    // Control: the certificate that it was made with is over.
+    let (served, _) = handshake(&server, &client, "locks.test").await;
+    assert!(served.unwrap_err().contains("expired"));
+
+    folder.issue(&ca, "client", "spiffe://home/backup", valid());
+    for client in [client.clone(), client.http2()] {
+        let said = handshake(&server, &client, "locks.test").await;
+        assert_eq!(said, (Ok(()), Ok(())));
+    }
+    // Between the writing of a certificate and of its key, what was there stays in force.
+    let other = ca.issue(&["spiffe://home/backup"], valid()).unwrap();
+    for half in ["", &other.key] {
+        fs::write(folder.path("client.key"), half).unwrap();
+        let said = handshake(&server, &client, "locks.test").await;
+        assert_eq!(said, (Ok(()), Ok(())));
+    }
+    folder.issue(&ca, "client", "spiffe://home/backup", valid());
+    // A new CA of the servers is trusted without a restart, and the old one no longer.
+    let next = folder.ca("ca");
+    let (_, connected) = handshake(&server, &client, "locks.test").await;
+    assert!(connected.unwrap_err().contains("not trusted here"));
+    folder.issue(&next, "server", "locks.test", valid());
+    folder.issue(&next, "client", "spiffe://home/backup", valid());
+    server.reload().unwrap();
+    let said = handshake(&server, &client, "locks.test").await;
+    assert_eq!(said, (Ok(()), Ok(())));
+}
+
+#[tokio::test]
+async fn a_certificate_on_the_list_of_its_ca_is_refused_from_the_reload_on() {
+    let folder = Folder::new();
+    let ca = folder.ca("ca");
+    folder.issue(&ca, "server", "locks.test", valid());
+    folder.issue(&ca, "stays", "spiffe://home/backup", valid());
+    let lost = ca.issue(&["spiffe://home/laptop"], valid()).unwrap();
+    folder.put("lost", &lost);
+    let list = |revoked: &[&str]| {
+        let list = ca.revoke(revoked, valid()).unwrap();
+        fs::write(folder.path("ca.crl"), list).unwrap();
+    };
+    list(&[]);
+    let server = folder.server_with_list("server", "ca", "ca.crl");
+    let [stays, lost_client] = ["stays", "lost"].map(|own| folder.client("ca", Some(own)));
+    // Control: nobody is on the list yet.
+    for client in [&stays, &lost_client] {
+        let said = handshake(&server, client, "locks.test").await;
+        assert_eq!(said, (Ok(()), Ok(())));
+    }
+    list(&[&lost.certificate]);
+    assert_eq!(server.reload().unwrap(), Reloaded::Taken);
+    let (served, connected) = handshake(&server, &lost_client, "locks.test").await;
+    let said = served.unwrap_err();
+    assert!(said.contains("revoked"), "{said}");
+    assert!(connected.is_err());
+    let said = handshake(&server, &stays, "locks.test").await;
+    assert_eq!(said, (Ok(()), Ok(())));
+    // A file without a list is refused, and the old list stays in force.
+    fs::write(folder.path("ca.crl"), "nonsense").unwrap();
+    let said = server.reload().unwrap_err().to_string();
+    assert!(said.contains("ca.crl") && said.contains("CRL"), "{said}");
+    assert!(
+        handshake(&server, &lost_client, "locks.test")
+            .await
+            .0
+            .is_err()
+    );
+}
+
+#[test]
+fn a_port_says_when_its_certificate_ends() {
+    let folder = Folder::new();
+    let ca = folder.ca("ca");
+    let validity = valid();
+    folder.issue(&ca, "server", "locks.test", validity);
+    let until = validity
+        .until
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    assert_eq!(folder.server("server", None).expires(), Some(until));
 }

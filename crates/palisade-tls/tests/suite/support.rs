@@ -65,13 +65,26 @@ impl Folder {
 
     /// A server with this certificate, which trusts clients of this CA.
     pub(crate) fn server(&self, own: &str, client_ca: Option<&str>) -> Server {
+        Server::new(self.server_files(own, client_ca), true).unwrap()
+    }
+
+    /// The same, with a list of the certificates that the CA has revoked.
+    pub(crate) fn server_with_list(&self, own: &str, client_ca: &str, list: &str) -> Server {
         let files = ServerFiles {
+            client_crl: Some(self.path(list)),
+            ..self.server_files(own, Some(client_ca))
+        };
+        Server::new(files, true).unwrap()
+    }
+
+    fn server_files(&self, own: &str, client_ca: Option<&str>) -> ServerFiles {
+        ServerFiles {
             certificate: self.path(&format!("{own}.pem")),
             key: self.path(&format!("{own}.key")),
             client_ca: client_ca.map(|ca| self.path(&format!("{ca}.pem"))),
+            client_crl: None,
             certificate_optional: false,
-        };
-        Server::new(files, true).unwrap()
+        }
     }
 
     /// A client that trusts this CA and has this certificate.

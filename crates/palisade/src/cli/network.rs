@@ -40,6 +40,10 @@ pub(super) struct NetworkArgs {
     /// takes a token in place of a certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     tls_client_ca: Option<PathBuf>,
+    /// The list of certificates that --tls-client-ca has revoked (CRL), in PEM: a client whose certificate is in it is
+    /// refused from its next connection on. It is read again as --tls-cert is.
+    #[arg(long, value_name = "FILE", requires = "tls_client_ca", value_hint = ValueHint::FilePath)]
+    tls_client_crl: Option<PathBuf>,
     /// Send spans of grants and of rejected writes to the OpenTelemetry collector at this URL, as OTLP over HTTP, for
     /// callers whose `traceparent` says that their trace is recorded. Also from OTEL_EXPORTER_OTLP_ENDPOINT.
     #[cfg(feature = "otlp")]
@@ -129,6 +133,7 @@ impl NetworkArgs {
             certificate: self.tls_cert.clone()?,
             key: self.tls_key.clone()?,
             client_ca: self.tls_client_ca.clone(),
+            client_crl: self.tls_client_crl.clone(),
             certificate_optional: false,
         })
     }
@@ -157,6 +162,7 @@ impl NetworkArgs {
         Ok(Some(ServerFiles {
             client_ca: Some(ca),
             // A token is nothing to a node.
+            client_crl: None,
             certificate_optional: false,
             ..own
         }))

@@ -1,0 +1,267 @@
+//! A connection may outlive the certificate that opened it. Afterwards no new request is taken on it, and answers in
+//! flight leave.
+//!
+//! A certificate ends by the wall clock, which a test cannot move, so it lives for some seconds. Where the machine is so
+//! busy that it ends while the test still prepares, the test begins again with a longer one.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use palisade_proto::frames;
+use palisade_proto::v1::reply::Outcome;
+use palisade_proto::v1::request::Operation;
+use palisade_proto::v1::{self, Request};
+use palisade_server::shell::Settings;
+use palisade_tls::issue::{Authority, Validity};
+use palisade_tls::{Client, ClientFiles, ServerFiles, Stream};
+use prost::Message as _;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::net_session::plain_frame;
+use crate::net_support::grpc::acquire;
+use crate::net_support::{Server, Wish, soon};
+
+/// Lives of the client's certificate, each tried where the one before it was too short.
+const LIVES: [Duration; 3] = [
+    Duration::from_secs(3),
+    Duration::from_secs(12),
+    Duration::from_secs(48),
+];
+
+struct World {
+    dir: TempDir,
+    ca: Authority,
+    server: Server,
+    /// Reads its files again for each connection.
+    client: Client,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a certificate is valid by the wall clock"
+)]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+impl World {
+    async fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let long = Validity::days(now(), 1);
+        let (ca, root) = Authority::make(long).unwrap();
+        std::fs::write(dir.path().join("ca.pem"), root.certificate).unwrap();
+        issue(&dir, &ca, "server", long);
+        issue(&dir, &ca, "client", long);
+        let path = |name: &str| dir.path().join(name);
+        let shell = Settings {
+            tls: Some(ServerFiles {
+                certificate: path("server.pem"),
+                key: path("server.key"),
+                client_ca: Some(path("ca.pem")),
+                client_crl: None,
+                certificate_optional: false,
+            }),
+            ..Settings::default()
+        };
+        let server = Server::with(Wish::shell(shell)).await;
+        let pair: (PathBuf, PathBuf) = (path("client.pem"), path("client.key"));
+        let client = Client::new(&ClientFiles {
+            ca: Some(path("ca.pem")),
+            own: Some(pair),
+        });
+        World {
+            client: client.unwrap(),
+            dir,
+            ca,
+            server,
+        }
+    }
+
+    /// Gives the client a certificate that is valid for so long. Returns when it ends.
+    fn renew(&self, life: Duration) -> SystemTime {
+        let until = now() + life;
+        let from = now() - Duration::from_secs(60);
+        issue(&self.dir, &self.ca, "client", Validity { from, until });
+        until
+    }
+
+    async fn connect(&self) -> std::io::Result<Stream<TcpStream>> {
+        let stream = TcpStream::connect(self.server.addr).await?;
+        self.client.connect("locks.test", stream).await
+    }
+}
+
+fn issue(dir: &TempDir, ca: &Authority, name: &str, validity: Validity) {
+    let issued = ca.issue(&["locks.test"], validity).unwrap();
+    std::fs::write(dir.path().join(format!("{name}.pem")), issued.certificate).unwrap();
+    std::fs::write(dir.path().join(format!("{name}.key")), issued.key).unwrap();
+}
+
+async fn post(stream: &mut Stream<TcpStream>, path: &str, body: &str) -> std::io::Result<()> {
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    stream.flush().await
+}
+
+/// The status and the body of the next answer; `None` if the connection is over.
+async fn answer(stream: &mut Stream<TcpStream>) -> Option<(u16, String)> {
+    let mut read = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&read).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| {
+                line.to_lowercase()
+                    .strip_prefix("content-length: ")?
+                    .parse()
+                    .ok()
+            });
+            if body.len() >= length.unwrap_or(0) {
+                return Some((head[9..12].parse().unwrap(), body.to_owned()));
+            }
+        }
+        match stream.read_buf(&mut read).await {
+            Ok(0) | Err(_) => return None,
+            Ok(_) => {}
+        }
+    }
+}
+
+async fn exchange(stream: &mut Stream<TcpStream>, path: &str, body: &str) -> Option<(u16, String)> {
+    post(stream, path, body).await.ok()?;
+    answer(stream).await
+}
+
+fn wish(client: &str, wait_ms: u32) -> String {
+    format!(r#"{{"client_id": "{client}", "lease_duration_ms": 600000, "wait_ms": {wait_ms}}}"#)
+}
+
+#[tokio::test]
+async fn after_its_certificate_a_connection_takes_no_request_and_still_answers_what_waits() {
+    let world = World::new().await;
+    let mut holder = world.connect().await.unwrap();
+    let (status, held) = exchange(&mut holder, "/v1/locks/a/acquire", &wish("holder", 0))
+        .await
+        .unwrap();
+    assert_eq!(status, 200, "{held}");
+    let held: serde_json::Value = serde_json::from_str(&held).unwrap();
+    let secret = held["lock_token"].as_str().unwrap();
+
+    let mut prepared = None;
+    for life in LIVES {
+        let until = world.renew(life);
+        let Ok(mut waiting) = world.connect().await else {
+            continue;
+        };
+        let Ok(mut asking) = world.connect().await else {
+            continue;
+        };
+        post(
+            &mut waiting,
+            "/v1/locks/a/acquire",
+            &wish("waiter", 300_000),
+        )
+        .await
+        .unwrap();
+        world.server.waiters(1).await;
+        // The control: before the end the same request is answered.
+        let question = exchange(&mut asking, "/v1/locks/b/acquire", &wish("asker", 0)).await;
+        if question.is_some_and(|(status, _)| status == 200) && now() < until {
+            prepared = Some((waiting, asking, until));
+            break;
+        }
+    }
+    let (mut waiting, mut asking, until) = prepared.expect("no certificate lived long enough");
+
+    let mut refused = None;
+    while refused.is_none() {
+        let question = exchange(&mut asking, "/v1/locks/b/acquire", &wish("asker", 0)).await;
+        refused = match question {
+            // The connection was closed, or says what is to be done.
+            None => Some(String::new()),
+            Some((401, body)) => Some(body),
+            Some((status, body)) => {
+                assert_eq!(status, 200, "{body}");
+                // real time: a certificate ends by the wall clock
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                None
+            }
+        };
+    }
+    assert!(now() >= until, "refused before its end");
+    let said = refused.unwrap();
+    assert!(
+        said.is_empty() || said.contains("open a new connection"),
+        "{said}"
+    );
+
+    // The connection of the wait is over, too, and its answer leaves when the lock comes free.
+    world.renew(Duration::from_secs(3_600));
+    let mut renewed = world.connect().await.unwrap();
+    let release = format!(r#"{{"lock_token": "{secret}"}}"#);
+    let released = exchange(&mut renewed, "/v1/locks/a/release", &release).await;
+    assert_eq!(released.map(|(status, _)| status), Some(200));
+    let (status, granted) = soon(answer(&mut waiting))
+        .await
+        .expect("the wait has no answer");
+    assert_eq!(status, 200, "{granted}");
+    assert!(granted.contains("\"lock_acquired\":true"), "{granted}");
+    // The connection ends after it.
+    assert!(soon(answer(&mut waiting)).await.is_none());
+}
+
+#[tokio::test]
+async fn after_its_certificate_a_session_is_refused() {
+    let world = World::new().await;
+    let acquire = |id: u64| Request {
+        id,
+        operation: Some(Operation::Acquire(acquire("a", "c", 0))),
+    };
+    let ask = async |session: &mut Stream<TcpStream>, id: u64| -> Option<Outcome> {
+        let frame = plain_frame(&[acquire(id)]);
+        session.write_all(&frame).await.ok()?;
+        session.flush().await.ok()?;
+        let mut read = Vec::new();
+        loop {
+            if let Ok(Some(frame)) = frames::first(&read, 1 << 16) {
+                let replies = v1::Replies::decode(frame).unwrap().replies;
+                return replies.into_iter().next()?.outcome;
+            }
+            match session.read_buf(&mut read).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    };
+    let mut prepared = None;
+    for life in LIVES {
+        let until = world.renew(life);
+        let Ok(mut session) = world.connect().await else {
+            continue;
+        };
+        session.write_all(&frames::PREFACE).await.unwrap();
+        let granted = ask(&mut session, 1).await;
+        if matches!(granted, Some(Outcome::Granted(_))) && now() < until {
+            prepared = Some((session, until));
+            break;
+        }
+    }
+    let (mut session, until) = prepared.expect("no certificate lived long enough");
+    for id in 2.. {
+        match ask(&mut session, id).await {
+            Some(Outcome::Granted(_)) => {}
+            Some(Outcome::Error(error)) => {
+                assert!(error.message.contains("open a new connection"), "{error:?}");
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+        // real time: a certificate ends by the wall clock
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(now() >= until, "refused before its end");
+}
