@@ -339,7 +339,7 @@ fn stranger(
     Some(Asked {
         by,
         request: Request::Acquire(wish),
-        forwarded: false,
+        keeps_place: false,
     })
 }
 
