@@ -308,7 +308,7 @@ func (t *transport) abandon(ctx context.Context, w *wish) error {
 		settles := w.reader != nil && w.reader.hold.holds()
 		if settles {
 			// It takes the place of an attempt that still waits at the server, and leaves the queue with its connection.
-			sent = w.request(millisecond, 0)
+			sent = w.request(0, 0)
 		}
 		answer, failed := t.send(ctx, sent, limit)
 		if failed == nil {

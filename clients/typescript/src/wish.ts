@@ -260,7 +260,7 @@ export class Wish {
     for (;;) {
       const reader = this.reader?.held === true ? this.reader : undefined;
       // It takes the place of an attempt that still waits at the server, and leaves the queue with its connection.
-      const sent = reader === undefined ? send : this.#send(1);
+      const sent = reader === undefined ? send : this.#send(0);
       const answer = await transport.send(sent, Math.min(until, latest() + ABANDON_TIME));
       const fault = answer instanceof Reply ? answer.fault : answer;
       if (answer instanceof Reply && fault === undefined) {

@@ -2,10 +2,10 @@
 import assert from "node:assert/strict";
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
-import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import type { Server as HttpServer } from "node:http";
 import { createServer, type Server } from "node:net";
-import { tmpdir } from "node:os";
+import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after } from "node:test";
@@ -13,6 +13,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
 import { Redis } from "ioredis";
+import { createConnection } from "mysql2/promise";
 import pg from "pg";
 
 import { Client, type ClientOptions } from "../src/index.js";
@@ -132,6 +133,31 @@ export async function postgres(t: Scope): Promise<string> {
     await db.end();
   });
   execFileSync(binary(), ["fence", "install", "postgres", "--url", url], { stdio: "ignore" });
+  return url;
+}
+
+/** A MariaDB with the fence. */
+export async function mariadb(t: Scope): Promise<string> {
+  const install = found("/usr/bin/mariadb-install-db", "install the Debian package mariadb-server");
+  const place = folder(t);
+  const shared = [
+    "--no-defaults",
+    `--user=${userInfo().username}`,
+    `--datadir=${join(place, "data")}`,
+    `--tmpdir=${place}`,
+  ];
+  execFileSync(install, [...shared, "--auth-root-authentication-method=normal", "--skip-test-db"], { stdio: "ignore" });
+  const first = join(place, "init.sql");
+  writeFileSync(first, "CREATE DATABASE palisade;\nCREATE USER 'palisade'@'%';\nGRANT ALL ON *.* TO 'palisade'@'%';\n");
+  const port = await freePort();
+  const flags = [`--port=${port}`, `--socket=${join(place, "socket")}`, `--pid-file=${join(place, "pid")}`];
+  const network = ["--bind-address=127.0.0.1", "--skip-name-resolve", `--init-file=${first}`];
+  const child = start(t, "/usr/sbin/mariadbd", [...shared, ...flags, ...network]);
+  const url = `mysql://palisade@127.0.0.1:${port}/palisade`;
+  await ready(child, async () => {
+    await (await createConnection(url)).end();
+  });
+  execFileSync(binary(), ["fence", "install", "mysql", "--url", url], { stdio: "ignore" });
   return url;
 }
 

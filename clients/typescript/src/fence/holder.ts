@@ -1,4 +1,5 @@
 import { Invalid } from "../errors.js";
+import { short } from "../options.js";
 
 /** The largest fencing token, 2^53 − 1; sequence numbers end there, too. */
 export const MAX_TOKEN = Number.MAX_SAFE_INTEGER;
@@ -18,6 +19,15 @@ export type Holder = number | (Pass & { check?(): void });
 
 /** Throws `LeaseLost` for a lease that is lost, and `Invalid` for what is no token. @internal */
 export function presented(holder: Holder): Pass {
+  if (
+    typeof holder !== "number" &&
+    (typeof holder !== "object" || (holder as unknown) === null || !("token" in holder))
+  ) {
+    throw new TypeError(
+      `palisade: a fence takes a lease, { token, authority, lock }, or a token as a number, and not ${short(holder)}` +
+        (holder instanceof Promise ? ": await the lease" : ""),
+    );
+  }
   const pass = typeof holder === "number" ? { token: holder } : holder;
   if (!Number.isSafeInteger(pass.token) || pass.token < 1) {
     throw new Invalid(`${String(pass.token)} is not a fencing token: 1 ..= ${MAX_TOKEN} are allowed`);
@@ -38,6 +48,9 @@ export function checkSequence(sequence: number | undefined): void {
 
 /** @internal */
 export function checkResource(name: string): void {
+  if (typeof (name as unknown) !== "string") {
+    throw new TypeError(`palisade: the name of a resource is a text, and not ${short(name)}`);
+  }
   if (!/^[ -~]{1,255}$/.test(name)) {
     throw new Invalid(`${JSON.stringify(name)} is not the name of a resource: 1 ..= 255 printable ASCII characters`);
   }

@@ -16,9 +16,10 @@
 import type { ClientBase, Pool, PoolClient } from "pg";
 
 import { Invalid } from "../errors.js";
+import { short } from "../options.js";
 import { FenceNotInstalled, Rejected, Stale } from "./errors.js";
 import { checkResource, checkSequence, presented, type Holder, type Pass } from "./holder.js";
-import { MAX_JUMP, type Rule } from "./rule.js";
+import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
 /** The longest result that is recorded with a numbered write, in bytes. */
 export const MAX_RESULT_BYTES = 65_536;
@@ -56,6 +57,22 @@ export async function transact<Result>(
   work: (db: PoolClient) => Result | PromiseLike<Result>,
   rule: Rule = {},
 ): Promise<Result> {
+  return transactAll(pool, { [resource]: holder }, work, rule);
+}
+
+/** As `transact`, for several resources: it claims all of them or none. */
+export async function transactAll<Result>(
+  pool: Pool,
+  holders: Readonly<Record<string, Holder>>,
+  work: (db: PoolClient) => Result | PromiseLike<Result>,
+  rule: Rule = {},
+): Promise<Result> {
+  if (!("totalCount" in (pool as object)) || typeof (pool as Partial<Pool>).connect !== "function") {
+    throw new TypeError(
+      `palisade: transact takes a Pool of pg, and not ${short(pool)}; ` +
+        "on a client of your own, begin a transaction and call claim first",
+    );
+  }
   const db = await pool.connect();
   // A connection that breaks between two statements says so here, and without a listener that ends the process. The next
   // statement fails.
@@ -63,7 +80,7 @@ export async function transact<Result>(
   let broken = false;
   try {
     await db.query("BEGIN");
-    await claim(db, resource, holder, rule);
+    await claimAll(db, holders, rule);
     const result = await work(db);
     const { command } = await db.query("COMMIT");
     if (command !== "COMMIT") {
@@ -188,6 +205,7 @@ export function rejection(error: unknown): Rejected | undefined {
 
 function arguments_(resource: string, { token, authority, lock }: Pass, rule: Rule): unknown[] {
   checkResource(resource);
+  checkRule(rule);
   const maxJump = rule.maxJump === undefined ? MAX_JUMP : rule.maxJump;
   return [resource, token, authority ?? null, lock ?? null, rule.strict === true, maxJump];
 }
@@ -195,6 +213,9 @@ function arguments_(resource: string, { token, authority, lock }: Pass, rule: Ru
 async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unknown[]> {
   // A pool would carry out each statement on another connection. `pg` tells the status from 8.17 on.
   const told = db as { getTransactionStatus?(): string | null };
+  if (typeof (db as { query?: unknown } | undefined)?.query !== "function") {
+    throw new TypeError(`palisade: a fence takes a client of pg, in a transaction, and not ${short(db)}`);
+  }
   if ("totalCount" in db || told.getTransactionStatus?.() === "I") {
     throw new Invalid("a fence needs a transaction: BEGIN on one connection, claim in it, and write in the same");
   }
@@ -214,6 +235,9 @@ function translated(error: unknown): unknown {
   const said = String(message).replaceAll("\n", " ");
   if ((code === "42P01" || code === "42883") && said.includes("palisade_")) {
     return new FenceNotInstalled(`${said}; run \`palisade fence install postgres\``, { cause: error });
+  }
+  if (code === "PF012") {
+    return new Invalid(said, "read_before_claim");
   }
   if (code === "PF004") {
     return new Invalid(said);

@@ -4,6 +4,7 @@
  * The repository's `vectors/fence.json` has the same decision as data; a test compares the two. Carry an admitted
  * operation out and store the next record in one atomic, durable step, and only then answer.
  */
+import { checkOptions } from "../options.js";
 import { Rejected, Stale } from "./errors.js";
 import type { Pass } from "./holder.js";
 
@@ -47,6 +48,11 @@ export interface Rule {
   readonly strict?: boolean;
   /** How far one token is believed; null believes any. The default is 2^46. */
   readonly maxJump?: number | null;
+}
+
+/** Throws `TypeError` for what is no rule: a wrong name would silently mean the default. @internal */
+export function checkRule(rule: Rule): void {
+  checkOptions("the rule of a fence", rule, ["strict", "maxJump"]);
 }
 
 /** `record` is what the resource stores from now on. */

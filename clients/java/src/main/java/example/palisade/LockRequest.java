@@ -442,7 +442,7 @@ public final class LockRequest {
                     boolean settles = reader != null && reader.isHeld();
                     // It takes the place of an attempt that still waits at the server, and leaves the queue with its
                     // connection.
-                    Reply reply = client.transport().send(settles ? request(Clock.MILLISECOND, 0) : request, limit);
+                    Reply reply = client.transport().send(settles ? request(0, 0) : request, limit);
                     reply.checkFault();
                     if (settles && (reply.status() == 200 || reply.over())) {
                         reader.lose(name(), reply.over() ? reply.code() : "superseded");

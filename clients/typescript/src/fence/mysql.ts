@@ -1,0 +1,198 @@
+/**
+ * MySQL and MariaDB: the fence on your own connection, in your own transaction, with `mysql2`.
+ *
+ * ```ts
+ * await transact(pool, "orders", lease, async (db) => {        // claims first: no older holder can write
+ *   await db.query("UPDATE orders SET total = total + 1");
+ * });
+ * ```
+ *
+ * `palisade fence install mysql` installs the procedures, which decide. MySQL does not end a transaction after an error: roll
+ * back after a rejection; `transact` does. A claim must be the first statement of its transaction, which would otherwise go on
+ * seeing an older state. All tables must be InnoDB. Deadlocks (1213), lock time-outs (1205) and error 1615 (routines were
+ * replaced) come through as errors of `mysql2`: begin again.
+ *
+ * @packageDocumentation
+ */
+import type { Connection, Pool, PoolConnection } from "mysql2/promise";
+
+import { Invalid } from "../errors.js";
+import { short } from "../options.js";
+import { FenceNotInstalled, rejected, type RejectionCode, type Rejected, type Told } from "./errors.js";
+import { checkResource, presented, type Holder } from "./holder.js";
+import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
+
+/**
+ * Resource, token, authority, lock, whether it is a write, sequence, digest, strict, max_jump.
+ *
+ * It is no prepared statement: `mysql2` keeps those, and after `USE` they would go on to claim in the database before. Names
+ * are hexadecimal, because what a quote needs depends on the session's sql_mode.
+ */
+function claiming(resource: string, holder: Holder, { strict, maxJump = MAX_JUMP }: Rule): string {
+  checkResource(resource);
+  const { token, authority, lock } = presented(holder);
+  if (maxJump !== null && !Number.isSafeInteger(maxJump)) {
+    throw new TypeError(`palisade: maxJump is a whole number or null, and not ${short(maxJump)}`);
+  }
+  const values = [
+    hex(resource),
+    token,
+    hex(authority),
+    hex(lock),
+    "FALSE, NULL, NULL",
+    strict === true,
+    maxJump ?? "NULL",
+  ];
+  return `CALL palisade_judge(${values.join(", ")})`;
+}
+
+function hex(name: string | undefined): string {
+  return name === undefined ? "NULL" : `x'${Buffer.from(name).toString("hex")}'`;
+}
+
+/**
+ * Runs a transaction of its own: claims, carries out `work`, and commits. The connection belongs to `work` until it ends.
+ *
+ * Throws `Stale` if a newer holder has claimed, and what `work` throws; either way nothing was written. If the connection
+ * fails during the commit, the error is that of `mysql2`, and the transaction may have been committed.
+ */
+export async function transact<Result>(
+  pool: Pool,
+  resource: string,
+  holder: Holder,
+  work: (db: PoolConnection) => Result | PromiseLike<Result>,
+  rule: Rule = {},
+): Promise<Result> {
+  return transactAll(pool, { [resource]: holder }, work, rule);
+}
+
+/** As `transact`, for several resources: it claims all of them or none. */
+export async function transactAll<Result>(
+  pool: Pool,
+  holders: Readonly<Record<string, Holder>>,
+  work: (db: PoolConnection) => Result | PromiseLike<Result>,
+  rule: Rule = {},
+): Promise<Result> {
+  const db = await promised(pool).getConnection();
+  let broken = false;
+  try {
+    await db.beginTransaction();
+    await claimAll(db, holders, rule);
+    const result = await work(db);
+    await db.commit();
+    return result;
+  } catch (error) {
+    broken = await db.rollback().then(
+      () => false,
+      () => true,
+    );
+    throw translated(error);
+  } finally {
+    if (broken) {
+      db.destroy();
+    } else {
+      db.release();
+    }
+  }
+}
+
+/** The pool of `mysql2`, with promises; that of `mysql2` itself has callbacks, and another one under `promise()`. */
+function promised(pool: unknown): Pool {
+  const found = (pool ?? {}) as Partial<Pool> & { promise?(): Pool };
+  if (typeof found.promise === "function") {
+    return found.promise();
+  }
+  if (typeof found.getConnection !== "function") {
+    throw new TypeError(
+      `palisade: transact takes a pool, as createPool of mysql2/promise makes it, and not ${short(pool)}; ` +
+        "on a connection of your own, begin a transaction and call claim first",
+    );
+  }
+  return found as Pool;
+}
+
+/** Raises the fence: from the commit on, no older token is admitted at the resource. */
+export async function claim(db: Connection, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
+  await claimAll(db, { [resource]: holder }, rule);
+}
+
+/** Claims several resources at once. After an error roll back: some may be claimed. */
+export async function claimAll(
+  db: Connection,
+  holders: Readonly<Record<string, Holder>>,
+  rule: Rule = {},
+): Promise<void> {
+  const shape = db as { query?: unknown; getConnection?: unknown; promise?: unknown };
+  if (typeof shape.query !== "function" || "getConnection" in shape || "promise" in shape) {
+    throw new TypeError(
+      `palisade: claim takes a connection of mysql2/promise, in a transaction, and not ${short(db)}: ` +
+        "a pool would carry out each statement on another connection",
+    );
+  }
+  checkRule(rule);
+  // In the order of the names, so that no two transactions wait for each other.
+  const claims = Object.entries(holders)
+    .sort(([one], [other]) => (one < other ? -1 : 1))
+    .map(([resource, holder]) => claiming(resource, holder, rule));
+  if (claims.length === 0) {
+    throw new Invalid("there is nothing to claim: name a resource");
+  }
+  for (const statement of claims) {
+    try {
+      await db.query(statement);
+    } catch (error) {
+      throw translated(error);
+    }
+  }
+}
+
+/** The rejections by SQLSTATE, with what the numbers in their messages are. */
+const REJECTIONS: Readonly<Record<string, [RejectionCode, ...(keyof Told)[]]>> = {
+  PF001: ["stale", "highest"],
+  PF002: ["tokenless", "highest"],
+  PF005: ["wrong_authority", "authority"],
+  PF006: ["wrong_lock", "lock"],
+  PF007: ["jump", "bound", "highest"],
+  PF008: ["sequence_stale", "last"],
+  PF009: ["sequence_reused", "last"],
+  PF010: ["already_written"],
+};
+
+/**
+ * The rejection if the database refused one of your own statements for the fence: a write to a fenced table, or a procedure of
+ * the fence. Else undefined. Of the name of another authority or lock it tells the first 80 bytes.
+ */
+export function rejection(error: unknown): Rejected | undefined {
+  const { sqlState, sqlMessage } = (error ?? {}) as { sqlState?: unknown; sqlMessage?: unknown };
+  const [code, ...names] = REJECTIONS[String(sqlState)] ?? [];
+  if (code === undefined) {
+    return undefined;
+  }
+  const said = String(sqlMessage);
+  const numbers = said.match(/\d+/g)?.slice(-names.length).map(Number) ?? [];
+  const name = /belongs to another (?:authority|lock): (.*)$/.exec(said)?.[1];
+  const told = Object.fromEntries(
+    names.map((one, at) => [one, one === "authority" || one === "lock" ? name : numbers[at] || undefined]),
+  );
+  return rejected(code, told);
+}
+
+function translated(error: unknown): unknown {
+  const refused = rejection(error);
+  if (refused !== undefined) {
+    return refused;
+  }
+  const { errno, sqlState, sqlMessage } = (error ?? {}) as {
+    errno?: unknown;
+    sqlState?: unknown;
+    sqlMessage?: unknown;
+  };
+  const said = String(sqlMessage);
+  if ((errno === 1305 || errno === 1146) && said.includes("palisade_")) {
+    return new FenceNotInstalled(`${said}; run \`palisade fence install mysql\``, { cause: error });
+  }
+  if (sqlState === "PF012") {
+    return new Invalid(said, "read_before_claim");
+  }
+  return sqlState === "PF013" ? new Invalid(said) : error;
+}

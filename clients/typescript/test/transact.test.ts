@@ -1,0 +1,225 @@
+/** A transaction that claims before anything is read, in PostgreSQL and MariaDB. */
+import assert from "node:assert/strict";
+import { before, suite, test } from "node:test";
+import { setImmediate } from "node:timers/promises";
+
+import { createPool, type Pool as CallbackPool } from "mysql2";
+import mysql from "mysql2/promise";
+import pg from "pg";
+
+import { Invalid } from "../src/index.js";
+import { FenceNotInstalled, Rejected, Stale, type Holder } from "../src/fence/index.js";
+import * as onMysql from "../src/fence/mysql.js";
+import * as onPg from "../src/fence/pg.js";
+import { mariadb, postgres, unique, wholeFile } from "./servers.js";
+
+const RACERS = 4;
+const TURNS = 50;
+const scope = wholeFile();
+let postgresPool: pg.Pool;
+let mysqlPool: mysql.Pool;
+let callbackPool: CallbackPool;
+
+/** Asks a statement, and returns the first column of the first row. */
+type Ask = (statement: string) => Promise<unknown>;
+
+interface Engine {
+  readonly transact: (holders: Record<string, Holder>, work: (ask: Ask) => Promise<unknown>) => Promise<unknown>;
+  readonly unfenced: (work: (ask: Ask) => Promise<unknown>) => Promise<unknown>;
+  readonly ask: Ask;
+}
+
+const asking =
+  (db: pg.Pool | pg.PoolClient): Ask =>
+  async (statement) =>
+    Object.values((await db.query<Record<string, unknown>>(statement)).rows[0] ?? {})[0];
+const askingMysql =
+  (db: mysql.Pool | mysql.PoolConnection): Ask =>
+  async (statement) => {
+    const [rows] = await db.query<mysql.RowDataPacket[]>(statement);
+    return Object.values((Array.isArray(rows) ? rows[0] : undefined) ?? {})[0] as unknown;
+  };
+
+const engines: Record<string, Engine> = {
+  postgresql: {
+    transact: (holders, work) => onPg.transactAll(postgresPool, holders, (db) => work(asking(db))),
+    unfenced: async (work) => {
+      const db = await postgresPool.connect();
+      await db.query("BEGIN");
+      await work(asking(db));
+      await db.query("COMMIT");
+      db.release();
+    },
+    ask: (statement) => asking(postgresPool)(statement),
+  },
+  mariadb: {
+    transact: (holders, work) => onMysql.transactAll(mysqlPool, holders, (db) => work(askingMysql(db))),
+    unfenced: async (work) => {
+      const db = await mysqlPool.getConnection();
+      await db.beginTransaction();
+      await work(askingMysql(db));
+      await db.commit();
+      db.release();
+    },
+    ask: (statement) => askingMysql(mysqlPool)(statement),
+  },
+};
+
+before(async () => {
+  const [one, other] = await Promise.all([postgres(scope), mariadb(scope)]);
+  postgresPool = new pg.Pool({ connectionString: one });
+  postgresPool.on("error", () => undefined);
+  mysqlPool = mysql.createPool(other);
+  callbackPool = createPool(other);
+  scope.after(async () => {
+    await Promise.all([postgresPool.end(), mysqlPool.end(), callbackPool.promise().end()]);
+  });
+  for (const { ask } of Object.values(engines)) {
+    await ask("CREATE TABLE race (name varchar(64) PRIMARY KEY, total int)");
+  }
+});
+
+async function fresh({ ask }: Engine): Promise<string> {
+  const name = unique("race");
+  await ask(`INSERT INTO race VALUES ('${name}', 0)`);
+  return name;
+}
+
+const totalOf = async (ask: Ask, name: string): Promise<number> =>
+  Number(await ask(`SELECT total FROM race WHERE name = '${name}'`));
+
+/** Reads, computes, and writes what it computed. */
+async function add(ask: Ask, name: string): Promise<void> {
+  const total = await totalOf(ask, name);
+  await setImmediate();
+  await ask(`UPDATE race SET total = ${total + 1} WHERE name = '${name}'`);
+}
+
+/** How many acknowledged adds are missing after holders, each with a newer token, have raced one another. */
+async function raceLoses(engine: Engine, fenced: boolean): Promise<number> {
+  const name = await fresh(engine);
+  let token = 0;
+  let acknowledged = 0;
+  const race = async (): Promise<void> => {
+    for (let turn = 0; turn < TURNS; turn += 1) {
+      token += 1;
+      try {
+        const work = (ask: Ask): Promise<void> => add(ask, name);
+        await (fenced ? engine.transact({ [name]: token }, work) : engine.unfenced(work));
+        acknowledged += 1;
+      } catch (error) {
+        assert.ok(error instanceof Stale, String(error));
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: RACERS }, race));
+  assert.ok(acknowledged > RACERS, `only ${acknowledged} adds`);
+  return acknowledged - (await totalOf(engine.ask, name));
+}
+
+for (const [name, engine] of Object.entries(engines)) {
+  suite(name, () => {
+    test("a race loses nothing", async () => {
+      assert.equal(await raceLoses(engine, true), 0);
+      // A control: without a claim, adds are lost.
+      let lost = 0;
+      for (let round = 0; lost === 0 && round < 20; round += 1) {
+        lost = await raceLoses(engine, false);
+      }
+      assert.ok(lost > 0, "the race shows nothing");
+    });
+
+    test("nothing is written by an older holder or after an error", async () => {
+      const [one, other] = [await fresh(engine), await fresh(engine)];
+      const work = (ask: Ask): Promise<void> => add(ask, one);
+      await engine.transact({ [one]: 8 }, work);
+      await assert.rejects(
+        engine.transact({ [one]: 7 }, work),
+        (error) => error instanceof Stale && error.highest === 8,
+      );
+      const failing = async (ask: Ask): Promise<void> => {
+        await work(ask);
+        throw new RangeError("the work failed");
+      };
+      await assert.rejects(engine.transact({ [one]: 9 }, failing), RangeError);
+      // The failed work took its claim with it.
+      await engine.transact({ [one]: 8 }, work);
+      await engine.transact({ [other]: 9 }, () => Promise.resolve());
+      await assert.rejects(engine.transact({ [one]: 8, [other]: 8 }, work), Stale);
+      await engine.transact({ [one]: 10, [other]: 10 }, work);
+      assert.equal(await totalOf(engine.ask, one), 3);
+      const jump = await engine.transact({ [one]: 2 ** 50 }, work).catch((error: unknown) => error);
+      assert.ok(jump instanceof Rejected);
+      assert.deepEqual([jump.code, jump.highest, jump.bound], ["jump", 10, 2 ** 46]);
+      const bound = { token: 11, authority: "a", lock: "l" };
+      await engine.transact({ [one]: bound }, work);
+      await assert.rejects(engine.transact({ [one]: { ...bound, authority: "b" } }, work), {
+        code: "wrong_authority",
+        authority: "a",
+      });
+      await assert.rejects(engine.transact({ [one]: { ...bound, lock: "m" } }, work), {
+        code: "wrong_lock",
+        lock: "l",
+      });
+    });
+
+    test("what is plausible and wrong is named, and nothing is written", async () => {
+      const one = await fresh(engine);
+      const work = (ask: Ask): Promise<void> => add(ask, one);
+      const lease = Promise.resolve({ token: 7 });
+      for (const [holder, says] of [
+        [undefined, /a fence takes a lease, .* and not undefined/],
+        [null, /and not null/],
+        ["7", /and not '7'/],
+        [7n, /and not 7n/],
+        [lease, /await the lease/],
+        [{ fencing_token: 7 }, /and not \{ fencing_token: 7 \}/],
+      ] as const) {
+        await assert.rejects(engine.transact({ [one]: holder as never }, work), (error) => {
+          assert.ok(error instanceof TypeError, String(error));
+          assert.match(error.message, says);
+          return true;
+        });
+      }
+      for (const holder of [0, 1.5, NaN, { token: -1 }, { token: "7" }]) {
+        await assert.rejects(engine.transact({ [one]: holder as never }, work), Invalid);
+      }
+      await assert.rejects(engine.transact({}, work), Invalid);
+      assert.equal(await totalOf(engine.ask, one), 0);
+    });
+  });
+}
+
+test("objects as people have them", async () => {
+  const claimed = (): undefined => undefined;
+  // The pool of mysql2 with callbacks is taken, too.
+  await onMysql.transact(callbackPool as never, "orders", 7, claimed);
+  const wrong: [() => Promise<unknown>, RegExp][] = [
+    [() => onMysql.transact(postgresPool as never, "a", 7, claimed), /createPool of mysql2\/promise/],
+    [() => onMysql.transact("mysql://" as never, "a", 7, claimed), /createPool of mysql2\/promise/],
+    [() => onMysql.claim(mysqlPool as never, "a", 7), /takes a connection of mysql2\/promise/],
+    [
+      () => onMysql.transact(mysqlPool, "a", 7, claimed, { max_jump: 5 } as never),
+      /no option max_jump: did you mean maxJump/,
+    ],
+    [() => onPg.transact(mysqlPool as never, "a", 7, claimed), /takes a Pool of pg/],
+    [() => onPg.transact({} as never, "a", 7, claimed), /takes a Pool of pg/],
+    [() => onPg.claim(undefined as never, "a", 7), /takes a client of pg/],
+    [() => onPg.transact(postgresPool, "a", 7, claimed, { maxjump: 5 } as never), /did you mean maxJump/],
+    [() => onPg.transact(postgresPool, 5 as never, 7, claimed, 5 as never), /takes an object of options/],
+  ];
+  for (const [call, says] of wrong) {
+    await assert.rejects(call, (error) => {
+      assert.ok(error instanceof TypeError, String(error));
+      assert.match(error.message, says);
+      return true;
+    });
+  }
+  const db = await mysqlPool.getConnection();
+  await assert.rejects(onMysql.claim(db, "orders", 8), { code: "invalid", message: /a fence needs a transaction/ });
+  await db.query("CREATE DATABASE bare");
+  await db.query("USE bare");
+  await db.beginTransaction();
+  await assert.rejects(onMysql.claim(db, "orders", 8), FenceNotInstalled);
+  db.destroy();
+});
