@@ -6,7 +6,10 @@ use palisade_fence::redis::{Fault, Operator, slot};
 use palisade_fence::{Admin as _, FenceState, Listed, Rearm};
 use palisade_proto::Code;
 use redis::aio::MultiplexedConnection;
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, Value, cmd};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, Value,
+    cmd,
+};
 use tokio::net::TcpStream;
 
 use super::super::failure::{FAILED, Failure};
@@ -150,7 +153,9 @@ async fn connect(
     let stream = stream.map_err(|error| unavailable(format!("{host}:{port}: {error}")))?;
     let stream = tls::connect(tls, host, stream).await;
     let stream = stream.map_err(|error| unavailable(format!("{host}:{port}: {error}")))?;
-    let made = MultiplexedConnection::new(info.redis_settings(), stream).await;
+    let settings = AsyncConnectionConfig::default();
+    let made =
+        MultiplexedConnection::new_with_config(info.redis_settings(), stream, settings).await;
     let (connection, driver) = made.map_err(|error| unavailable(error.to_string()))?;
     // It ends with the connection.
     tokio::spawn(driver);

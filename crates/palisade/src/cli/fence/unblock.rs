@@ -36,7 +36,7 @@ pub(super) async fn unblock(args: &UnblockArgs, out: Out) -> Result<(), Failure>
         let (process, state, since) = (blocker.process, &blocker.state, blocker.since);
         if out.json {
             out.value(&json!({
-                "process": process, "started": blocker.started, "state": state, "since_ms": since.as_millis() as u64,
+                "process": process, "started": blocker.started, "state": state, "since_ms": u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
                 "application": blocker.application, "ended": ended,
             }))?;
             continue;
