@@ -175,7 +175,10 @@ impl Machine {
             Standing::Kept(lock) if self.tables.closed(lock).is_some() => lock,
             _ => return Outcome::NotHeld,
         };
-        let last = self.denial(LockMode::Exclusive, lock);
+        let last = Outcome::Delayed(Delayed {
+            token: self.tables.writer(lock).token(),
+            remaining: Span::ZERO,
+        });
         self.changed |= self.tables.open_again(lock);
         self.wake(lock, &last, effects);
         Outcome::Done
