@@ -103,6 +103,7 @@ pub(super) fn text(
             oldest.as_secs_f64()
         );
     }
+    process_text(&mut text, app);
     quota_text(&mut text, app, format);
     for (name, help, unit, histogram) in scrape.histograms() {
         histogram_text(&mut text, name, help, unit, &[("", histogram)]);
@@ -126,6 +127,45 @@ pub(super) fn text(
         text.push_str("# EOF\n");
     }
     text
+}
+
+/// What runs here, since when, and how much room its disk has: these are asked first when something is wrong. What the
+/// system does not say is left out.
+fn process_text(text: &mut String, app: &App) {
+    let version = env!("CARGO_PKG_VERSION");
+    let _ = write!(
+        text,
+        "# HELP palisade_build_info The version of the program, as a label\n# TYPE palisade_build_info gauge\n\
+         palisade_build_info{{version=\"{version}\"}} 1\n"
+    );
+    if let Some(started) = started() {
+        let _ = write!(
+            text,
+            "# HELP {START} When the process started, in seconds since 1970\n# TYPE {START} gauge\n{START} {started}\n"
+        );
+    }
+    let data = app.settings.data.as_ref();
+    if let Some(disk) = data.and_then(|data| rustix::fs::statvfs(data).ok()) {
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let _ = write!(
+            text,
+            "# HELP {FREE} Free bytes of the disk that has the data directory\n# TYPE {FREE} gauge\n{FREE} {free}\n"
+        );
+    }
+}
+
+/// The name that Prometheus' own libraries give it.
+const START: &str = "process_start_time_seconds";
+const FREE: &str = "palisade_disk_free_bytes";
+
+/// The kernel counts a process's start from boot, and knows when that was.
+fn started() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let ticks: u64 = stat.rsplit_once(')')?.1.split(' ').nth(20)?.parse().ok()?;
+    let boot = std::fs::read_to_string("/proc/stat").ok()?;
+    let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;
+    let second = rustix::param::clock_ticks_per_second().max(1);
+    Some(boot.parse::<u64>().ok()? + ticks / second)
 }
 
 /// A metric of one histogram or several, each with its labels; both formats write it alike. `unit` is how many of the

@@ -56,6 +56,8 @@ pub struct Settings {
     pub lease_keys: Option<PathBuf>,
     /// What a node makes both keys of, in place of random ones: all nodes have the same.
     pub cluster_secret: Option<ClusterSecret>,
+    /// The directory of the authority, for `/metrics`: how much room its disk has.
+    pub data: Option<PathBuf>,
     /// Counters of the program around the server, for `/metrics`.
     pub counters: Vec<Counter>,
 }
@@ -100,6 +102,7 @@ impl Default for Settings {
             sequencer_keys: None,
             lease_keys: None,
             cluster_secret: None,
+            data: None,
             counters: Vec::new(),
         }
     }

@@ -211,6 +211,7 @@ fn network(settings: &Settings) -> net::Settings {
         shell: settings.network.clone(),
         access: settings.access.clone(),
         audit: settings.audit.clone(),
+        data: Some(settings.data.clone()),
         counters: export::counters(),
         ..net::Settings::default()
     }

@@ -542,3 +542,33 @@ fn permits_are_held_shown_and_changed_at_the_command_line() {
     assert_eq!(status(&nobody), 123);
     assert!(text(&nobody.stderr).contains("the next request for permits says how many"));
 }
+
+#[test]
+fn metrics_name_the_version_the_start_and_the_room_on_the_disk() {
+    use std::io::{Read as _, Write as _};
+    let server = Server::start();
+    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let value = |name: &str| -> u64 {
+        let mut lines = metrics.lines();
+        let line = lines.find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("{name} in {metrics}"))
+            .parse()
+            .unwrap()
+    };
+    assert!(value("palisade_disk_free_bytes") > 0);
+    let started = value("process_start_time_seconds");
+    let since = std::fs::metadata(format!("/proc/{}/stat", server.pid()));
+    let seen = since.unwrap().modified().unwrap();
+    let seen = seen.duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert!(started.abs_diff(seen.as_secs()) < 3_600, "{started}");
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        value(&format!("palisade_build_info{{version=\"{version}\"}}")),
+        1
+    );
+}

@@ -51,7 +51,7 @@ fn a_server_starts_from_a_file_alone_and_from_the_environment_alone() {
         .output()
         .unwrap();
     assert!(
-        text(&refused.stderr).contains("7000"),
+        text(&refused.stderr).contains("between 7 s and"),
         "{}",
         text(&refused.stderr)
     );
