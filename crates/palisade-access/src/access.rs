@@ -68,7 +68,7 @@ pub enum Bearer {
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// By the id of a token: whose it is.
-    pub(crate) tokens: BTreeMap<Box<str>, (Secret, Principal)>,
+    pub(crate) tokens: BTreeMap<Box<str>, Known>,
     /// By a name in a certificate.
     pub(crate) certificates: BTreeMap<Box<str>, Principal>,
     /// By the uid of a process of this machine. They are no names beside those of certificates: a CA could issue one for
@@ -84,6 +84,15 @@ pub struct Access {
     pub(crate) audited: BTreeSet<Box<str>>,
     /// Every principal of the file, by what stands for it where it is stored.
     pub(crate) by_id: BTreeMap<[u8; 16], Principal>,
+}
+
+/// A token of the access file.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) secret: Secret,
+    pub(crate) principal: Principal,
+    /// From then on it counts for nothing, in seconds since 1970 by the server's wall clock.
+    pub(crate) expires: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -103,6 +112,9 @@ pub enum Unknown {
     /// The token is not known, or no longer.
     #[error("the token {0} is unknown or was revoked")]
     Token(Box<str>),
+    /// The token has ended.
+    #[error("the token {0} expired: make a new one with `palisade auth token new`")]
+    Expired(Box<str>),
     /// It is no token of this file, and no JWT that counts here.
     #[error(transparent)]
     Jwt(#[from] BadJwt),
@@ -157,8 +169,11 @@ impl Access {
         if let Some(Bearer::Token(token)) = &credential.token {
             let found = self.tokens.get(token.id());
             // A lookup by an id tells nothing of the secret; the comparison of secrets takes equally long.
-            return match found.filter(|(secret, _)| secret.is(token.secret())) {
-                Some((_, principal)) => Ok(principal.clone()),
+            return match found.filter(|known| known.secret.is(token.secret())) {
+                Some(known) if known.expires.is_some_and(|expires| now >= expires) => {
+                    Err(Unknown::Expired(token.id().into()))
+                }
+                Some(known) => Ok(known.principal.clone()),
                 None => Err(Unknown::Token(token.id().into())),
             };
         }
@@ -176,6 +191,20 @@ impl Access {
             (None, Some(uid)) => Unknown::Uid(uid),
             (None, None) => Unknown::Nothing,
         })
+    }
+
+    /// Whether a credential that [`Access::identify`] has found ends by itself. One that does is to be asked for again,
+    /// because it may end while its connection lasts.
+    #[must_use]
+    pub fn ends(&self, credential: &Credential) -> bool {
+        match &credential.token {
+            Some(Bearer::Jwt(_)) => true,
+            Some(Bearer::Token(token)) => {
+                let known = self.tokens.get(token.id());
+                known.is_some_and(|known| known.expires.is_some())
+            }
+            None => false,
+        }
     }
 
     /// Whether a principal may do this with a lock. Returns the prefix of the rule that grants it.
@@ -248,7 +277,7 @@ impl Access {
     #[must_use]
     pub fn principal(&self, name: &str) -> Option<Principal> {
         let with_rules = self.rules.keys();
-        let with_tokens = self.tokens.values().map(|(_, principal)| principal);
+        let with_tokens = self.tokens.values().map(|known| &known.principal);
         let all = with_rules
             .chain(with_tokens)
             .chain(self.certificates.values())
@@ -282,11 +311,10 @@ impl Access {
         self.audited().any(|prefix| lock.starts_with(prefix))
     }
 
-    /// The ids of the tokens that are valid, and whose they are.
-    pub fn tokens(&self) -> impl Iterator<Item = (&str, &Principal)> {
-        self.tokens
-            .iter()
-            .map(|(id, (_, principal))| (&**id, principal))
+    /// The ids of the tokens that are not revoked, whose they are, and when they end, in seconds since 1970.
+    pub fn tokens(&self) -> impl Iterator<Item = (&str, &Principal, Option<u64>)> {
+        let tokens = self.tokens.iter();
+        tokens.map(|(id, known)| (&**id, &known.principal, known.expires))
     }
 
     /// The prefixes of the rules that grant `verb`.

@@ -23,6 +23,7 @@
 //! id = "5f0c41aa"
 //! principal = "backup"
 //! sha256 = "0000000000000000000000000000000000000000000000000000000000000000"
+//! expires = "2030-01-31T12:00:00Z"  # without it, the token counts until it is revoked
 //!
 //! [[auth.revoked]]
 //! id = "17ab90ce"
@@ -116,16 +117,22 @@ pub fn key_stamps(path: &Path, access: &Access) -> Vec<Stamp> {
 /// A set of some hundred keys.
 const MOST_OF_A_KEY_SET: u64 = 1 << 20;
 
-/// Adds a token of a principal that the file names.
+/// Adds a token of a principal that the file names, and which ends by itself if `expires` says when.
 ///
 /// # Errors
 /// [`Error`]; the file stays as it was.
-pub fn add_token(path: &Path, token: &Token, principal: &str) -> Result<(), Error> {
+pub fn add_token(
+    path: &Path,
+    token: &Token,
+    principal: &str,
+    expires: Option<jiff::Timestamp>,
+) -> Result<(), Error> {
     let (id, sha256) = (token.id(), token.secret().stored());
+    let expires = expires.map_or(String::new(), |at| format!("expires = \"{at:.0}\"\n"));
     append(
         path,
         &format!(
-            "\n[[auth.tokens]]\nid = \"{id}\"\nprincipal = {principal:?}\nsha256 = \"{sha256}\"\n"
+            "\n[[auth.tokens]]\nid = \"{id}\"\nprincipal = {principal:?}\nsha256 = \"{sha256}\"\n{expires}"
         ),
         |_| Ok(()),
     )
@@ -139,7 +146,7 @@ pub fn revoke_token(path: &Path, id: &str) -> Result<(), Error> {
     append(
         path,
         &format!("\n[[auth.revoked]]\nid = {id:?}\n"),
-        |access| match access.tokens().any(|(known, _)| known == id) {
+        |access| match access.tokens().any(|(known, ..)| known == id) {
             true => Ok(()),
             false => {
                 let why = format!("there is no token {id:?}, or it was revoked already");

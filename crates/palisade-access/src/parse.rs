@@ -58,6 +58,8 @@ struct TokenEntry {
     id: String,
     principal: String,
     sha256: String,
+    /// When it ends: a date and a time with a zone.
+    expires: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -104,7 +106,7 @@ const KEYS: [(&str, &[&str]); 7] = [
         &["name", "certificates", "uids", "subjects", "issuer"],
     ),
     ("issuers", &["issuer", "audience", "keys"]),
-    ("tokens", &["id", "principal", "sha256"]),
+    ("tokens", &["id", "principal", "sha256", "expires"]),
     ("revoked", &["id"]),
     ("rules", &["principal", "prefix", "verbs"]),
     (
@@ -250,11 +252,22 @@ fn build(section: Section) -> Result<Access, Error> {
                 "{place}: sha256 must be 64 hexadecimal digits, in lower case"
             ))
         })?;
-        if access
-            .tokens
-            .insert(entry.id.into(), (secret, principal))
-            .is_some()
-        {
+        let expires = entry.expires.map(|text| {
+            let at = text.parse::<jiff::Timestamp>().ok();
+            let at = at.and_then(|at| u64::try_from(at.as_second()).ok());
+            at.ok_or_else(|| {
+                let example = "2030-01-31T12:00:00Z";
+                Error(format!(
+                    "{place}: expires must be a date and a time, such as {example:?}"
+                ))
+            })
+        });
+        let known = Known {
+            secret,
+            principal,
+            expires: expires.transpose()?,
+        };
+        if access.tokens.insert(entry.id.into(), known).is_some() {
             return Err(Error(format!("{place}: the id is there twice")));
         }
     }

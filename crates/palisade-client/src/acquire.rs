@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    Ahead, ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockMode, LockName, Others,
-    Permits, RequestId, Span, Timestamp, Ttl, limits,
+    Ahead, ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockMode, LockName,
+    Others, Permits, RequestId, Span, Timestamp, Ttl, limits,
 };
 
 use crate::error::{Error, Loss, Lost};

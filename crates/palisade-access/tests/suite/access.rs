@@ -413,7 +413,7 @@ fn tokens_are_added_and_revoked_and_the_rest_of_the_file_stays() {
         ..Credential::default()
     };
     assert!(
-        file::add_token(&path, &token, "nobody")
+        file::add_token(&path, &token, "nobody", None)
             .unwrap_err()
             .to_string()
             .contains("nobody")
@@ -423,7 +423,7 @@ fn tokens_are_added_and_revoked_and_the_rest_of_the_file_stays() {
         FILE,
         "refused, and unchanged"
     );
-    file::add_token(&path, &token, "backup").unwrap();
+    file::add_token(&path, &token, "backup", None).unwrap();
     assert_eq!(
         file::read(&path)
             .unwrap()
@@ -444,7 +444,7 @@ fn tokens_are_added_and_revoked_and_the_rest_of_the_file_stays() {
         "already revoked"
     );
     // An id that was revoked is never valid again.
-    assert!(file::add_token(&path, &token, "backup").is_err());
+    assert!(file::add_token(&path, &token, "backup", None).is_err());
 }
 
 #[test]
@@ -579,4 +579,40 @@ fn an_access_file_that_everybody_may_write_is_named_with_its_mode() {
     assert!(exposed(&path)[0].contains("has mode 0777"));
     set(dir.path(), 0o1777);
     assert_eq!(exposed(&path), [""; 0]);
+}
+
+#[test]
+fn a_token_ends_at_its_time_and_one_without_a_time_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.toml");
+    std::fs::write(&path, FILE).unwrap();
+    let end = jiff::Timestamp::from_second(2_000_000_000).unwrap();
+    let [(_, short), (_, long)] = [1, 2].map(|seed| Token::make([seed; 36]));
+    file::add_token(&path, &short, "backup", Some(end)).unwrap();
+    file::add_token(&path, &long, "backup", None).unwrap();
+    let access = file::read(&path).unwrap();
+    let shown = |token: &Token| Credential {
+        token: Some(Bearer::Token(token.clone())),
+        ..Credential::default()
+    };
+    for (token, now, counts) in [
+        (&short, 1_999_999_999, true),
+        (&short, 2_000_000_000, false),
+        (&long, 2_000_000_000, true),
+    ] {
+        let found = access.identify(&shown(token), now);
+        assert_eq!(found.is_ok(), counts, "{found:?}");
+        assert_eq!(access.ends(&shown(token)), token.id() == short.id());
+    }
+    let ends: Vec<_> = access.tokens().map(|(_, _, ends)| ends).collect();
+    assert!(
+        ends.contains(&Some(2_000_000_000)) && ends.contains(&None),
+        "{ends:?}"
+    );
+    let wrong = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("2033-05-18T03:33:20Z", "soon");
+    std::fs::write(&path, wrong).unwrap();
+    let said = file::read(&path).unwrap_err().to_string();
+    assert!(said.contains("expires must be a date"), "{said}");
 }

@@ -97,18 +97,22 @@ struct Known {
     by: palisade_core::Principal,
     /// The rules under which the principal was found.
     access: Arc<Access>,
+    /// Whether the credential ends by itself, by the wall clock.
+    ends: bool,
 }
 
 impl Known {
-    /// Whether what it has shown is still valid: only a JWT ends by itself.
+    /// Whether what it has shown is still valid.
     fn check_time(&self) -> Result<(), Refusal> {
-        match &self.credential.token {
-            Some(Bearer::Jwt(jwt)) => {
-                let valid = jwt.check_time(wall_seconds());
-                valid.map_err(|bad| unauthenticated(&bad))
-            }
-            _ => Ok(()),
+        if !self.ends {
+            return Ok(());
         }
+        if let Some(Bearer::Jwt(jwt)) = &self.credential.token {
+            let valid = jwt.check_time(wall_seconds());
+            return valid.map_err(|bad| unauthenticated(&bad));
+        }
+        let found = self.access.identify(&self.credential, wall_seconds());
+        found.map(drop).map_err(|unknown| unauthenticated(&unknown))
     }
 }
 
@@ -331,10 +335,11 @@ impl Gate {
         Ok(Who {
             caller: caller.clone(),
             known: Some(Known {
-                credential,
                 address,
                 by: by(&principal),
                 principal,
+                ends: access.ends(&credential),
+                credential,
                 access,
             }),
             forwarded: None,

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueHint};
 use palisade_access::replace::{self, Durable};
@@ -80,6 +80,9 @@ pub(crate) struct TokenNewArgs {
     /// The principal.
     #[arg(value_name = "PRINCIPAL")]
     principal: String,
+    /// For how long the token is valid, for example 90d; without it, until it is revoked.
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
+    expires: Option<Duration>,
     #[command(flatten)]
     file: FileArgs,
 }
@@ -193,25 +196,40 @@ fn token_new(args: &TokenNewArgs, out: Out) -> Result<(), Failure> {
     getrandom::fill(&mut random)
         .map_err(|error| Failure::local(format!("the system has no random bytes: {error}")))?;
     let (text, token) = Token::make(random);
-    file::add_token(&args.file.access, &token, &args.principal).map_err(wrong)?;
+    let expires = args.expires.map(|length| {
+        let now = jiff::Timestamp::try_from(wall_clock());
+        let at = now.and_then(|now| now.checked_add(length));
+        at.map_err(|error| Failure::usage(format!("--expires: {error}")))
+    });
+    let expires = expires.transpose()?;
+    file::add_token(&args.file.access, &token, &args.principal, expires).map_err(wrong)?;
+    let until = expires.map(|at| format!("{at:.0}"));
     if out.json {
-        return out.value(&json!({"id": token.id(), "principal": args.principal, "token": text}));
+        return out.value(&json!({
+            "id": token.id(), "principal": args.principal, "token": text, "expires": until,
+        }));
     }
     // Alone on standard output, for `> file`.
     out.warning(&format!(
-        "the token {} of {} is printed once, and only its hash is stored; send SIGHUP to the servers",
+        "the token {} of {} is printed once, and only its hash is stored; {}send SIGHUP to the servers",
         token.id(),
-        args.principal
+        args.principal,
+        until.map_or(String::new(), |until| format!("it expires at {until}; ")),
     ));
     out.text(&text)
 }
 
 fn token_ls(args: &FileArgs, out: Out) -> Result<(), Failure> {
     let access = file::read(&args.access).map_err(wrong)?;
-    for (id, principal) in access.tokens() {
-        match out.json {
-            true => out.value(&json!({"id": id, "principal": principal.name()}))?,
-            false => out.text(&format!("{id}  {principal}"))?,
+    for (id, principal, expires) in access.tokens() {
+        let at = expires.and_then(|at| jiff::Timestamp::from_second(i64::try_from(at).ok()?).ok());
+        let at = at.map(|at| format!("{at:.0}"));
+        match (out.json, at) {
+            (true, at) => {
+                out.value(&json!({"id": id, "principal": principal.name(), "expires": at}))?;
+            }
+            (false, Some(at)) => out.text(&format!("{id}  {principal}  until {at}"))?,
+            (false, None) => out.text(&format!("{id}  {principal}"))?,
         }
     }
     Ok(())
