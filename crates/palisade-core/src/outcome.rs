@@ -252,6 +252,8 @@ pub struct LockView {
     pub revision: Option<u64>,
     /// Its holder, if any; of several readers the oldest.
     pub holder: Option<Holder>,
+    /// How often the holder's lease was extended since its last renewal, because the authority was away.
+    pub extensions: u32,
     /// How long nobody is granted it, if it is free and closed.
     pub delayed: Option<Span>,
     /// The lease the grant is under.
@@ -312,6 +314,7 @@ impl LockView {
             lock,
             revision: None,
             holder: None,
+            extensions: 0,
             delayed: None,
             lease: None,
             acquired_at: None,

@@ -465,6 +465,7 @@ impl Machine {
         if let Some(ttl) = ttl {
             self.tables.set_ttl(lease, ttl);
         }
+        self.tables.extensions.forget(lease);
         let lease = &mut self.tables.leases[lease];
         // A shorter time to live never takes away what was granted before.
         lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
@@ -573,7 +574,7 @@ impl Machine {
         let last = waits.then(|| Outcome::Held(self.holder_by(lock)));
         let until = self.closed_after(lock, how);
         self.end(lock, how, reason, effects);
-        self.close(lock, how, until);
+        self.close(lock, until);
         match last {
             Some(last) => self.wake(lock, &last, effects),
             None if until.is_none() => self.tables.close_lock(lock),

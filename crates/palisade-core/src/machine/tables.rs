@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
+use super::extensions::Extensions;
 use super::grant::Grant;
 use super::index::Index;
 use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
@@ -34,6 +35,8 @@ pub(crate) struct Tables {
     pub(crate) lease_timers: Timers,
     pub(crate) wait_timers: Timers,
     pub(super) short: Short,
+    /// Leases that were extended since their last renewal.
+    pub(crate) extensions: Extensions,
     /// The sets that wait, by arrival: their records in the order of the locks' names.
     pub(crate) sets: BTreeMap<u64, Box<[Slot]>>,
     /// Locks that are closed, by when they open and their last token.
@@ -57,6 +60,7 @@ impl Tables {
             lease_timers: Timers::new(now),
             wait_timers: Timers::new(now),
             short: Short::default(),
+            extensions: Extensions::default(),
             sets: BTreeMap::new(),
             closed_locks: BTreeMap::new(),
         }
@@ -207,6 +211,7 @@ impl Tables {
 
     pub(super) fn close_lease(&mut self, slot: Slot) {
         self.lease_timers.remove(slot);
+        self.extensions.forget(slot);
         if let Some(lease) = self.leases.remove(slot) {
             self.keys.remove(&lease.key, slot);
             self.short.take(lease.ttl);
