@@ -131,7 +131,7 @@ fn ten_thousand_leases_end(bencher: Bencher<'_, '_>) {
 #[divan::bench(args = [0, 512, 1_024, 2_048, 4_096], sample_count = 1, sample_size = 1)]
 fn a_million_leases_end_together(bencher: Bencher<'_, '_>, alone: u32) {
     let mut bench = Bench::holding(1_000_000, 60_000);
-    bench.apply(Command::Grace(Away::Stalled));
+    bench.apply(Command::Grace(Away::Paused(palisade_core::limits::STALL)));
     bench.nanos += 61_000_000_000;
     bench.machine.set_expiry(match alone {
         0 => Expiry::Whole,

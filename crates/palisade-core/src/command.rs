@@ -82,8 +82,8 @@ pub enum Command {
     Abandon(RequestId),
     /// Time has passed: end every lease and every wait that is due.
     Expire,
-    /// The authority was away (restarted, paused, stalled, deposed): every live lease lasts its full time to
-    /// live from now (rule A7). [`Away`] says what becomes of the requests that wait.
+    /// The authority was away (restarted, paused, deposed): every live lease lasts its full time to live from now, within
+    /// its bound (rule A7). [`Away`] says what becomes of the requests that wait.
     Grace(Away),
     /// The counter leaps, after a backup was restored (rule A5).
     Leap {
@@ -97,8 +97,10 @@ pub enum Command {
 /// Why the authority was away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Away {
-    /// The process was started again: nobody is connected any more.
+    /// The process was started again, and the clock stood still meanwhile: nobody is connected any more.
     Restarted,
+    /// As [`Restarted`](Away::Restarted), but the clock went on, and there was no process for so long.
+    Down(Span),
     /// As [`Restarted`](Away::Restarted), from a backup: leases may have ended since, and others may have written. So no
     /// reader is upgraded that is there now, and nobody joins it (rule S11).
     Restored,
@@ -107,11 +109,8 @@ pub enum Away {
     /// [`ORPHAN_WINDOW`](crate::limits::ORPHAN_WINDOW) and never beyond its own deadline. Repeating the request takes
     /// the place back. Until then it is not granted, and nobody behind it is.
     Led,
-    /// The process was there all the time but did not run, or could not write, for [`STALL`](crate::limits::STALL) or
-    /// longer.
-    Stalled,
-    /// As [`Stalled`](Away::Stalled), for this shorter time: only leases that do not bear it ([`Ttl::bears`]) get their
-    /// full time again.
+    /// The process was there all the time but did not run, or could not write, for so long. Below
+    /// [`STALL`](crate::limits::STALL), only leases that do not bear it ([`Ttl::bears`]) get their full time again.
     Paused(Span),
 }
 

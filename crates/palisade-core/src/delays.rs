@@ -1,4 +1,4 @@
-//! How long a lock may stay closed after a grant (rules D1, D2 and H1).
+//! How long a lock may stay closed after a grant (rules D1, D2 and D4).
 
 use crate::invalid::Invalid;
 use crate::limits;

@@ -45,6 +45,10 @@ pub const ALL: &[Invariant] = &[
         holds: lease_ids_are_first_tokens,
     },
     Invariant {
+        name: "a lease that was extended is live, and ends within its limit (A7)",
+        holds: extensions_are_of_live_leases,
+    },
+    Invariant {
         name: "what is due stands in line, in the order of its deadlines",
         holds: due_in_line,
     },
@@ -240,6 +244,16 @@ fn lease_ids_are_first_tokens(machine: &Machine) -> bool {
     tables
         .grants()
         .all(|(slot, grant)| tables.lease_of(slot).id.0 <= grant.token())
+}
+
+fn extensions_are_of_live_leases(machine: &Machine) -> bool {
+    let tables = &machine.tables;
+    let extended = tables.leases.iter().filter_map(|(slot, lease)| {
+        let extension = tables.extensions.get(slot)?;
+        Some(extension.limit >= lease.expires)
+    });
+    let within: Vec<bool> = extended.collect();
+    within.len() == tables.extensions.count() && within.into_iter().all(|within| within)
 }
 
 fn due_in_line(machine: &Machine) -> bool {

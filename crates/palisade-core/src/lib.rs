@@ -12,7 +12,7 @@
 //! equal. The crate is `no_std`: without an operating system there is no clock to read and no file to
 //! open, so the compiler keeps this promise.
 //!
-//! * [`machine`] – who holds what: the rules A1–A12 of the authority.
+//! * [`machine`] – who holds what: the rules A1–A14 of the authority.
 //! * [`fence`] – what a resource admits: the rules F5, F6 and F10.
 //! * [`holder`] – until when a client may believe that it holds.
 

@@ -17,7 +17,7 @@ pub const MAX_WAIT: Span = Span::from_millis(24 * 60 * 60 * 1000);
 /// Longest lock-delay (rule D1), in milliseconds: a minute.
 pub const LOCK_DELAY_MS: u32 = 60_000;
 
-/// Longest time for which a grant may keep others out from its beginning (rule H1), in milliseconds: a day.
+/// Longest time for which a grant may keep others out from its beginning (rule D4), in milliseconds: a day.
 pub const AT_LEAST_FOR_MS: u32 = 24 * 60 * 60 * 1000;
 
 /// An authority that was away for this long or longer gives every live lease its full time again.

@@ -22,7 +22,7 @@ pub enum Outcome {
     Held(Holder),
     /// Another request waits for the lock and comes first. Nobody may hold the lock at all: then it is kept for that request.
     Behind(Ahead),
-    /// Nobody has the lock, and it is closed for a time after its last grant (rules D1 and H1).
+    /// Nobody has the lock, and it is closed for a time after its last grant (rules D1 and D4).
     Delayed(Delayed),
     /// The lease lasts a full time to live again.
     Renewed(Renewed),
@@ -37,7 +37,7 @@ pub enum Outcome {
     Released {
         /// Its number: the token it had, or its [`GrantId`] if it was shared.
         token: Token,
-        /// How long the lock stays closed, if the grant asked for that (rule H1).
+        /// How long the lock stays closed, if the grant asked for that (rule D4).
         delayed: Option<Span>,
     },
     /// The operator took the lock away.
@@ -267,6 +267,8 @@ pub struct LockView {
     pub revision: Option<u64>,
     /// Its holder, if any; of several readers the oldest.
     pub holder: Option<Holder>,
+    /// How often the holder's lease was extended since its last renewal, because the authority was away.
+    pub extensions: u32,
     /// How long nobody is granted it, if it is free and closed.
     pub delayed: Option<Span>,
     /// The lease the grant is under.
@@ -327,6 +329,7 @@ impl LockView {
             lock,
             revision: None,
             holder: None,
+            extensions: 0,
             delayed: None,
             lease: None,
             acquired_at: None,

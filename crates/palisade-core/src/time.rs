@@ -10,7 +10,7 @@ use crate::limits;
 /// created.
 ///
 /// It has nothing to do with the wall clock, never goes back (also not across a restart: the clock
-/// resumes from the last logged instant) and is compared only with instants of the same authority.
+/// resumes from the last logged instant, or from where it would be without the restart) and is compared only with instants of the same authority.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 

@@ -360,6 +360,7 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
         lock: LockName::new(&lock.lock).map_err(malformed)?,
         revision: (lock.revision != 0).then_some(lock.revision),
         holder: lock.holder.map(holder).transpose()?,
+        extensions: lock.extensions,
         delayed: delayed(lock.delayed_ms),
         lease: if held {
             Some(LeaseId(token(lock.lease_id)?))

@@ -1,4 +1,4 @@
-//! Locks that are free and closed until an instant: lock-delay and at-least-for (rules D1, D2 and H1).
+//! Locks that are free and closed until an instant: lock-delay and at-least-for (rules D1, D2 and D4).
 //!
 //! ```text
 //!   held { lock_delay, reserved } ──expired, revoked──► closed until the end of the delay, and of the reservation
@@ -73,10 +73,9 @@ impl Tables {
     }
 
     /// Closes a lock that nobody holds.
-    pub(super) fn close_until(&mut self, lock: Slot, until: Timestamp, closing: Closing) {
+    pub(super) fn close_until(&mut self, lock: Slot, until: Timestamp) {
         let last = self.writer(lock).token();
-        let extra = self.extra_mut(lock);
-        (extra.closing, extra.closed) = (closing, Some(until));
+        self.extra_mut(lock).closed = Some(until);
         self.closed_locks.insert((until, last), lock);
     }
 
@@ -86,8 +85,7 @@ impl Tables {
             return false;
         };
         let last = self.writer(lock).token();
-        let extra = self.extra_mut(lock);
-        (extra.closing, extra.closed) = (Closing::NONE, None);
+        self.extra_mut(lock).closed = None;
         self.closed_locks.remove(&(until, last)).is_some()
     }
 
@@ -136,21 +134,11 @@ impl Machine {
     }
 
     /// Closes a lock whose writer's grant has just ended.
-    pub(super) fn close(&mut self, lock: Slot, how: Ending, until: Option<Timestamp>) {
-        let closing = self.tables.closing(lock);
+    pub(super) fn close(&mut self, lock: Slot, until: Option<Timestamp>) {
         self.tables.extra_mut(lock).closing = Closing::NONE;
-        let Some(until) = until else {
-            return;
-        };
-        let lock_delay = match how {
-            Ending::Released | Ending::Superseded => Span::ZERO,
-            Ending::Expired | Ending::Revoked => closing.lock_delay,
-        };
-        let closing = Closing {
-            lock_delay,
-            ..Closing::NONE
-        };
-        self.tables.close_until(lock, until, closing);
+        if let Some(until) = until {
+            self.tables.close_until(lock, until);
+        }
     }
 
     /// Opens a lock whose instant has come, and hands it on.
@@ -182,36 +170,6 @@ impl Machine {
         self.changed |= self.tables.open_again(lock);
         self.wake(lock, &last, effects);
         Outcome::Done
-    }
-
-    /// A delay runs in full again (D2), and so does one that was about to begin. Reservations count from their grants,
-    /// on a clock that stood still meanwhile.
-    pub(super) fn delay_again(&mut self, before: Timestamp) {
-        let now = self.now;
-        let closed = self.tables.closed_locks.iter();
-        let running: Vec<Slot> = closed
-            .filter(|((until, _), _)| *until > before)
-            .map(|(_, lock)| *lock)
-            .collect();
-        for lock in running {
-            let closing = self.tables.closing(lock);
-            let until = self.tables.closed(lock);
-            self.tables.open_again(lock);
-            let again = now.after(closing.lock_delay);
-            let until = until.map_or(again, |until| until.max(again));
-            self.tables.close_until(lock, until, closing);
-        }
-        let due: Vec<Slot> = self
-            .tables
-            .exclusives()
-            .filter(|(_, grant)| self.tables.leases[grant.lease()].is_expired(now))
-            .map(|(lock, _)| lock)
-            .filter(|lock| self.tables.closing(*lock).lock_delay > Span::ZERO)
-            .collect();
-        for lock in due {
-            let closing = &mut self.tables.extra_mut(lock).closing;
-            closing.reserved = closing.reserved.max(Some(now.after(closing.lock_delay)));
-        }
     }
 
     /// Why a request that comes now is not granted.

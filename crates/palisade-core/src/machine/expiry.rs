@@ -271,7 +271,11 @@ mod tests {
             );
             let beside = Command::Withdraw(RequestId::from_bytes([9; 16]));
             assert_eq!(tokens(&apply(&mut machine, END, beside).1), [8, 9]);
-            let (_, effects) = apply(&mut machine, END, Command::Grace(Away::Stalled));
+            let (_, effects) = apply(
+                &mut machine,
+                END,
+                Command::Grace(Away::Paused(crate::limits::STALL)),
+            );
             assert_eq!(
                 tokens(&effects),
                 [10, 11, 12, 13, 14, 15, 16],
@@ -346,7 +350,11 @@ mod tests {
             2,
             "lock/2 is the old lease's, until the next tick"
         );
-        apply(&mut machine, end, Command::Grace(Away::Stalled));
+        apply(
+            &mut machine,
+            end,
+            Command::Grace(Away::Paused(crate::limits::STALL)),
+        );
         assert!(machine.view("lock/2", end).is_none() && machine.view("lock/1", end).is_some());
     }
 

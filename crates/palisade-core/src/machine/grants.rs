@@ -479,6 +479,7 @@ impl Machine {
             }
             self.tables.leases[lease].expires = until;
         }
+        self.tables.extensions.forget(lease);
         let lease = &self.tables.leases[lease];
         Outcome::Renewed(Renewed {
             token,
@@ -585,7 +586,7 @@ impl Machine {
         let last = waits.then(|| Outcome::Held(self.holder_by(lock)));
         let until = self.closed_after(lock, how);
         self.end(lock, how, reason, effects);
-        self.close(lock, how, until);
+        self.close(lock, until);
         match last {
             Some(last) => self.wake(lock, &last, effects),
             None if until.is_none() => self.tables.close_lock(lock),

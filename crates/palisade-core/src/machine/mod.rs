@@ -21,6 +21,7 @@
 
 mod delays;
 mod expiry;
+mod extensions;
 mod grant;
 mod grants;
 mod index;
@@ -42,6 +43,7 @@ mod waiting;
 pub(crate) mod wheel;
 
 pub use expiry::Expiry;
+pub use extensions::Extension;
 pub use memory::{Answered, Over};
 pub use record::Closing;
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
@@ -49,6 +51,7 @@ pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareReco
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::num::NonZero;
 
 use memory::{Answers, Endings};
 use record::Lease;
@@ -58,7 +61,7 @@ use wheel::is_due;
 
 use crate::command::{Away, Command, Entry, Others};
 use crate::id::{Principal, RequestId};
-use crate::limits::Limits;
+use crate::limits::{self, Limits};
 use crate::name::LockName;
 use crate::outcome::{Change, Effect, Ending, Event, Outcome};
 use crate::permits::Slots;
@@ -91,6 +94,8 @@ pub struct Machine {
     silent: bool,
     /// Grants ended and requests settled by the entry being applied.
     ended: u32,
+    /// How often leases were extended, since this machine was built. No part of the state.
+    extended: u64,
     expiry: Expiry,
 }
 
@@ -126,6 +131,7 @@ impl Machine {
             changed: false,
             silent: false,
             ended: 0,
+            extended: 0,
             expiry: Expiry::CURRENT,
         }
     }
@@ -241,45 +247,77 @@ impl Machine {
         self.tables.short.bear()
     }
 
+    /// How many live leases were extended since their last renewal.
+    #[must_use]
+    pub fn extended_now(&self) -> usize {
+        self.tables.extensions.count()
+    }
+
+    /// How often leases were extended for an absence of the authority, since this machine was built.
+    #[must_use]
+    pub fn extended(&self) -> u64 {
+        self.extended
+    }
+
     /// Every live lease that the authority's absence may have cost its renewal lasts its full time to live
-    /// from now; never less (rule A7). Waits that were over meanwhile end: their callers named the instant.
+    /// from now (rule A7), but no longer than twice its time to live after its last renewal, not counting absences. Never
+    /// less than it would have. Waits that were over meanwhile end: their callers named the instant.
     ///
     /// A lease is not revived (rule A8) that was due by the entry `before` this one and only stands in line, or
     /// of which somebody was told since that it is over.
     ///
     /// Looks at every lease and waiting request, because it is about all of them; callers cannot ask for it.
     fn give_back(&mut self, before: Timestamp, away: Away) {
-        let pause = match away {
-            Away::Paused(pause) => Some(pause),
-            Away::Restarted | Away::Restored | Away::Led | Away::Stalled => None,
+        let short = match away {
+            Away::Paused(pause) if pause < limits::STALL => Some(pause),
+            _ => None,
         };
-        self.changed = pause.is_none();
+        let absent = match away {
+            Away::Paused(span) | Away::Down(span) => span,
+            // The clock stood still meanwhile.
+            Away::Restarted | Away::Restored | Away::Led => Span::ZERO,
+        };
+        self.changed = short.is_none();
         let (now, over) = (self.now, &self.over);
         let told = |lease: &Lease| {
             let latest = over.of_lease(&lease.key).next();
             latest.is_some_and(|over| over.token >= lease.id.0 && over.how == Ending::Expired)
         };
-        for lease in self.tables.leases.iter_mut() {
-            if pause.is_some_and(|pause| pause <= lease.ttl.bears())
+        let extensions = &mut self.tables.extensions;
+        for (slot, lease) in self.tables.leases.iter_mut() {
+            if short.is_some_and(|pause| pause <= lease.ttl.bears())
                 || is_due(lease.expires, before)
                 || (lease.is_expired(now) && told(lease))
             {
                 continue;
             }
-            lease.expires = lease.expires.max(now.after(lease.ttl.span()));
-            self.changed = true;
-        }
-        if let Away::Restarted | Away::Restored | Away::Led = away {
-            self.delay_again(before);
+            let known = extensions.get(slot);
+            let limit = known.map_or_else(
+                || lease.expires.after(lease.ttl.span()),
+                |extension| extension.limit,
+            );
+            let limit = limit.after(absent);
+            let until = now.after(lease.ttl.span()).min(limit);
+            let mut times = known.map_or(0, |extension| extension.times.get());
+            if until > lease.expires {
+                lease.expires = until;
+                times = times.saturating_add(1);
+                self.extended += 1;
+                self.changed = true;
+            }
+            if let Some(times) = NonZero::new(times) {
+                extensions.set(slot, Extension { limit, times });
+                self.changed |= known.is_some_and(|extension| extension.limit != limit);
+            }
         }
         match away {
-            Away::Restarted => self.forget_waiters(),
+            Away::Restarted | Away::Down(_) => self.forget_waiters(),
             Away::Restored => {
                 self.forget_waiters();
                 self.restored = self.next_token;
             }
             Away::Led => self.orphan_waiters(before),
-            Away::Stalled | Away::Paused(_) => {}
+            Away::Paused(_) => {}
         }
         // A lease of a set's own client may live again.
         let sets = self.tables.sets.keys();

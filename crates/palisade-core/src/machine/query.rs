@@ -171,6 +171,7 @@ impl Machine {
         let grant = self.live_on(slot, now)?;
         Some(LockView {
             holder: Some(holder),
+            extensions: self.extensions_of(grant),
             lease: Some(self.tables.lease_of(grant).id),
             acquired_at: Some(self.tables.grant(grant).wall()),
             metadata: self.tables.metadata_of(grant).map(Box::from),
@@ -179,6 +180,12 @@ impl Machine {
             waiters: self.tables.waiting(slot),
             ..LockView::free(name)
         })
+    }
+
+    fn extensions_of(&self, grant: Slot) -> u32 {
+        let lease = self.tables.grant(grant).lease();
+        let extension = self.tables.extensions.get(lease);
+        extension.map_or(0, |extension| extension.times.get())
     }
 
     fn holder_then(&self, slot: Slot, now: Timestamp) -> Option<Holder> {

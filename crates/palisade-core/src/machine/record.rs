@@ -42,8 +42,7 @@ pub(crate) struct Extra {
 /// What is known of the time after a lock's grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
-    /// How long nobody is granted the lock after an expiry or a revocation. Of a closed lock: of the delay that is
-    /// running, to begin anew after a restart; zero if it is closed by a reservation alone.
+    /// How long nobody is granted the lock after an expiry or a revocation.
     pub lock_delay: Span,
     /// The instant before which nobody else is granted the lock.
     pub reserved: Option<Timestamp>,

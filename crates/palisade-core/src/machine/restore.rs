@@ -14,7 +14,7 @@ use core::iter::Peekable;
 
 use super::expiry::Expiry;
 use super::memory::{Answers, Endings};
-use super::record::{Closing, Contender, Owner, Role, Waiter};
+use super::record::{Contender, Owner, Role, Waiter};
 use super::share::{SHARE, is_share};
 use super::slab::{NIL, Slot};
 use super::snapshot::{
@@ -145,8 +145,15 @@ impl Leases {
             by: lease.by,
             id: &lease.client,
         };
-        self.tables
+        let slot = self
+            .tables
             .open_lease(lease.id, lease.key, client, lease.ttl, lease.expires);
+        if let Some(extension) = lease.extension {
+            if extension.limit < lease.expires {
+                return Err(Corrupt("a lease was extended beyond its limit"));
+            }
+            self.tables.extensions.set(slot, extension);
+        }
         Ok(())
     }
 }
@@ -267,18 +274,14 @@ impl Grants {
         if kept.permits.is_some() {
             self.tables.extra_mut(lock).permits = kept.permits;
         }
-        if let Some((until, lock_delay)) = kept.closed {
+        if let Some(until) = kept.closed {
             if kept.permits.is_some() {
                 return Err(Corrupt("a semaphore is closed for a time"));
             }
             if self.tables.closed_locks.contains_key(&(until, kept.last)) {
                 return Err(Corrupt("two closed locks have one last token"));
             }
-            let closing = Closing {
-                lock_delay,
-                ..Closing::NONE
-            };
-            self.tables.close_until(lock, until, closing);
+            self.tables.close_until(lock, until);
         }
         Ok(())
     }
@@ -360,6 +363,7 @@ impl Machine {
             changed: false,
             silent: false,
             ended: 0,
+            extended: 0,
             expiry: Expiry::CURRENT,
         };
         machine.put_under(&grants.under, &grants.shares)?;

@@ -81,8 +81,9 @@ impl<T> Slab<T> {
     }
 
     /// All records, in slot order, to be changed.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.chunks.iter_mut().flatten().flatten()
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
+        let slots = self.chunks.iter_mut().flatten().enumerate();
+        slots.filter_map(|(slot, record)| Some((slot as Slot, record.as_mut()?)))
     }
 }
 

@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::extensions::Extension;
 use super::memory::{Answered, Over};
 use super::record::Closing;
 use super::share::is_share;
@@ -17,7 +18,7 @@ use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
 use crate::permits::Slots;
-use crate::time::{Span, Timestamp, Ttl, WallTime};
+use crate::time::{Timestamp, Ttl, WallTime};
 use crate::token::Token;
 
 /// One record of a snapshot. They come in this order: the head, leases by id, exclusive grants by token, shared
@@ -92,6 +93,8 @@ pub struct LeaseRecord {
     pub ttl: Ttl,
     /// When it ends.
     pub expires: Timestamp,
+    /// How far it was extended since its last renewal.
+    pub extension: Option<Extension>,
 }
 
 /// A live grant.
@@ -133,8 +136,8 @@ pub struct KeptRecord {
     pub last: Token,
     /// Of a semaphore: how many permits it has.
     pub permits: Option<u32>,
-    /// Of a closed one: until when, and the delay that is running.
-    pub closed: Option<(Timestamp, Span)>,
+    /// Of a closed one: until when.
+    pub closed: Option<Timestamp>,
 }
 
 /// A request that waits. A set has a record for each of its locks, which differ in the lock, and only the first has the
@@ -238,6 +241,7 @@ impl Machine {
             client: self.tables.clients[lease.client.slot()].id.clone(),
             ttl: lease.ttl,
             expires: lease.expires,
+            extension: self.tables.extensions.get(slot),
         })
     }
 
@@ -277,10 +281,7 @@ impl Machine {
             lock: self.tables.locks[slot].name.clone(),
             last: self.tables.grant(slot).token(),
             permits: self.tables.permits(slot),
-            closed: self
-                .tables
-                .closed(slot)
-                .map(|until| (until, self.tables.closing(slot).lock_delay)),
+            closed: self.tables.closed(slot),
         })
     }
 

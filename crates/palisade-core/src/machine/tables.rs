@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use super::extensions::Extensions;
 use super::grant::Grant;
 use super::index::Index;
 use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
@@ -37,6 +38,8 @@ pub(crate) struct Tables {
     pub(crate) lease_timers: Timers,
     pub(crate) wait_timers: Timers,
     pub(super) short: Short,
+    /// Leases that were extended since their last renewal.
+    pub(crate) extensions: Extensions,
     /// The sets that wait, by arrival: their records in the order of the locks' names.
     pub(crate) sets: BTreeMap<u64, Box<[Slot]>>,
     /// The sets that wait by client, so that a grant to that client finds them.
@@ -71,6 +74,7 @@ impl Tables {
             lease_timers: Timers::new(now),
             wait_timers: Timers::new(now),
             short: Short::default(),
+            extensions: Extensions::default(),
             sets: BTreeMap::new(),
             sets_of: BTreeSet::new(),
             waits_under: BTreeMap::new(),
@@ -230,6 +234,7 @@ impl Tables {
         if !self.waits_under.is_empty() {
             self.bereave(slot);
         }
+        self.extensions.forget(slot);
         if let Some(lease) = self.leases.remove(slot) {
             self.keys.remove(&lease.key, slot);
             self.short.take(lease.ttl);

@@ -111,7 +111,7 @@ fn goes_on_alike_through_expiry(mut worlds: [World; 2]) {
         let effects = worlds.each_mut().map(|world| {
             world.pass(ms(2_501));
             world.apply(if step == 3 {
-                Command::Grace(Away::Stalled)
+                Command::Grace(Away::Paused(palisade_core::Span::from_millis(2_501)))
             } else {
                 Command::Expire
             });

@@ -158,17 +158,18 @@ pub enum Fact {
     },
     /// The authority started from its disk.
     Recovered {
-        /// Its clock.
+        /// Its clock, which went on for `down` while there was no process, if that is known.
         at: u64,
+        /// In nanoseconds.
+        down: u64,
         /// Whether from a backup.
         restored: bool,
         /// The next token.
         next: u64,
         /// The locks that are held: lock, grant, client.
         live: Vec<(u8, u64, u8)>,
-        /// The locks that nobody holds and that are closed: lock, until when, and the length of the lock-delay that
-        /// is running.
-        closed: Vec<(u8, u64, u64)>,
+        /// The locks that nobody holds and that are closed: lock, and until when.
+        closed: Vec<(u8, u64)>,
         /// The semaphores that are in use: lock, and the number of permits.
         permits: Vec<(u8, u8)>,
         /// The requests that wait, in order of arrival, if another node took over and they may be repeated.
@@ -191,8 +192,18 @@ pub enum Fact {
     Stalled {
         /// Its clock.
         at: u64,
-        /// How long, in nanoseconds, if it was too short to matter to every lease.
-        pause: Option<u64>,
+        /// How long, in nanoseconds.
+        away: u64,
+    },
+    /// The authority is about to stop, and ends the waits of everybody; or it has done so for one batch.
+    Stopping {
+        /// Whether it begins.
+        begins: bool,
+    },
+    /// The authority was busy with one thing, and noticed nothing meanwhile.
+    Busy {
+        /// How long, in nanoseconds.
+        span: u64,
     },
     /// The authority gave leases their time again because it believes that it was away.
     Graced {

@@ -84,8 +84,12 @@ pub enum Mutant {
     WaitOutlivesLease,
     /// Giving up one request releases what else its lease has.
     AbandonTakesMore,
-    /// A lock-delay does not run again after a restart.
-    DelayNotRunAgain,
+    /// A lock that was closed is open after a restart.
+    ClosingForgotten,
+    /// A planned stop ends the connections one after the other, and each that leaves lets the next one in.
+    StopOneByOne,
+    /// Each restart gives a lease its full time again.
+    ExtendedForEver,
     /// A lock is open again as soon as it is released, whatever its grant asked for.
     ReservationIgnored,
     /// A client id supersedes, whoever shows it.
@@ -361,10 +365,22 @@ pub const TABLE: [Row; 53] = [
         "releases of the other locks of a set come before that of one",
     ),
     row(
-        Mutant::DelayNotRunAgain,
+        Mutant::ClosingForgotten,
         "D2",
         rule::DELAYS,
-        "the records that a restart begins with say of each running lock-delay that it lasts no time",
+        "the records that a restart begins with say of each closed lock that it opens now",
+    ),
+    row(
+        Mutant::ExtendedForEver,
+        "A7",
+        rule::LATE_EXPIRY,
+        "the records that a restart begins with say of no lease that it was extended",
+    ),
+    row(
+        Mutant::StopOneByOne,
+        "R22",
+        rule::STOP,
+        "the sessions of those who wait are hung up in turn, before the waits are ended",
     ),
     row(
         Mutant::ReservationIgnored,

@@ -60,6 +60,13 @@ impl World {
             }
             PlannedFault::CrashAuthority(ms, chance) => self.crash_authority(ms, true, chance),
             PlannedFault::KillAuthority(ms) => self.crash_authority(ms, false, 0),
+            PlannedFault::StopAuthority(ms) => {
+                if self.is_idle() && self.authority.is_up() {
+                    self.authority.stop();
+                    self.authority_facts();
+                    self.crash_authority(ms, false, 0);
+                }
+            }
             PlannedFault::FlipBit(ms, chance) => {
                 self.crash_authority(ms, true, chance);
                 if self.authority.disk().has_backup() {

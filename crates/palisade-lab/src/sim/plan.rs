@@ -81,6 +81,8 @@ pub enum PlannedFault {
     CrashAuthority(u64, u64),
     /// The same, and a bit on its disk flips.
     FlipBit(u64, u64),
+    /// The authority is asked to stop.
+    StopAuthority(u64),
     /// The authority's process is killed; its disk loses nothing.
     KillAuthority(u64),
     /// Messages from one node to another are lost.
@@ -200,6 +202,7 @@ impl Plan {
         };
         plan.faults = faults(rng, &plan);
         plan.faults.append(&mut resizes(&plan));
+        plan.faults.append(&mut stops(&plan));
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -246,6 +249,22 @@ fn resizes(plan: &Plan) -> Vec<(u64, PlannedFault)> {
         }
     }
     found
+}
+
+/// In some seeds the authority is stopped as planned, once or several times. With a stream of their own the other faults stay
+/// as they were.
+fn stops(plan: &Plan) -> Vec<(u64, PlannedFault)> {
+    let mut rng = Rng::fork(plan.seed, 18);
+    let count = if rng.chance(250) {
+        rng.between(1, 4)
+    } else {
+        0
+    };
+    let mut stop = || {
+        let fault = PlannedFault::StopAuthority(rng.between(5, 500));
+        (rng.between(50, plan.chaos_ms), fault)
+    };
+    (0..count).map(|_| stop()).collect()
 }
 
 /// Each seed favours a few kinds of faults: a uniform mix would rarely make two of a kind coincide.

@@ -232,6 +232,10 @@ pub struct LockReply {
     pub revision: Option<u64>,
     /// Who has it, of several readers the oldest; `null` when it is free.
     pub holder: Option<HolderBody>,
+    /// How often the holder's lease was extended since its last renewal, because the authority was away; left out if it was
+    /// not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub extensions: u32,
     /// How long nobody is granted it, if it is free and closed after its last grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_ms: Option<u64>,
@@ -459,6 +463,7 @@ mod tests {
             resource_id: "x".into(),
             revision: None,
             holder: None,
+            extensions: 0,
             delayed_ms: None,
             permits: None,
             reader_count: 0,

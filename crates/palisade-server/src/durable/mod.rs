@@ -9,6 +9,7 @@
 //! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread
 //! never stops for one, and what recovers a crash is exercised all the time.
 
+mod sign_of_life;
 mod snapshots;
 
 use std::io::{self, Read, Write};
@@ -16,13 +17,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palisade_core::{AuthorityId, Invalid, Limits, limits};
+use palisade_core::{AuthorityId, Invalid, Limits, Timestamp, limits};
 use palisade_wal::{
     CommitError, CreateOptions, Fold, InPlace, OpenError, Opened, Options, ReadError,
     RecoveryReport, ReplayError as WalReplayError, Seq, SnapshotReader, SnapshotWriter, Wal,
 };
 
-use crate::pipeline::clock::wall;
+use crate::pipeline::clock::{boottime, wall};
 use crate::pipeline::orderer::ROOM;
 use crate::pipeline::replay::{Replay, ReplayError};
 use crate::pipeline::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
@@ -31,6 +32,8 @@ use crate::pipeline::{Identity, Log, LogError, Pipeline, Returning, Start, seed,
 const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
 
 pub use snapshots::Snapshots;
+
+use sign_of_life::{Seen, SignOfLife};
 
 /// How an authority on disk is run.
 #[derive(Clone, Debug, Default)]
@@ -124,14 +127,30 @@ impl Authority {
 /// [`Error`], whose message names the obstacle. No request was taken in.
 pub fn open(dir: &Path, settings: &Settings) -> Result<Authority, Error> {
     let opened = Wal::open_or_create(dir, &CreateOptions::default(), &settings.log)?;
-    run(opened, settings)
+    let (signs, seen) = match settings.manual_clock {
+        false => SignOfLife::begin(dir).unzip(),
+        true => {
+            SignOfLife::forget(dir);
+            (None, None)
+        }
+    };
+    start_on(opened, settings, signs, seen.flatten())
 }
 
-/// Starts the authority's pipeline on a log that is open already.
+/// Starts the authority's pipeline on a log that is open already. The time since its last entry is not known.
 ///
 /// # Errors
 /// As [`open`].
 pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
+    start_on(opened, settings, None, None)
+}
+
+fn start_on(
+    opened: Opened,
+    settings: &Settings,
+    signs: Option<SignOfLife>,
+    seen: Option<Seen>,
+) -> Result<Authority, Error> {
     let report = opened.report().clone();
     let created = report.last.is_none();
     let machine = replay(&opened)?.finish();
@@ -150,6 +169,8 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
         make,
     )
     .map_err(Error::Start)?;
+    let resumed = seen.and_then(|seen| seen.returning(machine.now(), boottime()));
+    let returning = resumed.unwrap_or(Returning::Restarted);
     let pipeline = start(Start {
         identity,
         machine,
@@ -157,10 +178,11 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
             wal,
             worked,
             no_room: String::new(),
+            signs,
         }),
         manual_clock: settings.manual_clock,
         limits: settings.limits,
-        returning: (!created).then_some(Returning::Restarted),
+        returning: (!created).then_some(returning),
     })
     .map_err(Error::Start)?;
     Ok(Authority {
@@ -354,6 +376,7 @@ struct OnDisk {
     worked: Arc<AtomicBool>,
     /// Why there was no room when last asked.
     no_room: String,
+    signs: Option<SignOfLife>,
 }
 
 impl Log for OnDisk {
@@ -384,6 +407,12 @@ impl Log for OnDisk {
             .commit(batch)
             .map(drop)
             .map_err(|error| LogError::Failed(error.to_string()))
+    }
+
+    fn alive(&mut self, at: Timestamp, boottime: u64) {
+        if let Some(signs) = &mut self.signs {
+            signs.give(at, boottime);
+        }
     }
 
     fn idle(&mut self) {

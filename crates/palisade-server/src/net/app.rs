@@ -123,7 +123,7 @@ impl App {
         })
     }
 
-    /// Sends one request to the pipeline. A wait in a queue ends when the server shuts down.
+    /// Sends one request to the pipeline, which ends a wait in a queue when the server shuts down.
     pub(super) async fn ask(&self, request: Permitted) -> Answer {
         let Request::Acquire(Wish {
             wait: Some(_),
@@ -141,10 +141,9 @@ impl App {
         };
         let through = request.through();
         tokio::select! {
+            // An answer that is there is given.
+            biased;
             answer = self.handle.call(&self.gate, request) => answer,
-            () = self.draining() => {
-                Answer::Failed(given_up(named, "the server is stopping; the wait is over"))
-            }
             // A grant would reach nobody, and keep others waiting until its lease ends.
             () = self.loses(through) => {
                 Answer::Failed(given_up(named, "the node that sent the request on is cut off; the wait is over"))

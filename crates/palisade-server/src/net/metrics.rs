@@ -361,7 +361,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 23] {
+    fn counters(&self) -> [Reading; 24] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -436,8 +436,13 @@ impl Scrape {
             ),
             (
                 "graces",
-                "How often all leases got their full time again because the authority was down or stalled",
+                "How often leases got their full time again because the authority was down or stalled, or another node took over",
                 stats.graces.get(),
+            ),
+            (
+                "lease_extensions",
+                "How often a lease was extended without a renewal for that",
+                stats.extended.get(),
             ),
             (
                 "connections_accepted",
@@ -492,12 +497,17 @@ impl Scrape {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 10] {
+    fn gauges(&self) -> [Reading; 11] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
             ("locks", "Locks held", stats.locks.get()),
             ("leases", "Live leases", stats.leases.get()),
+            (
+                "leases_extended",
+                "Live leases that were extended since their last renewal, because the authority was away",
+                stats.extended_now.get(),
+            ),
             (
                 "readers",
                 "Grants of readers and of permits, which hold a lock together with others",

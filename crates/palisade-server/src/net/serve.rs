@@ -3,11 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use axum::middleware::from_fn_with_state;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use palisade_proto::{Code, frames};
+use tokio::time::timeout;
 
 use super::app::App;
 use super::audit::Recorder;
@@ -41,6 +43,9 @@ pub fn serve<'a>(
     Box::pin(run(listeners, handle, cluster, settings, shutdown))
 }
 
+/// How long the end of the server waits for the pipeline to record that nobody who waits is granted any more.
+const RECORD_WAITS: Duration = Duration::from_secs(2);
+
 /// Completes when the server is to stop.
 pub type Shutdown<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
@@ -57,6 +62,7 @@ async fn run(
     settings.check()?;
     let shell = Shell::new(settings.shell.clone())?;
     let app = Arc::new(App::new(handle.clone(), cluster, settings, &shell)?);
+    let pipeline = handle.clone();
     let mut recorder = Recorder::new(&app.gate, handle);
     let (grpc, health) = grpc::routes(&app)?;
     let router = grpc.merge(json::routes(&app));
@@ -64,7 +70,11 @@ async fn run(
     health.serving().await;
     let shutdown = async {
         tokio::select! {
-            () = shutdown => {}
+            () = shutdown => {
+                // Before any connection ends: a caller that leaves a queue must not hand its turn to one that is told that
+                // the server stops. A cluster without a quorum may not be able to record that.
+                let _ = timeout(RECORD_WAITS, pipeline.drain()).await;
+            }
             () = pipeline_stopped(&app.handle) => {}
         }
         health.not_serving().await;

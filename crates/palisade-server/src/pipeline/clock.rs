@@ -47,6 +47,17 @@ impl Clock {
         }
     }
 
+    /// What CLOCK_BOOTTIME showed when this clock showed `at`; `None` of a manual clock.
+    pub(super) fn boottime_at(&self, at: Timestamp) -> Option<u64> {
+        match self {
+            Clock::Running(running) => {
+                let since = at.since(running.resumed_at).as_nanos();
+                Some(running.boot_then.saturating_add(since))
+            }
+            Clock::Manual(_) => None,
+        }
+    }
+
     /// How long to sleep until the clock shows `due`, at most `longest`. Waiting does not move a manual clock.
     pub(super) fn until(&self, due: Option<Timestamp>, longest: Duration) -> Duration {
         match (self, due) {

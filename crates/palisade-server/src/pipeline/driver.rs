@@ -44,6 +44,8 @@ pub(super) struct Driver {
     /// Whether no message has arrived since the alarm last rang.
     quiet: bool,
     stopping: bool,
+    /// Told when the places of all waiting requests are durable.
+    drained: Vec<oneshot::Sender<()>>,
 }
 
 /// Whoever waits for one answer.
@@ -109,6 +111,7 @@ impl Driver {
             shared,
             quiet: false,
             stopping: false,
+            drained: Vec::new(),
         }
     }
 
@@ -151,6 +154,10 @@ impl Driver {
 
     /// The first batch of this process: commands that have to be recorded before any request is taken in.
     pub(super) fn open(&mut self, first: Vec<Command>) -> Result<(), LogError> {
+        let graces = first
+            .iter()
+            .filter(|command| matches!(command, Command::Grace(_)));
+        self.shared.stats.graces.add(graces.count() as u64);
         self.orderer.open(self.clock.now(), wall(), first);
         self.publish()
     }
@@ -170,8 +177,21 @@ impl Driver {
                 return Err(error);
             }
         }
+        self.finish()?;
         self.log.idle();
         Ok(())
+    }
+
+    /// The last batches of a planned stop: what is owed to callers that left, and the time, from which a restart goes on.
+    fn finish(&mut self) -> Result<(), LogError> {
+        loop {
+            self.begin()?;
+            self.orderer.record_time();
+            self.publish()?;
+            if !self.orderer.owes() {
+                return Ok(());
+            }
+        }
     }
 
     /// Waits for something to do, then takes everything that is there.
@@ -278,6 +298,12 @@ impl Driver {
             } => self.orderer.gone(by, request, may_return),
             Message::Unread(by, grant) => self.orderer.unclaimed(by, grant),
             Message::Hangup(session) => self.orderer.hang_up(session),
+            Message::Drain(drained) => {
+                while self.orderer.drain() {
+                    self.next_batch(Span::ZERO)?;
+                }
+                self.drained.push(drained);
+            }
             Message::Stop => self.stopping = true,
         }
         Ok(())
@@ -376,6 +402,13 @@ impl Driver {
             None => {}
         }
         count_state(stats, self.orderer.machine());
+        stats.extended.add(self.orderer.take_extended());
+        let at = self.orderer.now();
+        if self.orderer.takes_commands()
+            && let Some(boottime) = self.clock.boottime_at(at)
+        {
+            self.log.alive(at, boottime);
+        }
         let revision = self.orderer.machine().revision();
         let unclaimed = {
             let Released { answers, events } = self.orderer.committed();
@@ -394,6 +427,9 @@ impl Driver {
         };
         for (by, grant) in unclaimed {
             self.orderer.unclaimed(by, grant);
+        }
+        for drained in self.drained.drain(..) {
+            let _ = drained.send(());
         }
         Ok(())
     }
@@ -446,6 +482,10 @@ pub(super) fn turn_away(message: Message, why: &Failure) {
         Message::Batch {
             session, requests, ..
         } => session.refuse(requests.into_iter(), why),
-        Message::Gone { .. } | Message::Unread(..) | Message::Hangup(_) | Message::Stop => {}
+        Message::Gone { .. }
+        | Message::Unread(..)
+        | Message::Hangup(_)
+        | Message::Drain(_)
+        | Message::Stop => {}
     }
 }

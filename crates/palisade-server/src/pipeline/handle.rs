@@ -110,6 +110,8 @@ pub(super) enum Message {
     Unread(Principal, GrantRef),
     /// A session ended.
     Hangup(u64),
+    /// The authority is about to stop: nobody who waits is granted anything. Told when that is durable.
+    Drain(oneshot::Sender<()>),
     /// Stop.
     Stop,
 }
@@ -301,6 +303,17 @@ impl Handle {
     pub fn show(&self, events: Vec<Event>, machine: &Machine) {
         self.shared.show(events.into(), machine.revision());
         count_state(&self.shared.stats, machine);
+    }
+
+    /// The authority is about to stop. When this returns, no request that waits is granted any more: each is an orphan, and
+    /// is told that the authority stops, or learns it from the end of its session. Those that come later are told so at
+    /// once, where they would have to wait. Nothing else changes until [`Handle::stop`].
+    pub async fn drain(&self) {
+        let (drained, is_drained) = oneshot::channel();
+        // A pipeline that is gone grants nothing.
+        if self.inbox.send(Message::Drain(drained)).is_ok() {
+            let _ = is_drained.await;
+        }
     }
 
     /// Asks the pipeline to stop: what was taken in before is still answered.

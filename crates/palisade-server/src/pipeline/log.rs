@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use palisade_core::Machine;
+use palisade_core::{Machine, Timestamp};
 
 use super::Failure;
 use super::codec::BATCH_VERSION;
@@ -48,6 +48,10 @@ pub trait Log: Send {
     fn confirm(&mut self) -> Result<(), LogError> {
         Ok(())
     }
+
+    /// The pipeline is there, and everything that was due by `at` is durable; CLOCK_BOOTTIME showed `boottime` then. Called
+    /// after each batch and at each heartbeat, so it waits for nothing.
+    fn alive(&mut self, _at: Timestamp, _boottime: u64) {}
 
     /// The pipeline is idle: time for small housekeeping.
     fn idle(&mut self) {}

@@ -37,7 +37,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use palisade_core::{Away, Command, Limits, Machine};
+use palisade_core::{Away, Command, Limits, Machine, Span};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
@@ -75,8 +75,15 @@ pub struct Start {
 /// How an authority comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returning {
-    /// Its process was started again.
+    /// Its process was started again, and nothing is known of the time since the log's last entry.
     Restarted,
+    /// As [`Returning::Restarted`], within one boot of the machine.
+    Resumed {
+        /// How long the former process was there after the log's last entry.
+        served: Span,
+        /// How long there was none.
+        down: Span,
+    },
     /// It was restored from a backup: the counter leaps.
     Restored {
         /// How far; [`palisade_core::limits::restore_leap`] unless a test says otherwise.
@@ -89,6 +96,7 @@ impl Returning {
     fn commands(self, machine: &Machine) -> Vec<Command> {
         match self {
             Returning::Restarted => vec![Command::Grace(Away::Restarted)],
+            Returning::Resumed { down, .. } => vec![Command::Grace(Away::Down(down))],
             Returning::Restored { leap } => {
                 // Grace first: otherwise a lease that is due would end with the leap's entry, and its lock would be
                 // granted under a token from before the leap.
@@ -130,7 +138,8 @@ pub fn seed() -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// Starts the pipeline. The clock resumes where the log ended, and the commands of a return are durable when
+/// Starts the pipeline. The clock resumes where the log ended, or shows what it would without the restart where that is
+/// known. The commands of a return are durable when
 /// this returns.
 ///
 /// # Errors
@@ -144,7 +153,10 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
         limits,
         returning,
     } = start;
-    let resumed = machine.now();
+    let resumed = match returning {
+        Some(Returning::Resumed { served, down }) => machine.now().after(served).after(down),
+        _ => machine.now(),
+    };
     let clock = if manual_clock {
         Clock::manual_from(resumed)
     } else {

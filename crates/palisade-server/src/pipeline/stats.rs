@@ -181,6 +181,10 @@ stats! {
         log_bytes,
         /// Times leases got their full time again because the authority was away.
         graces,
+        /// Times a lease was extended beyond its last renewal for that.
+        extended,
+        /// Leases live now that were extended since their last renewal.
+        extended_now,
         /// Locks held now.
         locks,
         /// Leases live now.
@@ -220,6 +224,7 @@ pub const fn request_place(operation: Operation, verdict: Verdict) -> usize {
 pub(super) fn count_state(stats: &Stats, machine: &Machine) {
     stats.locks.set(machine.locks() as u64);
     stats.leases.set(machine.leases() as u64);
+    stats.extended_now.set(machine.extended_now() as u64);
     stats.waiters.set(machine.waiters() as u64);
     stats.readers.set(machine.readers() as u64);
     let next_token = machine.next_token().map_or(0, |token| token.get());

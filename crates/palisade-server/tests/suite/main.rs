@@ -58,6 +58,8 @@ mod net_sets;
 mod net_shared;
 #[cfg(feature = "net")]
 mod net_starting;
+#[cfg(feature = "net")]
+mod net_stop;
 mod net_support;
 #[cfg(feature = "net")]
 mod net_tls;

@@ -126,7 +126,7 @@ impl Session {
     }
 
     /// The next reply, or the code with which the session ended; `None` if it ended well.
-    async fn next(&mut self) -> Result<Option<Reply>, String> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Reply>, String> {
         while self.ready.is_empty() {
             let Some(replies) = soon(self.wire.frame()).await? else {
                 return Ok(None);

@@ -137,6 +137,7 @@ fn describe(view: &LockView, out: Out) -> String {
             format!("{} unless renewed", millis(holder.remaining.as_millis())),
         ),
     ];
+    rows.extend(extended(view));
     rows.extend(view.acquired_at.map(|at| ("acquired at", wall(at))));
     rows.extend(
         view.metadata
@@ -147,6 +148,17 @@ fn describe(view: &LockView, out: Out) -> String {
     format!("{lock} is held\n{}{}", facts(out, &rows), queue(view, out))
 }
 
+/// How often the lease lasted longer than its last renewal said.
+fn extended(view: &LockView) -> Option<(&'static str, String)> {
+    let times = match view.extensions {
+        0 => return None,
+        1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
+    let why = "because the server was away, and not renewed since";
+    Some(("extended", format!("{times}, {why}")))
+}
+
 /// A lock with its readers: who, since when, and the number that names each grant.
 fn describe_shared(view: &LockView, out: Out) -> String {
     let token = view.holder.as_ref().map(|holder| holder.token.to_string());
@@ -154,6 +166,7 @@ fn describe_shared(view: &LockView, out: Out) -> String {
         ("fencing token", token.unwrap_or_default()),
         ("readers", view.reader_count.to_string()),
     ];
+    rows.extend(extended(view));
     let mut readers = view.readers.iter();
     let update = readers.find(|reader| reader.update);
     rows.extend(update.map(|update| ("in mode update", update.holder.client.to_string())));
@@ -311,6 +324,7 @@ fn reply(view: &LockView) -> LockReply {
         resource_id: view.lock.to_string(),
         revision: view.revision,
         holder,
+        extensions: view.extensions,
         delayed_ms: view.delayed.map(Span::as_millis),
         permits: view.permits,
         reader_count: view.reader_count,

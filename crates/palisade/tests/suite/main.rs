@@ -37,6 +37,7 @@ mod openapi;
 mod otlp;
 mod page;
 mod pages;
+mod restarts;
 mod run_job;
 mod run_lost;
 mod run_patience;

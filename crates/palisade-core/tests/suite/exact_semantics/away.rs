@@ -7,12 +7,21 @@ use crate::world::{TTL_MS, World, ask, grant, ms, ns, request, token, ttl};
 
 #[test]
 fn grace_gives_every_live_lease_its_full_time_again() {
-    for away in [Away::Restarted, Away::Led, Away::Stalled] {
+    for away in [
+        Away::Restarted,
+        Away::Led,
+        Away::Paused(ms(60_000)),
+        Away::Down(ms(60_000)),
+    ] {
         let mut world = World::new();
         let a = world.granted(ask("x", "a"));
         world.granted(ask("y", "b").ttl(500));
-        // Both are long due: nobody was there to end them, so nobody else was granted.
-        world.pass(ms(60_000));
+        if let Away::Paused(span) | Away::Down(span) = away {
+            // Both are long due: nobody was there to end them, so nobody else was granted.
+            world.pass(span);
+        } else {
+            world.pass(ms(499));
+        }
         assert_eq!(world.apply(Command::Grace(away)), Outcome::Done);
         assert_eq!(world.holder("x").unwrap().remaining, ms(TTL_MS));
         assert_eq!(world.holder("y").unwrap().remaining, ms(500));
@@ -35,8 +44,63 @@ fn grace_gives_its_time_back_also_to_a_lease_of_which_one_lock_was_released() {
     world.granted(ask("y", "a").under(released.key));
     world.release(&grant("x", &released));
     world.pass(ms(60_000));
-    world.apply(Command::Grace(Away::Stalled));
+    world.apply(Command::Grace(Away::Paused(ms(60_000))));
     assert_eq!(world.holder("y").unwrap().remaining, ms(TTL_MS));
+}
+
+/// Whatever the reasons of the absences, and however many there are.
+#[test]
+fn a_lease_is_extended_to_twice_its_time_and_absence_does_not_count() {
+    for kind in 0..4 {
+        let mut world = World::new();
+        world.granted(ask("x", "a"));
+        let (mut served, mut extended) = (0, 0);
+        while world.held_by("x").is_some() {
+            // It serves for a tenth of the lease, and is away for three times the lease.
+            for _ in 0..TTL_MS / 10 {
+                served += 1;
+                world.pass(ms(1));
+                world.expire();
+            }
+            assert!(served <= 2 * TTL_MS, "{kind}: {served} ms");
+            if world.held_by("x").is_none() {
+                break;
+            }
+            let before = world.holder("x").unwrap().remaining;
+            let absent = ms(3 * TTL_MS);
+            let away = [
+                Away::Down(absent),
+                Away::Paused(absent),
+                Away::Restarted,
+                Away::Led,
+            ];
+            if kind < 2 {
+                world.pass(absent);
+            }
+            world.apply(Command::Grace(away[kind]));
+            let after = world.holder("x").unwrap().remaining;
+            assert!(after >= before, "never less than without the absence");
+            let full = ms(TTL_MS).min(ms(2 * TTL_MS - served));
+            assert_eq!(after, full, "{kind}: after {served} ms");
+            extended += 1;
+            // What a restart finds goes on alike.
+            world.machine = Machine::restore(99, world.machine.records()).unwrap();
+        }
+        assert_eq!((served, extended), (2 * TTL_MS, 19));
+    }
+}
+
+#[test]
+fn a_renewal_begins_the_bound_anew() {
+    let mut world = World::new();
+    let a = world.granted(ask("x", "a"));
+    for _ in 0..20 {
+        world.pass(ms(TTL_MS - 1));
+        world.apply(Command::Grace(Away::Down(Span::ZERO)));
+        assert_eq!(world.holder("x").unwrap().remaining, ms(TTL_MS));
+        assert!(matches!(world.renew(&grant("x", &a)), Outcome::Renewed(_)));
+    }
+    assert_eq!(world.machine.extended(), 20);
 }
 
 #[test]
@@ -48,7 +112,7 @@ fn grace_never_shortens() {
         ttl: Some(ttl(1_000)),
     };
     world.apply(shorter);
-    world.apply(Command::Grace(Away::Stalled));
+    world.apply(Command::Grace(Away::Paused(limits::STALL)));
     assert_eq!(world.holder("x").unwrap().remaining, ms(60_000));
 }
 
@@ -84,7 +148,7 @@ fn a_stall_keeps_the_waiters() {
     world.granted(ask("x", "a"));
     world.queued(ask("x", "b").wait(60_000).request(1));
     world.pass(ms(20_000));
-    world.apply(Command::Grace(Away::Stalled));
+    world.apply(Command::Grace(Away::Paused(ms(20_000))));
     assert_eq!((world.machine.waiters(), world.settled()), (1, Vec::new()));
 }
 
@@ -95,7 +159,7 @@ fn a_machine_restored_after_grace_ends_the_same_waits_at_the_same_instant() {
     world.granted(ask("x", "a"));
     world.queued(ask("x", "b").wait(1_000).request(1));
     world.pass(ms(20_000));
-    world.apply(Command::Grace(Away::Stalled));
+    world.apply(Command::Grace(Away::Paused(ms(20_000))));
     let records: Vec<Record> = world.machine.records().collect();
     let mut restored = World::new();
     restored.machine = Machine::restore(1, records).unwrap();

@@ -277,7 +277,7 @@ fn a_stall_ends_the_waits_that_were_over_meanwhile() {
     world.queued(ask("orders", "b").wait(1_000).request(1));
     world.queued(ask("orders", "c").wait(60_000).request(2));
     world.pass(ms(20_000));
-    world.apply(Command::Grace(Away::Stalled));
+    world.apply(Command::Grace(Away::Paused(ms(20_000))));
     let holder = Holder {
         client: client_id("a"),
         token: token(1),

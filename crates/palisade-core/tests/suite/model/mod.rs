@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
     Acquire, Away, Command, Delays, Effect, Entry, GrantRef, LockMode, LockName, Machine, Outcome,
-    Principal, Timestamp, Under, invariants,
+    Principal, Span, Timestamp, Under, invariants, limits,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -275,7 +275,7 @@ fn scripts_until_caught(bend: impl Bends + Copy) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 27] = [
+    let deviations: [(&str, Bend); 28] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -340,7 +340,20 @@ fn a_planted_deviation_is_found() {
             _ => entry,
         }),
         ("a stall drops the waiters", |entry| {
-            away(entry, Away::Stalled, Away::Restarted)
+            let command = match entry.command {
+                Command::Grace(Away::Paused(pause)) if pause >= limits::STALL => {
+                    Command::Grace(Away::Restarted)
+                }
+                other => other,
+            };
+            Entry { command, ..entry }
+        }),
+        ("a downtime counts as serving", |entry| {
+            let command = match entry.command {
+                Command::Grace(Away::Down(_)) => Command::Grace(Away::Down(Span::ZERO)),
+                other => other,
+            };
+            Entry { command, ..entry }
         }),
         ("a restored reader is upgraded", |entry| {
             away(entry, Away::Restored, Away::Restarted)
@@ -352,7 +365,7 @@ fn a_planted_deviation_is_found() {
             away(entry, Away::Led, Away::Restarted)
         }),
         ("a new leader grants to orphans", |entry| {
-            away(entry, Away::Led, Away::Stalled)
+            away(entry, Away::Led, Away::Paused(limits::STALL))
         }),
         ("an orphan is withdrawn", |entry| match entry.command {
             Command::Orphan(request) => Entry {

@@ -24,6 +24,8 @@ pub(crate) struct Lease {
     pub(crate) client: ClientId,
     pub(crate) ttl: Ttl,
     pub(crate) expires: Timestamp,
+    /// How far it may be extended, if it was since its last renewal.
+    limit: Option<Timestamp>,
 }
 
 /// A live grant.
@@ -132,7 +134,6 @@ pub(crate) struct Closed {
     lock: LockName,
     last: Token,
     pub(crate) until: Timestamp,
-    lock_delay: Span,
 }
 
 /// A grant that is over.
@@ -273,15 +274,25 @@ impl Reference {
                 if rung(lease.expires) <= last || (told && lease.expires <= now.at) {
                     continue;
                 }
-                if !matches!(away, Away::Paused(pause) if pause.as_nanos() <= quarter) {
-                    lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
+                let borne = |pause: Span| pause.as_nanos() <= quarter.min(499_999_999);
+                if matches!(away, Away::Paused(pause) if borne(pause)) {
+                    continue;
                 }
-            }
-            if matches!(away, Away::Restarted | Away::Restored | Away::Led) {
-                self.delay_again(last, now.at);
+                // Twice its time since its last renewal, and its own absences beside that.
+                let absent = match away {
+                    Away::Paused(span) | Away::Down(span) => span,
+                    _ => Span::ZERO,
+                };
+                let limit = lease.limit.unwrap_or(lease.expires.after(lease.ttl.span()));
+                let limit = limit.after(absent);
+                let until = now.at.after(lease.ttl.span()).min(limit);
+                if until > lease.expires || lease.limit.is_some() {
+                    lease.limit = Some(limit);
+                }
+                lease.expires = lease.expires.max(until);
             }
             match away {
-                Away::Restarted | Away::Restored => {
+                Away::Restarted | Away::Down(_) | Away::Restored => {
                     self.waits.clear();
                     self.kept.clear();
                     if away == Away::Restored {
@@ -296,7 +307,7 @@ impl Reference {
                     let window = now.at.after(Span::from_millis(2_000));
                     open.for_each(|wait| wait.orphan = Some(window.min(wait.deadline)));
                 }
-                Away::Stalled | Away::Paused(_) => {}
+                Away::Paused(_) => {}
             }
             self.sweep(true, &mut now);
             self.settle_rest(&mut now);
@@ -480,23 +491,6 @@ impl Reference {
             } else if let Some(wait) = wait {
                 let held = self.told(&self.blocks(&wait, now), now);
                 self.leave(&wait, Some(held).filter(|_| wait.orphan.is_none()), now);
-            }
-        }
-    }
-
-    /// What has a delay before it, or in it, has all of it again.
-    fn delay_again(&mut self, last: Timestamp, at: Timestamp) {
-        for closed in self.closed.iter_mut().filter(|closed| closed.until > last) {
-            closed.until = closed.until.max(at.after(closed.lock_delay));
-        }
-        let leases = self.leases.clone();
-        let is_over = |key| {
-            let mut leases = leases.iter();
-            leases.any(|lease| lease.key == key && lease.expires <= at)
-        };
-        for grant in &mut self.grants {
-            if grant.lock_delay > Span::ZERO && is_over(grant.key) {
-                grant.reserved = grant.reserved.max(Some(at.after(grant.lock_delay)));
             }
         }
     }
@@ -1031,6 +1025,7 @@ impl Reference {
         if now.at.after(asked.span()) >= lease.expires {
             (lease.ttl, lease.expires) = (asked, now.at.after(asked.span()));
         }
+        lease.limit = None;
         let valid_for = lease.expires.since(now.at);
         Outcome::Renewed(Renewed {
             token: grant.fencing(),
@@ -1160,6 +1155,7 @@ impl Reference {
                     client: client.clone(),
                     ttl,
                     expires,
+                    limit: None,
                 });
                 key
             }
@@ -1234,15 +1230,10 @@ impl Reference {
         let until = self.closed_after(grant, how, now);
         self.end(grant, how, reason, now);
         if let Some(until) = until {
-            let lock_delay = match how {
-                Ending::Released => Span::ZERO,
-                _ => grant.lock_delay,
-            };
             return self.closed.push(Closed {
                 lock: grant.lock.clone(),
                 last: grant.token,
                 until,
-                lock_delay,
             });
         }
         if self.readers(&grant.lock).is_empty() {

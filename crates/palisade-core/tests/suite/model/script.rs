@@ -243,10 +243,13 @@ fn what() -> impl Strategy<Value = What> {
         3 => Just(What::Expire),
         2 => prop_oneof![
             2 => Just(Away::Led),
-            1 => Just(Away::Stalled),
+            1 => Just(Away::Paused(palisade_core::limits::STALL)),
             1 => Just(Away::Restarted),
             1 => Just(Away::Restored),
-            1 => (1..=499_u64).prop_map(|pause| Away::Paused(Span::from_millis(pause)))
+            1 => (1..=499_u64).prop_map(|span| match span % 2 {
+                0 => Away::Down(Span::from_millis(span)),
+                _ => Away::Paused(Span::from_millis(span)),
+            })
         ].prop_map(What::Grace),
         1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),
         1 => limits().prop_map(What::Configure),

@@ -381,9 +381,9 @@ impl Simulation {
         self.away = None;
         let away = if restarted {
             self.waiting.clear();
-            Away::Restarted
+            Away::Down(self.now.since(since))
         } else {
-            Away::Stalled
+            Away::Paused(self.now.since(since))
         };
         self.apply(Command::Grace(away));
         // The timers check every millisecond, so a lease that ended just before may not have been noticed.

@@ -1,5 +1,5 @@
-//! Closed for its time (D1, D2, H1): after an expiry or a revocation nobody is granted the lock within the lock-delay,
-//! which runs in full again after a restart; and nobody is granted it before the at-least-for of a grant is over. Only a
+//! Closed for its time (D1, D2, D4): after an expiry or a revocation nobody is granted the lock within the lock-delay,
+//! also if the authority is started again; and nobody is granted it before the at-least-for of a grant is over. Only a
 //! client that takes its own lock over need not wait.
 //!
 //! A crash may undo what was applied and is not on stable storage. The checker then demands what both states do.
@@ -39,8 +39,7 @@ struct Grant {
 /// The time after a lock's grants.
 #[derive(Clone, Copy, Default)]
 struct Closing {
-    /// The length of the latest lock-delay, and its end.
-    lock_delay: u64,
+    /// The end of the latest lock-delay.
     delayed: u64,
     /// The end of the latest at-least-for, and without that of the newest grant.
     reserved: u64,
@@ -105,7 +104,6 @@ impl Delays {
             Ending::Revoked => turn.at,
         };
         if grant.lock_delay > 0 {
-            closing.lock_delay = grant.lock_delay;
             closing.delayed = from + grant.lock_delay;
         }
     }
@@ -122,23 +120,18 @@ impl Delays {
             let durable = self.durable.get(&lock).copied().unwrap_or_default();
             self.applied.insert(lock, closing.at_most(&durable));
         }
-        for closing in self.applied.values_mut() {
-            closing.run_again(at);
-        }
         self.live_again(at, live);
     }
 
     /// A backup knows what it knows: its locks are closed as it says, and its grants reserve what they asked for.
-    fn restored(&mut self, at: u64, live: &[(u8, u64, u8)], closed: &[(u8, u64, u64)]) {
+    fn restored(&mut self, at: u64, live: &[(u8, u64, u8)], closed: &[(u8, u64)]) {
         self.applied.clear();
         for (lock, token, _) in live {
             let grant = self.grants.get(token).copied().unwrap_or_default();
             self.applied.entry(*lock).or_default().reserved = grant.reserves;
         }
-        for (lock, until, lock_delay) in closed {
-            let closing = self.applied.entry(*lock).or_default();
-            (closing.delayed, closing.lock_delay) = (*until, *lock_delay);
-            closing.run_again(at);
+        for (lock, until) in closed {
+            self.applied.entry(*lock).or_default().delayed = *until;
         }
         self.live_again(at, live);
     }
@@ -146,7 +139,8 @@ impl Delays {
     fn live_again(&mut self, at: u64, live: &[(u8, u64, u8)]) {
         for (_, token, _) in live {
             if let Some(grant) = self.grants.get_mut(token) {
-                grant.not_before = at + grant.ttl;
+                // It may have been renewed, and the renewal lost.
+                grant.not_before = grant.not_before.min(at);
             }
         }
         self.durable = self.applied.clone();
@@ -164,7 +158,7 @@ impl Closing {
         }
         if at < self.reserved {
             return Err(format!(
-                "lock {lock} was granted with token {token}, {} ms before the at-least-for of another grant was over (H1)",
+                "lock {lock} was granted with token {token}, {} ms before the at-least-for of another grant was over (D4)",
                 early(self.reserved)
             ));
         }
@@ -174,17 +168,10 @@ impl Closing {
     /// What holds in either state.
     fn at_most(&self, other: &Closing) -> Closing {
         Closing {
-            lock_delay: self.lock_delay.min(other.lock_delay),
             delayed: self.delayed.min(other.delayed),
             reserved: self.reserved.min(other.reserved),
             inherited: self.inherited.min(other.inherited),
             taken_over: None,
-        }
-    }
-
-    fn run_again(&mut self, at: u64) {
-        if self.delayed > at {
-            self.delayed = self.delayed.max(at + self.lock_delay);
         }
     }
 }

@@ -7,6 +7,7 @@ mod early_expiry;
 mod exclusion;
 mod fifo;
 mod full_disk;
+mod late_expiry;
 mod liveness;
 mod lost_update;
 mod permits;
@@ -17,6 +18,7 @@ mod resurrection;
 pub(crate) mod rule;
 mod sets;
 mod slot_table;
+mod stop;
 mod token_locks;
 mod token_order;
 
@@ -33,6 +35,8 @@ pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
         Box::<delays::Delays>::default(),
         Box::<token_order::TokenOrder>::default(),
         Box::<early_expiry::EarlyExpiry>::default(),
+        Box::<late_expiry::LateExpiry>::default(),
+        Box::<stop::Stop>::default(),
         Box::<presence::Presence>::default(),
         Box::new(fifo::Fifo::new(plan)),
         Box::<durability::Durability>::default(),

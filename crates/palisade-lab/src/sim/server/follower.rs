@@ -128,7 +128,7 @@ impl Follower {
     ) {
         let (at, instant) = (entry.at.as_nanos(), entry.at);
         let changes_leader = entry.command == Command::Grace(Away::Led);
-        if let Command::Grace(Away::Stalled | Away::Paused(_)) = &entry.command {
+        if let Command::Grace(Away::Paused(_)) = &entry.command {
             facts.push(Fact::Graced { at });
         }
         let acquires = match &entry.command {

@@ -21,7 +21,7 @@ mod seams;
 
 use std::sync::Arc;
 
-use palisade_core::{Away, Command, LeaseKey, Limits, Span, WallTime, limits};
+use palisade_core::{Away, Command, LeaseKey, Limits, Span, Timestamp, WallTime, limits};
 use palisade_server::pipeline::orderer::{Moment, Released};
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
@@ -37,7 +37,7 @@ use disk::{Disk, Opened};
 use follower::turn;
 use id_map::IdMap;
 use process::Process;
-use queues::{only_orphans, overtake, waiting};
+use queues::{hang_up_in_turn, only_orphans, overtake, waiting};
 use recovered::recovered;
 
 /// The operation of a request that the lab itself makes: no client waits for its answer.
@@ -61,6 +61,8 @@ pub(crate) struct Authority {
     own_requests: u64,
     process: Option<Process>,
     was_here: bool,
+    /// The last sign of life: the authority's clock, and the machine's. The kernel has it until the machine loses power.
+    sign: Option<(Timestamp, u64)>,
     /// The facts since they were last taken.
     pub(crate) facts: Vec<Fact>,
     /// The answers sent.
@@ -82,6 +84,7 @@ impl Authority {
             own_requests: 0,
             process: None,
             was_here: false,
+            sign: None,
             facts: Vec::new(),
             out: Vec::new(),
         }
@@ -113,18 +116,32 @@ impl Authority {
             _ => replay.finish(),
         };
         let led = self.led && !restored;
+        let known = self.sign.filter(|_| !led && !restored);
+        let resumed = known.and_then(|sign| resumed(sign, machine.now(), self.clock.nanos()));
+        let (now, down) = resumed.map_or((machine.now(), None), |(now, down)| (now, Some(down)));
         let waiting = if led { waiting(&machine) } else { Vec::new() };
         if std::mem::replace(&mut self.was_here, true) {
-            let recovered = recovered(&machine, restored, &waiting, &mut self.ids);
+            let recovered = recovered(
+                &machine,
+                (now, down.unwrap_or(Span::ZERO)),
+                restored,
+                &waiting,
+                &mut self.ids,
+            );
             self.facts.push(recovered);
         }
         let machine = match self.mutant {
-            Some(Mutant::DelayNotRunAgain) => seams::forget_lock_delays(&machine)?,
+            Some(Mutant::ClosingForgotten) => seams::forget_closings(&machine)?,
+            Some(Mutant::ExtendedForEver) => seams::forget_extensions(&machine)?,
             _ => machine,
         };
-        let mut process = Process::new(machine, wal, self.clock.nanos(), self.mutant);
+        let mut process = Process::new(machine, wal, (now, self.clock.nanos()), self.mutant);
         let grace = returning && self.mutant != Some(Mutant::NoGrace);
-        let away = if led { Away::Led } else { Away::Restarted };
+        let away = match down {
+            _ if led => Away::Led,
+            Some(down) => Away::Down(down),
+            None => Away::Restarted,
+        };
         let mut first = Vec::from_iter(grace.then_some(Command::Grace(away)));
         first.extend(seams::of_orphans(waiting, self.mutant));
         first.push(Command::Configure(Limits::DEFAULT));
@@ -184,7 +201,11 @@ impl Authority {
         let at = process.orderer.now().max(at);
         let away = process.absence(at);
         let was_full = !process.orderer.takes_commands();
-        let away = if was_full { Some(Away::Stalled) } else { away };
+        let away = match was_full {
+            true => Some(Away::Paused(at.since(process.had_room))),
+            false => away,
+        };
+        let busy = process.report_busy();
         let worked = process.used;
         let now = Moment { at, wall, worked };
         let orderer = &mut process.orderer;
@@ -195,11 +216,15 @@ impl Authority {
             }
             _ => drop(orderer.begin(now, room)),
         }
+        self.facts.extend(busy.map(|span| Fact::Busy { span }));
         if process.full || !process.orderer.takes_commands() {
             self.facts.push(Fact::DiskFull);
-        } else if let Some(away) = away {
-            let (at, pause) = (at.as_nanos(), pause(away));
-            self.facts.push(Fact::Stalled { at, pause });
+        } else {
+            process.had_room = at;
+            if let Some(Away::Paused(away)) = away {
+                let (at, away) = (at.as_nanos(), away.as_nanos());
+                self.facts.push(Fact::Stalled { at, away });
+            }
         }
         self.follow(None);
         while let Some(message) = self.next_message() {
@@ -331,6 +356,10 @@ impl Authority {
         follower.end_batch();
         self.let_out();
         if let Some(process) = &mut self.process {
+            if process.orderer.takes_commands() {
+                let at = process.orderer.now();
+                self.sign = Some((at, process.local_at(at)));
+            }
             process.sleep(process.now(local));
         }
         Ok(())
@@ -363,6 +392,30 @@ impl Authority {
         }
     }
 
+    /// A planned stop: the waits end before any connection does. Then the process ends.
+    pub(crate) fn stop(&mut self) {
+        let mut more = true;
+        while more {
+            self.begin();
+            self.facts.push(Fact::Stopping { begins: true });
+            let Some(process) = &mut self.process else {
+                return;
+            };
+            more = match self.mutant {
+                Some(Mutant::StopOneByOne) => {
+                    hang_up_in_turn(process, &mut self.ids);
+                    false
+                }
+                _ => process.orderer.drain(),
+            };
+            self.follow(None);
+            self.facts.push(Fact::Stopping { begins: false });
+            if self.finish().is_err() {
+                return;
+            }
+        }
+    }
+
     /// The process dies with its memory. A batch whose sync is in progress is lost, torn or written, as the disk and
     /// `chance` decide.
     pub(crate) fn die(&mut self, power: bool, chance: u64) {
@@ -383,6 +436,7 @@ impl Authority {
         if !power {
             return self.disk.restart();
         }
+        self.sign = None;
         self.disk.crash(match rng.below(4) {
             0 => Loss::DropAll,
             1 => Loss::KeepAll,
@@ -411,10 +465,10 @@ impl Authority {
     }
 }
 
-/// How long the absence was, if it was too short to matter to every lease.
-fn pause(away: Away) -> Option<u64> {
-    match away {
-        Away::Paused(pause) => Some(pause.as_nanos()),
-        Away::Stalled | Away::Restarted | Away::Restored | Away::Led => None,
-    }
+/// What a process knows that starts at `local` on a log that ends at `last`: what the authority's clock shows, and for how
+/// much of that there was no process.
+fn resumed((at, then): (Timestamp, u64), last: Timestamp, local: u64) -> Option<(Timestamp, Span)> {
+    let there = at.max(last);
+    let shows = at.after(Span::from_nanos(local.checked_sub(then)?));
+    (shows >= there).then(|| (shows, shows.since(there)))
 }

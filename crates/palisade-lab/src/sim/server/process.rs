@@ -25,6 +25,10 @@ pub(super) struct Process {
     pub(super) truth: Presence,
     /// The processor time it has used.
     pub(super) used: Span,
+    /// The part of it that was reported.
+    reported: Span,
+    /// The stamp of the last batch that the log had room for.
+    pub(super) had_room: Timestamp,
     /// Whether the log had no room at the last request.
     pub(super) full: bool,
     resumed_at: Timestamp,
@@ -43,9 +47,13 @@ struct Sleep {
 }
 
 impl Process {
-    /// Starts with a machine and a log; the clock shows `local`.
-    pub(super) fn new(machine: Machine, wal: Wal, local: u64, mutant: Option<Mutant>) -> Process {
-        let now = machine.now();
+    /// Starts with a machine and a log; the authority's clock shows `now`, and the machine's `local`.
+    pub(super) fn new(
+        machine: Machine,
+        wal: Wal,
+        (now, local): (Timestamp, u64),
+        mutant: Option<Mutant>,
+    ) -> Process {
         Process {
             follower: Follower::new(machine.clone(), mutant),
             orderer: Orderer::new(machine, false).with_batches_of(BATCH_BYTES),
@@ -53,6 +61,8 @@ impl Process {
             inbox: VecDeque::new(),
             truth: Presence::new(now),
             used: Span::ZERO,
+            reported: Span::ZERO,
+            had_room: now,
             full: false,
             resumed_at: now,
             boot_then: local,
@@ -66,6 +76,18 @@ impl Process {
     pub(super) fn now(&self, local: u64) -> Timestamp {
         self.resumed_at
             .after(Span::from_nanos(local.saturating_sub(self.boot_then)))
+    }
+
+    /// What the machine's clock showed when the authority's showed `at`.
+    pub(super) fn local_at(&self, at: Timestamp) -> u64 {
+        self.boot_then + at.since(self.resumed_at).as_nanos()
+    }
+
+    /// How long it was busy since it was last asked, in nanoseconds.
+    pub(super) fn report_busy(&mut self) -> Option<u64> {
+        let before = mem::replace(&mut self.reported, self.used);
+        let span = self.used.as_nanos() - before.as_nanos();
+        (span > 0).then_some(span)
     }
 
     /// Sleeps until a message arrives, something is due, or the heartbeat.

@@ -41,6 +41,16 @@ pub(super) fn only_orphans(machine: &Machine) -> bool {
     machine.waiters() > 0 && waiting.all(|waiting| waiting.record.orphan.is_some())
 }
 
+/// A mutant: the connections of those who wait end one after the other, the first in its queue first.
+pub(super) fn hang_up_in_turn(process: &mut Process, ids: &mut IdMap) {
+    for waiting in waiting(process.orderer.machine()) {
+        let number = ids.number(waiting.record.request);
+        if let Some(session) = process.follower.session_of(number) {
+            process.orderer.hang_up(session);
+        }
+    }
+}
+
 /// Mutants: a request that waits for the same lock loses its place when another one comes.
 pub(super) fn overtake(mutant: Mutant, process: &mut Process, request: &Request, ids: &mut IdMap) {
     let Request::Acquire(wish) = request else {

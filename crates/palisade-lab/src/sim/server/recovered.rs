@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use palisade_core::Machine;
 use palisade_core::machine::Record;
+use palisade_core::{Machine, Span, Timestamp};
 
 use super::caller::{index, wanted};
 use super::id_map::IdMap;
@@ -12,12 +12,14 @@ use crate::sim::fact::{Fact, Orphan};
 
 pub(super) fn recovered(
     machine: &Machine,
+    (at, down): (Timestamp, Span),
     restored: bool,
     waiting: &[Waiting],
     ids: &mut IdMap,
 ) -> Fact {
     Fact::Recovered {
-        at: machine.now().as_nanos(),
+        at: at.as_nanos(),
+        down: down.as_nanos(),
         restored,
         next: machine.next_token().map_or(u64::MAX, |token| token.get()),
         live: live(machine, ids),
@@ -70,15 +72,12 @@ fn permits(machine: &Machine) -> Vec<(u8, u8)> {
     permits
 }
 
-fn closed(machine: &Machine) -> Vec<(u8, u64, u64)> {
+fn closed(machine: &Machine) -> Vec<(u8, u64)> {
     let closed = machine.records().filter_map(|record| match record {
-        Record::Kept(kept) => {
-            let (until, delay) = kept.closed?;
-            Some((index(&kept.lock), until.as_nanos(), delay.as_nanos()))
-        }
+        Record::Kept(kept) => Some((index(&kept.lock), kept.closed?.as_nanos())),
         _ => None,
     });
-    let mut closed: Vec<(u8, u64, u64)> = closed.collect();
+    let mut closed: Vec<(u8, u64)> = closed.collect();
     closed.sort_unstable();
     closed
 }

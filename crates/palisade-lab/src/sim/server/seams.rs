@@ -120,12 +120,23 @@ fn with_more(wish: Wish) -> Wish {
     }
 }
 
-/// A mutant: the machine that a restart finds does not know how long the running lock-delays are, so `Grace` lets them
-/// end when they would have ended.
-pub(super) fn forget_lock_delays(machine: &Machine) -> Result<Machine, String> {
+/// A mutant: the machine that a restart finds does not know for how long locks are still closed.
+pub(super) fn forget_closings(machine: &Machine) -> Result<Machine, String> {
+    let now = machine.now();
     let records = machine.records().map(|mut record| {
         if let Record::Kept(kept) = &mut record {
-            kept.closed = kept.closed.map(|(until, _)| (until, Span::ZERO));
+            kept.closed = kept.closed.map(|until| until.min(now));
+        }
+        record
+    });
+    Machine::restore(0, records).map_err(|corrupt| corrupt.to_string())
+}
+
+/// A mutant: the machine that a restart finds does not know which leases were extended since their last renewal.
+pub(super) fn forget_extensions(machine: &Machine) -> Result<Machine, String> {
+    let records = machine.records().map(|mut record| {
+        if let Record::Lease(lease) = &mut record {
+            lease.extension = None;
         }
         record
     });

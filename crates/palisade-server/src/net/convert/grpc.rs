@@ -362,6 +362,7 @@ fn lock_view(view: LockView) -> v1::LockView {
         lock: view.lock.as_str().to_owned(),
         revision: view.revision.unwrap_or(0),
         holder: view.holder.as_ref().map(holder),
+        extensions: view.extensions,
         waiters: view.waiters,
         lease_id: view.lease.map_or(0, |lease| lease.0.get()),
         acquired_at_ms: view.acquired_at.map_or(0, |wall| wall.0),

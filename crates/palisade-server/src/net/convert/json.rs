@@ -219,6 +219,7 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
             metadata: view.metadata.as_deref().map(str::to_owned),
             ..holder(held)
         }),
+        extensions: view.extensions,
         delayed_ms: view.delayed.map(Span::as_millis),
         permits: view.permits,
         reader_count: view.reader_count,

@@ -34,7 +34,7 @@ const OPEN: u8 = 18;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
-const STALLED: u8 = 0;
+const DOWN: u8 = 0;
 const RESTARTED: u8 = 1;
 const PAUSED: u8 = 2;
 const LED: u8 = 3;
@@ -157,10 +157,13 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
 
 fn put_away(out: &mut Vec<u8>, away: Away) {
     match away {
-        Away::Stalled => out.byte(STALLED),
         Away::Restarted => out.byte(RESTARTED),
         Away::Restored => out.byte(RESTORED),
         Away::Led => out.byte(LED),
+        Away::Down(down) => {
+            out.byte(DOWN);
+            out.number(down.as_nanos());
+        }
         Away::Paused(pause) => {
             out.byte(PAUSED);
             out.number(pause.as_nanos());
@@ -170,7 +173,7 @@ fn put_away(out: &mut Vec<u8>, away: Away) {
 
 fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
     Ok(match reader.byte()? {
-        STALLED => Away::Stalled,
+        DOWN => Away::Down(reader.span()?),
         RESTARTED => Away::Restarted,
         RESTORED => Away::Restored,
         LED => Away::Led,

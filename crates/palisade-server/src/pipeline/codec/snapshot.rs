@@ -1,8 +1,10 @@
 //! Snapshot records.
 
+use std::num::NonZero;
+
 use palisade_core::machine::{
-    Answered, Closing, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record, ShareRecord,
-    WaiterRecord,
+    Answered, Closing, Extension, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record,
+    ShareRecord, WaiterRecord,
 };
 use palisade_core::{
     Ahead, Delayed, Delays, Ending, GrantId, Granted, Holder, LeaseId, LockMode, Others, Outcome,
@@ -39,7 +41,7 @@ const PERMITS: u8 = 14;
 const ORPHAN_PERMITS: u8 = 15;
 /// As [`GRANT`], with its lock-delay and its reservation behind it; 0 stands for none.
 const GRANT_CLOSING: u8 = 16;
-/// As [`KEPT`], with the instant at which the lock opens and the running delay behind it.
+/// As [`KEPT`], with the instant at which the lock opens behind it.
 const CLOSED: u8 = 17;
 /// As [`WAITER`] and [`ORPHAN`], with the delays behind it.
 const DELAYS: u8 = 18;
@@ -55,6 +57,8 @@ const UPGRADE: u8 = 24;
 const ORPHAN_UPGRADE: u8 = 25;
 /// As [`HEAD`], with the next token at a restore behind it.
 const HEAD_RESTORED: u8 = 26;
+/// As [`LEASE`], with the limit and the number of its extensions behind it.
+const LEASE_EXTENDED: u8 = 27;
 
 /// As [`ANSWERED`], of a set: with its other locks in front.
 const ANSWERED_SET: u8 = 27;
@@ -70,7 +74,7 @@ pub fn part(record: &[u8]) -> Part {
         _ => record.first(),
     };
     match tag {
-        Some(&(HEAD | HEAD_RESTORED | LEASE)) => Part::Leases,
+        Some(&(HEAD | HEAD_RESTORED | LEASE | LEASE_EXTENDED)) => Part::Leases,
         Some(
             &(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER | HOLDER
             | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS | GRANT_CLOSING | CLOSED | DELAYS
@@ -87,12 +91,19 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
     match record {
         Record::Head(head) => put_head(out, head),
         Record::Lease(lease) => {
-            out.byte(LEASE);
+            out.byte(match lease.extension {
+                None => LEASE,
+                Some(_) => LEASE_EXTENDED,
+            });
             out.number(lease.id.0.get());
             out.bytes(lease.key.as_bytes());
             out.text(&lease.client);
             out.number(lease.ttl.as_millis().into());
             out.number(lease.expires.as_nanos());
+            if let Some(extension) = lease.extension {
+                out.number(extension.limit.as_nanos());
+                out.number(extension.times.get().into());
+            }
         }
         Record::Grant(grant) => {
             let closing = grant.closing;
@@ -134,9 +145,8 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             out.number(kept.last.get());
             if let Some(of) = kept.permits {
                 out.number(of.into());
-            } else if let Some((until, lock_delay)) = kept.closed {
+            } else if let Some(until) = kept.closed {
                 out.number(until.as_nanos());
-                out.number(lock_delay.as_nanos());
             }
         }
         Record::Waiter(waiter) => put_waiter(out, waiter),
@@ -255,13 +265,14 @@ pub fn decode_record(bytes: &[u8]) -> Result<Record, Malformed> {
 fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
     Ok(match reader.byte()? {
         tag @ (HEAD | HEAD_RESTORED) => Record::Head(get_head(reader, tag)?),
-        LEASE => Record::Lease(LeaseRecord {
+        tag @ (LEASE | LEASE_EXTENDED) => Record::Lease(LeaseRecord {
             id: LeaseId(reader.token()?),
             key: reader.key()?,
             by: Principal::ANONYMOUS,
             client: reader.client()?,
             ttl: reader.ttl()?,
             expires: reader.timestamp()?,
+            extension: reader.optional(tag == LEASE_EXTENDED, get_extension)?,
         }),
         GRANT => Record::Grant(get_grant(reader)?),
         tag @ (GRANT_CLOSING | GRANT_INHERITING) => {
@@ -285,9 +296,7 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             lock: reader.lock()?,
             last: reader.token()?,
             permits: reader.optional(tag == KEPT_SEMAPHORE, get_size)?,
-            closed: reader.optional(tag == CLOSED, |reader| {
-                Ok((reader.timestamp()?, reader.span()?))
-            })?,
+            closed: reader.optional(tag == CLOSED, Reader::timestamp)?,
         }),
         tag @ (WAITER | ORPHAN | READER | ORPHAN_READER | PERMITS | ORPHAN_PERMITS | DELAYS
         | ORPHAN_DELAYS | UPDATER | ORPHAN_UPDATER | UPGRADE | ORPHAN_UPGRADE) => {
@@ -327,6 +336,15 @@ fn get_head(reader: &mut Reader<'_>, tag: u8) -> Result<Head, Malformed> {
         limits: get_limits(reader)?,
         restored: reader.optional(tag == HEAD_RESTORED, Reader::token)?,
     })
+}
+
+fn get_extension(reader: &mut Reader<'_>) -> Result<Extension, Malformed> {
+    let limit = reader.timestamp()?;
+    let times = u32::try_from(reader.number()?).ok().and_then(NonZero::new);
+    match times {
+        Some(times) => Ok(Extension { limit, times }),
+        None => reader.bad("the number of a lease's extensions is out of range"),
+    }
 }
 
 fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {

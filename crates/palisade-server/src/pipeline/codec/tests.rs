@@ -222,7 +222,7 @@ fn commands() -> Vec<Command> {
         Command::Abandon(id(8)),
         Command::Expire,
         Command::Grace(Away::Paused(Span::from_millis(250))),
-        Command::Grace(Away::Stalled),
+        Command::Grace(Away::Down(Span::from_millis(7))),
         Command::Configure(LIMITS),
         Command::Leap { by: 1 << 44 },
         Command::Grace(Away::Restarted),
@@ -520,7 +520,7 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         lock: lock("closed"),
         last: token(9),
         permits: None,
-        closed: Some((AT, Span::from_millis(60_000))),
+        closed: Some(AT),
     }));
     let of_update = records.iter().filter_map(|record| match record {
         Record::Waiter(waiter) if matches!(waiter.mode, LockMode::Update | LockMode::Upgrade) => {

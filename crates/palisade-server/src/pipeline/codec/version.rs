@@ -64,7 +64,7 @@ pub fn version_needed(command: &Command) -> u8 {
         Command::Resize { .. } => 6,
         Command::Proclaim { .. } => 8,
         Command::Grace(Away::Restored) => 11,
-        Command::Orphan(_) | Command::Open { .. } => WITH_ORPHANS,
+        Command::Orphan(_) | Command::Open { .. } | Command::Grace(Away::Down(_)) => WITH_ORPHANS,
         _ => BATCH_FLOOR,
     }
 }
@@ -76,6 +76,7 @@ fn record_needs(record: &Record) -> u8 {
         false => 4,
     };
     by.max(match record {
+        Record::Lease(lease) if lease.extension.is_some() => 11,
         Record::Head(head) if head.restored.is_some() => 10,
         Record::Share(share) if share.update => 9,
         Record::Answered(answered) if !answered.also.is_empty() => WITH_SETS,

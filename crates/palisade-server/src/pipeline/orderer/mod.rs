@@ -57,6 +57,11 @@ const TURN: Span = Span::from_millis(10);
 const LOOK_AFTER: usize = 256;
 const PAGE_WEIGHT: usize = 64;
 
+/// While something is leased or closed, a quiet authority records the time (rule A14): first after this, then each time
+/// after twice as long since the last change, and at least so often.
+const FIRST_STAMP: Span = Span::from_millis(1_000);
+const STAMP_EVERY: Span = Span::from_millis(60_000);
+
 /// A batch is made durable when it has grown to this.
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -105,13 +110,21 @@ pub struct Orderer<A> {
     effects: Vec<Effect>,
     events: Vec<Event>,
     replies: Replies<A>,
-    /// Why the log takes nothing now, if so.
+    /// Why the log takes nothing now, if so, and the stamp of the last batch that it had room for.
     no_room: Option<String>,
+    had_room: Timestamp,
     writable: Writable,
     /// Withdrawals and releases for callers that left: recorded first in the next batch that has room.
     owed: Vec<(Principal, Command)>,
     /// Operations done since the clock was looked at.
     done: usize,
+    /// The stamps of the last batch that was logged, and of the last one that changed anything.
+    logged: Timestamp,
+    worked: Timestamp,
+    /// How often leases were extended before this orderer.
+    extended: u64,
+    /// The authority is about to stop: requests whose places are still to be recorded, the newest last.
+    draining: Option<Vec<(Principal, RequestId)>>,
 }
 
 impl<A: Address> Orderer<A> {
@@ -121,6 +134,10 @@ impl<A: Address> Orderer<A> {
     pub fn new(machine: Machine, manual_clock: bool) -> Orderer<A> {
         Orderer {
             presence: Presence::new(machine.now()),
+            logged: machine.now(),
+            worked: machine.now(),
+            had_room: machine.now(),
+            extended: machine.extended(),
             at: machine.now(),
             wall: WallTime::default(),
             by: Principal::ANONYMOUS,
@@ -133,6 +150,7 @@ impl<A: Address> Orderer<A> {
             events: Vec::new(),
             replies: Replies::default(),
             no_room: None,
+            draining: None,
             writable: Writable::default(),
             owed: Vec::new(),
             done: 0,
@@ -192,6 +210,8 @@ impl<A: Address> Orderer<A> {
     /// Begins the first batch with commands that have to be recorded before any request is taken in.
     pub fn open(&mut self, at: Timestamp, wall: WallTime, first: Vec<Command>) {
         self.stamp(at, wall);
+        self.presence = Presence::new(self.at);
+        self.had_room = self.at;
         for command in first {
             self.apply(Principal::ANONYMOUS, command);
         }
@@ -217,7 +237,11 @@ impl<A: Address> Orderer<A> {
         if self.no_room.is_some() {
             return None;
         }
-        let away = if was_full { Some(Away::Stalled) } else { found };
+        let had_room = mem::replace(&mut self.had_room, self.at);
+        let away = match was_full {
+            true => Some(Away::Paused(self.at.since(had_room))),
+            false => found,
+        };
         if let Some(away) = away {
             self.apply(Principal::ANONYMOUS, Command::Grace(away));
         }
@@ -227,7 +251,27 @@ impl<A: Address> Orderer<A> {
         if self.machine.next_due().is_some_and(|due| due <= self.at) {
             self.apply(Principal::ANONYMOUS, Command::Expire);
         }
+        let quiet = self.logged.since(self.worked);
+        let stamps_after = match self.manual_clock {
+            true => Span::from_nanos(1),
+            false => quiet.clamp(FIRST_STAMP, STAMP_EVERY),
+        };
+        if self.at.since(self.logged) >= stamps_after {
+            self.record_time();
+        }
         away
+    }
+
+    /// Records the time with this batch, if it matters: something is leased or closed (rule A14). A restart then goes on
+    /// from here.
+    pub fn record_time(&mut self) {
+        if self.takes_commands()
+            && self.entry().is_none()
+            && self.machine.locks() > 0
+            && self.at > self.logged
+        {
+            self.put(Principal::ANONYMOUS, Command::Expire, true);
+        }
     }
 
     /// Whether commands are carried out in this batch; otherwise the log has no room, or had none until now.
@@ -269,16 +313,59 @@ impl<A: Address> Orderer<A> {
         self.replies.answer(to, answer);
     }
 
+    /// The authority is about to stop: each request that waits becomes an orphan, so nobody is granted anything after its
+    /// caller was told that the authority stops, which single callers are with this batch. The orphans keep their places
+    /// for a new leader, and a restart forgets them. Whether there are more, for the next batch.
+    pub fn drain(&mut self) -> bool {
+        let mut rest = self.draining.take().unwrap_or_else(|| {
+            let mut waiting = self.replies.waiting();
+            waiting.sort_by_cached_key(|(by, request)| self.machine.arrival(*by, request));
+            waiting
+        });
+        while self.bytes.len() < self.batch_bytes
+            && let Some((by, request)) = rest.pop()
+        {
+            self.leave_place(by, request);
+        }
+        let more = !rest.is_empty();
+        self.draining = Some(rest);
+        more
+    }
+
+    /// A request will not be granted by this process.
+    fn leave_place(&mut self, by: Principal, request: RequestId) {
+        self.record(by, self.left_by(request, true));
+        let asked = (by, request);
+        self.replies
+            .settle_call(&asked, Answer::Failed(Failure::stopping()));
+    }
+
+    /// What becomes of a request whose way to its caller broke.
+    fn left_by(&self, request: RequestId, may_return: bool) -> Command {
+        match may_return && self.writable.version >= WITH_ORPHANS {
+            true => Command::Orphan(request),
+            false => Command::Withdraw(request),
+        }
+    }
+
+    /// Whether something is still to be recorded, and can be.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        !self.owed.is_empty() && self.takes_commands()
+    }
+
+    /// How often leases were extended since this was last asked.
+    pub fn take_extended(&mut self) -> u64 {
+        let extended = self.machine.extended();
+        extended - mem::replace(&mut self.extended, extended)
+    }
+
     /// The caller of a waiting request went away. Unless it was asked again elsewhere, the request leaves the queue, or is
     /// an orphan if its caller `may_return` and every member reads that.
     pub fn gone(&mut self, by: Principal, request: RequestId, may_return: bool) {
         let by = self.written(by);
-        if self.replies.gone(&(by, request)) {
-            let left = match may_return && self.writable.version >= WITH_ORPHANS {
-                true => Command::Orphan(request),
-                false => Command::Withdraw(request),
-            };
-            self.record(by, left);
+        if self.replies.gone(&(by, request)) && self.draining.is_none() {
+            self.record(by, self.left_by(request, may_return));
         }
     }
 
@@ -286,6 +373,9 @@ impl<A: Address> Orderer<A> {
     /// lock that another one of them stood in front of.
     pub fn hang_up(&mut self, session: u64) {
         let mut left = self.replies.hang_up(session);
+        if self.draining.is_some() {
+            return;
+        }
         left.sort_by_key(|(by, request)| Reverse(self.machine.arrival(*by, request)));
         for (by, request) in left {
             self.record(by, Command::Withdraw(request));
@@ -349,6 +439,9 @@ impl<A: Address> Orderer<A> {
     }
 
     fn end_batch(&mut self) {
+        if self.entry().is_some() {
+            self.logged = self.at;
+        }
         self.bytes.clear();
         self.head = 0;
     }
@@ -401,7 +494,12 @@ impl<A: Address> Orderer<A> {
             return self.end_wait(by, command, request, to);
         }
         match (self.apply(by, command), waits_as) {
-            (Outcome::Queued, Some(request)) => self.replies.wait((by, request), to),
+            (Outcome::Queued, Some(request)) => {
+                self.replies.wait((by, request), to);
+                if self.draining.is_some() {
+                    self.leave_place(by, request);
+                }
+            }
             (outcome, _) => self.answer(to, Answer::Outcome(outcome)),
         }
     }
@@ -447,7 +545,14 @@ impl<A: Address> Orderer<A> {
     }
 
     /// Applies one command and puts it into the batch, unless it changed nothing.
+    #[inline]
     fn apply(&mut self, by: Principal, command: Command) -> Outcome {
+        self.put(by, command, false)
+    }
+
+    /// Applies one command and puts it into the batch. One that changed nothing is there for its instant alone, if it is to
+    /// `stay`.
+    fn put(&mut self, by: Principal, command: Command, stay: bool) -> Outcome {
         debug_assert!(!self.bytes.is_empty(), "no batch has begun");
         let (before, last) = (place(&self.bytes), self.by);
         if by != last {
@@ -462,7 +567,9 @@ impl<A: Address> Orderer<A> {
             command,
         };
         let applied = self.machine.apply(entry, &mut self.effects);
-        if !applied.changed {
+        if applied.changed {
+            self.worked = self.at;
+        } else if !stay {
             take_back(&mut self.bytes, before);
             self.by = last;
         }

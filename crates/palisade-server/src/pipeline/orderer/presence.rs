@@ -54,7 +54,7 @@ impl Presence {
         let away = Span::from_nanos(passed.saturating_sub(present));
         (self.looked, self.used, self.slept) = (now, used, Span::ZERO);
         if away >= limits::STALL {
-            return Some(Away::Stalled);
+            return Some(Away::Paused(away));
         }
         (away > bears && self.may_pause(now)).then_some(Away::Paused(away))
     }
@@ -98,7 +98,7 @@ mod tests {
         let mut presence = Presence::new(at(0));
         assert_eq!(
             presence.look(at(60_000), ms(40), BEARS),
-            Some(Away::Stalled)
+            Some(Away::Paused(ms(59_960)))
         );
     }
 
@@ -113,7 +113,7 @@ mod tests {
         presence.slept(ms(100_000), ms(100), Span::ZERO);
         assert_eq!(
             presence.look(at(100_561), ms(1), BEARS),
-            Some(Away::Stalled)
+            Some(Away::Paused(ms(99_900)))
         );
     }
 
@@ -141,7 +141,7 @@ mod tests {
             "as long as it bears"
         );
         let away = presence.look(at(1_150), Span::ZERO, limits::STALL);
-        assert_eq!(away, Some(Away::Stalled));
+        assert_eq!(away, Some(Away::Paused(limits::STALL)));
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
         };
         let good = (0..100).filter(|_| pause(60).is_some()).count();
         assert_eq!(good, 8);
-        assert_eq!(pause(500), Some(Away::Stalled));
+        assert_eq!(pause(500), Some(Away::Paused(limits::STALL)));
         assert_eq!(pause(60), None);
         for _ in 0..30 {
             pause(500);

@@ -77,6 +77,19 @@ impl<A: Address> Replies<A> {
         }
     }
 
+    /// A request that waits has its answer, if a single caller waits for it. A session's end says enough.
+    pub(super) fn settle_call(&mut self, request: &Named, answer: Answer) {
+        let waiting = self.waiting.get(request);
+        if waiting.is_some_and(|waiting| waiting.to.session().is_none()) {
+            self.settle(request, answer);
+        }
+    }
+
+    /// The requests that wait, in no order.
+    pub(super) fn waiting(&self) -> Vec<Named> {
+        self.waiting.keys().copied().collect()
+    }
+
     fn forget(&mut self, request: &Named) -> Option<A> {
         let Waiting { to, place } = self.waiting.remove(request)?;
         if let Some(session) = to.session() {

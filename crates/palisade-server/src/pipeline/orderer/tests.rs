@@ -571,9 +571,10 @@ fn a_full_log_refuses_changes_and_lets_them_in_again_after_a_grace() {
     let refused = matches!(&answers[..], [(5, Answer::Failed(Failure::Unavailable(_)))]);
     assert!(refused, "its time would be too early: {answers:?}");
 
-    assert_eq!(bench.begin(), Some(Away::Stalled));
+    let full = Away::Paused(Span::from_millis(TTL_MS + 1));
+    assert_eq!(bench.begin(), Some(full));
     bench.acquire(caller(6), "a", None);
-    assert_eq!(bench.commands()[0], Command::Grace(Away::Stalled));
+    assert_eq!(bench.commands()[0], Command::Grace(full));
     let (answers, _) = bench.commit();
     let held = matches!(&answers[0], (6, Answer::Outcome(Outcome::Held(holder)))
         if holder.remaining.as_millis() == TTL_MS);
@@ -679,13 +680,148 @@ fn an_absence_gives_leases_their_time_again_and_work_does_not() {
     assert_eq!(bench.begin(), None);
     bench.commit();
     bench.now_ms += 5_000;
-    assert_eq!(bench.begin(), Some(Away::Stalled));
-    assert_eq!(bench.commands()[0], Command::Grace(Away::Stalled));
+    let away = Away::Paused(Span::from_millis(5_000));
+    assert_eq!(bench.begin(), Some(away));
+    assert_eq!(bench.commands()[0], Command::Grace(away));
     bench.commit();
     let slept = Span::from_millis(5_000);
     bench.now_ms += 5_000;
     bench.orderer.slept(slept, slept, Span::ZERO);
     assert_eq!(bench.begin(), None);
+}
+
+/// A14: with each stamp a restart goes on from later, and the longer nothing happens, the fewer there are.
+#[test]
+fn a_quiet_authority_records_the_time_while_something_is_leased_or_closed() {
+    let mut bench = Bench::new();
+    let stamps = |bench: &mut Bench, seconds: u64| -> Vec<u64> {
+        let began = bench.now_ms;
+        let mut stamps = Vec::new();
+        for _ in 0..10 * seconds {
+            bench.work(100);
+            bench.begin();
+            if !bench.commands().is_empty() {
+                assert_eq!(bench.commands(), [Command::Expire]);
+                stamps.push((bench.now_ms - began) / 1_000);
+            }
+            bench.commit();
+        }
+        stamps
+    };
+    assert_eq!(stamps(&mut bench, 300), [0; 0], "nothing is held");
+    bench.begin();
+    let hours = Ttl::from_millis(3_600_000).unwrap();
+    let held = Wish {
+        under: Under::new(hours),
+        ..wish(1, "a")
+    };
+    let closes = Wish {
+        under: Under::new(hours),
+        delays: Delays::new(0, 3_600_000).unwrap(),
+        ..wish(2, "b")
+    };
+    bench.acquire_wish(caller(1), held);
+    bench.acquire_wish(caller(2), closes);
+    let (answers, _) = bench.commit();
+    let expected = [1, 2, 4, 8, 16, 32, 64, 124, 184, 244];
+    assert_eq!(stamps(&mut bench, 300), expected);
+    bench.begin();
+    bench.ask(caller(3), Request::Release(grant_of(&answers, 1)));
+    let closed = GrantRef {
+        lock: LockName::new("b").unwrap(),
+        ..grant_of(&answers, 2)
+    };
+    bench.ask(caller(4), Request::Release(closed));
+    bench.commit();
+    assert_eq!(stamps(&mut bench, 5), [1, 2, 4], "a lock is closed");
+    assert_eq!(
+        bench.recovered().now(),
+        Timestamp::from_millis(bench.now_ms - 1_000)
+    );
+
+    // At the end the time is recorded, once.
+    bench.begin();
+    bench.orderer.record_time();
+    assert_eq!(bench.commands(), [Command::Expire]);
+    bench.commit();
+    assert_eq!(bench.recovered().now(), bench.orderer.now());
+    bench.begin();
+    bench.orderer.record_time();
+    assert_eq!(bench.commands(), []);
+}
+
+/// Each wait that leaves would admit those behind it, who leave next: they would hold locks, and be told otherwise.
+#[test]
+fn an_authority_that_is_about_to_stop_grants_nothing_to_those_who_wait() {
+    for version in [BATCH_FLOOR, WITH_ORPHANS] {
+        let mut bench = Bench::new();
+        bench.orderer.limit_to(Writable {
+            version,
+            ..Writable::default()
+        });
+        bench.begin();
+        bench.acquire(caller(1), "a", None);
+        for number in 2..=5 {
+            bench.acquire(caller(number), "a", Some(60_000));
+        }
+        bench.acquire(of_session(7, 6), "a", Some(60_000));
+        let (answers, _) = bench.commit();
+        bench.begin();
+        assert!(!bench.orderer.drain());
+        let (told, _) = bench.commit();
+        let refused = |answer: &Answer| matches!(answer, Answer::Failed(Failure::Unavailable(_)));
+        assert!(told.iter().all(|(_, answer)| refused(answer)));
+        let told: Vec<u32> = told.iter().map(|(to, _)| *to).collect();
+        assert_eq!(told, [5, 4, 3, 2], "a session ends with its answers");
+
+        // The lock comes free, callers leave, and one more comes.
+        bench.begin();
+        bench.ask(caller(8), Request::Release(grant_of(&answers, 1)));
+        bench.orderer.hang_up(7);
+        bench.acquire(caller(9), "b", None);
+        bench.acquire(caller(10), "b", Some(60_000));
+        let (answers, _) = bench.commit();
+        assert!(matches!(
+            answers[1],
+            (9, Answer::Outcome(Outcome::Granted(_)))
+        ));
+        assert!(matches!(&answers[2], (10, answer) if refused(answer)));
+        bench.work(2_001);
+        bench.begin();
+        let (_, events) = bench.commit();
+        assert!(events.is_empty(), "{version}: {events:?}");
+        let recovered = bench.recovered();
+        assert_eq!((recovered.locks(), recovered.waiters()), (1, 0));
+    }
+}
+
+#[test]
+fn many_waits_are_recorded_in_batches_of_the_usual_size() {
+    const BATCH: usize = 64;
+    let mut bench = Bench::new();
+    bench.orderer = Orderer::new(Machine::new(1), false).with_batches_of(BATCH);
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    for number in 2..=20 {
+        bench.acquire(caller(number), "a", Some(60_000));
+    }
+    bench.commit();
+    let (mut told, mut batches) = (0, 0);
+    loop {
+        bench.begin();
+        let more = bench.orderer.drain();
+        let bytes = bench.orderer.entry().unwrap().len();
+        assert!(bytes < BATCH + 32, "{bytes}");
+        let orphans = bench.commands().len();
+        let (answers, _) = bench.commit();
+        assert_eq!(answers.len(), orphans);
+        (told, batches) = (told + answers.len(), batches + 1);
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(told, 19);
+    assert!(batches > 3, "{batches}");
 }
 
 #[test]

@@ -1,0 +1,352 @@
+//! Restarts, planned and not: time neither stands still nor starts again (rules A7, A14, D2, D4).
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::common::{now, palisade, send, until_time};
+
+/// A server that is ended and started again on one directory.
+struct Server {
+    child: Child,
+    address: String,
+    manual: bool,
+    dir: tempfile::TempDir,
+}
+
+impl Server {
+    fn start(manual: bool) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let (child, address) = serve(&dir.path().join("data"), manual);
+        Server {
+            child,
+            address,
+            manual,
+            dir,
+        }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn end(&mut self, signal: Signal) {
+        send(self.child.id().try_into().unwrap(), signal);
+        let ended = self.child.wait().unwrap();
+        assert!(signal == Signal::KILL || ended.success(), "{ended}");
+    }
+
+    fn again(&mut self) {
+        (self.child, self.address) = serve(&self.data(), self.manual);
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let body = body.to_string();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.ask("POST", path, body);
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+
+    fn show(&self, lock: &str) -> Value {
+        let (status, shown) = self.ask("GET", &format!("/v1/locks/{lock}"), &Value::Null);
+        assert_eq!(status, 200, "{shown}");
+        shown
+    }
+
+    /// A figure of `/metrics`.
+    fn metric(&self, name: &str) -> f64 {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let ask = format!(
+            "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            self.address
+        );
+        stream.write_all(ask.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let line = answer
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {answer}"))
+            .trim()
+            .parse()
+            .unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(data: &std::path::Path, manual: bool) -> (Child, String) {
+    let mut command = palisade();
+    command
+        .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
+        .arg(data);
+    if manual {
+        command.args(["--clock", "manual"]);
+    }
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let started: Value = serde_json::from_str(&line).expect("one line of JSON at the start");
+    let url = started["url"].as_str().unwrap();
+    (child, url.trim_start_matches("http://").to_owned())
+}
+
+/// Numbers that a seed decides.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % end
+    }
+}
+
+/// What is promised of one lock, in milliseconds of the manual clock.
+#[derive(Clone, Debug)]
+struct Promise {
+    key: String,
+    ttl: u64,
+    renewed: u64,
+    expires: u64,
+    extended: u64,
+    lock_delay: u64,
+    reserved: u64,
+    released: bool,
+}
+
+impl Promise {
+    fn is_live(&self, now: u64) -> bool {
+        !self.released && now < self.expires
+    }
+
+    fn closed(&self, now: u64) -> u64 {
+        let delayed = match self.released || self.lock_delay == 0 {
+            true => 0,
+            false => self.expires + self.lock_delay,
+        };
+        delayed.max(self.reserved).saturating_sub(now)
+    }
+
+    /// Its full time again, and twice its time in all since it was last renewed.
+    fn restart(&mut self, now: u64) {
+        let until = (now + self.ttl).min(self.renewed + 2 * self.ttl);
+        if until > self.expires {
+            self.extended += 1;
+            self.expires = until;
+        }
+    }
+}
+
+/// SIGTERM and SIGKILL at random moments. The clock is moved by hand, so every figure is exact.
+#[test]
+fn fifty_restarts_leave_every_lease_and_every_closing_time_within_its_bound() {
+    let (mut server, mut rng, mut now) = (Server::start(true), Rng(7), 0);
+    let mut promises: BTreeMap<String, Promise> = BTreeMap::new();
+    let mut most_extended = 0;
+    for round in 0..50 {
+        for step in 0..3 {
+            let lock = format!("lock-{round}-{step}");
+            let ttl = 200 + rng.below(6_000);
+            let [lock_delay, at_least] = [3_000, 20_000].map(|most| rng.below(2) * rng.below(most));
+            let body = json!({
+                "client_id": "c", "lease_duration_ms": ttl, "lock_delay_ms": lock_delay, "at_least_for_ms": at_least,
+            });
+            let granted = server.post(&format!("/v1/locks/{lock}/acquire"), &body);
+            let reserved = if at_least > 0 { now + at_least } else { 0 };
+            let promise = Promise {
+                key: granted["lock_token"].as_str().unwrap().into(),
+                ttl,
+                renewed: now,
+                expires: now + ttl,
+                extended: 0,
+                lock_delay,
+                reserved,
+                released: false,
+            };
+            promises.insert(lock, promise);
+            let by = rng.below(400);
+            server.post("/v1/clock/advance", &json!({"ms": by}));
+            now += by;
+            for (lock, promise) in promises
+                .iter_mut()
+                .filter(|(_, promise)| promise.is_live(now))
+            {
+                let body = json!({"lock_token": promise.key});
+                match rng.below(40) {
+                    0 => {
+                        server.post(&format!("/v1/locks/{lock}/renew"), &body);
+                        (promise.renewed, promise.extended) = (now, 0);
+                        promise.expires = promise.expires.max(now + promise.ttl);
+                    }
+                    1 => {
+                        server.post(&format!("/v1/locks/{lock}/release"), &body);
+                        promise.released = true;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        server.end(match rng.below(2) {
+            0 => Signal::TERM,
+            _ => Signal::KILL,
+        });
+        server.again();
+        for promise in promises.values_mut().filter(|promise| promise.is_live(now)) {
+            promise.restart(now);
+            most_extended = most_extended.max(promise.extended);
+        }
+        let live = promises
+            .values()
+            .filter(|promise| promise.is_live(now) && promise.extended > 0);
+        assert_eq!(
+            server.metric("palisade_leases_extended"),
+            live.count() as f64
+        );
+        for (lock, promise) in &promises {
+            let shown = server.show(lock);
+            let left = match promise.is_live(now) {
+                true => json!(promise.expires - now),
+                false => Value::Null,
+            };
+            assert_eq!(
+                shown["holder"]["remaining_ms"], left,
+                "{lock} {promise:?} at {now}: {shown}"
+            );
+            let extensions = match promise.is_live(now) {
+                true => promise.extended,
+                false => 0,
+            };
+            assert_eq!(
+                shown["extensions"].as_u64().unwrap_or(0),
+                extensions,
+                "{lock}: {shown}"
+            );
+            let closed = match promise.is_live(now) {
+                true => 0,
+                false => promise.closed(now),
+            };
+            assert_eq!(
+                shown["delayed_ms"].as_u64().unwrap_or(0),
+                closed,
+                "{lock} {promise:?} at {now}: {shown}"
+            );
+        }
+        promises.retain(|_, promise| promise.is_live(now) || promise.closed(now) > 0);
+    }
+    assert!(
+        most_extended > 3,
+        "some lease outlived several restarts: {most_extended}"
+    );
+}
+
+/// The real clock, within one boot: it goes on while there is no server, and nothing of a quiet server's time is lost.
+#[test]
+fn a_lock_is_closed_no_longer_for_a_restart_of_either_kind() {
+    const CLOSED: u64 = 600_000;
+    let mut server = Server::start(false);
+    let ask = json!({"client_id": "a", "lease_duration_ms": 1_000, "at_least_for_ms": CLOSED});
+    let granted = server.post("/v1/locks/nightly/acquire", &ask);
+    server.post(
+        "/v1/locks/nightly/release",
+        &json!({"lock_token": granted["lock_token"]}),
+    );
+    let since = now();
+    let passed = || now().since(since).as_millis();
+    // real time: a quiet server, and none, for long enough to tell from the time that a start takes
+    let quietly = || until_time(now().after(Duration::from_millis(1_500).into()));
+    for signal in [Signal::KILL, Signal::TERM, Signal::KILL] {
+        quietly();
+        server.end(signal);
+        quietly();
+        server.again();
+        let before = passed();
+        let closed = server.show("nightly")["delayed_ms"].as_u64().unwrap();
+        assert!(
+            closed + before <= CLOSED,
+            "{signal:?}: {closed} ms left after {before} ms"
+        );
+        assert!(
+            closed + passed() + 1_000 > CLOSED,
+            "{signal:?}: {closed} ms left: too few"
+        );
+    }
+    // The control: the machine was started again, as far as the server can know. Only the time since the last entry is
+    // lost, and after a planned stop the time was the last entry.
+    for (signal, lost) in [(Signal::TERM, 1_500), (Signal::KILL, 1_500)] {
+        server.end(signal);
+        let down = now();
+        std::fs::remove_file(server.data().join("clock")).unwrap();
+        quietly();
+        let was_down = now().since(down).as_millis();
+        server.again();
+        let before = passed();
+        let closed = server.show("nightly")["delayed_ms"].as_u64().unwrap();
+        assert!(
+            closed + before > CLOSED + lost / 2,
+            "{signal:?}: {closed} ms left after {before} ms, {was_down} down"
+        );
+    }
+}
+
+/// Nobody renews, and the server does not live as long as the lease.
+#[test]
+fn an_outage_loop_keeps_no_dead_lease_alive() {
+    const TTL: u64 = 1_500;
+    let mut server = Server::start(false);
+    let ask = json!({"client_id": "gone", "lease_duration_ms": TTL});
+    server.post("/v1/locks/dead/acquire", &ask);
+    let since = now();
+    let (mut restarts, mut extended) = (0, 0.0);
+    while !server.show("dead")["holder"].is_null() {
+        // A bound of real time is above that of serving time; a loaded machine makes the starts longer, not the serving.
+        assert!(
+            restarts < 12,
+            "held after {restarts} restarts and {:?}",
+            now().since(since)
+        );
+        // real time: it serves for two thirds of the lease
+        until_time(now().after(Duration::from_millis(TTL * 2 / 3).into()));
+        server.end(Signal::KILL);
+        server.again();
+        extended += server.metric("palisade_lease_extensions_total");
+        assert!(server.metric("palisade_graces_total") >= 1.0);
+        restarts += 1;
+    }
+    assert!(restarts >= 2, "a restart gives its time back: {restarts}");
+    assert!(extended >= 1.0, "and that is counted: {extended}");
+}
