@@ -1,11 +1,15 @@
 /** What a whole process does: paused past its lease, at its end, and with errors that nobody waits for. */
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { fork, spawn } from "node:child_process";
+import cluster from "node:cluster";
 import { once } from "node:events";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { test } from "node:test";
+import { Worker } from "node:worker_threads";
 
-import { serve, served, until } from "./servers.js";
+import { folder, serve, served, until } from "./servers.js";
 
 const INDEX = new URL("../src/index.js", import.meta.url).href;
 
@@ -139,4 +143,88 @@ test("no rejection is left unhandled when the server goes away", async (t) => {
   child.say("go");
   assert.match(await child.next(), /^expired (unavailable|unknown_outcome) (unavailable|unknown_outcome)$/);
   assert.equal(await child.ended, 0);
+});
+
+/** Prints what an own client does, and leaves its lease held. */
+const ANOTHER = `
+  import { Client } from ${JSON.stringify(INDEX)};
+  export async function hold(url, lock, told) {
+    const lease = await new Client({ urls: url }).acquire(lock, { ttlMs: 1_000 });
+    told(lease.token);
+    await lease.release();
+    const kept = await new Client({ urls: url }).acquire(lock, { ttlMs: 1_000 });
+    told(kept.token);
+    return kept;
+  }
+`;
+
+/** Memory is not shared, so each has clients and grants of its own, and its end leaves those of the others alone. */
+for (const kind of ["worker", "cluster", "fork"] as const) {
+  test(`beside a lease of its parent: a ${kind} has its own, and its end takes nobody's`, async (t) => {
+    const { client, server } = await served(t);
+    const mine = await client.acquire("mine", { ttlMs: 2_000 });
+    const place = folder(t);
+    const program = join(place, "other.mjs");
+    writeFileSync(join(place, "hold.mjs"), ANOTHER);
+    const send = kind === "worker" ? "parentPort.postMessage" : "process.send";
+    const port = kind === "worker" ? 'import { parentPort } from "node:worker_threads";' : "";
+    writeFileSync(
+      program,
+      `import { hold } from "./hold.mjs"; ${port}
+       await hold(${JSON.stringify(server.url)}, "own", (token) => ${send}(token));`,
+    );
+    const [told, end] = other(kind, program);
+    const [first, second] = [await told(), await told()];
+    assert.ok(first > mine.token && second > first);
+    await end();
+    // It ended without a release: only its own lease is left to expire.
+    const next = await client.acquire("own", { waitMs: 60_000 });
+    assert.ok(next.token > second);
+    mine.check();
+    assert.equal((await client.show("mine")).holder?.token, mine.token);
+    await next.release();
+    assert.equal(await mine.release(), "released");
+  });
+}
+
+function other(kind: "worker" | "cluster" | "fork", program: string): [() => Promise<number>, () => Promise<unknown>] {
+  const tokens: number[] = [];
+  const take = (token: unknown): unknown => tokens.push(Number(token));
+  const told = async (): Promise<number> => {
+    await until(() => tokens.length > 0);
+    return tokens.shift() ?? 0;
+  };
+  if (kind === "worker") {
+    const worker = new Worker(program);
+    worker.on("message", take);
+    return [told, () => worker.terminate()];
+  }
+  if (kind === "cluster") {
+    cluster.setupPrimary({ exec: program });
+    const worker = cluster.fork();
+    worker.on("message", take);
+    return [
+      told,
+      () => {
+        worker.process.kill("SIGKILL");
+        return once(worker, "exit");
+      },
+    ];
+  }
+  const child = fork(program);
+  child.on("message", take);
+  return [
+    told,
+    () => {
+      child.kill("SIGKILL");
+      return once(child, "exit");
+    },
+  ];
+}
+
+test("a lease and a client are not sent to a worker by mistake", async (t) => {
+  const { client } = await served(t);
+  const lease = await client.acquire("orders");
+  assert.throws(() => structuredClone(lease), { name: "DataCloneError" });
+  await lease.release();
 });
