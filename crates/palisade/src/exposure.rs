@@ -57,6 +57,15 @@ pub(crate) fn warn_of_address(flag: &str, at: SocketAddr, scheme: &str, anybody:
     }
 }
 
+/// Warns of an access file that everybody can change. One with a mistake is refused by the server that reads it next.
+pub(crate) fn warn_of_access_file(path: &Path) {
+    if let Ok(access) = palisade_access::file::read(path) {
+        for sentence in palisade_access::file::open_to_everybody(path, &access) {
+            tracing::warn!("{sentence}");
+        }
+    }
+}
+
 /// Warns of a directory that others can read or write: its files contain the keys of leases, and a writer
 /// decides which tokens come next.
 pub(crate) fn warn_of_directory(dir: &Path) {

@@ -616,3 +616,32 @@ fn a_token_ends_at_its_time_and_one_without_a_time_does_not() {
     let said = file::read(&path).unwrap_err().to_string();
     assert!(said.contains("expires must be a date"), "{said}");
 }
+
+/// The control is one writer after the other; without a lock, two at once write one text each and one of them is lost.
+#[test]
+fn tokens_that_are_made_and_revoked_at_once_are_all_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.toml");
+    fs::write(&path, FILE).unwrap();
+    let token = |n: u8| Token::make([n; 36]).1;
+    for n in 1..=8 {
+        file::add_token(&path, &token(n), "backup", None).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for n in 1..=8 {
+            let path = &path;
+            scope.spawn(move || file::revoke_token(path, token(n).id()).unwrap());
+            scope.spawn(move || file::add_token(path, &token(n + 100), "backup", None).unwrap());
+        }
+    });
+    let access = file::read(&path).unwrap();
+    let mut valid: Vec<String> = access.tokens().map(|(id, ..)| id.to_owned()).collect();
+    for n in 1..=8 {
+        assert!(
+            !valid.contains(&token(n).id().to_owned()),
+            "{n} was revoked"
+        );
+        let made = valid.iter().position(|id| *id == token(n + 100).id());
+        valid.remove(made.expect("a token that was made"));
+    }
+}

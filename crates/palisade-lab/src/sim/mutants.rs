@@ -384,7 +384,7 @@ pub const TABLE: [Row; 53] = [
     ),
     row(
         Mutant::ReservationIgnored,
-        "H1",
+        "D4",
         rule::DELAYS,
         "wrapper of the orderer: requests reach it without their at-least-for",
     ),

@@ -101,6 +101,9 @@ impl Rules {
         });
         match read {
             Ok(access) => {
+                for sentence in file::open_to_everybody(&self.path, &access) {
+                    tracing::warn!("{sentence}");
+                }
                 *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
                 tracing::info!(file = %self.path.display(), "new rules are in force");
             }
@@ -125,9 +128,6 @@ pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// Reads an access file; this server must be able to do what it asks for.
 fn read(path: &Path, audit: &Audit) -> Result<Access, ServeError> {
     let access = file::read(path)?;
-    for sentence in file::open_to_everybody(path, &access) {
-        tracing::warn!("{sentence}");
-    }
     if let Some(prefix) = access.audited().next()
         && !audit.is_on()
     {

@@ -220,6 +220,9 @@ fn network(settings: &Settings) -> net::Settings {
 /// Before the start is announced: who has read that has all warnings.
 fn warn_of_exposure(settings: &Settings) {
     exposure::warn_of_directory(&settings.data);
+    if let Some(path) = &settings.access {
+        exposure::warn_of_access_file(path);
+    }
     let scheme = exposure::scheme(&settings.network);
     exposure::warn_of_addresses(&settings.listen, scheme, "take or break any lock");
 }

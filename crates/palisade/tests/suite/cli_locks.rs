@@ -483,6 +483,27 @@ fn a_release_says_how_long_the_lock_stays_closed() {
 }
 
 #[test]
+fn open_lets_the_next_one_have_a_closed_lock_and_touches_no_other() {
+    let server = Server::start();
+    let open = || server.output(&["open", "x", "--reason", "the job failed"]);
+    assert_eq!(status(&open()), 123, "it is free");
+    server.output(&["acquire", "x", "-n", "--lock-delay", "60s", "--ttl", "1h"]);
+    let refused = open();
+    assert_eq!(status(&refused), 123, "it is held");
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("x is not closed") && said.contains("palisade show x"),
+        "{said}"
+    );
+    server.output(&["break", "x", "--token", "1", "--reason", "stuck"]);
+    assert_eq!(status(&server.output(&["acquire", "x", "-n"])), 124);
+    let opened = open();
+    assert_eq!(status(&opened), 0, "{}", text(&opened.stderr));
+    assert!(text(&opened.stdout).contains("x is open"));
+    assert_eq!(status(&server.output(&["acquire", "x", "-n"])), 0);
+}
+
+#[test]
 fn permits_are_held_shown_and_changed_at_the_command_line() {
     let server = Server::start();
     let acquire = |client: &str, permits: &str| {

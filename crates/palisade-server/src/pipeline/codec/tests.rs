@@ -140,7 +140,7 @@ fn commands() -> Vec<Command> {
             ..acquire("s", "eight", new_lease(7))
         }),
         Command::Open {
-            lock: name("orders"),
+            lock: lock("t"),
             reason: "the job failed".into(),
         },
         Command::Resize {
@@ -298,7 +298,7 @@ fn only_what_is_new_needs_a_new_version() {
         assert_eq!(version_needed(&command) == 10, of_update);
         let restored = command == Command::Grace(Away::Restored);
         assert_eq!(version_needed(&command) == 11, restored);
-        let orphan = matches!(command, Command::Orphan(_));
+        let orphan = matches!(command, Command::Orphan(_) | Command::Open { .. });
         assert_eq!(version_needed(&command) == BATCH_VERSION, orphan);
     }
     let held = set(&["a", "b"], "one", new_lease(1));
