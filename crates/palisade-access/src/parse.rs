@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::access::Rule;
+use crate::access::{Known, Rule};
 use crate::jwt::{Issuer, Keys};
 use crate::quota::Quotas;
 use crate::token::is_id;
