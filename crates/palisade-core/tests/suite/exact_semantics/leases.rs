@@ -179,7 +179,7 @@ fn a_lease_keeps_its_time_to_live_when_another_grant_joins() {
     let mut wish = ask("y", "a").with_key(a.key);
     wish.under = Under::Existing {
         key: a.key,
-        ttl: Some(ttl(20_000)),
+        ttl: Some(ttl(5_000)),
     };
     let differs = Outcome::Invalid(Invalid::TtlDiffers { lease: ttl(TTL_MS) });
     assert_eq!(world.apply(Command::Acquire(wish.clone())), differs);
@@ -209,7 +209,7 @@ fn a_lease_may_get_another_time_to_live_while_a_request_waits_for_it() {
     assert_eq!(world.apply(Command::Acquire(wish)), Outcome::Queued);
     world.apply(Command::Renew {
         grant: grant("seats", &lease),
-        ttl: Some(ttl(5_000)),
+        ttl: Some(ttl(20_000)),
     });
     world.release(&grant("orders", &a));
     let (_, granted) = world.handed_over();
