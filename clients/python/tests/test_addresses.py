@@ -60,6 +60,15 @@ def test_silent_addresses_leave_time_for_the_next_one(server: Palisade, count: i
             client.lock("orders", wait=0).acquire()
 
 
+def test_a_watch_passes_over_a_silent_address(server: Palisade) -> None:
+    with silent() as url, Client([url, server.url], patience="1s") as client, Client(server.url) as other:
+        with other.lock("orders"):
+            pass
+        begin = time.monotonic()
+        assert next(client.watch("orders", after=0)).kind == "granted"
+        assert time.monotonic() - begin < 10
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "says"),
     [

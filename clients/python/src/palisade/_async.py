@@ -17,7 +17,7 @@ from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, status
 from ._requests import Requests
 from ._sse import Position
-from ._transport import NONCE, WATCH_SILENCE_S, AsyncTransport, foreign, new_nonce
+from ._transport import NONCE, AsyncTransport, foreign, is_open, new_nonce, watch_timeout
 from .errors import LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
@@ -115,7 +115,7 @@ class AsyncClient:
 
     async def _watch_once(self, url: str, position: Position) -> AsyncIterator[Event]:
         parameters, nonce = position.parameters(), new_nonce()
-        timeout = httpx.Timeout(5.0, read=WATCH_SILENCE_S)
+        timeout = watch_timeout(self._requests.patience_ns)
         async with self._transport.pool.client.stream(
             "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
         ) as answer:
@@ -126,6 +126,7 @@ class AsyncClient:
             if answer.status_code != 200:
                 self._requests.watch_refused(url, answer.status_code, await answer.aread(), position)
                 return
+            is_open(answer)
             for event in position.opened():
                 yield event
             async for line in answer.aiter_lines():

@@ -20,7 +20,7 @@ from ._model import Duration, Event, LockInfo, Status, lock_info, status
 from ._process import Guard
 from ._requests import Requests
 from ._sse import Position
-from ._transport import NONCE, WATCH_SILENCE_S, SyncTransport, foreign, new_nonce
+from ._transport import NONCE, SyncTransport, foreign, is_open, new_nonce, watch_timeout
 from .errors import LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
@@ -140,7 +140,7 @@ class Client:
 
     def _watch_once(self, url: str, position: Position) -> Iterator[Event]:
         parameters, nonce = position.parameters(), new_nonce()
-        timeout = httpx.Timeout(5.0, read=WATCH_SILENCE_S)
+        timeout = watch_timeout(self._requests.patience_ns)
         with self._transport.pool.client.stream(
             "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
         ) as answer:
@@ -151,6 +151,7 @@ class Client:
             if answer.status_code != 200:
                 self._requests.watch_refused(url, answer.status_code, answer.read(), position)
                 return
+            is_open(answer)
             yield from position.opened()
             for line in answer.iter_lines():
                 event = position.line(line)

@@ -17,7 +17,7 @@ from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
 from ._model import Malformed
 from ._process import Guard
-from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, read_reply
+from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, attempt_ns, read_reply
 from .errors import Invalid
 
 WATCH_SILENCE_S = 45.0
@@ -95,6 +95,16 @@ def _fault(url: str, error: Exception) -> Fault:
 
 def _timeout(until_ns: int) -> float:
     return max(0.001, (until_ns - now_ns()) / SECOND)
+
+
+def watch_timeout(patience_ns: int) -> httpx.Timeout:
+    """Until a watch is open, it has the time of an attempt."""
+    return httpx.Timeout(attempt_ns(patience_ns, 0, patience_ns) / SECOND)
+
+
+def is_open(answer: httpx.Response) -> None:
+    """From now on comments keep the watch alive. httpx reads its settings anew for each piece of the body."""
+    answer.request.extensions["timeout"]["read"] = WATCH_SILENCE_S
 
 
 def new_nonce() -> str:

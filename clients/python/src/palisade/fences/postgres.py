@@ -256,7 +256,7 @@ def _is_async(connection: Any) -> bool:
 
 
 def _unsupported(given: Any, driver: Any = None) -> TypeError:
-    what = f"a {type(given).__module__}.{type(given).__qualname__}"
+    what = f"{type(given).__module__}.{type(given).__qualname__}"
     if driver is not None:
         what += f" on {type(driver).__module__.partition('.')[0]}"
     return TypeError(
