@@ -25,7 +25,9 @@ fn connection_last(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         if OF_CONNECTION.contains(&name.unwrap_or(&text)) {
             let separate = value.is_none();
             moved.push(word);
-            moved.extend(words.next().filter(|_| separate));
+            if separate {
+                moved.extend(words.next());
+            }
         } else {
             let command = !text.starts_with('-') || text == "--";
             all.push(word);

@@ -263,3 +263,17 @@ fn a_job_in_the_background_stops_with_palisade_until_it_has_the_terminal() {
     session.press("echo all\" over\"\n");
     session.shows("all over");
 }
+
+/// Its shell has ended, so nobody could ever put it into the foreground: without an end it would hold the lock for ever.
+#[test]
+fn a_job_that_can_never_get_the_terminal_is_ended_and_the_lock_released() {
+    let server = Server::start();
+    let job = r#""$PALISADE" run job --ttl 1h -- sh -c 'read line < /dev/tty' 2> said"#;
+    // A group of its own in the background, whose leader ends.
+    let script = format!("set -m; (set +m; {job} & ) & wait; echo in\" front\"; read line");
+    let session = Session::start(&server, &["-c", &script]);
+    session.shows("in front");
+    let said = || std::fs::read_to_string(server.file("said")).unwrap_or_default();
+    until("the warning", || said().contains("ended with SIGHUP"));
+    until("the release", || server.show("job")["holder"].is_null());
+}
