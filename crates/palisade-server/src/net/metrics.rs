@@ -497,7 +497,7 @@ impl Scrape {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 11] {
+    fn gauges(&self) -> [Reading; 12] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -536,6 +536,11 @@ impl Scrape {
             ),
             ("sessions", "Sessions open", net.sessions.load(Relaxed)),
             ("watchers", "Watches open", net.watchers.load(Relaxed)),
+            (
+                "certificate_expires_timestamp_seconds",
+                "When this server's certificate ends, since 1970; 0 without TLS",
+                shell.certificate_expires.load(Relaxed),
+            ),
         ]
     }
 }

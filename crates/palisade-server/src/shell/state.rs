@@ -26,4 +26,6 @@ pub struct Meters {
     pub requests: AtomicU64,
     /// TLS handshakes that failed or took too long.
     pub handshakes_failed: AtomicU64,
+    /// When the port's certificate ends, in seconds since 1970 by the wall clock; 0 for a port without TLS.
+    pub certificate_expires: AtomicU64,
 }

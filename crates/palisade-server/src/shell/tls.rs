@@ -49,8 +49,11 @@ impl Handshakes {
             return Ok(None);
         };
         let most = settings.handshakes;
+        let server = Server::new(files, settings.http2)?;
+        let expires = server.expires().unwrap_or(0);
+        meters.certificate_expires.store(expires, Relaxed);
         Ok(Some(Handshakes {
-            server: Server::new(files, settings.http2)?,
+            server,
             // Their counters are not those of connections.
             slots: Slots::new(most, None, Arc::default()),
             limit: settings.handshake_timeout,
@@ -108,8 +111,17 @@ impl Handshakes {
 
     /// Reloads certificates until the server stops.
     pub(super) async fn keep_reloading(&self, mut phase: watch::Receiver<Phase>) {
+        let show = async {
+            let mut look = interval(LOOK);
+            loop {
+                look.tick().await;
+                let expires = self.server.expires().unwrap_or(0);
+                self.meters.certificate_expires.store(expires, Relaxed);
+            }
+        };
         tokio::select! {
             () = keep_reloading(&self.server) => {}
+            () = show => {}
             // An error means that the server is gone.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
         }

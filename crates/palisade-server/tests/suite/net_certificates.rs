@@ -265,3 +265,23 @@ async fn after_its_certificate_a_session_is_refused() {
     }
     assert!(now() >= until, "refused before its end");
 }
+
+#[tokio::test]
+async fn metrics_say_when_the_certificate_of_the_server_ends() {
+    let world = World::new().await;
+    let mut stream = world.connect().await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut said = String::new();
+    let _ = stream.read_to_string(&mut said).await;
+    let value = said
+        .lines()
+        .find_map(|line| line.strip_prefix("palisade_certificate_expires_timestamp_seconds "))
+        .expect("the metric is missing");
+    let ends: f64 = value.parse().unwrap();
+    let now = now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let left = ends - now.as_secs_f64();
+    // It was made for one day.
+    assert!((80_000.0..=86_400.0).contains(&left), "{left}");
+}

@@ -61,7 +61,7 @@ const HEAD_RESTORED: u8 = 26;
 const LEASE_EXTENDED: u8 = 27;
 
 /// As [`ANSWERED`], of a set: with its other locks in front.
-const ANSWERED_SET: u8 = 27;
+const ANSWERED_SET: u8 = 28;
 
 /// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
 const BY: u8 = 64;
