@@ -30,6 +30,7 @@ mod entry;
 pub mod forming;
 mod lead;
 mod log;
+pub mod mark;
 mod message;
 pub mod node;
 pub mod peers;
@@ -42,7 +43,7 @@ pub use applier::{Applier, Lent};
 pub use directory::{Directory, DirectoryError, Founding};
 pub use engine::{
     Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Tokio, Transport,
-    Watch,
+    Unsound, Watch,
 };
 pub use entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 pub use lead::Leadership;

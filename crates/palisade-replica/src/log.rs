@@ -57,6 +57,35 @@ impl Log {
         self.entries.back().map(|entry| entry.id).or(self.purged)
     }
 
+    /// Where the entries of each leadership begin, in ascending order: of the newest `most` leaderships, as far as entries
+    /// are here. What is purged counts as one entry.
+    #[must_use]
+    pub fn history(&self, most: usize) -> Vec<LogId> {
+        let mut starts = Vec::new();
+        let mut end = self.entries.len();
+        while starts.len() < most
+            && let Some(last) = end.checked_sub(1).and_then(|last| self.entries.get(last))
+        {
+            let leader = last.id.leader;
+            let start = self.entries.partition_point(|e| e.id.leader < leader);
+            assert!(start < end, "the leaderships of a log only rise");
+            starts.extend(self.entries.get(start).map(|first| first.id));
+            end = start;
+        }
+        if end == 0 && starts.len() < most {
+            starts.extend(self.purged);
+        }
+        starts.reverse();
+        starts
+    }
+
+    /// The entry that stands at an index, if it is here or was the last one to be purged.
+    #[must_use]
+    pub fn at(&self, index: u64) -> Option<LogId> {
+        let purged = self.purged.filter(|purged| purged.index == index);
+        purged.or_else(|| self.range(index..=index).next().map(|entry| entry.id))
+    }
+
     /// The entries that are here.
     pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
         self.entries.iter()

@@ -252,15 +252,40 @@ pub(crate) fn read_by(answer: &[u8]) -> Option<u8> {
     }
 }
 
+/// The question whether a node is there, and whether it leads with a quorum. A node of a build that does not know it answers
+/// that it has failed, which shows that it is there.
+pub(crate) const PROBE: [u8; 2] = [VERSION, 7];
+
+/// The answer.
+pub(crate) fn probed(leads: bool) -> Vec<u8> {
+    vec![VERSION, 10, leads.into()]
+}
+
+/// Whether the node leads, in an answer; `None` if it is no answer to this question.
+pub(crate) fn probed_by(answer: &[u8]) -> Option<bool> {
+    match answer {
+        [VERSION, 10, leads] => Some(*leads != 0),
+        _ => None,
+    }
+}
+
 /// The entries that an append offers, and how far the leader has committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     leader: Leader,
     last: LogId,
     committed: Option<LogId>,
+    /// Whether it has entries, so that its answer needs the other node's disk.
+    has_entries: bool,
 }
 
 impl Offer {
+    /// Whether its answer needs the other node's disk.
+    #[must_use]
+    pub fn has_entries(&self) -> bool {
+        self.has_entries
+    }
+
     /// What this message offers, if it is an append.
     #[must_use]
     pub fn of(message: &[u8]) -> Option<Offer> {
@@ -272,6 +297,7 @@ impl Offer {
             let leader = from.vote()?.leader;
             let mut last = from.option(Take::log_id)?;
             let committed = from.option(Take::log_id)?;
+            let has_entries = !from.0.is_empty();
             while !from.0.is_empty() {
                 last = Some(from.skip_entry()?);
             }
@@ -279,6 +305,7 @@ impl Offer {
                 leader,
                 last,
                 committed,
+                has_entries,
             }))
         };
         append().ok().flatten()

@@ -24,6 +24,8 @@ use palisade_wal::{
 use crate::directory::{DirectoryError, not_replayed};
 use crate::entry::{LogId, Members, NodeId, Payload};
 use crate::log::Log;
+use crate::mark;
+use crate::peers::HISTORY;
 use crate::record;
 use crate::state::{Head, State, StateError};
 use crate::store::read_all;
@@ -39,12 +41,15 @@ pub struct Look {
     pub node: NodeId,
     /// Its cluster, and the life of that.
     pub identity: Identity,
-    /// The last entry. Of several nodes the one with the greatest is the furthest: the term decides, then the index.
+    /// The last entry. Of several nodes that lost nothing the one with the greatest is the furthest: the term decides, then
+    /// the index.
     pub last: Option<LogId>,
     /// Up to here entries are known to be committed.
     pub committed: Option<LogId>,
     /// The members as of the last entry.
     pub members: Members,
+    /// Where the entries of the newest leaderships begin ([`Log::history`]).
+    pub history: Vec<LogId>,
 }
 
 impl Look {
@@ -110,6 +115,7 @@ pub fn look_on(storage: &dyn Storage) -> Result<Look, DirectoryError> {
         identity,
         last: log.last(),
         committed: log.committed(),
+        history: log.history(HISTORY),
         members: newest.unwrap_or(members),
     })
 }
@@ -178,7 +184,10 @@ pub fn back_up_on(
 /// # Errors
 /// [`DirectoryError`]: in use, not a member's, damaged, I/O, a wall clock before 2026. The directory is as it was.
 pub fn recover(dir: &Path) -> Result<Restored, DirectoryError> {
-    recover_on(Arc::new(DirStorage::lock(dir)?), &Options::default())
+    let recovered = recover_on(Arc::new(DirStorage::lock(dir)?), &Options::default())?;
+    // It begins anew, whatever it lost.
+    mark::clear(dir).map_err(StateError::Io)?;
+    Ok(recovered)
 }
 
 /// [`recover`] on any storage.

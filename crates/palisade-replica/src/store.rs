@@ -12,7 +12,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use palisade_wal::{
     CommitError, Compactor, Fold, Opened, Seq, SnapshotReader, SnapshotWriter, Wal,
@@ -94,6 +94,19 @@ pub struct Store {
     shared: Arc<Shared>,
 }
 
+/// A store as long as somebody else has it: its writer ends when nobody does.
+#[derive(Clone)]
+pub(crate) struct WeakStore {
+    shared: Weak<Shared>,
+}
+
+impl WeakStore {
+    pub(crate) fn upgrade(&self) -> Option<Store> {
+        let shared = self.shared.upgrade()?;
+        Some(Store { shared })
+    }
+}
+
 struct Shared {
     log: Mutex<Kept>,
     sink: Box<dyn Sink>,
@@ -154,6 +167,12 @@ impl Store {
                 compactor,
                 seed,
             }),
+        }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakStore {
+        WeakStore {
+            shared: Arc::downgrade(&self.shared),
         }
     }
 

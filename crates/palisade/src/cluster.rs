@@ -5,19 +5,26 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use palisade_client::{BearerToken, TlsFiles};
-use palisade_proto::json::{ClusterReply, ErrorReply};
+use palisade_proto::json::{ClusterReply, ClusterRole, ErrorReply};
 use palisade_tls::Connector;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
-/// An answer that takes longer than this does not come: a new node has two minutes to catch up.
+/// A node that does not show its view within this time hangs: all nodes are asked at once.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// A change that takes longer than this does not come: a new node has two minutes to catch up.
 const PATIENCE: Duration = Duration::from_secs(130);
+
+/// After a change, the leader is waited for no longer than this: it may be another one by then.
+const SHOWN: Duration = Duration::from_secs(5);
 
 /// No answer is larger.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -79,34 +86,75 @@ impl Nodes {
         Nodes { token, ..self }
     }
 
-    /// The cluster as the leader sees it, who knows most; if none can be asked, as a node does that knows the members.
+    /// The cluster as the leader sees it, which knows most; if it cannot be asked, as a node does that knows the members. All
+    /// nodes are asked at once, and each has two seconds.
     pub(crate) async fn view(&self) -> Result<ClusterReply, Error> {
-        let mut best = Err(Error::Unreachable("no address was given".to_owned()));
-        for url in &self.urls {
-            match self.view_of(url).await {
-                Ok(view) => {
-                    // A node knows nothing of the Unix sockets of this machine.
-                    if let Some(leader) = &view.leader_url
-                        && !leader.starts_with("unix:")
-                        && let Ok(view) = self.view_of(leader).await
-                    {
-                        return Ok(view);
-                    }
-                    let known = |view: &ClusterReply| view.members.len();
-                    if best.as_ref().map_or(0, known) <= known(&view) {
-                        best = Ok(view);
-                    }
-                }
-                Err(error) if best.is_err() => best = Err(error),
-                Err(_) => {}
+        let views = self.views().await;
+        // Who leads is what the newest of them knows.
+        let known = views.iter().filter_map(|(_, view)| view.as_ref().ok());
+        let newest = known.filter(|view| view.leader_url.is_some());
+        if let Some(newest) = newest.max_by_key(|view| view.term)
+            && newest.role != ClusterRole::Leader
+            && let Some(leader) = &newest.leader_url
+            // A node knows nothing of the Unix sockets of this machine.
+            && !leader.starts_with("unix:")
+            && let Ok(view) = self.view_of(leader).await
+        {
+            return Ok(view);
+        }
+        let worth = |view: &ClusterReply| {
+            let leads = view.role == ClusterRole::Leader && view.leader.is_some();
+            (leads, view.term, view.members.len())
+        };
+        let mut views = views.into_iter().map(|(_, view)| view);
+        let none = || Err(Error::Unreachable("no address was given".to_owned()));
+        let mut best = views.next().unwrap_or_else(none);
+        for view in views {
+            let is_better = match (&best, &view) {
+                (Ok(best), Ok(view)) => worth(best) < worth(view),
+                (Ok(_), Err(_)) => false,
+                // An answer says more than none.
+                (Err(Error::Refused { .. }), Err(_)) => false,
+                (Err(_), Ok(_) | Err(Error::Refused { .. })) => true,
+                (Err(_), Err(Error::Unreachable(_))) => false,
+            };
+            if is_better {
+                best = view;
             }
         }
         best
     }
 
+    /// What each node says of the cluster.
+    async fn views(&self) -> Vec<(&str, Result<ClusterReply, Error>)> {
+        let answers = join_all(self.urls.iter().map(|url| self.view_of(url))).await;
+        self.urls.iter().map(String::as_str).zip(answers).collect()
+    }
+
     /// The cluster as this node sees it.
     pub(crate) async fn view_of(&self, url: &str) -> Result<ClusterReply, Error> {
-        self.ask(url, Method::GET, "/v1/cluster", None).await
+        self.ask(url, Method::GET, "/v1/cluster", None, LOOK).await
+    }
+
+    /// The cluster as the leader sees it, which may only be elected by now.
+    pub(crate) async fn view_of_leader(&self) -> Result<ClusterReply, Error> {
+        let led = async {
+            loop {
+                let view = self.view().await;
+                let leads =
+                    |view: &ClusterReply| view.role == ClusterRole::Leader && view.leader.is_some();
+                match &view {
+                    Ok(view) if !leads(view) => {}
+                    Err(Error::Unreachable(_)) => {}
+                    Ok(_) | Err(Error::Refused { .. }) => return view,
+                }
+                sleep(AGAIN).await;
+            }
+        };
+        match timeout(SHOWN, led).await {
+            Ok(view) => view,
+            Err(_) => self.view().await,
+        }
     }
 
     /// Asks for a change, at whichever node leads; tries again while none does.
@@ -118,13 +166,16 @@ impl Nodes {
         let body = serde_json::to_vec(body).unwrap_or_default();
         let mut tries = 0;
         loop {
-            let url = &self.urls[tries % self.urls.len().max(1)];
-            let asked = self
-                .ask(url, Method::POST, path, Some(body.clone().into()))
-                .await;
+            let asked = match self.leader().await {
+                Ok(url) => {
+                    let body = Some(body.clone().into());
+                    self.ask(&url, Method::POST, path, body, PATIENCE).await
+                }
+                Err(error) => Err(error),
+            };
             tries += 1;
             let again = match &asked {
-                Err(Error::Unreachable(_)) => tries < self.urls.len() * 2,
+                Err(Error::Unreachable(_)) => tries < 2,
                 Err(Error::Refused { code, .. }) => code == "not_leader" && tries < TRIES,
                 Ok(_) => false,
             };
@@ -135,12 +186,41 @@ impl Nodes {
         }
     }
 
+    /// The node to ask for a change: the one that leads, or else one that answers.
+    async fn leader(&self) -> Result<String, Error> {
+        let views = self.views().await;
+        let known = views
+            .iter()
+            .filter_map(|(url, view)| Some((url, view.as_ref().ok()?)));
+        let newest = known.max_by_key(|(_, view)| (view.leader_url.is_some(), view.term));
+        if let Some((url, view)) = newest {
+            let url = || (*url).to_owned();
+            let elsewhere = view
+                .leader_url
+                .clone()
+                .filter(|at| !at.starts_with("unix:"));
+            let leads = view.role == ClusterRole::Leader;
+            return Ok(elsewhere.filter(|_| !leads).unwrap_or_else(url));
+        }
+        let answers =
+            |view: &Result<ClusterReply, Error>| matches!(view, Err(Error::Refused { .. }));
+        match views.iter().find(|(_, view)| answers(view)) {
+            // It may be allowed to change what it may not look at.
+            Some((url, _)) => Ok((*url).to_owned()),
+            None => Err(views
+                .into_iter()
+                .find_map(|(_, view)| view.err())
+                .unwrap_or_else(|| Error::Unreachable("no address was given".to_owned()))),
+        }
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         url: &str,
         method: Method,
         path: &str,
         body: Option<Bytes>,
+        patience: Duration,
     ) -> Result<T, Error> {
         let unreachable = |why: String| Error::Unreachable(format!("{url}: {why}"));
         let socket = url.strip_prefix("unix:");
@@ -185,9 +265,12 @@ impl Nodes {
             let bytes = axum::body::to_bytes(Body::new(body), ANSWER_BYTES).await;
             Ok::<_, String>((head.status, bytes.map_err(|error| error.to_string())?))
         };
-        let (status, bytes) = match timeout(PATIENCE, answered).await {
+        let (status, bytes) = match timeout(patience, answered).await {
             Ok(answered) => answered.map_err(unreachable)?,
-            Err(_) => return Err(unreachable("no answer in time".to_owned())),
+            Err(_) => {
+                let why = format!("no answer within {} s", patience.as_secs());
+                return Err(unreachable(why));
+            }
         };
         if status == StatusCode::OK
             && let Ok(reply) = serde_json::from_slice(&bytes)

@@ -36,6 +36,10 @@ pub enum Mutant {
     FullLeads,
     /// A leader that can send and not hear goes on sending (R6).
     NoProbe,
+    /// A node that is told that it lost what it had acknowledged goes on voting (R24).
+    ToldGoesOn,
+    /// A node with a connection counts as alive, whether it answers or not (R19).
+    ConnectedIsAlive,
 }
 
 /// All of them, and the checkers one of which has to find each.
@@ -104,4 +108,9 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
     (Mutant::NoGrace, &[Rule::FullTime]),
     (Mutant::FullLeads, &[Rule::Serves]),
     (Mutant::NoProbe, &[Rule::Serves]),
+    (
+        Mutant::ToldGoesOn,
+        &[Rule::SameLog, Rule::Durable, Rule::OneToken],
+    ),
+    (Mutant::ConnectedIsAlive, &[Rule::Serves]),
 ];

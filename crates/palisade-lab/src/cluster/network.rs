@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade_replica::peers::{Introduction, Offer, PeerHistory, Standing};
+use palisade_replica::peers::{HISTORY, Introduction, Offer, PeerHistory, Refusal, Standing};
 use palisade_replica::{Applier, Engine, Leader, Log, LogId, NodeId, Store, Transport};
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::SimStorage;
@@ -13,7 +13,7 @@ use palisade_wal::{Compactor, Id};
 use tokio::sync::{mpsc, oneshot};
 
 use super::mutants::Mutant;
-use super::runtime::{LabRuntime, MS, Process, hold, sleep, within};
+use super::runtime::{LabRuntime, MS, Process, hold, now, sleep, within};
 use crate::sim::rng::Rng;
 
 /// A machine: a node by its number, or a client by [`CLIENT`] and its number.
@@ -49,6 +49,8 @@ pub(super) struct Host {
     pub(super) connected: BTreeMap<Place, u32>,
     /// Why another node did not let it in.
     pub(super) refused: Option<String>,
+    /// When each other node answered it last.
+    pub(super) answered: BTreeMap<Place, u64>,
     /// It came back with less than it had acknowledged, so the others must refuse it.
     pub(super) lost: bool,
     /// The first index whose committed entry was not compared with the other nodes' yet.
@@ -72,6 +74,7 @@ impl Default for Host {
             remembered: String::new(),
             connected: BTreeMap::new(),
             refused: None,
+            answered: BTreeMap::new(),
             lost: false,
             compared: 0,
         }
@@ -187,9 +190,28 @@ impl Network {
             return Some(());
         }
         let judged = self.host(place).history.judge(own, expected, theirs);
-        judged
-            .map_err(|why| self.host(other).refused = Some(why))
-            .ok()
+        let told = |refusal: Refusal| {
+            let mut host = self.host(other);
+            // It looks into its own log, and ends.
+            let goes_on = self.mutant == Some(Mutant::ToldGoesOn);
+            let lost = refusal.loss.is_some_and(|loss| loss.is_of(theirs));
+            if let Some(process) = host.process.as_ref().filter(|_| lost && !goes_on) {
+                process.kill();
+            }
+            host.refused = Some(refusal.why);
+        };
+        judged.map_err(told).ok()
+    }
+
+    /// A node that starts meets the others before it votes: one of them may know that it lost something.
+    pub(super) async fn ask_members(&self, place: Place) {
+        for other in (0..self.nodes()).filter(|other| *other != place) {
+            let process = self.host(other).process.clone();
+            let there = self.travel(place, other).await && process.is_some_and(|it| it.runs());
+            if there && self.travel(other, place).await {
+                self.connect(place, other);
+            }
+        }
     }
 
     fn introduction(&self, place: Place) -> Option<Introduction> {
@@ -211,6 +233,10 @@ impl Network {
             last: match self.mutant {
                 Some(Mutant::TornReturns) => Some(later),
                 _ => last,
+            },
+            history: match self.mutant {
+                Some(Mutant::TornReturns) => Vec::new(),
+                _ => host.store.as_ref()?.look(|log| log.history(HISTORY)),
             },
             standing: Standing::Member {
                 authority,
@@ -279,10 +305,12 @@ impl Transport for Link {
             if !self.network.travel(to, from).await {
                 std::future::pending::<()>().await;
             }
+            let mut host = self.network.host(from);
+            host.answered.insert(to, now());
             if let Some(offer) = offer {
-                let mut host = self.network.host(from);
                 host.history.answered(NodeId(to.into()), offer, &answer);
             }
+            drop(host);
             Ok(answer)
         };
         let patience = patience.as_nanos() as u64;

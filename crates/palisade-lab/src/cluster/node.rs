@@ -134,6 +134,7 @@ pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
         _ => PeerHistory::from_text(&host.remembered, cluster().1),
     };
     host.connected.clear();
+    host.answered.clear();
     let node = Node {
         world: Arc::clone(world),
         place,
@@ -158,6 +159,7 @@ type Asks = mpsc::UnboundedReceiver<Ask>;
 
 impl Node {
     async fn run(mut self, mut asks: Asks) {
+        self.world.network.ask_members(self.place).await;
         let started = Engine::<LabRuntime>::start(Start {
             node: NodeId(self.place.into()),
             store: self.store.clone(),

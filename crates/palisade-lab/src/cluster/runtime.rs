@@ -67,6 +67,11 @@ impl Process {
         self.state().dead
     }
 
+    pub(super) fn runs(&self) -> bool {
+        let state = self.state();
+        !state.dead && !state.paused
+    }
+
     pub(super) fn pause(&self) {
         self.state().paused = true;
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use palisade_core::Token;
+use palisade_replica::node::Membership;
 use palisade_replica::{NodeId, Stored, recovery};
 use palisade_wal::Options;
 use palisade_wal::testing::{Loss, PutBack, SimStorage};
@@ -15,13 +16,13 @@ use super::nemesis::{fill_disk, hand_over, leader, leads};
 use super::network::{CLIENT, Place};
 use super::node;
 use super::rule::Rule;
-use super::runtime::{MS, hold, now, sleep};
+use super::runtime::{MS, hold, now, sleep, within};
 use super::world::World;
 
 /// Plays the one that the seed says.
 pub(super) async fn play(world: &Arc<World>) {
     let Some(leader) = leader(world) else { return };
-    let draw = world.fork(5).below(7);
+    let draw = world.fork(5).below(9);
     // Only five nodes have one to spare that is no voter.
     let spare = world.network.nodes() > 3 && world.fork(6).chance(600);
     match draw {
@@ -32,6 +33,8 @@ pub(super) async fn play(world: &Arc<World>) {
         3 => return_with_less(world, leader, Less::Torn).await,
         4 => fill_the_disk(world, leader).await,
         5 => snapshot_of_an_uncommitted_tail(world, leader).await,
+        6 => set_disks_back(world, leader).await,
+        7 => remove_beside_hung_nodes(world, leader).await,
         _ => lose_the_majority(world, leader).await,
     }
 }
@@ -157,6 +160,85 @@ async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
         hold(&world.check).broken(Rule::Sound, what);
     }
     world.network.heal();
+    sleep(1_000 * MS).await;
+}
+
+/// The disks of all nodes but one are set back, as those of virtual machines, so that each directory takes itself for the
+/// newest one and they are a majority among themselves. The one that is intact tells them, and they must stop; nothing is
+/// granted until the disks are put forward again (rules R14, R24).
+async fn set_disks_back(world: &Arc<World>, intact: Place) {
+    if world.mutant == Some(Mutant::LyingDisk) {
+        return;
+    }
+    let voters = voters(world, intact).into_iter();
+    let back: Vec<Place> = voters.filter(|place| *place != intact).collect();
+    // What each remembers of the others is on its disk, too.
+    let older = |place: &Place| {
+        let host = world.network.host(*place);
+        (host.disk.crash(Loss::KeepAll), host.remembered.clone())
+    };
+    let older: Vec<_> = back.iter().map(older).collect();
+    sleep(3_000 * MS).await;
+    let mut newest = Vec::new();
+    for (place, older) in back.iter().zip(older) {
+        world.stop(*place, false, 0);
+        let mut host = world.network.host(*place);
+        let disk = std::mem::replace(&mut host.disk, older.0);
+        newest.push((disk, std::mem::replace(&mut host.remembered, older.1)));
+        host.lost = true;
+    }
+    world.say(|| format!("the disks of {back:?} are set back, and that of node {intact} is not"));
+    back.iter().for_each(|place| world.start_later(*place, 0));
+    sleep(3_000 * MS).await;
+    for (place, newest) in back.iter().zip(newest) {
+        world.stop(*place, false, 0);
+        let mut host = world.network.host(*place);
+        (host.disk, host.remembered) = newest;
+        (host.lost, host.refused) = (false, None);
+        drop(host);
+        world.start_later(*place, 0);
+    }
+    sleep(1_000 * MS).await;
+}
+
+/// As many nodes hang as a cluster bears, with their connections open, and an operator removes a node that is alive: what is
+/// left would be no majority that is alive, so that is refused, and everybody is served (rule R19).
+async fn remove_beside_hung_nodes(world: &Arc<World>, leads: Place) {
+    let voters = voters(world, leads);
+    let mut rest = voters.iter().copied().filter(|place| *place != leads);
+    let hung: Vec<Place> = rest.by_ref().take((voters.len() - 1) / 2).collect();
+    let (Some(removed), Some(engine)) = (rest.next(), world.network.host(leads).engine.clone())
+    else {
+        return;
+    };
+    let processes = hung.iter();
+    let processes: Vec<_> = processes
+        .filter_map(|place| world.network.host(*place).process.clone())
+        .collect();
+    processes.iter().for_each(|process| process.pause());
+    world.say(|| format!("{hung:?} hang, and node {removed} is removed"));
+    sleep(3_000 * MS).await;
+    let alive = |node: NodeId| {
+        let (host, node) = (world.network.host(leads), node.0 as Place);
+        match world.mutant {
+            Some(Mutant::ConnectedIsAlive) => host.connected.contains_key(&node),
+            _ => {
+                let answered = host.answered.get(&node);
+                answered.is_some_and(|at| now() - at < 2_000 * MS)
+            }
+        }
+    };
+    let membership = Membership::new(&engine, NodeId(leads.into()), &alive);
+    let remove = membership.remove(NodeId(removed.into()));
+    // One that is accepted, and cannot end, is waited for by nobody.
+    let _ = within(2_000 * MS, remove).await;
+    hold(&world.served).clear();
+    sleep(2_500 * MS).await;
+    if hold(&world.served).is_empty() {
+        let what = format!("nobody is served after a removal beside {hung:?}, which hang");
+        hold(&world.check).broken(Rule::Serves, what);
+    }
+    processes.iter().for_each(|process| process.go_on());
     sleep(1_000 * MS).await;
 }
 

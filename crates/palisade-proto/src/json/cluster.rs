@@ -73,6 +73,22 @@ pub struct ClusterMember {
     pub problem: Option<String>,
     /// The round trip of the last message to it, in microseconds.
     pub round_trip_us: Option<u64>,
+    /// For how long it has answered nothing, or no entries, in milliseconds; `null` for the node that answers, and for one that
+    /// never answered it. A node counts as alive up to 2,000.
+    #[serde(default)]
+    pub silent_ms: Option<u64>,
+}
+
+impl ClusterMember {
+    /// A node that was silent for longer counts as one that is not there.
+    pub const SILENT_MS: u64 = 2_000;
+
+    /// Whether it answered lately, or is the node that shows this.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let answers = self.silent_ms.is_some_and(|ms| ms < Self::SILENT_MS);
+        self.connected.is_none_or(|connected| connected && answers)
+    }
 }
 
 /// A new node.

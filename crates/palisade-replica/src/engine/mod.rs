@@ -17,8 +17,10 @@
 //! - snapshots and purges are made when [`Engine::snapshot_made`] is called, not by count.
 
 mod convert;
+mod error;
 mod machine;
 mod network;
+mod soundness;
 mod storage;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -40,11 +42,12 @@ use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{
     AsyncRuntime, ChangeMembers, Config, Raft, RaftMetrics, ReadPolicy, ServerState, SnapshotPolicy,
 };
+use tokio::sync::watch;
 
 use crate::applier::Applier;
 use crate::entry::{Leader, LogId, Members, NodeId};
-use crate::message::{Reply, Request};
-use crate::store::Store;
+use crate::message::{PROBE, Reply, Request, probed};
+use crate::store::{Store, WeakStore};
 use machine::Replicated;
 use network::{Gate, Incoming, Network};
 use storage::LogStorage;
@@ -52,12 +55,16 @@ use types::{Batch, Types};
 
 pub(crate) use network::MESSAGE_BYTES;
 pub use network::Transport;
+pub use soundness::Unsound;
 
 /// The runtime that a node runs on: tokio's, or one in virtual time.
 pub use openraft::AsyncRuntime as Runtime;
 
 /// Tokio's, for nodes in real time.
 pub use openraft::impls::TokioRuntime as Tokio;
+
+/// A change of the members waits no longer for the one before it.
+const CHANGING: Duration = Duration::from_secs(10);
 
 /// So many entries go in one message at most.
 const ENTRIES_AT_ONCE: u64 = 64;
@@ -161,14 +168,28 @@ pub enum NotCommitted {
 
 /// A change of the members that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refused(pub String);
+pub enum Refused {
+    /// Another node leads.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// Another change is under way.
+    #[error(
+        "another change of the members is under way; type the command again when `palisade cluster status` shows its result"
+    )]
+    Busy,
+    /// For people.
+    #[error("{0}")]
+    Because(String),
+}
 
 /// A node of a cluster. Clones are the same node.
 pub struct Engine<R: AsyncRuntime> {
     raft: Raft<Types<R>, Replicated>,
     incoming: Arc<Incoming>,
     followed: Arc<Mutex<Followed<R>>>,
+    store: WeakStore,
+    unsound: Arc<watch::Sender<Option<Unsound>>>,
+    changing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The latest leadership that sent entries or a heartbeat here, and when.
@@ -180,6 +201,9 @@ impl<R: AsyncRuntime> Clone for Engine<R> {
             raft: self.raft.clone(),
             incoming: Arc::clone(&self.incoming),
             followed: Arc::clone(&self.followed),
+            store: self.store.clone(),
+            unsound: Arc::clone(&self.unsound),
+            changing: Arc::clone(&self.changing),
         }
     }
 }
@@ -241,6 +265,7 @@ impl<R: AsyncRuntime> Engine<R> {
         // By then it serves no longer (rule R5), so the pause costs nobody anything.
         let gate = Arc::new(Gate::new(2 * settings.election.1, settings.probe));
         let config = Arc::new(config.validate().map_err(io::Error::other)?);
+        let weak = store.downgrade();
         let raft = Raft::new(
             node,
             config,
@@ -255,6 +280,9 @@ impl<R: AsyncRuntime> Engine<R> {
             raft,
             incoming: Arc::default(),
             followed: Arc::default(),
+            store: weak,
+            unsound: Arc::default(),
+            changing: Arc::default(),
         })
     }
 
@@ -264,7 +292,7 @@ impl<R: AsyncRuntime> Engine<R> {
     /// If this node already belongs to a cluster.
     pub async fn form(&self, members: &Members) -> Result<(), Refused> {
         let nodes = members.nodes.clone();
-        self.raft.initialize(nodes).await.map_err(refused)
+        self.raft.initialize(nodes).await.map_err(error::not_formed)
     }
 
     /// Proposes a batch under a leadership of this node; gives its place in the log when a quorum has it on stable
@@ -283,7 +311,7 @@ impl<R: AsyncRuntime> Engine<R> {
             let (responder, committed, complete) = ProgressResponder::new();
             let write = raft.write(Batch(batch)).responder(responder);
             let sent = write.with_leader(convert::raft_leader(leader)).await;
-            sent.map_err(|fatal| NotCommitted::Stopped(fatal.to_string()))?;
+            sent.map_err(|fatal| NotCommitted::Stopped(error::ended(&fatal)))?;
             if let Ok(id) = committed.await {
                 return Ok(convert::log_id(id));
             }
@@ -306,7 +334,7 @@ impl<R: AsyncRuntime> Engine<R> {
         async move {
             match raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
                 Ok(linearizer) => Ok(convert::log_id(*linearizer.read_log_id().log_id())),
-                Err(RaftError::Fatal(fatal)) => Err(NotCommitted::Stopped(fatal.to_string())),
+                Err(RaftError::Fatal(fatal)) => Err(NotCommitted::Stopped(error::ended(&fatal))),
                 Err(_) => Err(NotCommitted::NotLeader),
             }
         }
@@ -404,7 +432,13 @@ impl<R: AsyncRuntime> Engine<R> {
 
     /// Answers a message of another node.
     pub async fn answer(&self, message: &[u8]) -> Vec<u8> {
+        if message == PROBE {
+            return probed(self.has_quorum());
+        }
         let reply = match Request::decode(message) {
+            Ok(request) if self.is_unsound(&request) => {
+                Reply::Failed("it lacks what is committed here, and is not followed".into())
+            }
             Ok(request) => {
                 if let Request::Append { vote, .. } | Request::Snapshot { vote, .. } = &request {
                     self.follows(vote.leader);
@@ -416,13 +450,23 @@ impl<R: AsyncRuntime> Engine<R> {
         reply.encode()
     }
 
+    /// Held while the members change: one change is decided by what the one before made of them (rule R18).
+    ///
+    /// # Errors
+    /// [`Refused::Busy`] if another change takes too long.
+    pub(crate) async fn change_members(&self) -> Result<tokio::sync::OwnedMutexGuard<()>, Refused> {
+        let changing = Arc::clone(&self.changing).lock_owned();
+        let held = R::timeout(CHANGING, changing).await;
+        held.map_err(|_| Refused::Busy)
+    }
+
     /// Adds a node that gets all entries and has no vote (rule R18). It may have to catch up.
     ///
     /// # Errors
     /// [`Refused`]; nothing changed, or another leader decides.
     pub async fn add_learner(&self, node: NodeId, address: &str) -> Result<(), Refused> {
         let added = self.raft.add_learner(node, address.to_owned(), false).await;
-        added.map(drop).map_err(refused)
+        added.map(drop).map_err(error::not_changed)
     }
 
     /// Removes a node that has no vote.
@@ -432,7 +476,7 @@ impl<R: AsyncRuntime> Engine<R> {
     pub async fn remove_learner(&self, node: NodeId) -> Result<(), Refused> {
         let change = ChangeMembers::RemoveNodes(BTreeSet::from([node]));
         let changed = self.raft.change_membership(change, true).await;
-        changed.map(drop).map_err(refused)
+        changed.map(drop).map_err(error::not_changed)
     }
 
     /// Makes these nodes the voters, by joint consensus (rule R18). Nodes that are no voters any more leave.
@@ -442,7 +486,7 @@ impl<R: AsyncRuntime> Engine<R> {
     pub async fn set_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), Refused> {
         let change = ChangeMembers::ReplaceAllVoters(voters);
         let changed = self.raft.change_membership(change, false).await;
-        changed.map(drop).map_err(refused)
+        changed.map(drop).map_err(error::not_changed)
     }
 
     /// Asks `to` to lead (rule R22). It may decline.
@@ -520,8 +564,4 @@ impl<R: AsyncRuntime> LeaderWatch<R> {
 
 fn ended(_: impl std::fmt::Display) -> NotCommitted {
     NotCommitted::Stopped("the engine has ended".into())
-}
-
-fn refused(error: impl std::fmt::Display) -> Refused {
-    Refused(error.to_string())
 }

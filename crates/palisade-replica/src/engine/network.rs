@@ -155,7 +155,8 @@ impl<T: Transport> Peer<T> {
 }
 
 fn unexpected<R: AsyncRuntime>(reply: &Reply) -> RPCError<Types<R>> {
-    NetworkError::from_string(format!("an answer to another question: {reply:?}")).into()
+    tracing::debug!(?reply, "an answer to another question");
+    NetworkError::from_string("an answer to another question").into()
 }
 
 fn candidacy<R: AsyncRuntime>(request: VoteRequest<Types<R>>) -> Candidacy {

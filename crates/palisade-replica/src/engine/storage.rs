@@ -15,6 +15,15 @@ use super::types::Types;
 use crate::log::Gap;
 use crate::store::Store;
 
+/// The engine ends then, and says nothing that people could read.
+fn contradiction(gap: Gap) -> io::Error {
+    tracing::error!(
+        "this node's log contradicts what its cluster asks of it ({gap}), so this node stops; nothing in its directory has \
+         changed. Keep the directory: `palisade cluster recover --look` shows what is in it"
+    );
+    io::Error::other(gap)
+}
+
 #[derive(Clone)]
 pub(super) struct LogStorage {
     store: Store,
@@ -31,7 +40,7 @@ impl LogStorage {
         write: impl FnOnce(Box<dyn FnOnce(io::Result<()>) + Send>) -> Result<(), Gap>,
     ) -> io::Result<()> {
         let (done, is_done) = oneshot::channel();
-        write(Box::new(|result| drop(done.send(result)))).map_err(io::Error::other)?;
+        write(Box::new(|result| drop(done.send(result)))).map_err(contradiction)?;
         let gone = |_| io::Error::other("the log has ended");
         is_done.await.map_err(gone)?
     }
@@ -58,7 +67,7 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStorage {
 
     async fn save_committed(&mut self, committed: Option<LogIdOf<Types<R>>>) -> io::Result<()> {
         let commit = |id| self.store.commit(convert::log_id(id));
-        committed.map_or(Ok(()), commit).map_err(io::Error::other)
+        committed.map_or(Ok(()), commit).map_err(contradiction)
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogIdOf<Types<R>>>> {
@@ -76,7 +85,7 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStorage {
         let appended = self
             .store
             .append(entries, |result| callback.io_completed(result));
-        appended.map_err(io::Error::other)
+        appended.map_err(contradiction)
     }
 
     async fn truncate_after(&mut self, last: Option<LogIdOf<Types<R>>>) -> io::Result<()> {

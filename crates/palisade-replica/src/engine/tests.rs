@@ -9,11 +9,13 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{CreateOptions, Options, Wal};
 
-use super::Types;
 use super::machine::Replicated;
 use super::network::Gate;
 use super::storage::LogStorage;
+use super::{Engine, Settings, Start, Transport, Types, Unsound};
 use crate::applier::Applier;
+use crate::entry::{Entry, Leader, LogId, NodeId, Payload, Vote};
+use crate::message::{Reply, Request};
 use crate::store::{Sink, Store, Stored, Work, Writer};
 
 /// Does the work at once.
@@ -27,18 +29,23 @@ impl Sink for Immediate {
 
 struct OnSimulatedDisk;
 
+fn on_simulated_disk() -> (Store, Arc<Applier>) {
+    let opened = Wal::open_or_create_on(
+        Arc::new(SimStorage::new(1)),
+        &CreateOptions::default(),
+        &Options::small(4 << 10),
+    );
+    let Stored { writer, mut state } = Stored::read(opened.unwrap(), 1).unwrap();
+    let compactor = writer.compactor();
+    let log = std::mem::take(&mut state.log);
+    let store = Store::new(log, Immediate(Mutex::new(writer)), compactor, 1);
+    let applier = Arc::new(Applier::new(state, store.clone()));
+    (store, applier)
+}
+
 impl StoreBuilder<Types<Tokio>, LogStorage, Replicated> for OnSimulatedDisk {
     async fn build(&self) -> Result<((), LogStorage, Replicated), StorageError<Types<Tokio>>> {
-        let opened = Wal::open_or_create_on(
-            Arc::new(SimStorage::new(1)),
-            &CreateOptions::default(),
-            &Options::small(4 << 10),
-        );
-        let Stored { writer, mut state } = Stored::read(opened.unwrap(), 1).unwrap();
-        let compactor = writer.compactor();
-        let log = std::mem::take(&mut state.log);
-        let store = Store::new(log, Immediate(Mutex::new(writer)), compactor, 1);
-        let applier = Arc::new(Applier::new(state, store.clone()));
+        let (store, applier) = on_simulated_disk();
         let machine = Replicated::new(applier, store.clone());
         Ok(((), LogStorage::new(store), machine))
     }
@@ -71,4 +78,93 @@ fn a_leader_that_hears_no_quorum_pauses_and_sends_in_turns() {
     }
     assert!(!at(None, Some(700)), "a new leader has heard nobody yet");
     assert!(!Gate::new(millis(340), Some(millis(700))).is_closed());
+}
+
+/// Nobody is there.
+#[derive(Clone)]
+struct Nowhere;
+
+impl Transport for Nowhere {
+    async fn call(&self, _: NodeId, _: &str, _: Vec<u8>, _: Duration) -> std::io::Result<Vec<u8>> {
+        Err(std::io::ErrorKind::ConnectionRefused.into())
+    }
+}
+
+/// Nodes whose disks were set back elect one of them in a later term, and it wants its own entries in the place of committed
+/// ones. The control is an entry behind what is committed, which gives way to that leader's.
+#[tokio::test]
+async fn a_leader_that_lacks_what_is_committed_is_not_followed() {
+    let leader = |term, node| Leader {
+        term,
+        node: NodeId(node),
+    };
+    let (before, later) = (leader(3, 7), leader(5, 8));
+    let id = |leader, index| LogId { leader, index };
+    let append = |leader, previous: LogId, at: u64, commit: LogId| {
+        let entry = Entry {
+            id: id(leader, at),
+            payload: Payload::Blank,
+        };
+        let vote = Vote {
+            leader,
+            committed: true,
+        };
+        let (previous, commit) = (Some(previous), Some(commit));
+        let entries = vec![entry];
+        let request = Request::Append {
+            vote,
+            previous,
+            entries,
+            commit,
+        };
+        request.encode()
+    };
+    let start = async || {
+        let (store, applier) = on_simulated_disk();
+        let entries = (0..8).map(|index| Entry {
+            id: id(before, index),
+            payload: Payload::Blank,
+        });
+        store.append(entries.collect(), drop).unwrap();
+        store.commit(id(before, 5)).unwrap();
+        let vote = Vote {
+            leader: before,
+            committed: true,
+        };
+        store.save_vote(vote, drop).unwrap();
+        let started = Engine::<Tokio>::start(Start {
+            node: NodeId(1),
+            store: store.clone(),
+            applier,
+            transport: Nowhere,
+            settings: Settings::default(),
+        });
+        (started.await.unwrap(), store)
+    };
+    // Its entry takes the place of 5, which is committed; or it wants what stands before it to be another one.
+    for (previous, at) in [(id(before, 4), 5), (id(later, 5), 6)] {
+        let (engine, store) = start().await;
+        let asked = append(later, previous, at, id(before, 4));
+        let reply = Reply::decode(&engine.answer(&asked).await).unwrap();
+        assert!(matches!(reply, Reply::Failed(_)), "{reply:?}");
+        let expect = Unsound {
+            leader: later,
+            committed: id(before, 5),
+        };
+        assert_eq!(*engine.unsound().borrow(), Some(expect));
+        assert_eq!(store.look(|log| log.last()), Some(id(before, 7)));
+        engine.stop().await;
+    }
+    let (engine, store) = start().await;
+    let asked = append(later, id(before, 6), 7, id(before, 5));
+    let reply = Reply::decode(&engine.answer(&asked).await).unwrap();
+    assert_eq!(reply, Reply::Appended, "control");
+    assert_eq!(*engine.unsound().borrow(), None);
+    assert_eq!(store.look(|log| log.last()), Some(id(later, 7)));
+    // An old leader does not know what was committed since.
+    let asked = append(leader(2, 9), id(before, 4), 5, id(before, 4));
+    let reply = Reply::decode(&engine.answer(&asked).await).unwrap();
+    assert!(matches!(reply, Reply::HigherVote(_)), "{reply:?}");
+    assert_eq!(*engine.unsound().borrow(), None);
+    engine.stop().await;
 }

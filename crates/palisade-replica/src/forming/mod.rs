@@ -175,8 +175,8 @@ fn two_with_one_id(own: &Introduction, heard: &[&Introduction]) -> Result<(), St
     for other in heard {
         if let Some(first) = places.insert(other.node, &other.address) {
             return Err(format!(
-                "the nodes at {first} and {} have the same id, {}: one of the two directories is a copy. Start one of \
-                 them with an empty directory",
+                "the nodes at {first} and {} have the same id, {}: one of the two directories is a copy. Start the \
+                 node of the copy with another --data",
                 other.address, other.node
             ));
         }
@@ -230,7 +230,7 @@ fn two_lives(own: &Introduction, cluster: &Cluster, heard: &[&Introduction]) -> 
     })?;
     Some(format!(
         "{} has the locks of {} as a restore or a recovery left them, and a cluster of the same authority is there: {}. \
-         Stop the nodes of the older one of the two, and start them with empty directories",
+         Stop the nodes of the older one of the two, and start them with another --data",
         again.address,
         cluster.authority,
         cluster.urls.join(", ")
@@ -305,7 +305,7 @@ fn one_single<'a>(
     match (singles.next(), singles.next()) {
         (Some((first, authority)), Some((second, other))) => Err(format!(
             "two of the nodes have a server's locks: {} those of authority {authority}, {} those of {other}. Decide which \
-             locks the cluster is to have, and start the other node with an empty directory",
+             locks the cluster is to have, and start the other node with another --data",
             first.address, second.address
         )),
         (first, _) => Ok(first.map(|(single, _)| single)),
@@ -476,6 +476,7 @@ pub fn introduction(
         url: url.to_owned(),
         starts: 0,
         last: None,
+        history: Vec::new(),
         standing,
     })
 }

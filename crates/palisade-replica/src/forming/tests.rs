@@ -20,6 +20,7 @@ fn with(node: u64, address: &str, standing: Standing) -> Introduction {
         url: format!("http://{address}"),
         starts: 0,
         last: None,
+        history: Vec::new(),
         standing,
     }
 }
@@ -116,7 +117,7 @@ fn what_a_node_does_next() {
                 "b:1",
                 "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1",
                 "a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2",
-                "empty directory",
+                "another --data",
             ],
         ),
         (

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
-
-use crate::engine::{Engine, Progress, Refused, Role, Tokio};
+use crate::engine::{Engine, Progress, Refused, Role, Runtime};
 use crate::entry::NodeId;
 
 /// A new node that has not caught up in this time stays a learner.
@@ -29,8 +27,11 @@ pub enum NotChanged {
 }
 
 impl From<Refused> for NotChanged {
-    fn from(Refused(why): Refused) -> NotChanged {
-        NotChanged::Refused(why)
+    fn from(refused: Refused) -> NotChanged {
+        match refused {
+            Refused::NotLeader => NotChanged::NotLeader,
+            Refused::Busy | Refused::Because(_) => NotChanged::Refused(refused.to_string()),
+        }
     }
 }
 
@@ -39,19 +40,20 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, NotChanged> {
 }
 
 /// The leader's way to change its cluster.
-pub struct Membership<'a> {
-    engine: &'a Engine<Tokio>,
+pub struct Membership<'a, R: Runtime> {
+    engine: &'a Engine<R>,
     node: NodeId,
     is_alive: &'a (dyn Fn(NodeId) -> bool + Sync),
 }
 
-impl<'a> Membership<'a> {
-    /// Of the cluster that `node` leads. `is_alive` says whether a connection to another node stands.
+impl<'a, R: Runtime> Membership<'a, R> {
+    /// Of the cluster that `node` leads. `is_alive` says whether another node answered lately; a connection alone says
+    /// nothing.
     pub fn new(
-        engine: &'a Engine<Tokio>,
+        engine: &'a Engine<R>,
         node: NodeId,
         is_alive: &'a (dyn Fn(NodeId) -> bool + Sync),
-    ) -> Membership<'a> {
+    ) -> Membership<'a, R> {
         Membership {
             engine,
             node,
@@ -94,7 +96,10 @@ impl<'a> Membership<'a> {
                     "node {node} is a member already, at {known}, not at {peer}"
                 ));
             }
-            None => self.engine.add_learner(node, peer).await?,
+            None => {
+                let _changing = self.engine.change_members().await?;
+                self.engine.add_learner(node, peer).await?;
+            }
         }
         let until = progress.last;
         let caught_up = async {
@@ -104,10 +109,10 @@ impl<'a> Membership<'a> {
                 if matched.map(|id| id.index) >= until {
                     return Ok(());
                 }
-                sleep(LOOK).await;
+                R::sleep(LOOK).await;
             }
         };
-        match timeout(CATCH_UP, caught_up).await {
+        match R::timeout(CATCH_UP, caught_up).await {
             Ok(done) => done,
             Err(_) => refuse(format!(
                 "node {node} is a learner now and has not caught up yet: see `palisade cluster status`, then \
@@ -135,13 +140,36 @@ impl<'a> Membership<'a> {
             self.transfer(None).await?;
             return Err(NotChanged::NotLeader);
         }
-        let mut voters = voters(&progress);
-        voters.insert(node);
-        if let Some(old) = instead_of {
-            voters.remove(&old);
+        self.set_voters(|voters| {
+            voters.insert(node);
+            if let Some(old) = instead_of {
+                voters.remove(&old);
+            }
+        })
+        .await
+    }
+
+    /// One change after the other: each begins with what the one before has made of the voters.
+    async fn set_voters(&self, change: impl Fn(&mut BTreeSet<NodeId>)) -> Result<(), NotChanged> {
+        let _changing = self.engine.change_members().await?;
+        let mut tries = 0;
+        loop {
+            let before = voters(&self.leading()?);
+            let mut after = before.clone();
+            change(&mut after);
+            if after.is_empty() {
+                return refuse("the last node cannot be removed; stop it instead");
+            }
+            // The change itself needs a majority of those before, too.
+            self.check_majority(&before, "vote now")?;
+            self.check_majority(&after, "would vote then")?;
+            tries += 1;
+            match self.engine.set_voters(after).await {
+                // One that another leader began.
+                Err(Refused::Busy) if tries < BUSY => R::sleep(LOOK).await,
+                changed => return Ok(changed?),
+            }
         }
-        self.check_majority(&voters)?;
-        Ok(self.engine.set_voters(voters).await?)
     }
 
     /// Removes a node. A leader hands over first; then the new leader has to be asked.
@@ -155,19 +183,18 @@ impl<'a> Membership<'a> {
                 "node {node} is no member; see `palisade cluster status`"
             ));
         }
-        let mut voters = voters(&progress);
-        if !voters.remove(&node) {
+        let mut rest = voters(&progress);
+        if !rest.remove(&node) {
+            let _changing = self.engine.change_members().await?;
             return Ok(self.engine.remove_learner(node).await?);
         }
-        if voters.is_empty() {
-            return refuse("the last node cannot be removed; stop it instead");
-        }
-        self.check_majority(&voters)?;
-        if node == self.node {
+        if node == self.node && !rest.is_empty() {
+            self.check_majority(&rest, "would vote then")?;
             self.transfer(None).await?;
             return Err(NotChanged::NotLeader);
         }
-        Ok(self.engine.set_voters(voters).await?)
+        self.set_voters(|voters| voters.retain(|voter| *voter != node))
+            .await
     }
 
     /// Lets another node lead: `to`, or the voter that is furthest. Returns when this one leads no longer.
@@ -181,25 +208,35 @@ impl<'a> Membership<'a> {
             Some(to) => to,
             None => match self.furthest(&progress) {
                 Some(furthest) => furthest,
-                None => return refuse("no other node that votes is connected to this one"),
+                None => return refuse("no other node that votes has answered lately"),
             },
         };
         if !voters(&progress).contains(&to) {
             return refuse(format!("node {to} has no vote, so it cannot lead"));
         }
         if !(self.is_alive)(to) {
-            return refuse(format!("node {to} is not connected to this one"));
+            return refuse(format!(
+                "node {to} has not answered lately: see `palisade cluster status`"
+            ));
         }
         self.engine.hand_over(to).await;
         let handed_over = async {
             while self.engine.progress().role == Role::Leader {
-                sleep(LOOK).await;
+                R::sleep(LOOK).await;
             }
         };
-        match timeout(HAND_OVER, handed_over).await {
-            Ok(()) => Ok(()),
-            Err(_) => refuse(format!("node {to} did not take over; this one still leads")),
+        if R::timeout(HAND_OVER, handed_over).await.is_err() {
+            return refuse(format!("node {to} did not take over; this one still leads"));
         }
+        // Whoever asks now is told who leads.
+        let known = async {
+            while self.engine.progress().leader.is_none() {
+                R::sleep(LOOK).await;
+            }
+        };
+        // It is elected, or the others go on without it.
+        let _ = R::timeout(HAND_OVER, known).await;
+        Ok(())
     }
 
     fn furthest(&self, progress: &Progress) -> Option<NodeId> {
@@ -210,18 +247,28 @@ impl<'a> Membership<'a> {
         alive.max_by_key(|node| progress.matched.get(node).copied().flatten())
     }
 
-    fn check_majority(&self, voters: &BTreeSet<NodeId>) -> Result<(), NotChanged> {
-        let alive = |node: &&NodeId| **node == self.node || (self.is_alive)(**node);
+    fn answers(&self, node: NodeId) -> bool {
+        node == self.node || (self.is_alive)(node)
+    }
+
+    fn check_majority(&self, voters: &BTreeSet<NodeId>, which: &str) -> Result<(), NotChanged> {
+        let alive = |node: &&NodeId| self.answers(**node);
         let (all, alive) = (voters.len(), voters.iter().filter(alive).count());
         if alive > all / 2 {
             return Ok(());
         }
+        let silent = voters.iter().filter(|node| !self.answers(**node));
+        let silent: Vec<String> = silent.map(NodeId::to_string).collect();
         refuse(format!(
-            "of the {all} nodes that would vote then, {alive} are connected to the leader: no majority, so the \
-             cluster would stand still; start the others first"
+            "of the {all} nodes that {which}, {alive} answer the leader: no majority, so the cluster would stand still. \
+             {} answered nothing lately: bring back what hangs or is down, or remove that first",
+            silent.join(", ")
         ))
     }
 }
+
+/// So often a change is tried again that another one is in the way of.
+const BUSY: u32 = 500;
 
 fn voters(progress: &Progress) -> BTreeSet<NodeId> {
     progress.members.voters.iter().flatten().copied().collect()

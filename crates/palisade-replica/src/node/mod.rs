@@ -22,7 +22,7 @@ use std::time::Duration;
 use palisade_core::Limits;
 use palisade_server::durable::Snapshots;
 use palisade_server::pipeline::{Handle, Identity, InTurns, Pipeline, seed, start_in_turns};
-use palisade_wal::{Opened, RecoveryReport};
+use palisade_wal::RecoveryReport;
 use tokio::runtime::{self, Runtime};
 use tokio::sync::watch;
 
@@ -129,7 +129,7 @@ impl Node {
     ///
     /// Not an `async fn`: the code of the engine would be generated in each program that starts a node.
     pub fn start<'a>(
-        opened: Opened,
+        opened: (Stored, RecoveryReport),
         node: NodeId,
         identity: Identity,
         peers: Peers,
@@ -146,14 +146,13 @@ impl Node {
     }
 
     async fn start_with(
-        opened: Opened,
+        (stored, report): (Stored, RecoveryReport),
         (node, identity): (NodeId, Identity),
         peers: Peers,
         engines: Engines,
         settings: &Settings,
     ) -> Result<Node, Error> {
-        let report = opened.report().clone();
-        let Stored { writer, mut state } = Stored::read(opened, seed())?;
+        let Stored { writer, mut state } = stored;
         let revision = state.machine.machine().revision();
         let worked = Arc::new(AtomicBool::new(true));
         let compactor = writer.compactor();

@@ -26,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::frame;
 use super::introduction::Introduction;
+use super::loss::{Loss, Refusal};
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::NodeId;
 
@@ -37,6 +38,8 @@ const LONGEST_HELLO: usize = 256;
 pub(super) const LONGEST_CLAIM: usize = 32 << 10;
 /// The longest reason, in bytes.
 const LONGEST_REASON: usize = 1 << 10;
+/// The longest refusal, in bytes: a reason, and what a node lost.
+const LONGEST_REFUSAL: usize = LONGEST_REASON + 128;
 
 /// The secret that the nodes of a cluster share. It is not printed.
 #[derive(Clone, Default)]
@@ -95,6 +98,10 @@ pub(super) enum Lane {
 pub(super) enum Failed {
     /// One side refused, and both know why.
     Refused(String),
+    /// This side refuses: the other one must not be let in.
+    Refuses(Refusal),
+    /// The other side has proved that it knows the key, and says that this one lost something.
+    Told(NodeId, Refusal),
     Io(io::Error),
 }
 
@@ -129,6 +136,12 @@ enum Message {
     },
     Accepted,
     Refused(String),
+    /// As `Refused`, and proved: the other node has to look into its own log.
+    Lost {
+        proof: [u8; 32],
+        loss: Vec<u8>,
+        why: String,
+    },
 }
 
 impl Hello {
@@ -197,6 +210,12 @@ impl Message {
                 out.u8(4);
                 out.bytes(why.as_bytes());
             }
+            Message::Lost { proof, loss, why } => {
+                out.u8(5);
+                out.bytes(proof);
+                out.bytes(loss);
+                out.bytes(why.as_bytes());
+            }
         }
         out
     }
@@ -215,6 +234,11 @@ impl Message {
             },
             3 => Message::Accepted,
             4 => Message::Refused(reason(from.bytes()?)),
+            5 => Message::Lost {
+                proof: array(&mut from)?,
+                loss: from.bytes()?.to_vec(),
+                why: reason(from.bytes()?),
+            },
             _ => return Err(Malformed("it is no node of Palisade")),
         };
         from.end()?;
@@ -272,11 +296,24 @@ struct Exchange<'a> {
 
 impl Exchange<'_> {
     fn mac(&self, side: Side, introduction: &[u8]) -> io::Result<Hmac<Sha256>> {
-        let mut mac = self.key.mac()?;
-        mac.update(match side {
+        let label = match side {
             Side::Dialer => b"palisade peer dialer  ",
             Side::Acceptor => b"palisade peer acceptor",
-        });
+        };
+        self.mac_of(label, introduction)
+    }
+
+    fn mac_of_loss(&self, side: Side, loss: &[u8]) -> io::Result<Hmac<Sha256>> {
+        let label = match side {
+            Side::Dialer => b"palisade lost dialer  ",
+            Side::Acceptor => b"palisade lost acceptor",
+        };
+        self.mac_of(label, loss)
+    }
+
+    fn mac_of(&self, label: &[u8; 22], introduction: &[u8]) -> io::Result<Hmac<Sha256>> {
+        let mut mac = self.key.mac()?;
+        mac.update(label);
         // Both are of one length.
         mac.update(&Message::Hello(self.dialer).encode());
         mac.update(&Message::Hello(self.acceptor).encode());
@@ -290,6 +327,38 @@ impl Exchange<'_> {
             proof: proof.into(),
             introduction,
         })
+    }
+
+    /// What `side` answers to one that it does not let in.
+    fn refusal(&self, side: Side, Refusal { why, loss }: &Refusal) -> io::Result<Message> {
+        let why = reason(why.as_bytes());
+        let Some(loss) = loss else {
+            return Ok(Message::Refused(why));
+        };
+        let loss = loss.encode();
+        let proof = self.mac_of_loss(side, &loss)?.finalize().into_bytes();
+        let proof = proof.into();
+        Ok(Message::Lost { proof, loss, why })
+    }
+
+    /// The message of the other `side` that this one lost something; without a proof it is an ordinary refusal.
+    fn told(&self, side: Side, proof: &[u8; 32], loss: &[u8], why: String) -> Failed {
+        let proved = self.mac_of_loss(side, loss);
+        let proved = proved.is_ok_and(|mac| mac.verify_slice(proof).is_ok());
+        let by = match side {
+            Side::Dialer => self.dialer.node,
+            Side::Acceptor => self.acceptor.node,
+        };
+        match Loss::decode(loss) {
+            Ok(loss) if proved => Failed::Told(
+                by,
+                Refusal {
+                    why,
+                    loss: Some(loss),
+                },
+            ),
+            _ => Failed::Refused(why),
+        }
     }
 
     /// Compares in constant time.
@@ -353,11 +422,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
         self.key.is_some()
     }
 
+    /// As [`settle`](Meeting::settle), once both have said hello.
+    async fn settle_in<T>(
+        &mut self,
+        exchange: &Exchange<'_>,
+        side: Side,
+        result: Result<T, Failed>,
+    ) -> Result<T, Failed> {
+        let Err(Failed::Refuses(refusal)) = result else {
+            return self.settle(result).await;
+        };
+        let _ = self.say(&exchange.refusal(side, &refusal)?).await;
+        Err(Failed::Refuses(refusal))
+    }
+
     /// Dials. `judge` decides about the other side.
     pub(super) async fn dial(
         mut self,
         lane: Lane,
-        judge: impl FnOnce(&Introduction) -> Result<(), String>,
+        judge: impl FnOnce(&Introduction) -> Result<(), Refusal>,
     ) -> Result<Introduction, Failed> {
         let dialer = Hello::new(self.own.node, self.keyed(), lane)?;
         self.say(&Message::Hello(dialer)).await?;
@@ -377,7 +460,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
         self.say(&claim).await?;
         let claim = self.hear(LONGEST_CLAIM).await?;
         let theirs = exchange.accept(Side::Acceptor, claim, judge);
-        let theirs = self.settle(theirs).await?;
+        let theirs = self.settle_in(&exchange, Side::Dialer, theirs).await?;
         self.say(&Message::Accepted).await?;
         Ok(theirs)
     }
@@ -385,7 +468,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
     /// Accepts; gives what the connection is for, too.
     pub(super) async fn accept(
         mut self,
-        judge: impl FnOnce(&Introduction) -> Result<(), String>,
+        judge: impl FnOnce(&Introduction) -> Result<(), Refusal>,
     ) -> Result<(Lane, Introduction), Failed> {
         let Message::Hello(dialer) = self.hear(LONGEST_HELLO).await? else {
             return Err(Malformed("it does not begin with a hello").into());
@@ -402,11 +485,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
         };
         let claim = self.hear(LONGEST_CLAIM).await?;
         let theirs = exchange.accept(Side::Dialer, claim, judge);
-        let theirs = self.settle(theirs).await?;
+        let theirs = self.settle_in(&exchange, Side::Acceptor, theirs).await?;
         let claim = exchange.claim(Side::Acceptor, self.own.encode())?;
         self.say(&claim).await?;
-        match self.hear(LONGEST_REASON + 8).await? {
+        match self.hear(LONGEST_REFUSAL).await? {
             Message::Accepted => Ok((dialer.lane, theirs)),
+            Message::Lost { proof, loss, why } => {
+                Err(exchange.told(Side::Dialer, &proof, &loss, why))
+            }
             _ => Err(Malformed("an answer out of order").into()),
         }
     }
@@ -417,14 +503,15 @@ impl Exchange<'_> {
         &self,
         from: Side,
         claim: Message,
-        judge: impl FnOnce(&Introduction) -> Result<(), String>,
+        judge: impl FnOnce(&Introduction) -> Result<(), Refusal>,
     ) -> Result<Introduction, Failed> {
-        let Message::Claim {
-            proof,
-            introduction,
-        } = claim
-        else {
-            return Err(Malformed("an answer out of order").into());
+        let (proof, introduction) = match claim {
+            Message::Claim {
+                proof,
+                introduction,
+            } => (proof, introduction),
+            Message::Lost { proof, loss, why } => return Err(self.told(from, &proof, &loss, why)),
+            _ => return Err(Malformed("an answer out of order").into()),
         };
         self.check(from, &proof, &introduction)?;
         let hello = match from {
@@ -432,145 +519,11 @@ impl Exchange<'_> {
             Side::Acceptor => &self.acceptor,
         };
         let theirs = introduced(&introduction, hello)?;
-        judge(&theirs).map_err(Failed::Refused)?;
+        judge(&theirs).map_err(Failed::Refuses)?;
         Ok(theirs)
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use super::super::introduction::tests::member;
-    use super::*;
-
-    fn key(byte: u8) -> Key {
-        Key::new([byte; 16]).unwrap()
-    }
-
-    fn exchange(key: &Key) -> Exchange<'_> {
-        Exchange {
-            key,
-            dialer: Hello::new(NodeId(1), true, Lane::Short).unwrap(),
-            acceptor: Hello::new(NodeId(2), true, Lane::Short).unwrap(),
-        }
-    }
-
-    #[test]
-    fn a_message_is_read_as_it_was_written_and_damaged_bytes_do_no_harm() {
-        let key = key(1);
-        let exchange = exchange(&key);
-        for message in [
-            Message::Hello(exchange.dialer),
-            exchange.claim(Side::Dialer, member(1).encode()).unwrap(),
-            Message::Accepted,
-            Message::Refused("wrong".into()),
-        ] {
-            let bytes = message.encode();
-            assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
-            for at in 0..bytes.len() {
-                assert!(Message::decode(&bytes[..at]).is_err());
-                for bit in 0..8 {
-                    let mut damaged = bytes.clone();
-                    damaged[at] ^= 1 << bit;
-                    assert_ne!(Message::decode(&damaged).as_ref(), Ok(&message));
-                }
-            }
-        }
-    }
-
-    /// A proof is good for one side of one meeting of two nodes, and for one introduction.
-    #[test]
-    fn a_proof_is_good_for_nothing_else() {
-        let (key, other) = (key(1), key(2));
-        let meeting = exchange(&key);
-        let said = member(1).encode();
-        let claim = meeting.claim(Side::Dialer, said.clone()).unwrap();
-        let accept = |exchange: &Exchange<'_>, side, claim: &Message| {
-            exchange.accept(side, claim.clone(), |_| Ok(())).is_ok()
-        };
-        assert!(accept(&meeting, Side::Dialer, &claim));
-        let mirror = Exchange {
-            acceptor: meeting.dialer,
-            dialer: meeting.dialer,
-            key: &key,
-        };
-        let reflected = mirror.claim(Side::Dialer, said.clone()).unwrap();
-        assert!(accept(&mirror, Side::Dialer, &reflected));
-        assert!(!accept(&mirror, Side::Acceptor, &reflected), "sent back");
-        let again = Exchange {
-            acceptor: Hello::new(NodeId(2), true, Lane::Short).unwrap(),
-            ..exchange(&key)
-        };
-        assert!(!accept(&again, Side::Dialer, &claim), "used again");
-        for wrong in [
-            Exchange {
-                key: &other,
-                ..exchange(&key)
-            },
-            Exchange {
-                key: &Key::default(),
-                ..exchange(&key)
-            },
-            Exchange {
-                dialer: Hello {
-                    lane: Lane::Long,
-                    ..meeting.dialer
-                },
-                ..exchange(&key)
-            },
-        ] {
-            let wrong = Exchange {
-                acceptor: meeting.acceptor,
-                ..wrong
-            };
-            let same = wrong.dialer.lane == Lane::Long;
-            let dialer = if same { wrong.dialer } else { meeting.dialer };
-            let wrong = Exchange { dialer, ..wrong };
-            assert!(!accept(&wrong, Side::Dialer, &claim));
-        }
-        for bit in 0..8 * 32 {
-            let Message::Claim {
-                mut proof,
-                introduction,
-            } = claim.clone()
-            else {
-                panic!("{claim:?}");
-            };
-            proof[bit / 8] ^= 1 << (bit % 8);
-            assert!(!accept(
-                &meeting,
-                Side::Dialer,
-                &Message::Claim {
-                    proof,
-                    introduction
-                }
-            ));
-        }
-        let forged = match claim {
-            Message::Claim { proof, .. } => Message::Claim {
-                proof,
-                introduction: Introduction {
-                    starts: 6,
-                    ..member(1)
-                }
-                .encode(),
-            },
-            other => panic!("{other:?}"),
-        };
-        assert!(!accept(&meeting, Side::Dialer, &forged));
-        let of_another = meeting.claim(Side::Dialer, member(3).encode()).unwrap();
-        assert!(!accept(&meeting, Side::Dialer, &of_another), "two ids");
-    }
-
-    #[test]
-    fn a_reason_is_printable_and_short() {
-        assert_eq!(reason(b"a\nb\x1b[0m"), "a?b?[0m");
-        assert_eq!(reason(&[b'x'; 5_000]).len(), LONGEST_REASON);
-    }
-
-    #[test]
-    fn a_key_is_long_enough_and_not_printed() {
-        assert!(Key::new(*b"secret").unwrap_err().contains("openssl"));
-        assert_eq!(format!("{:?}", key(b's')), "Key");
-    }
-}
+mod tests;

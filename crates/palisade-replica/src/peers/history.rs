@@ -21,6 +21,7 @@ use palisade_wal::Id;
 use sha2::{Digest as _, Sha256};
 
 use super::introduction::{Introduction, Known, Standing, judge};
+use super::loss::Refusal;
 use super::{Peers, hold};
 use crate::entry::{Leader, LogId, NodeId};
 use crate::message::Offer;
@@ -76,13 +77,20 @@ impl PeerHistory {
         own: &Introduction,
         expected: Option<NodeId>,
         theirs: &Introduction,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let offered = self.offered;
         let known = self.nodes.get_mut(&theirs.node).and_then(|met| {
             met.agree(offered);
             met.known.as_ref()
         });
         judge(own, expected, known, theirs)
+    }
+
+    /// A node led without this entry, which is committed: it had it, or those that elected it had.
+    pub fn lost(&mut self, node: NodeId, committed: LogId) {
+        let met = self.nodes.entry(node).or_default();
+        let known = met.known.get_or_insert_with(Known::default);
+        known.agreed = known.agreed.max(Some(committed));
     }
 
     /// Remembers a node that was accepted. Only members are measured by what they said before.
@@ -266,12 +274,12 @@ mod tests {
         let mut restarted = PeerHistory::from_text(&text, id(1));
         assert_eq!(restarted.to_text(id(1)), text);
         assert_eq!(judged(&mut restarted, 9, 6), Ok(()));
-        let why = judged(&mut restarted, 8, 6).unwrap_err();
+        let why = judged(&mut restarted, 8, 6).unwrap_err().why;
         assert!(
             why.contains("entry 9") && why.contains("must not vote"),
             "{why}"
         );
-        let why = judged(&mut restarted, 9, 4).unwrap_err();
+        let why = judged(&mut restarted, 9, 4).unwrap_err().why;
         assert!(why.contains("is an older copy, or was lost"), "{why}");
         let mut forgetful = PeerHistory::from_text(&text, id(2));
         assert_eq!(judged(&mut forgetful, 8, 6), Ok(()), "another life");

@@ -123,6 +123,11 @@ async fn take_in(
     let (connection, lane, theirs) = match met {
         Ok(met) => met,
         Err(Failed::Refused(why)) => return shared.log(&from.ip().to_string(), &why),
+        Err(Failed::Refuses(refusal)) => return shared.log(&from.ip().to_string(), &refusal.why),
+        Err(Failed::Told(by, refusal)) => {
+            let why = shared.told(by, refusal);
+            return shared.log(&from.ip().to_string(), &why);
+        }
         Err(Failed::Io(error)) => {
             let why = explain(&error).unwrap_or(error.to_string());
             return shared.log(&from.ip().to_string(), &format!("no handshake: {why}"));

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 
 use palisade_wal::Id;
 
+use super::loss::{Loss, Refusal};
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{LogId, NodeId};
 
 /// A cluster has no more nodes than this, and no longer list.
 pub const MOST_NODES: usize = 64;
+
+/// So many leaderships of its log a node tells of.
+pub const HISTORY: usize = 64;
 
 /// The longest address or URL, in bytes.
 const LONGEST: usize = 255;
@@ -26,6 +30,9 @@ pub struct Introduction {
     pub starts: u64,
     /// The last entry of its log.
     pub last: Option<LogId>,
+    /// Where the entries of each leadership begin in its log ([`Log::history`](crate::Log::history)): of the newest
+    /// [`HISTORY`] leaderships.
+    pub history: Vec<LogId>,
     /// What its directory is.
     pub standing: Standing,
 }
@@ -81,6 +88,8 @@ impl Introduction {
         out.bytes(self.url.as_bytes());
         out.u64(self.starts);
         out.option(self.last, Vec::log_id);
+        out.u64(self.history.len() as u64);
+        self.history.iter().for_each(|start| out.log_id(*start));
         match &self.standing {
             Standing::Blank {
                 draft,
@@ -128,6 +137,7 @@ impl Introduction {
             url: text(&mut from)?,
             starts: from.u64()?,
             last: from.option(Take::log_id)?,
+            history: history(&mut from)?,
             standing: match from.u8()? {
                 0 => Standing::Blank {
                     draft: (id(&mut from)?, id(&mut from)?),
@@ -151,6 +161,27 @@ impl Introduction {
             0 => Err(Malformed("0 is no node")),
             _ => Ok(introduction),
         }
+    }
+
+    /// Whether its log contains an entry that is committed, as far as it tells. A log never loses such an entry: one that
+    /// ends before it, or has an entry of another leadership in its place, lost it. Entries that are older than what it
+    /// tells of count as there.
+    #[must_use]
+    pub fn contains(&self, committed: LogId) -> bool {
+        let reaches =
+            |last: LogId| last.index >= committed.index && last.leader >= committed.leader;
+        let mut starts = self.history.iter().rev();
+        let within = starts.find(|start| start.index <= committed.index);
+        self.last.is_some_and(reaches)
+            && within.is_none_or(|start| start.leader == committed.leader)
+    }
+
+    /// What its directory says, for people.
+    pub(crate) fn summary(&self) -> String {
+        let last = self
+            .last
+            .map_or("nothing".to_owned(), |last| last.to_string());
+        format!("{} starts, and a log that ends with {last}", self.starts)
     }
 }
 
@@ -188,6 +219,13 @@ fn take_list(from: &mut Take<'_>) -> Result<Vec<String>, Malformed> {
     (0..count(from)?).map(|_| text(from)).collect()
 }
 
+fn history(from: &mut Take<'_>) -> Result<Vec<LogId>, Malformed> {
+    let starts = usize::try_from(from.u64()?).ok();
+    let starts = starts.filter(|starts| *starts <= HISTORY);
+    let starts = starts.ok_or(Malformed("a log has too many leaderships"))?;
+    (0..starts).map(|_| from.log_id()).collect()
+}
+
 fn members(from: &mut Take<'_>) -> Result<BTreeMap<NodeId, String>, Malformed> {
     let count = count(from)?;
     (0..count)
@@ -215,26 +253,47 @@ pub fn judge(
     expected: Option<NodeId>,
     known: Option<&Known>,
     theirs: &Introduction,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     let (node, address) = (theirs.node, &theirs.address);
+    let expected = expected.filter(|expected| *expected != node);
+    if let Some(expected) = expected
+        && let Some(place) = own.place_of(node)
+    {
+        // Nothing is lost: what is at this address is good, and belongs elsewhere.
+        return Err(Refusal::from(format!(
+            "{address} should be node {expected} and is node {node}, which the cluster has at {place}: two directories, or \
+             two addresses, were exchanged. Stop the nodes at both addresses, and start each with its own directory and \
+             its own --peer-address; both directories are good"
+        )));
+    }
     if node == own.node {
-        return Err(format!(
-            "node {node} at {address} has the same id as the node at {}: one of the two directories is a copy. Stop \
-             that node, and start it with an empty directory",
+        return Err(Refusal::from(format!(
+            "node {node} at {address} has the same id as the node at {}: one of the two directories is a copy. Stop the node \
+             that runs on the copy, and start it with another --data",
             own.address
-        ));
+        )));
     }
     same_cluster(own, theirs)?;
-    if let Some(expected) = expected.filter(|expected| *expected != node) {
-        return Err(format!(
+    if let Some(expected) = expected {
+        return Err(Refusal::from(format!(
             "{address} should be node {expected} and is node {node}: if the disk of node {expected} was lost, type \
              `palisade cluster replace {expected} {node}`"
-        ));
+        )));
     }
     known.map_or(Ok(()), |known| not_behind(known, theirs))
 }
 
-fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), String> {
+impl Introduction {
+    /// Where this node's cluster has a member.
+    fn place_of(&self, node: NodeId) -> Option<&String> {
+        match &self.standing {
+            Standing::Member { members, .. } => members.get(&node),
+            Standing::Blank { .. } | Standing::Single { .. } => None,
+        }
+    }
+}
+
+fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), Refusal> {
     let (
         Standing::Member {
             authority,
@@ -252,18 +311,18 @@ fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), String>
     };
     let (here, there) = (place(own), place(theirs));
     if authority != their_authority {
-        return Err(format!(
+        return Err(Refusal::from(format!(
             "{here} belongs to cluster {authority}, {there} to cluster {their_authority}: correct the addresses of one \
              of them. If two clusters were formed by mistake, decide which one stays, and start the nodes of the other one \
-             with --join on empty directories"
-        ));
+             with --join and another --data"
+        )));
     }
     if incarnation != their_incarnation {
-        return Err(format!(
+        return Err(Refusal::from(format!(
             "{here} is of incarnation {incarnation} of its cluster, {there} of incarnation {their_incarnation}: a \
-             restore or a recovery began the newer one. Stop the nodes of the older one, and start them with empty \
-             directories"
-        ));
+             restore or a recovery began the newer one. Stop the nodes of the older one, and start them with --join and \
+             another --data"
+        )));
     }
     Ok(())
 }
@@ -272,224 +331,50 @@ fn place(of: &Introduction) -> String {
     format!("node {} at {}", of.node, of.address)
 }
 
-fn not_behind(known: &Known, theirs: &Introduction) -> Result<(), String> {
+fn not_behind(known: &Known, theirs: &Introduction) -> Result<(), Refusal> {
     let Introduction {
         node,
         address,
         starts,
-        last,
         ..
     } = theirs;
     let replace = format!(
-        "Stop it, start it with an empty directory, and type `palisade cluster replace {node} NEW` with the id that it \
-         reports then"
+        "It stops by itself. Keep its directory: if no majority is left without it, that may be needed. Start a new node with \
+         --join and another --data, and type `palisade cluster replace {node} NEW` with the id that it reports"
     );
     if known.address != *address && *starts <= known.starts {
-        return Err(format!(
+        return Err(Refusal::from(format!(
             "node {node} was met at {} after {} starts and is now at {address} after {starts}: one of the two \
-             directories is a copy. {replace}",
+             directories is a copy. Stop the node that runs on the copy; if you need it, start it with --join and another \
+             --data",
             known.address, known.starts
-        ));
+        )));
     }
+    let loss = Some(Loss {
+        starts: known.starts,
+        agreed: known.agreed,
+    });
     if *starts < known.starts {
-        return Err(format!(
+        let why = format!(
             "node {node} at {address} was started {} times and says {starts}: its directory is an older copy, or was \
              lost. {replace}",
             known.starts
-        ));
+        );
+        return Err(Refusal { why, loss });
     }
-    if let Some(agreed) = known.agreed.filter(|agreed| *last < Some(*agreed)) {
-        let last = last.map_or("nothing".to_owned(), |last| last.to_string());
-        return Err(format!(
-            "node {node} at {address} acknowledged {agreed} and its log ends with {last}: it lost what it had \
-             acknowledged, so it must not vote. {replace}"
-        ));
+    if let Some(agreed) = known.agreed.filter(|agreed| !theirs.contains(*agreed)) {
+        let last = theirs
+            .last
+            .map_or("nothing".to_owned(), |last| last.to_string());
+        let why = format!(
+            "node {node} at {address} acknowledged {agreed}, which its log does not contain; it ends with {last}: it lost \
+             what it had acknowledged, so it must not vote. {replace}"
+        );
+        return Err(Refusal { why, loss });
     }
     Ok(())
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-pub(crate) mod tests {
-    use super::*;
-    use crate::entry::Leader;
-
-    pub(crate) fn id(byte: u8) -> Id {
-        Id::from_bytes([byte; 16])
-    }
-
-    pub(crate) fn entry(index: u64) -> LogId {
-        let leader = Leader {
-            term: 3,
-            node: NodeId(7),
-        };
-        LogId { leader, index }
-    }
-
-    pub(crate) fn member(node: u64) -> Introduction {
-        Introduction {
-            node: NodeId(node),
-            address: format!("10.0.0.{node}:7421"),
-            url: format!("http://10.0.0.{node}:7420"),
-            starts: 5,
-            last: Some(entry(9)),
-            standing: Standing::Member {
-                authority: id(0xaa),
-                incarnation: id(1),
-                members: [(NodeId(node), "10.0.0.1:7421".into())].into(),
-            },
-        }
-    }
-
-    fn all() -> [Introduction; 4] {
-        let list = Some(vec!["a:1".to_owned(), "b:2".to_owned()]);
-        let blank = Standing::Blank {
-            draft: (id(2), id(3)),
-            list: list.clone(),
-            proposal: Some([9; 32]),
-        };
-        let single = Standing::Single {
-            authority: id(4),
-            list,
-        };
-        let joins = Standing::Blank {
-            draft: (id(2), id(3)),
-            list: None,
-            proposal: None,
-        };
-        let with = |standing| Introduction {
-            standing,
-            starts: 0,
-            last: None,
-            ..member(2)
-        };
-        [member(1), with(blank), with(single), with(joins)]
-    }
-
-    #[test]
-    fn an_introduction_is_read_as_it_was_written_and_damaged_bytes_do_no_harm() {
-        for introduction in all() {
-            let bytes = introduction.encode();
-            assert_eq!(Introduction::decode(&bytes).as_ref(), Ok(&introduction));
-            for at in 0..bytes.len() {
-                assert!(Introduction::decode(&bytes[..at]).is_err());
-                for bit in 0..8 {
-                    let mut damaged = bytes.clone();
-                    damaged[at] ^= 1 << bit;
-                    assert_ne!(Introduction::decode(&damaged).as_ref(), Ok(&introduction));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn an_introduction_is_bounded() {
-        let mut long = member(1);
-        long.url = "x".repeat(256);
-        assert!(Introduction::decode(&long.encode()).is_err());
-        let mut unprintable = member(1);
-        unprintable.url = "http://a\n10 locks were revoked".into();
-        assert!(Introduction::decode(&unprintable.encode()).is_err());
-        let mut crowded = member(1);
-        if let Standing::Member { members, .. } = &mut crowded.standing {
-            members.extend((2..=65).map(|node| (NodeId(node), "x".repeat(255))));
-        }
-        assert!(Introduction::decode(&crowded.encode()).is_err());
-        if let Standing::Member { members, .. } = &mut crowded.standing {
-            members.pop_last();
-        }
-        let largest = crowded.encode();
-        assert_eq!(Introduction::decode(&largest), Ok(crowded));
-        assert!(largest.len() < super::super::handshake::LONGEST_CLAIM);
-    }
-
-    /// Each refusal, with what it must name.
-    #[test]
-    fn who_must_not_be_talked_to() {
-        let own = member(1);
-        let known = Known {
-            address: "10.0.0.2:7421".into(),
-            starts: 5,
-            agreed: Some(entry(9)),
-        };
-        let judged = |change: fn(&mut Introduction)| {
-            let mut theirs = member(2);
-            change(&mut theirs);
-            judge(&own, Some(NodeId(2)), Some(&known), &theirs)
-        };
-        fn of_six() -> Standing {
-            Standing::Member {
-                authority: id(0xaa),
-                incarnation: id(6),
-                members: BTreeMap::new(),
-            }
-        }
-        let of_incarnation = |them: &mut Introduction| them.standing = of_six();
-        assert_eq!(judged(|_| ()), Ok(()));
-        assert_eq!(judged(|them| them.starts = 6), Ok(()));
-        assert_eq!(
-            judged(|them| (them.starts, them.address) = (6, "elsewhere:1".into())),
-            Ok(()),
-            "it moved"
-        );
-        assert_eq!(judged(|them| them.last = Some(entry(10))), Ok(()));
-        let (a, b, one, six) = (
-            "aa".repeat(16),
-            "bb".repeat(16),
-            "01".repeat(16),
-            "06".repeat(16),
-        );
-        type Case<'a> = (fn(&mut Introduction), [&'a str; 3]);
-        let cases: [Case<'_>; 9] = [
-            (
-                |them| them.node = NodeId(1),
-                ["same id", "10.0.0.1:7421", "empty directory"],
-            ),
-            (
-                |them| them.node = NodeId(3),
-                [
-                    "0000000000000002",
-                    "0000000000000003",
-                    "cluster replace 0000000000000002",
-                ],
-            ),
-            (
-                |them| {
-                    them.standing = Standing::Member {
-                        authority: id(0xbb),
-                        incarnation: id(1),
-                        members: BTreeMap::new(),
-                    };
-                },
-                [&a, &b, "correct the addresses"],
-            ),
-            (of_incarnation, [&one, &six, "empty directories"]),
-            (
-                |them| (them.node, them.standing) = (NodeId(3), of_six()),
-                [&one, &six, "empty directories"],
-            ),
-            (
-                |them| them.starts = 4,
-                ["5 times", "says 4", "cluster replace 0000000000000002"],
-            ),
-            (
-                |them| them.address = "elsewhere:1".into(),
-                ["elsewhere:1", "10.0.0.2:7421", "is a copy"],
-            ),
-            (
-                |them| them.last = Some(entry(8)),
-                ["entry 9", "entry 8", "must not vote"],
-            ),
-            (
-                |them| them.last = None,
-                ["entry 9", "nothing", "must not vote"],
-            ),
-        ];
-        for (change, parts) in cases {
-            let why = judged(change).unwrap_err();
-            for part in parts {
-                assert!(why.contains(part), "{why}: {part}");
-            }
-        }
-    }
-}
+pub(crate) mod tests;

@@ -22,6 +22,8 @@ mod history;
 mod inbound;
 mod introduction;
 mod line;
+mod liveness;
+mod loss;
 mod secure;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -45,7 +47,9 @@ use secure::{Connection, certified, explain};
 pub use crate::message::Offer;
 pub use handshake::Key;
 pub use history::PeerHistory;
-pub use introduction::{Introduction, Known, MOST_NODES, Standing, judge};
+pub use introduction::{HISTORY, Introduction, Known, MOST_NODES, Standing, judge};
+pub use liveness::SILENT;
+pub use loss::{Loss, Refusal};
 pub use secure::{PROTOCOL, Security, host};
 
 /// The longest message: the largest batch, or as many entries as the engine puts into one, and what stands around them.
@@ -98,6 +102,8 @@ pub struct PeerStatus {
     pub reads: Option<u8>,
     /// How long the last call took that was answered.
     pub round_trip: Option<Duration>,
+    /// For how long it has answered nothing, or nothing that needs its disk; nothing if it never answered.
+    pub silent: Option<Duration>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
@@ -121,6 +127,8 @@ struct Shared {
     /// What was logged about each address: it is logged once.
     logged: Mutex<BTreeSet<(String, String)>>,
     stopped: watch::Sender<bool>,
+    /// Why this node must not vote (`loss`).
+    lost: watch::Sender<Option<String>>,
 }
 
 /// What was seen of a node.
@@ -129,6 +137,10 @@ struct Seen {
     status: PeerStatus,
     /// When `connected` changed.
     changed: Duration,
+    /// When it answered last.
+    answered: Option<Duration>,
+    /// The entries that it did not answer.
+    owed: Option<liveness::Owed>,
 }
 
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -152,6 +164,7 @@ impl Peers {
                 history: Mutex::default(),
                 logged: Mutex::default(),
                 stopped: watch::Sender::new(false),
+                lost: watch::Sender::default(),
             }),
         }
     }
@@ -159,6 +172,12 @@ impl Peers {
     /// From now on this node introduces itself so. Called at each handshake.
     pub fn introduce(&self, introduce: impl Fn() -> Introduction + Send + Sync + 'static) {
         *hold(&self.shared.introduce) = Arc::new(introduce);
+    }
+
+    /// How this node introduces itself now.
+    #[must_use]
+    pub fn own(&self) -> Introduction {
+        self.shared.own()
     }
 
     /// From now on messages of other nodes are answered so. Until then the callers are told that this node is
@@ -187,6 +206,7 @@ impl Peers {
         let nodes = hold(&self.shared.nodes);
         let status = |seen: &Seen| PeerStatus {
             since: now.saturating_sub(seen.changed),
+            silent: seen.silent(now),
             ..seen.status.clone()
         };
         nodes
@@ -231,11 +251,18 @@ impl Transport for Peers {
             _ => Lane::Long,
         };
         let begun = clock::now();
+        let entries = offer.is_some_and(|offer| offer.has_entries());
+        if entries {
+            shared.with(to, |seen| seen.owes(begun));
+        }
         let link = shared.link(to, address, lane);
         let answer = tokio::time::timeout(within, link.call(shared, message));
         let answer = answer.await.map_err(|_| io::ErrorKind::TimedOut)??;
-        let took = clock::now().saturating_sub(begun);
-        shared.with(to, |seen| seen.status.round_trip = Some(took));
+        let now = clock::now();
+        shared.with(to, |seen| {
+            seen.status.round_trip = Some(now.saturating_sub(begun));
+            seen.answers(now, entries);
+        });
         if let Some(offer) = offer {
             hold(&shared.history).answered(to, offer, &answer);
         }
@@ -302,6 +329,8 @@ impl Shared {
         };
         let dialed = dialed.await.map_err(|failed: Failed| match failed {
             Failed::Refused(why) => why,
+            Failed::Refuses(refusal) => refusal.why,
+            Failed::Told(by, refusal) => self.told(by, refusal),
             Failed::Io(error) => match explain(&error) {
                 Some(why) => format!("no TLS with the node at {address}: {why}"),
                 None => format!("{address} cannot be reached: {error}"),
@@ -311,6 +340,7 @@ impl Shared {
             Ok((_, theirs)) => {
                 hold(&self.logged).retain(|(place, _)| place != address);
                 self.met(theirs);
+                self.with(theirs.node, |seen| seen.answers(clock::now(), false));
                 self.notice_removal(&self.own(), theirs);
             }
             Err(why) => {
@@ -332,12 +362,12 @@ impl Shared {
         expected: Option<NodeId>,
         certificate: Option<&Certificate>,
         theirs: &Introduction,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         // Nobody else may change what is known of a node.
-        certified(certificate, own, theirs)?;
+        certified(certificate, own, theirs).map_err(Refusal::from)?;
         let judged = hold(&self.history).judge(own, expected, theirs);
-        if let (Err(why), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {
-            seen.status.refusal = Some(why.clone());
+        if let (Err(refusal), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {
+            seen.status.refusal = Some(refusal.why.clone());
         }
         judged
     }
@@ -353,7 +383,7 @@ impl Shared {
         if here.contains_key(&node) && !there.is_empty() && !there.contains_key(&node) {
             let why = format!(
                 "node {} at {address} does not count this node ({node}) among the members. If it was removed, stop it; to \
-                 bring it back, start it with --join on an empty directory",
+                 bring it back, start it with --join and another --data",
                 theirs.node
             );
             self.log(address, &why);
@@ -496,11 +526,15 @@ mod tests {
     /// The other side of an append that was answered must not come back with a log that ends before it.
     #[tokio::test]
     async fn a_node_that_lost_what_it_acknowledged_is_refused_when_it_comes_back() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let other = Peers::new(None, Settings::default(), member(2));
-        other.answer(|_, _| async { Reply::Appended.encode() });
-        tokio::spawn(other.serve(listener));
+        // One that is refused has looked into its log, and speaks no longer: another process comes in its place.
+        let start = async || {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let other = Peers::new(None, Settings::default(), member(2));
+            other.answer(|_, _| async { Reply::Appended.encode() });
+            tokio::spawn(other.serve(listener));
+            (other, address)
+        };
         let own = Peers::new(None, Settings::default(), member(1));
         let append = |commit| Request::Append {
             vote: Vote {
@@ -512,6 +546,7 @@ mod tests {
             commit: Some(entry(commit)),
         };
         for (commit, last, accepted) in [(7, 7, true), (8, 7, false), (8, 8, true)] {
+            let (other, address) = start().await;
             let call = own.call(
                 NodeId(2),
                 &address,
@@ -534,6 +569,11 @@ mod tests {
         let nobody = Duration::from_millis(1);
         let call = own.call(NodeId(3), "127.0.0.1:1", append(9).encode(), nobody);
         assert!(call.await.is_err());
+        let (other, address) = start().await;
+        other.introduce(|| Introduction {
+            last: Some(entry(8)),
+            ..member(2)
+        });
         let why = own.meet(&address).await.unwrap_err();
         assert!(why.contains("entry 9") && why.contains("entry 8"), "{why}");
     }

@@ -9,7 +9,7 @@ use palisade_core::{
     Acquire, ClientId, Command, LeaseKey, LockName, Others, Timestamp, Ttl, Under, WallTime,
 };
 use palisade_replica::forming::{self, Decision, List};
-use palisade_replica::peers::{Introduction, Peers, Settings as PeerSettings, Standing};
+use palisade_replica::peers::{HISTORY, Introduction, Peers, Settings as PeerSettings, Standing};
 use palisade_replica::{
     Applier, Directory, Engine, LogId, NodeId, NotCommitted, Role, Settings, Sink, Start, Store,
     Stored, Tokio, Work, Writer,
@@ -182,6 +182,7 @@ impl Process {
             url: "http://client".into(),
             starts,
             last: log.look(|log| log.last()),
+            history: log.look(|log| log.history(HISTORY)),
             standing: Standing::Member {
                 authority: identity.owner,
                 incarnation: identity.incarnation,

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_replica::peers::{Introduction, Key, Peers, Settings, Standing};
-use palisade_replica::{NodeId, Transport as _};
+use palisade_replica::peers::{Introduction, Key, PeerHistory, Peers, Settings, Standing};
+use palisade_replica::{Leader, LogId, NodeId, Transport as _};
 use palisade_wal::Id;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,6 +34,7 @@ fn introduction(node: u64, address: &str, starts: u64) -> Introduction {
         url: format!("http://client-{node}"),
         starts,
         last: None,
+        history: Vec::new(),
         standing: Standing::Member {
             authority: Id::from_bytes([0xaa; 16]),
             incarnation: Id::from_bytes([1; 16]),
@@ -198,9 +199,15 @@ async fn another_node_at_an_address_and_an_older_copy_are_refused_with_what_to_t
         }
         tokio::task::yield_now().await;
     }
-    // It is told the same when it calls.
+    // It is told, looks into its own directory, and speaks no longer.
+    let mut told = copy.peers.lost();
+    let why = told.wait_for(Option::is_some).await.unwrap().clone();
+    let why = why.unwrap();
+    assert!(
+        why.contains("started 1 times") && why.contains("0 starts"),
+        "{why}"
+    );
     assert!(copy.call(&a, b"hello").await.is_err());
-    assert!(copy.refusal_of(&a).unwrap().contains("says 0"));
 }
 
 /// The message that stands first on a connection.
@@ -377,4 +384,112 @@ async fn a_node_that_is_not_ready_is_unreachable() {
     let refused = call.await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     assert!(refused.to_string().contains("not ready"), "{refused}");
+}
+
+fn entry(term: u64, index: u64) -> LogId {
+    let leader = Leader {
+        term,
+        node: NodeId(1),
+    };
+    LogId { leader, index }
+}
+
+/// A node knows that another one had acknowledged entry 9, and tells it when they meet, whoever dials. One that lacks the entry
+/// hears nobody any more; one that has it goes on, and refuses the teller's word (the control). A later term makes no difference.
+#[tokio::test]
+async fn a_node_that_is_told_that_it_lost_entries_looks_into_its_own_log() {
+    let (older, newer) = (entry(3, 0), entry(5, 4));
+    for (last, history, lost) in [
+        (entry(3, 8), vec![older], true),
+        (entry(5, 12), vec![older, newer], true),
+        (entry(3, 9), vec![older], false),
+    ] {
+        for teller_dials in [true, false] {
+            let (a, b) = (
+                Node::start(1, Some(key(1))).await,
+                Node::start(2, Some(key(1))).await,
+            );
+            let mut history_of_a = PeerHistory::default();
+            history_of_a.met(&introduction(2, &b.address, 1));
+            history_of_a.lost(NodeId(2), entry(3, 9));
+            let (dir, id) = (tempfile::tempdir().unwrap(), Id::from_bytes([1; 16]));
+            let path = dir.path().join("peers");
+            std::fs::write(&path, history_of_a.to_text(id)).unwrap();
+            drop(a.peers.remember(path, id).unwrap());
+            let own = Introduction {
+                last: Some(last),
+                history: history.clone(),
+                ..introduction(2, &b.address, 1)
+            };
+            // What it says of itself is what it had, so that it is let in, if it lost nothing.
+            b.peers.introduce(move || own.clone());
+            let met = match teller_dials {
+                true => a.call(&b, b"hello").await,
+                false => b.call(&a, b"hello").await,
+            };
+            assert_eq!(met.is_err(), lost, "{last}, {teller_dials}");
+            let mut told = b.peers.lost();
+            if lost {
+                let told = tokio::time::timeout(PATIENCE, told.wait_for(Option::is_some));
+                let why = told.await.unwrap().unwrap().clone().unwrap();
+                assert!(
+                    why.contains("must not vote") && why.contains("entry 9"),
+                    "{why}"
+                );
+                assert!(
+                    why.contains("Keep the directory") && !why.contains("empty"),
+                    "{why}"
+                );
+                assert!(b.call(&a, b"hello").await.is_err(), "it is silent");
+            }
+            assert_eq!(b.peers.lost().borrow().is_some(), lost);
+            assert_eq!(*a.peers.lost().borrow(), None, "it told the other one");
+        }
+    }
+}
+
+/// The other side has its own record of it. What this one knows of itself decides.
+#[tokio::test]
+async fn a_node_that_has_what_it_is_said_to_have_lost_refuses_the_teller() {
+    let (a, b) = (
+        Node::start(1, Some(key(1))).await,
+        Node::start(2, Some(key(1))).await,
+    );
+    let mut history = PeerHistory::default();
+    history.lost(NodeId(2), entry(3, 9));
+    let (dir, id) = (tempfile::tempdir().unwrap(), Id::from_bytes([1; 16]));
+    let path = dir.path().join("peers");
+    std::fs::write(&path, history.to_text(id)).unwrap();
+    drop(a.peers.remember(path, id).unwrap());
+    // It says less of itself once, and has more by the time that it is told.
+    let asked = std::sync::atomic::AtomicU64::new(0);
+    let address = b.address.clone();
+    b.peers.introduce(move || {
+        let is_first = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        Introduction {
+            last: (!is_first).then_some(entry(3, 9)),
+            history: vec![entry(3, 0)],
+            ..introduction(2, &address, 1)
+        }
+    });
+    assert!(b.call(&a, b"hello").await.is_err());
+    assert_eq!(*b.peers.lost().borrow(), None);
+    let refusal = b.refusal_of(&a).unwrap();
+    assert!(refusal.contains("This node has it"), "{refusal}");
+}
+
+/// A process that hangs has connections, and answers nothing. The control is the same node that answers.
+#[tokio::test]
+async fn a_node_that_answers_nothing_is_not_among_those_that_answer() {
+    let [a, b, c] = three().await;
+    let nodes = [&a, &b, &c].map(|node| (node.node, node.address.clone()));
+    let nodes = BTreeMap::from(nodes);
+    let all: Vec<NodeId> = nodes.keys().copied().collect();
+    assert_eq!(Vec::from_iter(a.peers.answering(&nodes).await), all);
+    b.peers.answer(|_, _| std::future::pending());
+    let answering = a.peers.answering(&nodes).await;
+    assert_eq!(Vec::from_iter(answering), [a.node, c.node]);
+    let status = a.peers.status()[&b.node].clone();
+    assert!(status.connected, "the connection stands: {status:?}");
+    assert!(!status.is_alive(), "{status:?}");
 }

@@ -102,6 +102,7 @@ impl Node {
             url: format!("https://client-{node}"),
             starts: 1,
             last: None,
+            history: Vec::new(),
             standing: Standing::Member {
                 authority: Id::from_bytes([0xaa; 16]),
                 incarnation: Id::from_bytes([1; 16]),

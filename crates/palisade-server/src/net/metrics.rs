@@ -326,6 +326,18 @@ fn cluster_text(text: &mut String, view: &ClusterReply, format: Format) {
     );
     peer(
         text,
+        "alive",
+        "1 if the peer has answered within the last 2 s",
+        &|member| member.connected.map(|_| u64::from(member.is_alive())),
+    );
+    peer(
+        text,
+        "silent_milliseconds",
+        "For how long the peer has answered nothing, or no entries",
+        &|member| member.silent_ms,
+    );
+    peer(
+        text,
         "round_trip_microseconds",
         "The round trip of the last message to the peer",
         &|member| member.round_trip_us,

@@ -6,6 +6,7 @@ use palisade_proto::json::{
 };
 
 use super::args::Connection;
+use super::cluster_check;
 use super::failure::{FAILED, Failure};
 use super::help;
 use super::output::{Out, table};
@@ -17,6 +18,9 @@ use crate::cluster::{Error, Nodes};
 pub(super) enum ClusterCommand {
     /// Show the nodes, who leads, and how far each one is
     Status(StatusArgs),
+    /// Say whether a node may be stopped or removed now
+    #[command(after_long_help = help::CLUSTER_CHECK_AFTER)]
+    Check(NodeArgs),
     /// Add a node that was started with --join
     Add(AddArgs),
     /// Give a node a vote
@@ -69,7 +73,7 @@ pub(super) struct ReplaceArgs {
     /// The node that is lost.
     #[arg(value_name = "OLD")]
     old: String,
-    /// The node that takes its place, started with --join on an empty directory.
+    /// The node that takes its place, started with --join and a --data of its own.
     #[arg(value_name = "NEW")]
     new: String,
     /// The address at which the other nodes reach it [default: that of the lost node].
@@ -94,6 +98,10 @@ pub(super) async fn carry_out(command: ClusterCommand, out: Out) -> Result<(), F
         ClusterCommand::Status(args) => {
             let view = nodes(&args.connection)?.view().await;
             show(&view.map_err(|error| failed(&error))?, out)
+        }
+        ClusterCommand::Check(args) => {
+            let view = nodes(&args.connection)?.view().await;
+            cluster_check::carry_out(&view.map_err(|error| failed(&error))?, &args.node, out)
         }
         ClusterCommand::Add(args) => {
             let body = AddMemberBody {
@@ -189,8 +197,15 @@ async fn change(
     body: &(impl serde::Serialize + Sync),
     out: Out,
 ) -> Result<(), Failure> {
-    let changed = nodes(connection)?.change(path, body).await;
-    show(&changed.map_err(|error| failed(&error))?, out)
+    let nodes = nodes(connection)?;
+    let changed = nodes.change(path, body).await;
+    let changed = changed.map_err(|error| failed(&error))?;
+    // What a node shows that led until now is out of date.
+    let shown = match changed.role {
+        ClusterRole::Leader => Ok(changed.clone()),
+        _ => nodes.view_of_leader().await,
+    };
+    show(&shown.unwrap_or(changed), out)
 }
 
 fn failed(error: &Error) -> Failure {
@@ -265,6 +280,10 @@ fn row(view: &ClusterReply, member: &ClusterMember) -> [String; 6] {
     };
     let state = match (member.connected, &member.problem) {
         (None, _) => "this node".to_owned(),
+        (Some(true), _) if !member.is_alive() => match member.silent_ms {
+            Some(ms) => format!("SILENT for {} s", ms / 1_000),
+            None => "SILENT: it has never answered".to_owned(),
+        },
         (Some(true), _) => match member.round_trip_us {
             Some(us) => format!("connected, {:.1} ms", us as f64 / 1_000.0),
             None => "connected".to_owned(),

@@ -298,9 +298,17 @@ A node that comes later:
   palisade serve --data D --listen 10.0.0.4:7420 --cluster-key-file KEY --join https://10.0.0.1:7420 \\
     --tls-cert C --tls-key K --tls-client-ca CA";
 
+pub(super) const CLUSTER_CHECK_AFTER: &str = "\
+A node counts as alive if it answered the leader within the last 2 s; a connection alone says nothing. \
+The exit status is 0 if the others stay a majority when the node is stopped, and also when it is removed; \
+otherwise it is 1. With --json: may_stop and may_remove, one by one.
+
+Before each step of an upgrade:
+  palisade cluster check NODE && ssh NODE systemctl restart palisade";
+
 pub(super) const CLUSTER_REPLACE_AFTER: &str = "\
 A node that lost its disk never comes back under its old id, because it may have acknowledged what is lost. \
-Start a new one with --join on an empty directory, then:
+Keep its directory while no other node is known to be intact. Start a new one with --join and another --data, then:
   palisade cluster replace OLD NEW
 
 Both ids are in `palisade cluster status` and in the new node's first message.";
@@ -311,7 +319,10 @@ Makes a single server's directory of a node's, when a majority of its cluster is
 While a majority can be brought back, bring it back: then nothing is lost. A recovery keeps what this node \
 had, also what it does not know to be committed, because the lost nodes may have acknowledged it. Locks that were \
 granted, renewed or released behind its last entry are lost. So run it on the node whose log is furthest: \
-compare those that are left with --look. The highest term decides, then the highest entry.
+compare those that are left with --look. A node that was told that it lost entries says so there, and is not the \
+one. Of the others the highest term decides, then the highest entry, but only if their histories agree: a later \
+term does not make up for entries that are committed elsewhere and missing here. Then the one with the most \
+committed entries is the one. Keep a copy of each directory.
 
 The authority stays and its counter leaps, so that no token repeats, and the incarnation is new: the new cluster \
 refuses the old nodes. It cannot stop them if enough of them come back to be a majority among themselves, so make \
@@ -320,7 +331,7 @@ sure that none of them runs again with its old directory.
 Back to three nodes:
   palisade cluster recover --data D --look
   palisade cluster recover --data D
-  palisade serve --data D --cluster …            the flags that it had; the other nodes with empty directories";
+  palisade serve --data D --cluster …            the flags that it had; the other nodes each with another --data";
 
 pub(super) const BACKUP_AFTER: &str = "\
 Of a node of a cluster it takes what was committed, as far as this node knew: from a follower that lags it is as old \

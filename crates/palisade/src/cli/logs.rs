@@ -22,7 +22,8 @@ pub(super) fn start(cli: &Cli) -> Result<(), Failure> {
         _ => "trace",
     };
     // Logs of libraries appear only if their target is named.
-    let ours = || EnvFilter::new(format!("error,palisade={level}"));
+    // Consensus says by its errors what people are to know; its own lines are for those who work on it.
+    let ours = || EnvFilter::new(format!("error,openraft=off,palisade={level}"));
     let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| ours());
     let logs = tracing_subscriber::fmt::layer()
         .with_ansi(io::stderr().is_terminal() && colour_is_wanted())

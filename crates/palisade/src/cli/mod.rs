@@ -9,6 +9,7 @@ mod args;
 mod auth;
 mod bench;
 mod cluster;
+mod cluster_check;
 mod config;
 mod demo;
 mod election;

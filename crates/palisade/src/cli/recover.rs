@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use palisade_replica::LogId;
 use palisade_replica::recovery::{self, Look};
+use palisade_replica::{LogId, mark};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -43,7 +43,7 @@ pub(super) fn carry_out(args: &RecoverArgs, out: Out) -> Result<(), Failure> {
         "recovered {data}: it is a single server's directory now\n\
          {}\x20 {}\n\n\
          Make sure that no other node of the old cluster runs again with its old directory, then start this one with \
-         palisade serve --data {data}; or with --cluster beside nodes with empty directories, which get everything \
+         palisade serve --data {data}; or with --cluster beside new nodes, which get everything \
          from it",
         identified(&recovered),
         held(recovered.locks, "when this node last knew"),
@@ -68,7 +68,7 @@ fn confirm(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
          This directory becomes a single server's. What only the other nodes had is lost: locks that were granted,\n\
          renewed or released behind its last entry. No other node may run again with its old directory.\n\
          If a majority can be brought back, do that instead. Type `recover` to go on: ",
-        text(look, out)
+        text(data, look, out)?
     )?;
     screen.flush()?;
     let mut typed = String::new();
@@ -85,9 +85,12 @@ fn show(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
     if !out.json {
         return out.text(&format!(
             "{}\n\n\
-             Of the nodes that are left, the one with the highest term is the furthest; of those with the same term,\n\
-             the one with the highest entry. On that one: palisade cluster recover --data {}",
-            text(look, out),
+             Compare all nodes that are left. One that was told that it lost entries is not the one to recover. Of the\n\
+             others, if their histories agree up to the last committed entry of each, the one with the highest term is the\n\
+             furthest, and of those with the same term the one with the highest entry. If they part before that, entries\n\
+             were lost: the furthest is the one with the most committed entries. Keep a copy of every directory.\n\
+             On the furthest: palisade cluster recover --data {}",
+            text(data, look, out)?,
             data.display()
         ));
     }
@@ -108,11 +111,13 @@ fn show(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
         "last": look.last.map(place),
         "committed": look.committed.map(place),
         "uncommitted": look.uncommitted(),
+        "history": look.history.iter().copied().map(place).collect::<Vec<_>>(),
+        "lost": mark::read(data)?,
         "members": members.collect::<Vec<_>>(),
     }))
 }
 
-fn text(look: &Look, out: Out) -> String {
+fn text(data: &Path, look: &Look, out: Out) -> Result<String, Failure> {
     let nothing = || "none: its log is empty".to_owned();
     let last = look.last.map_or_else(nothing, |LogId { leader, index }| {
         format!("term {}, entry {index}", leader.term)
@@ -128,7 +133,8 @@ fn text(look: &Look, out: Out) -> String {
             if votes { "" } else { " (without a vote)" }
         )
     });
-    let rows = [
+    let place = |id: &LogId| format!("term {} from entry {}", id.leader.term, id.index);
+    let mut rows = vec![
         ("node", look.node.to_string()),
         ("cluster", look.identity.owner.to_string()),
         ("last", last),
@@ -141,5 +147,14 @@ fn text(look: &Look, out: Out) -> String {
         ),
         ("members", members.collect::<Vec<_>>().join(", ")),
     ];
-    facts(out, &rows)
+    let history: Vec<String> = look.history.iter().map(place).collect();
+    rows.insert(3, ("history", history.join(", ")));
+    let committed = look.committed.map_or_else(nothing, |id| {
+        format!("up to entry {}, of term {}", id.index, id.leader.term)
+    });
+    rows.insert(3, ("committed", committed));
+    if let Some(why) = mark::read(data)? {
+        rows.push(("LOST", why));
+    }
+    Ok(facts(out, &rows))
 }

@@ -5,24 +5,26 @@
 //!      └──────member──────────────────────────────────────────────────────────────┴──► node ──► serve
 //! ```
 
+mod interface;
+mod watching;
+
 use std::collections::BTreeSet;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use palisade_client::TlsFiles;
 use palisade_core::AuthorityId;
-use palisade_proto::Code;
-use palisade_proto::json::{AddMemberBody, ClusterMember, ClusterReply, ClusterRole};
+use palisade_proto::json::AddMemberBody;
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::node::{self, Engines, Membership, Node};
-use palisade_replica::peers::{self, Introduction, Key, Peers, Security, Standing};
-use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
-use palisade_server::net::{Change, Changing, Cluster, Losing, NotChanged};
-use palisade_server::pipeline::{Failure, Handle, Identity, Leading, Writable, codec};
+use palisade_replica::peers::{self, Introduction, Key, PeerStatus, Peers, Security, Standing};
+use palisade_replica::{
+    Directory, Engine, Leader, Log, Members, NodeId, Payload, Progress, Stored, Tokio, mark,
+};
+use palisade_server::net::Change;
+use palisade_server::pipeline::{Failure, Handle, Identity, Leading, Writable, codec, seed};
 use palisade_server::shell::keep_reloading;
 use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};
@@ -63,6 +65,11 @@ pub(crate) enum Error {
     },
     #[error("{0}")]
     Refused(String),
+    /// This node lost what it had acknowledged, and its directory is marked.
+    #[error("{0}")]
+    Lost(String),
+    #[error("cannot read the log of this node: {0}")]
+    State(#[from] palisade_replica::StateError),
     #[error(transparent)]
     Certificates(#[from] palisade_tls::Error),
     #[error(transparent)]
@@ -102,6 +109,11 @@ pub(crate) async fn start(
     };
     let directory = Directory::lock(data)?;
     let purpose = directory.purpose()?;
+    if let (Purpose::Member { .. }, Some(why)) = (purpose, mark::read(data)?) {
+        return Err(Error::Lost(format!(
+            "{why}\nOnly `palisade cluster replace`, with a new node, or `palisade cluster recover` goes on from here"
+        )));
+    }
     let names = (&*settings.peer_name, &*settings.url);
     let own = forming::introduction(directory.node(), purpose, names, list.as_ref());
     let own = own.map_err(Error::Refused)?;
@@ -127,9 +139,18 @@ pub(crate) async fn start(
     let remembered = peers.remember(data.join("peers"), opened.identity().incarnation)?;
     runtime.spawn(remembered);
     let identity = identity(&opened)?;
-    let starts = opened.starts();
+    let (starts, report) = (opened.starts(), opened.report().clone());
+    let stored = Stored::read(opened, seed())?;
+    introduce_stored(&stored, &peers, &directory, starts)?;
+    // A member is met only now: with less to say of itself, the others would take it for an older copy.
+    serving.map(|serving| runtime.spawn(serving));
+    if !created {
+        // Before it votes.
+        let asked = peers.ask_members(&members(&stored).nodes).await;
+        asked.map_err(|why| marked(data, why))?;
+    }
     let node = Node::start(
-        opened,
+        (stored, report),
         directory.node(),
         identity.clone(),
         peers.clone(),
@@ -139,8 +160,6 @@ pub(crate) async fn start(
     let node = node.await?;
     let view = View::new(&node, &peers, (directory.node(), &settings.url), &identity);
     introduce(&node, &peers, settings, &view, starts);
-    // A member is met only now: with less to say of itself, the others would take it for an older copy.
-    serving.map(|serving| runtime.spawn(serving));
     let candidate = join::Candidate {
         node: directory.node(),
         engine: node.engine.clone(),
@@ -151,9 +170,14 @@ pub(crate) async fn start(
         tls: settings.tls.clone(),
     };
     tokio::spawn(candidate.ask());
-    tokio::spawn(watch_leader(Arc::clone(&view)));
-    tokio::spawn(watch_peers(Arc::clone(&view)));
-    tokio::spawn(watch_versions(
+    tokio::spawn(watching::watch_leader(Arc::clone(&view)));
+    tokio::spawn(watching::watch_peers(Arc::clone(&view)));
+    tokio::spawn(watching::probe_peers(Arc::clone(&view)));
+    tokio::spawn(watching::watch_soundness(
+        Arc::clone(&view),
+        data.to_owned(),
+    ));
+    tokio::spawn(watching::watch_versions(
         Arc::clone(&view),
         Arc::clone(&node.readable),
     ));
@@ -259,6 +283,52 @@ fn identity(opened: &Opened) -> Result<Identity, Error> {
     })
 }
 
+/// The members as of the last entry.
+fn members(stored: &Stored) -> Members {
+    let newest = stored.state.log.entries().rev();
+    let mut newest = newest.filter_map(|entry| match &entry.payload {
+        Payload::Members(members) => Some(members.clone()),
+        Payload::Blank | Payload::Batch(_) => None,
+    });
+    newest
+        .next()
+        .unwrap_or_else(|| stored.state.members.1.clone())
+}
+
+/// From now on this node introduces itself with what its log says; it answers nothing else yet.
+fn introduce_stored(
+    stored: &Stored,
+    peers: &Peers,
+    directory: &Directory,
+    starts: u64,
+) -> Result<(), Error> {
+    let Purpose::Member { identity, .. } = directory.purpose()? else {
+        return Ok(());
+    };
+    let log = &stored.state.log;
+    let own = Introduction {
+        starts,
+        last: log.last(),
+        history: log.history(peers::HISTORY),
+        standing: Standing::Member {
+            authority: identity.owner,
+            incarnation: identity.incarnation,
+            members: members(stored).nodes,
+        },
+        ..peers.own()
+    };
+    peers.introduce(move || own.clone());
+    Ok(())
+}
+
+/// The error of a node that must not vote, whose directory says so from now on.
+pub(super) fn marked(data: &Path, why: String) -> Error {
+    if let Err(error) = mark::set(data, &why) {
+        tracing::error!(%error, "the directory could not be marked: do not start this node again");
+    }
+    Error::Lost(why)
+}
+
 /// From now on this node answers its peers, and introduces itself as a member.
 fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, starts: u64) {
     let (address, url) = (settings.peer_name.clone(), settings.url.clone());
@@ -271,6 +341,7 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
             url: url.clone(),
             starts,
             last: store.look(Log::last),
+            history: store.look(|log| log.history(peers::HISTORY)),
             standing: of.standing(&progress),
         }
     });
@@ -279,74 +350,6 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
         let engine = engine.clone();
         async move { engine.answer(&message).await }
     });
-}
-
-/// Tells the pipeline which URL the leader has, whenever that may have changed; hands over if this node's disk is full.
-async fn watch_leader(view: Arc<View>) {
-    let mut moved = view.engine.watch_leader();
-    let mut leading = view.handle.leading();
-    let mut before = None;
-    loop {
-        let progress = view.engine.progress();
-        if progress.leader.is_some() && progress.leader != before {
-            if before.is_some() {
-                view.leader_changes.fetch_add(1, Ordering::Relaxed);
-            }
-            before = progress.leader;
-        }
-        // Others can acknowledge what this node cannot (rule R23).
-        if view.handle.leader() == Leading::Here && view.disk.full().is_some() {
-            view.hand_over().await;
-        }
-        let other = progress.leader.filter(|leader| *leader != view.node);
-        let url = other.and_then(|leader| view.peers.client_url(leader));
-        let unknown = url.is_none() && progress.role != Role::Leader;
-        let leader = url.map_or(Leading::Nowhere, |url| Leading::At(url.into()));
-        view.handle.set_leader(leader);
-        let changed = async {
-            tokio::select! {
-                changed = moved.changed() => changed.is_ok(),
-                changed = leading.changed() => changed.is_ok(),
-            }
-        };
-        // There is one soon, or it introduces itself soon.
-        let again = if unknown { 50 } else { 1_000 };
-        if let Ok(false) = tokio::time::timeout(Duration::from_millis(again), changed).await {
-            return;
-        }
-    }
-}
-
-/// Keeps up to date which nodes this one has lost.
-async fn watch_peers(view: Arc<View>) {
-    loop {
-        let peers = view.peers.status();
-        let lost = peers
-            .values()
-            .filter(|peer| !peer.connected && peer.since >= LOST);
-        let lost: BTreeSet<String> = lost.map(|peer| peer.url.clone()).collect();
-        view.lost.send_if_modified(|before| {
-            let changes = *before != lost;
-            *before = lost;
-            changes
-        });
-        tokio::time::sleep(LOST / 6).await;
-    }
-}
-
-/// Lets a leadership write what all members read (rule R21).
-async fn watch_versions(view: Arc<View>, readable: Arc<node::Readable>) {
-    loop {
-        let mut again = 50;
-        // A node that knows no members does not lead.
-        if let Some(writable) = view.writable() {
-            if writable.version >= codec::BATCH_VERSION {
-                again = 1_000;
-            }
-            readable.set(writable);
-        }
-        tokio::time::sleep(Duration::from_millis(again)).await;
-    }
 }
 
 /// The cluster as this node sees it.
@@ -360,13 +363,11 @@ pub(crate) struct View {
     handle: Handle,
     disk: Arc<node::Disk>,
     leader_changes: AtomicU64,
+    /// The leadership whose leader said last that it hears no quorum: nobody is to be sent to it.
+    alone: Mutex<Option<Leader>>,
     /// The URLs of the nodes that this one has lost.
     lost: watch::Sender<BTreeSet<String>>,
 }
-
-/// A node is lost when there has been no connection to it for so long, after the 2 s of silence that a connection bears. By then
-/// it has told its callers that it knows of no leader: their 2 s begin when they can repeat their requests elsewhere.
-const LOST: Duration = Duration::from_secs(3);
 
 impl View {
     fn new(
@@ -385,8 +386,21 @@ impl View {
             handle: node.handle().clone(),
             disk: Arc::clone(&node.disk),
             leader_changes: AtomicU64::new(0),
+            alone: Mutex::default(),
             lost: watch::Sender::default(),
         })
+    }
+
+    /// How far this node is. A leader that hears no quorum, as it says itself, leads nobody: its followers still hear it now
+    /// and then.
+    fn progress(&self) -> Progress {
+        let progress = self.engine.progress();
+        let alone = *self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_led = progress.leader == Some(self.node) || alone != Some(progress.vote);
+        Progress {
+            leader: progress.leader.filter(|_| is_led),
+            ..progress
+        }
     }
 
     fn standing(&self, progress: &Progress) -> Standing {
@@ -462,11 +476,18 @@ impl View {
                 .peers
                 .status()
                 .get(&node)
-                .is_some_and(|peer| peer.connected)
+                .is_some_and(PeerStatus::is_alive)
+    }
+
+    /// The members that answer when they are asked now: one that hangs since a second ago has answered lately.
+    async fn answering(&self) -> BTreeSet<NodeId> {
+        let members = self.engine.progress().members.nodes;
+        self.peers.answering(&members).await
     }
 
     async fn carry_out(&self, change: Change) -> Result<(), node::NotChanged> {
-        let alive = |node| self.is_alive(node);
+        let answering = self.answering().await;
+        let alive = |node| node == self.node || answering.contains(&node);
         let membership = Membership::new(&self.engine, self.node, &alive);
         match change {
             Change::Add(AddMemberBody {
@@ -477,10 +498,14 @@ impl View {
             }) => {
                 let (node, replaces) = (parse(&node)?, replaces.as_deref().map(parse).transpose()?);
                 membership.add(node, &peer, replaces).await?;
-                match promote || replaces.is_some() {
-                    true => membership.promote(node, replaces).await,
-                    false => Ok(()),
+                if !promote && replaces.is_none() {
+                    return Ok(());
                 }
+                // It may have taken minutes to catch up.
+                let answering = self.answering().await;
+                let alive = |node| node == self.node || answering.contains(&node);
+                let membership = Membership::new(&self.engine, self.node, &alive);
+                membership.promote(node, replaces).await
             }
             Change::Promote(node) => membership.promote(parse(&node)?, None).await,
             Change::Remove(node) => membership.remove(parse(&node)?).await,
@@ -496,85 +521,4 @@ impl View {
 fn parse(node: &str) -> Result<NodeId, node::NotChanged> {
     node.parse()
         .map_err(|why: &str| node::NotChanged::Refused(format!("{node:?}: {why}")))
-}
-
-impl Cluster for View {
-    fn view(&self) -> ClusterReply {
-        let progress = self.engine.progress();
-        let status = self.peers.status();
-        let voters: BTreeSet<NodeId> = progress.members.voters.iter().flatten().copied().collect();
-        let leads = progress.role == Role::Leader;
-        let leader = progress.leader;
-        let members = progress.members.nodes.iter().map(|(node, address)| {
-            let own = *node == self.node;
-            let peer = status.get(node);
-            ClusterMember {
-                node: node.to_string(),
-                peer: address.clone(),
-                url: self.url_of(*node),
-                voter: voters.contains(node),
-                matched: match own && leads {
-                    true => progress.last,
-                    false => progress
-                        .matched
-                        .get(node)
-                        .copied()
-                        .flatten()
-                        .map(|id| id.index),
-                },
-                connected: (!own).then(|| peer.is_some_and(|peer| peer.connected)),
-                problem: peer.and_then(|peer| peer.refusal.clone()),
-                round_trip_us: peer
-                    .and_then(|peer| peer.round_trip)
-                    .map(|took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
-            }
-        });
-        ClusterReply {
-            authority: self.authority.to_string(),
-            incarnation: self.incarnation.clone(),
-            node: self.node.to_string(),
-            role: match progress.role {
-                Role::Leader => ClusterRole::Leader,
-                Role::Follower => ClusterRole::Follower,
-                Role::Candidate => ClusterRole::Candidate,
-                Role::Learner => ClusterRole::Learner,
-                Role::Stopped => ClusterRole::Stopped,
-            },
-            term: progress.vote.term,
-            leader: leader.map(|leader| leader.to_string()),
-            leader_url: leader.and_then(|leader| self.url_of(leader)),
-            leader_changes: self.leader_changes.load(Ordering::Relaxed),
-            last: progress.last,
-            committed: progress.committed.map(|id| id.index),
-            applied: progress.applied.map(|id| id.index),
-            snapshot: progress.snapshot.map(|id| id.index),
-            disk_full: self.disk.full(),
-            members: members.collect(),
-        }
-    }
-
-    fn change(&self, change: Change) -> Changing<'_> {
-        Box::pin(async move {
-            self.carry_out(change).await.map_err(|error| NotChanged {
-                code: match error {
-                    node::NotChanged::NotLeader => Code::NotLeader,
-                    node::NotChanged::Refused(_) => Code::Refused,
-                },
-                why: error.to_string(),
-            })
-        })
-    }
-
-    fn loses(&self, url: Arc<str>) -> Losing {
-        let mut lost = self.lost.subscribe();
-        Box::pin(async move {
-            for is_lost in [false, true] {
-                let changed = lost.wait_for(|urls| urls.contains(&*url) == is_lost);
-                // An error means that this node has ended.
-                if changed.await.is_err() {
-                    return pending().await;
-                }
-            }
-        })
-    }
 }

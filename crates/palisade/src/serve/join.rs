@@ -94,8 +94,8 @@ impl Candidate {
             }
             if !members.nodes.is_empty() && !members.nodes.contains_key(&self.node) {
                 tracing::warn!(
-                    "this node was removed from its cluster: stop it; to bring it back, start it with --join on an \
-                     empty directory"
+                    "this node was removed from its cluster: stop it; to bring it back, start it with --join and \
+                     another --data"
                 );
                 return;
             }

@@ -162,6 +162,10 @@ async fn run_member(
         give_memory_back: Some(memory::give_memory_back),
         ..node::Settings::default()
     };
+    let not_started = |source| Error::Cluster {
+        data: settings.data.display().to_string(),
+        source: Box::new(source),
+    };
     let starting = cluster::start(&settings.data, cluster, &node);
     let stopped = stop_signal()?;
     let mut stopped = std::pin::pin!(stopped);
@@ -169,10 +173,7 @@ async fn run_member(
     let starting = net::while_starting(&listeners, &settings.network, why, starting);
     // The other nodes may take any time to be there.
     let member = tokio::select! {
-        started = starting => started?.map_err(|source| Error::Cluster {
-            data: settings.data.display().to_string(),
-            source: Box::new(source),
-        })?,
+        started = starting => started?.map_err(not_started)?,
         () = &mut stopped => return Ok(()),
     };
     warn_of_exposure(settings);
@@ -189,9 +190,14 @@ async fn run_member(
         ..network(settings)
     };
     let view = Arc::clone(&member.view);
+    let mut lost = member.peers.lost();
+    let told = lost.clone();
     let shutdown = async move {
-        stopped.await;
-        view.hand_over().await;
+        tokio::select! {
+            () = stopped => view.hand_over().await,
+            // It has no connections any more, so nothing can be handed over.
+            () = async { drop(lost.wait_for(Option::is_some).await) } => {}
+        }
     };
     let handle = member.node.handle().clone();
     let view = Arc::clone(&member.view);
@@ -203,6 +209,10 @@ async fn run_member(
     spans.finish().await;
     handle.stop();
     member.stop().await;
+    let told = told.borrow().clone();
+    if let Some(why) = told {
+        return Err(not_started(cluster::marked(&settings.data, why)));
+    }
     Ok(served?)
 }
 

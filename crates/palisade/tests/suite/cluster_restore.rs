@@ -59,7 +59,7 @@ fn assert_refused(cluster: &mut Cluster, at: usize, old: &Path) {
         let log = cluster.nodes[at].log().split_off(before);
         log.contains(&incarnation)
             && log.contains("the newer one")
-            && log.contains("empty directories")
+            && log.contains("another --data")
     });
     let other = (at + 1) % 3;
     until_in(ELECTION, "the others serve", || {

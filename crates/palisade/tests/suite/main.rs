@@ -20,6 +20,7 @@ mod cluster;
 mod cluster_cut_off;
 mod cluster_refused;
 mod cluster_restore;
+mod cluster_silent;
 mod cluster_tls;
 #[cfg(feature = "testing")]
 mod cluster_versions;

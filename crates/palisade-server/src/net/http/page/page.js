@@ -321,7 +321,9 @@ function ranking(ranked) {
 function nodes(cluster) {
   if (cluster.refused) return null;
   const does = (node) => node.node === cluster.leader ? "leads" : node.voter ? "votes" : "learns";
-  const reached = (node) => node.connected === null ? "this node answers" : node.connected ? "connected"
+  const silent = (node) => node.silent_ms >= 2000;
+  const reached = (node) => node.connected === null ? "this node answers" : node.connected && silent(node)
+    ? `silent for ${Math.floor(node.silent_ms / 1000)} s` : node.connected ? "connected"
     : `not connected${node.problem ? `: ${node.problem}` : ""}`;
   const behind = (node) => node.matched === null || cluster.last === null ? "" : number(cluster.last - node.matched);
   const trouble = cluster.leader === null ? "No node leads: locks are not granted until a majority can talk to each other."

@@ -1,0 +1,64 @@
+//! The mark in a member's directory that says that it must not vote again (rules R14, R24): the file `lost`, whose text is for
+//! people. A directory of a new node does not have it, and a recovery removes it.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+const NAME: &str = "lost";
+
+/// Why the member in this directory must not vote.
+///
+/// # Errors
+/// The file is there and cannot be read.
+pub fn read(dir: &Path) -> io::Result<Option<String>> {
+    match fs::read(dir.join(NAME)) {
+        Ok(text) => Ok(Some(String::from_utf8_lossy(&text).trim_end().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Marks it. Durable on return.
+///
+/// # Errors
+/// Those of the file system; perhaps it is not marked then.
+pub fn set(dir: &Path, why: &str) -> io::Result<()> {
+    let new = dir.join("lost.tmp");
+    let mut file = File::create(&new)?;
+    writeln!(file, "{why}")?;
+    file.sync_all()?;
+    fs::rename(new, dir.join(NAME))?;
+    File::open(dir)?.sync_all()
+}
+
+/// Takes the mark away.
+///
+/// # Errors
+/// Those of the file system.
+pub fn clear(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(NAME)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::open(dir)?.sync_all(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_stays_until_it_is_taken_away() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path()).unwrap(), None);
+        set(dir.path(), "it lost entry 9").unwrap();
+        assert_eq!(
+            read(dir.path()).unwrap().as_deref(),
+            Some("it lost entry 9")
+        );
+        clear(dir.path()).unwrap();
+        clear(dir.path()).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! A node that lost what it had acknowledged: how it is told so, and what it does then (rules R14, R24).
+//!
+//! ```text
+//!   the others: Known ──judge──► Refusal with a Loss ──handshake, proved by the key──► the node
+//!                                                                                        │ looks into its own log
+//!                                    it lacks that: no connection any more, Peers::lost ◄┤
+//!                                    it has that: the other one is wrong, and refused   ◄┘
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+
+use super::handshake::Lane;
+use super::introduction::{Introduction, Standing};
+use super::{Peers, Shared, hold};
+use crate::codec::{Malformed, Put, Take};
+use crate::entry::{LogId, NodeId};
+
+/// Why a node is not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// For people, on both sides.
+    pub why: String,
+    /// What it had and has no longer, if that is why.
+    pub loss: Option<Loss>,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Refusal {
+        Refusal { why, loss: None }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// What a node was known to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// So often its log was opened.
+    pub starts: u64,
+    /// The entry that it had acknowledged, which is committed.
+    pub agreed: Option<LogId>,
+}
+
+impl Loss {
+    /// Whether this node did lose that, by what its own directory says.
+    #[must_use]
+    pub fn is_of(&self, own: &Introduction) -> bool {
+        let is_member = matches!(own.standing, Standing::Member { .. });
+        let has = |agreed| own.contains(agreed);
+        is_member && (own.starts < self.starts || !self.agreed.is_none_or(has))
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.u64(self.starts);
+        out.option(self.agreed, Vec::log_id);
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Loss, Malformed> {
+        let mut from = Take(bytes);
+        let loss = Loss {
+            starts: from.u64()?,
+            agreed: from.option(Take::log_id)?,
+        };
+        from.end()?;
+        Ok(loss)
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "was started {} times", self.starts)?;
+        match self.agreed {
+            Some(agreed) => write!(f, " and acknowledged {agreed}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A node that starts again waits no longer for what the others know of it.
+const ASKING: Duration = Duration::from_secs(1);
+
+impl Peers {
+    /// Meets the members, before this node votes: one that knows more of this node than its own directory says tells it.
+    ///
+    /// # Errors
+    /// The text for people, if this node must not vote: see [`lost`](Peers::lost).
+    pub async fn ask_members(&self, members: &BTreeMap<NodeId, String>) -> Result<(), String> {
+        let own = self.shared.own().node;
+        let others = members.iter().filter(|(node, _)| **node != own);
+        let meet = others.map(|(node, address)| async {
+            let met = self.shared.dial(Some(*node), address, Lane::Meeting);
+            // One that is not there says nothing.
+            let _ = tokio::time::timeout(ASKING, met).await;
+        });
+        join_all(meet).await;
+        let lost = self.lost().borrow().clone();
+        lost.map_or(Ok(()), Err)
+    }
+
+    /// Tells once another member has shown that this node lost what it had acknowledged, and why. All connections are
+    /// closed by then, so that this node votes no longer: it must end, and not be started again.
+    #[must_use]
+    pub fn lost(&self) -> watch::Receiver<Option<String>> {
+        self.shared.lost.subscribe()
+    }
+
+    /// A node led without an entry that this one knows to be committed, so it lost that. It is told at the next meeting,
+    /// for which it is dialled.
+    pub async fn tell_of_loss(&self, node: NodeId, address: &str, committed: LogId) {
+        hold(&self.shared.history).lost(node, committed);
+        let met = self.shared.dial(Some(node), address, Lane::Meeting);
+        // It may be gone.
+        let _ = met.await;
+    }
+}
+
+impl Shared {
+    /// Another node has proved that it knows the key, and says that this one lost something. Gives what to say about it.
+    pub(super) fn told(&self, by: NodeId, Refusal { why, loss }: Refusal) -> String {
+        let own = self.own();
+        let Some(loss) = loss else { return why };
+        if !loss.is_of(&own) {
+            return format!(
+                "node {by} says that node {} {loss}, and lost that. This node has it, so what node {by} knows of it is wrong: \
+                 stop node {by}, and look whether its disk was set back",
+                own.node
+            );
+        }
+        let why = format!(
+            "this node ({}) has lost what it had acknowledged, so it must not vote: node {by} has seen that it {loss}, and its \
+             directory says {}. Its disk lost writes, or was set back to an older state. Keep the directory. If more than half \
+             of the other nodes run, start a new node with --join and another --data, and type `palisade cluster replace {} \
+             NEW` with the id that it reports. If not, compare the directories of all nodes: palisade cluster recover --data \
+             DIR --look",
+            own.node,
+            own.summary(),
+            own.node
+        );
+        // Before anything else: nobody hears from this node any more.
+        self.stopped.send_replace(true);
+        self.lost.send_if_modified(|lost| {
+            let is_new = lost.is_none();
+            lost.get_or_insert_with(|| why.clone());
+            is_new
+        });
+        why
+    }
+}

@@ -1,0 +1,107 @@
+//! The cluster as the server's interfaces show and change it.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use palisade_proto::Code;
+use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
+use palisade_replica::node;
+use palisade_replica::peers::{self, PeerStatus};
+use palisade_replica::{NodeId, Role};
+use palisade_server::net::{Change, Changing, Cluster, Losing, NotChanged};
+
+use super::View;
+
+/// What is wrong with a node, for people.
+fn problem(peer: &PeerStatus) -> Option<String> {
+    let silent = peer.silent.filter(|silent| *silent >= peers::SILENT);
+    let silent = silent.map(|silent| format!("silent for {} s", silent.as_secs()));
+    peer.refusal.clone().or(silent)
+}
+
+impl Cluster for View {
+    fn view(&self) -> ClusterReply {
+        let progress = self.progress();
+        let status = self.peers.status();
+        let voters: BTreeSet<NodeId> = progress.members.voters.iter().flatten().copied().collect();
+        let leads = progress.role == Role::Leader;
+        let leader = progress.leader;
+        let members = progress.members.nodes.iter().map(|(node, address)| {
+            let own = *node == self.node;
+            let peer = status.get(node);
+            ClusterMember {
+                node: node.to_string(),
+                peer: address.clone(),
+                url: self.url_of(*node),
+                voter: voters.contains(node),
+                matched: match own && leads {
+                    true => progress.last,
+                    false => progress
+                        .matched
+                        .get(node)
+                        .copied()
+                        .flatten()
+                        .map(|id| id.index),
+                },
+                connected: (!own).then(|| peer.is_some_and(|peer| peer.connected)),
+                problem: peer.and_then(problem),
+                silent_ms: peer
+                    .and_then(|peer| peer.silent)
+                    .filter(|_| !own)
+                    .map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
+                round_trip_us: peer
+                    .and_then(|peer| peer.round_trip)
+                    .map(|took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
+            }
+        });
+        ClusterReply {
+            authority: self.authority.to_string(),
+            incarnation: self.incarnation.clone(),
+            node: self.node.to_string(),
+            role: match progress.role {
+                Role::Leader => ClusterRole::Leader,
+                Role::Follower => ClusterRole::Follower,
+                Role::Candidate => ClusterRole::Candidate,
+                Role::Learner => ClusterRole::Learner,
+                Role::Stopped => ClusterRole::Stopped,
+            },
+            term: progress.vote.term,
+            leader: leader.map(|leader| leader.to_string()),
+            leader_url: leader.and_then(|leader| self.url_of(leader)),
+            leader_changes: self.leader_changes.load(Ordering::Relaxed),
+            last: progress.last,
+            committed: progress.committed.map(|id| id.index),
+            applied: progress.applied.map(|id| id.index),
+            snapshot: progress.snapshot.map(|id| id.index),
+            disk_full: self.disk.full(),
+            members: members.collect(),
+        }
+    }
+
+    fn change(&self, change: Change) -> Changing<'_> {
+        Box::pin(async move {
+            self.carry_out(change).await.map_err(|error| NotChanged {
+                code: match error {
+                    node::NotChanged::NotLeader => Code::NotLeader,
+                    node::NotChanged::Refused(_) => Code::Refused,
+                },
+                why: error.to_string(),
+            })
+        })
+    }
+
+    fn loses(&self, url: Arc<str>) -> Losing {
+        let mut lost = self.lost.subscribe();
+        Box::pin(async move {
+            for is_lost in [false, true] {
+                let changed = lost.wait_for(|urls| urls.contains(&*url) == is_lost);
+                // An error means that this node has ended.
+                if changed.await.is_err() {
+                    return pending().await;
+                }
+            }
+        })
+    }
+}
