@@ -33,6 +33,7 @@ class Guarded:
                 body = json.dumps(told if counts else refused).encode()
                 self.send_response(200 if counts else 401)
                 self.send_header("Content-Length", str(len(body)))
+                self.send_header("Palisade-Nonce", self.headers["Palisade-Nonce"])
                 self.end_headers()
                 self.wfile.write(body)
 

@@ -53,9 +53,18 @@ class _Pool:
         self.retired = False
         self._guard = Guard()
 
-    def enter(self) -> None:
+    def enter(self) -> bool:
+        """False if it was retired in this moment: there is another one."""
         with self._guard:
+            if self.retired:
+                return False
             self.users += 1
+            return True
+
+    def retire(self) -> None:
+        """Nobody enters it any more."""
+        with self._guard:
+            self.retired = True
 
     def leave(self) -> bool:
         """Whether it is to be closed now."""
@@ -183,8 +192,9 @@ class SyncTransport(_Transport):
 
     def _attempt(self, url: str, send: Send, until: int) -> Outcome:
         pool = self.pool
+        while not pool.enter():
+            pool = self.pool
         nonce = new_nonce()
-        pool.enter()
         try:
             answer = pool.client.request(**_request(url, send, nonce, until))
             return _believed(url, send, nonce, answer)
@@ -204,12 +214,14 @@ class SyncTransport(_Transport):
         process = os.getpid()
         if self._pools.get(process) is pool:
             self._pools[process] = _SyncPool(self.settings)
-        pool.retired = True
+        # Its users, this one among them, close it when they leave.
+        pool.retire()
 
     def close(self) -> None:
         self._closed = True
         pool = self._pools.get(os.getpid())
         if pool is not None:
+            pool.retire()
             pool.client.close()
 
 
@@ -243,8 +255,9 @@ class AsyncTransport(_Transport):
 
     async def _attempt(self, url: str, send: Send, until: int) -> Outcome:
         pool = self.pool
+        while not pool.enter():
+            pool = self.pool
         nonce = new_nonce()
-        pool.enter()
         try:
             answer = await pool.client.request(**_request(url, send, nonce, until))
             return _believed(url, send, nonce, answer)
@@ -263,10 +276,11 @@ class AsyncTransport(_Transport):
         loop = asyncio.get_running_loop()
         if self._pools.get(loop) is pool:
             self._pools[loop] = _AsyncPool(self.settings)
-        pool.retired = True
+        pool.retire()
 
     async def close(self) -> None:
         self._closed = True
         pool = self._pools.get(asyncio.get_running_loop())
         if pool is not None:
+            pool.retire()
             await pool.client.aclose()

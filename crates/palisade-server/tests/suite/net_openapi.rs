@@ -2,7 +2,7 @@
 
 use crate::net_support::Server;
 use palisade_core::{Token, Ttl, limits};
-use palisade_proto::json::{LIST_LIMIT, MAX_ADVANCE_MS};
+use palisade_proto::json::{LIST_LIMIT, MAX_ADVANCE_MS, POLL_MS};
 use serde_json::{Value, json};
 
 const REQUEST_ID: &str = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$";
@@ -73,6 +73,7 @@ async fn the_documents_bounds_are_the_cores() {
         "client_id" => name.clone(),
         "lease_duration_ms" => ttl.clone(),
         "wait_ms" => json!({"minimum": 0, "maximum": limits::MAX_WAIT.as_millis()}),
+        "poll_ms" => json!({"minimum": POLL_MS.start(), "maximum": POLL_MS.end()}),
         "lock_delay_ms" => json!({"minimum": 0, "maximum": limits::LOCK_DELAY_MS}),
         "at_least_for_ms" => json!({"minimum": 0, "maximum": limits::AT_LEAST_FOR_MS}),
         "lock_token" => key.clone(),
@@ -195,6 +196,10 @@ async fn what_the_document_bounds_the_server_refuses_beyond_and_takes_within() {
             for (value, within) in at_the_bounds(schema) {
                 let mut sent = right.clone();
                 sent[field] = value.clone();
+                if field == "poll_ms" {
+                    // The schema cannot say that it needs one.
+                    sent["request_id"] = json!("0".repeat(32));
+                }
                 let answer = server.post(path, &sent.to_string()).await;
                 let refused = (answer.status, answer.body.contains(r#""code":"invalid""#));
                 assert_eq!(

@@ -88,7 +88,7 @@ async fn an_upgrade_waits_for_the_readers_and_becomes_the_writer_with_a_higher_t
     );
 }
 
-/// A caller that hangs up gives the upgrade up, and nothing else.
+/// A caller that hangs up, and does not come back within two seconds, gives the upgrade up and nothing else.
 #[tokio::test]
 async fn a_caller_that_hangs_up_keeps_its_grant_in_mode_update() {
     let server = Server::start().await;
@@ -104,6 +104,9 @@ async fn a_caller_that_hangs_up_keeps_its_grant_in_mode_update() {
             () = server.waiters(1) => {}
         }
     }
+    server.advance(1_999).await;
+    server.waiters(1).await;
+    server.advance(1).await;
     server.waiters(0).await;
     hold(&server, "s", "shared").await;
     let renewed = server.post("/v1/locks/x/renew", &named(&update)).await;

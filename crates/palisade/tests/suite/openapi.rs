@@ -64,6 +64,8 @@ fn testable_document() -> Value {
         .unwrap();
     let properties = body["properties"].as_object_mut().unwrap();
     assert!(properties.remove("request_id").is_some());
+    // Nor that this needs a request id.
+    assert!(properties.remove("poll_ms").is_some());
     // The schema cannot say that one number is at most the other, nor that a mode and permits go together, or
     // an upgrade and a lease.
     assert!(properties.remove("permits").is_some());

@@ -7,7 +7,7 @@ use palisade_core::{
     Under, Wish, set_of,
 };
 use palisade_server::pipeline::orderer::{Moment, Orderer};
-use palisade_server::pipeline::{Answer, Asked, Request};
+use palisade_server::pipeline::{Answer, Asked, KeepsPlace, Request};
 
 use super::caller::{Caller, index, locks_of, wanted};
 use super::id_map::IdMap;
@@ -350,7 +350,7 @@ fn stranger(
     Some(Asked {
         by,
         request: Request::Acquire(wish),
-        keeps_place: false,
+        keeps_place: KeepsPlace::default(),
     })
 }
 
