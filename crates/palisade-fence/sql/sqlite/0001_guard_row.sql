@@ -2,7 +2,8 @@
 -- A claim writes it, which takes the file's one write lock: check and effect commit together (rule F1).
 CREATE TABLE IF NOT EXISTS palisade_fence (
     -- Printable ASCII, for programs that check nothing themselves.
-    resource   TEXT NOT NULL PRIMARY KEY CHECK (length(resource) BETWEEN 1 AND 255 AND resource NOT GLOB '*[^ -~]*'),
+    resource   TEXT NOT NULL PRIMARY KEY
+        CHECK (length(resource) BETWEEN 1 AND 255 AND resource NOT GLOB '*[^ -~]*' AND hex(resource) NOT GLOB '*00*'),
     authority  TEXT,
     lock       TEXT,
     -- The highest token admitted; NULL until the first one.

@@ -75,6 +75,8 @@ async fn nothing_that_writes_passes_as_a_read() {
         ("x-original-url", "/accounts/7"),
         ("x-rewrite-url", "/accounts/7"),
         ("x_fencing_token", "9"),
+        ("SCRIPT_NAME", "/drafts"),
+        ("X_Forwarded_For", "1.2.3.4"),
     ] {
         let headers = [("x-fencing-token", "5"), (name, value)];
         let reply = caller.call("PUT", "/accounts/8", &headers, "").await;

@@ -10,3 +10,4 @@ mod spelling;
 mod streaming;
 pub(crate) mod support;
 pub(crate) mod upstream;
+mod upstream_tls;
