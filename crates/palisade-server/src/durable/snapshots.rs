@@ -189,6 +189,7 @@ mod tests {
             wal,
             worked,
             no_room: String::new(),
+            signs: None,
         };
         let only_idle = Worth {
             busy: u64::MAX,

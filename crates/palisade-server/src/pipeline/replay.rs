@@ -572,7 +572,7 @@ mod tests {
                 follower.batch(&batch).unwrap();
                 assert!(bytes(&returned) == bytes(&follower));
                 let expected = match returning {
-                    Returning::Restarted => 3,
+                    Returning::Restarted | Returning::Resumed { .. } => 3,
                     Returning::Restored { .. } => version,
                 };
                 assert_eq!(batch[0], expected, "{mode:?}");

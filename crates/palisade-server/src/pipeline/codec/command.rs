@@ -34,11 +34,13 @@ const OPEN: u8 = 18;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
-const DOWN: u8 = 0;
+/// Only read: a stall of which the log does not say how long it was.
+const STALLED: u8 = 0;
 const RESTARTED: u8 = 1;
 const PAUSED: u8 = 2;
 const LED: u8 = 3;
 const RESTORED: u8 = 4;
+const DOWN: u8 = 5;
 
 const HAS_TTL: u8 = 1;
 const HAS_WAIT: u8 = 1 << 1;
@@ -173,6 +175,7 @@ fn put_away(out: &mut Vec<u8>, away: Away) {
 
 fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
     Ok(match reader.byte()? {
+        STALLED => Away::Paused(limits::STALL),
         DOWN => Away::Down(reader.span()?),
         RESTARTED => Away::Restarted,
         RESTORED => Away::Restored,
