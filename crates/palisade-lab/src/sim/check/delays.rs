@@ -28,7 +28,6 @@ pub(crate) struct Delays {
 #[derive(Clone, Copy, Default)]
 struct Grant {
     request: Option<u32>,
-    ttl: u64,
     /// Its lease does not expire before.
     not_before: u64,
     lock_delay: u64,
@@ -49,7 +48,7 @@ struct Closing {
 }
 
 impl Delays {
-    fn granted(&mut self, turn: &LockChange, ttl: u64) -> Result<(), String> {
+    fn granted(&mut self, turn: &LockChange) -> Result<(), String> {
         let LockChange {
             lock,
             client,
@@ -67,7 +66,6 @@ impl Delays {
         }
         let grant = Grant {
             request,
-            ttl,
             not_before: decided.map_or(at, |(_, until)| until),
             lock_delay,
             reserves: if at_least_for > 0 {
@@ -199,7 +197,7 @@ impl Check for Delays {
             } => drop(self.decided.insert(*token, (*request, at + left))),
             Fact::Renewed { token, at, ttl } => self.renewed(*token, at + ttl),
             Fact::Applied(turn) => match turn.what {
-                ChangeKind::Granted(ttl) => return self.granted(turn, ttl),
+                ChangeKind::Granted(_) => return self.granted(turn),
                 ChangeKind::Ended(how) => self.ended(turn, how),
             },
             Fact::Published(turn) => {
