@@ -98,9 +98,10 @@ fn two_changes_of_the_members_at_once_are_told_in_sentences() {
     let others = (0..5).filter(|at| *at != leader).take(2);
     let ids: Vec<String> = others.map(|at| id(&cluster, at)).collect();
     let removals: Vec<_> = std::thread::scope(|scope| {
-        let remove = |id| {
-            let cluster = &cluster;
-            scope.spawn(move || cluster.output(&["cluster", "remove", id]))
+        let cluster = &cluster;
+        let remove = |id: &String| {
+            let id = id.clone();
+            scope.spawn(move || cluster.output(&["cluster", "remove", &id]))
         };
         let removals: Vec<_> = ids.iter().map(remove).collect();
         removals
