@@ -368,6 +368,7 @@ mod tests {
             by: Principal::from_bytes([by; 16]),
             request: RequestId::from_bytes(number.to_be_bytes()),
             lock: None,
+            also: crate::Others::NONE,
             outcome: Outcome::Abandoned,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::common::{json, palisade, status, text};
+use crate::common::{json, palisade, status, text, until};
 use palisade_core::Token;
 use palisade_fence::store::{Settings, Store};
 use palisade_fence::{Admin, Rearm, Rule};
@@ -460,9 +460,9 @@ fn a_redis_cluster_gets_the_library_on_all_masters() {
         }
     }
     for node in &nodes {
-        while !format!("{:?}", ask(node, &["CLUSTER", "INFO"])).contains("cluster_state:ok") {
-            std::thread::sleep(std::time::Duration::from_millis(20)); // real time: the nodes have to meet
-        }
+        until("the nodes have met", || {
+            format!("{:?}", ask(node, &["CLUSTER", "INFO"])).contains("cluster_state:ok")
+        });
     }
     let url = &nodes[0].url();
     assert!(said(&["install", "redis", url]).contains("on all 3 masters"));

@@ -435,7 +435,7 @@ fn answered() -> Vec<Record> {
             slots: Slots::from_bits(1 << 63 | 5),
             ..granted
         }),
-        Outcome::Held(holder),
+        Outcome::Held(holder.clone()),
         Outcome::Behind(Ahead {
             client: holder.client.clone(),
             remaining: holder.remaining,
