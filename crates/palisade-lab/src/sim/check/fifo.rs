@@ -513,6 +513,7 @@ impl Check for Fifo {
                 permits,
                 orphans,
                 restored,
+                down: _,
             } => {
                 if *restored {
                     let numbers = live.iter().map(|(_, number, _)| number + 1);
