@@ -591,15 +591,14 @@ fn postgres_fences_are_reached_over_tls() {
     for name in ["server.crt", "server.key"] {
         std::os::unix::fs::chown(data.join(name), Some(owner), Some(owner)).unwrap();
     }
-    std::fs::write(
-        data.join("pg_hba.conf"),
-        "hostssl all all 127.0.0.1/32 trust\n",
-    )
-    .unwrap();
+    // The other database stays open, by which the testbed knows that the server is ready.
+    let rules = "hostssl template1 all 127.0.0.1/32 trust\nhost postgres all 127.0.0.1/32 trust\n";
+    std::fs::write(data.join("pg_hba.conf"), rules).unwrap();
     std::fs::write(data.join("postgresql.auto.conf"), "ssl = on\n").unwrap();
     server.start_again();
     let (ca, url) = (ca.display().to_string(), server.url());
-    let url = |parameters: &str| format!("{url}?{parameters}");
+    let (server_url, _) = url.rsplit_once('/').unwrap();
+    let url = |parameters: &str| format!("{server_url}/template1?{parameters}");
     assert!(
         said(&[
             "install",

@@ -103,9 +103,29 @@ async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
 async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     let mut resources = Resources::open(&args.at).await?;
     let mut rows = Vec::new();
-    for (Listed { resource, state }, tables) in resources.all(&args.prefix).await? {
+    let all = resources.all(&args.prefix).await?;
+    let mut doors = resources.doors().await?;
+    if !args.prefix.is_empty() {
+        let listed = |door: &Door| {
+            let mut tables = all.iter().flat_map(|(_, tables)| tables);
+            tables.any(|table| door.table.as_ref() == Some(table))
+        };
+        doors.retain(listed);
+    }
+    for (Listed { resource, state }, tables) in all {
         match out.json {
-            true => out.value(&body(&resource, Some(&state), &tables))?,
+            true => {
+                // What concerns a table is said with its resource.
+                let its = |door: &mut Door| {
+                    door.table
+                        .as_ref()
+                        .is_some_and(|table| tables.contains(table))
+                };
+                let open: Vec<_> = doors.extract_if(.., its).map(|door| door.door).collect();
+                let mut body = body(&resource, Some(&state), &tables);
+                body["open"] = json!(open);
+                out.value(&body)?;
+            }
             false => rows.push(row(&resource, &state, &tables)),
         }
     }
@@ -123,7 +143,7 @@ async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
         (false, true) => out.text("nothing is fenced")?,
         (false, false) => out.text(&table(out, head, right, &rows))?,
     }
-    say_doors(&resources.doors().await?, out)
+    say_doors(&doors, out)
 }
 
 /// Says what is open beside the fences.
