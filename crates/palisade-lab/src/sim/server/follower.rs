@@ -161,18 +161,26 @@ impl Follower {
             .as_ref()
             .and_then(|asked| self.orphans.remove(&asked.request));
         let comes_back = until.is_some_and(|until| until > instant);
+        let settle =
+            |granted: bool, follower: &mut Follower, ids: &mut IdMap, facts: &mut Vec<Fact>| {
+                for effect in &effects {
+                    if let Effect::Settled {
+                        request, outcome, ..
+                    } = effect
+                        && matches!(outcome, Outcome::Granted(_)) == granted
+                    {
+                        let decided = (outcome, &*effects);
+                        facts.push(follower.decided(at, *request, None, decided, ids));
+                    }
+                }
+            };
+        // A wait that ends with its lease is over before anybody is granted anything by the same entry.
+        settle(false, self, ids, facts);
         let mut acquires = acquires;
         if comes_back && let Some(acquires) = acquires.take() {
             facts.extend(self.acquired(at, acquires, (&outcome, &effects), asked, ids));
         }
-        for effect in &effects {
-            if let Effect::Settled {
-                request, outcome, ..
-            } = effect
-            {
-                facts.push(self.decided(at, *request, None, (outcome, &effects), ids));
-            }
-        }
+        settle(true, self, ids, facts);
         match acquires {
             Some(acquires) => {
                 facts.extend(self.acquired(at, acquires, (&outcome, &effects), asked, ids));
