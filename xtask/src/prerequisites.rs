@@ -78,6 +78,29 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "putting an older copy of a data directory back in place",
     },
     Prerequisite {
+        name: "nginx and haproxy",
+        probe: &[
+            "test",
+            "-x",
+            "/usr/sbin/nginx",
+            "-a",
+            "-x",
+            "/usr/sbin/haproxy",
+        ],
+        packages: &["nginx", "haproxy"],
+        needed_for: "clients behind proxies with their default settings",
+    },
+    Prerequisite {
+        name: "less, vim and ssh-keygen",
+        probe: &[
+            "sh",
+            "-c",
+            "command -v less && command -v vim && command -v ssh-keygen",
+        ],
+        packages: &["less", "vim", "openssh-client"],
+        needed_for: "jobs that read the terminal",
+    },
+    Prerequisite {
         name: "Redis",
         probe: &["redis-server", "--version"],
         packages: &["redis-server"],

@@ -152,7 +152,10 @@ impl Machine {
             Command::Expire => {}
             _ => {
                 self.expire_due(false, effects);
-                self.settle_rest(effects);
+                // What was due may have left requests and sets to look at; nothing else has yet.
+                if self.ended > 0 {
+                    self.settle_rest(effects);
+                }
             }
         }
         let asked = match &entry.command {

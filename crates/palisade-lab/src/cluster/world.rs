@@ -223,7 +223,20 @@ impl World {
             };
             match &first {
                 Some((other, theirs)) if *theirs != machine => {
-                    let what = format!("the machines of nodes {other} and {place} differ");
+                    let its = |of: Place| {
+                        let found = states.iter().find(|(place, _)| *place == of);
+                        found.map_or(Vec::new(), |(_, applier)| records(applier))
+                    };
+                    let (one, two) = (its(*other), its(*place));
+                    let differ: Vec<_> = one
+                        .iter()
+                        .filter(|record| !two.contains(record))
+                        .chain(two.iter().filter(|record| !one.contains(record)))
+                        .take(4)
+                        .collect();
+                    let what = format!(
+                        "the machines of nodes {other} and {place} differ, in {differ:?} or in the order of their records"
+                    );
                     return hold(&self.check).broken(Rule::SameState, what);
                 }
                 Some(_) => {}
@@ -235,6 +248,16 @@ impl World {
     pub(super) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
+}
+
+/// What a node's machine contains, for a message.
+fn records(applier: &Applier) -> Vec<String> {
+    let bytes = applier.snapshot().unwrap_or_default();
+    let Ok(state) = State::load(0, &bytes, false) else {
+        return Vec::new();
+    };
+    let records = state.machine.machine().records();
+    records.map(|record| format!("{record:?}")).collect()
 }
 
 /// The bytes of a node's machine.

@@ -69,14 +69,15 @@ pub fn version_needed(command: &Command) -> u8 {
     }
 }
 
-/// The lowest version of a snapshot that may contain this record.
+/// The lowest version of a snapshot that may contain this record. It follows from the log before the snapshot: a node that
+/// has a snapshot and one that has all batches go by the same version. So a lease that was extended by a grace, which every
+/// version of a batch may contain, needs none of its own.
 fn record_needs(record: &Record) -> u8 {
     let by = match record.by().is_anonymous() {
         true => SNAPSHOT_FLOOR,
         false => 4,
     };
     by.max(match record {
-        Record::Lease(lease) if lease.extension.is_some() => 11,
         Record::Head(head) if head.restored.is_some() => 10,
         Record::Share(share) if share.update => 9,
         Record::Answered(answered) if !answered.also.is_empty() => WITH_SETS,
