@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use crate::net_support::{Server, Wish, soon};
+use palisade_core::Span;
 use palisade_proto::v1;
 use palisade_proto::v1::locks_client::LocksClient;
+use palisade_server::pipeline::Request;
 use palisade_server::shell::Settings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -196,6 +198,10 @@ async fn a_server_that_goes_down_ends_waits_watches_and_sessions_and_frees_its_p
         soon(replies.message()).await.unwrap_err().code(),
         tonic::Code::Unavailable
     );
+    // Their places are kept for two seconds (R16, R22).
+    server.waiters(2).await;
+    let window = Span::from_millis(2_001);
+    soon(server.handle.call(Request::Advance(window))).await;
     server.waiters(0).await;
     assert!(
         TcpStream::connect(server.addr).await.is_err(),

@@ -445,6 +445,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "post /v1/cluster/transfer",
         "post /v1/locks/{resource_id}/acquire",
         "post /v1/locks/{resource_id}/break",
+        "post /v1/locks/{resource_id}/open",
         "post /v1/locks/{resource_id}/permits",
         "post /v1/locks/{resource_id}/proclaim",
         "post /v1/locks/{resource_id}/release",

@@ -60,7 +60,10 @@ impl Wait {
             }
         }
         if named {
-            more.insert("request_id".into(), json!(format!("{:?}", self.client)));
+            more.insert(
+                "request_id".into(),
+                json!(format!("{:0>32}", &self.client[1..])),
+            );
         }
         body.to_string()
     }

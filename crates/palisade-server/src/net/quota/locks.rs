@@ -204,10 +204,12 @@ impl Locks {
         match &event.change {
             Change::Granted { .. } => {
                 self.open(lock);
+                // A reader has a number of its own, and a holder of permits has slots.
+                let shared = event.shared.is_some() || !event.slots.is_empty();
                 let mut subjects = self.prefixes_of(lock);
                 subjects.extend(self.principals.get(&event.by).cloned());
                 for subject in subjects {
-                    self.hold(&subject, lock, number, event.shared.is_some());
+                    self.hold(&subject, lock, number, shared);
                 }
             }
             Change::Proclaimed => {}
@@ -348,7 +350,7 @@ mod tests {
     /// The control is a lock that is not closed.
     #[test]
     fn a_grant_counts_without_an_answer_and_a_closed_lock_until_its_time_is_over() {
-        let rules = "[auth]\n[[auth.principals]]\nname = \"a\"\n";
+        let rules = "[auth]\n[[auth.principals]]\nname = \"a\"\n[[auth.rules]]\nprincipal = \"a\"\nprefix = \"\"\nverbs = [\"hold\"]\n";
         let by = palisade_access::Access::parse(rules).unwrap();
         let by = by.principal("a").unwrap();
         let subject = Subject::Principal(by.clone());
