@@ -367,9 +367,12 @@ fn clients_are_counted(machine: &Machine) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use core::num::NonZero;
+
     use super::*;
     use crate::command::{Acquire, Command, Entry, Under};
     use crate::id::{LeaseId, LeaseKey, RequestId};
+    use crate::machine::Extension;
     use crate::name::{ClientId, LockName};
     use crate::permits::Permits;
     use crate::time::{Span, Timestamp, Ttl, WallTime};
@@ -439,16 +442,25 @@ mod tests {
         machine
     }
 
+    /// An extension that was over before any lease began.
+    fn spent() -> Extension {
+        Extension {
+            limit: Timestamp::ZERO,
+            times: NonZero::<u32>::MIN,
+        }
+    }
+
     /// The control arm of every test that calls [`check`]. None of these states can be reached by
     /// entries or through a snapshot, so they are made by hand.
     #[test]
     fn each_predicate_can_fail() {
-        let spoils: [fn(&mut Machine); 15] = [
+        let spoils: [fn(&mut Machine); 16] = [
             |machine| machine.tables.locks[1].name = machine.tables.locks[0].name.clone(),
             |machine| machine.next_token = Some(machine.tables.grant(1).token()),
             |machine| machine.tables.spoil_grant(0, Token::FIRST, 77),
             |machine| machine.tables.spoil_grant(0, Token::MAX, 0),
             |machine| machine.tables.leases[0].id = LeaseId(Token::MAX),
+            |machine| machine.tables.extensions.set(0, spent()),
             |machine| machine.now = Timestamp::from_millis(1_000),
             |machine| machine.tables.waiters[0].arrival = 9,
             |machine| machine.tables.leases[0].key = LeaseKey::from_bytes([9; 16]),
@@ -477,7 +489,7 @@ mod tests {
     #[test]
     fn each_predicate_fails_at_its_bound() {
         type Spoil = fn(&mut Machine);
-        let spoils: [(&str, Spoil); 13] = [
+        let spoils: [(&str, Spoil); 14] = [
             ("below the counter", |machine| {
                 machine.next_token = machine
                     .tables
@@ -509,6 +521,10 @@ mod tests {
                 machine
                     .tables
                     .spoil_grant(reader.unwrap(), Token::FIRST, lease);
+            }),
+            ("a lease that was extended", |machine| {
+                // There are three leases, and this is the extension of another one.
+                machine.tables.extensions.set(77, spent());
             }),
             ("parts of a set", |machine| {
                 // Nobody has `x` any more, and the set is first.

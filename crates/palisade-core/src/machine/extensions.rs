@@ -40,7 +40,7 @@ impl Extensions {
         self.of.get(lease as usize).copied().flatten()
     }
 
-    pub(super) fn set(&mut self, lease: Slot, extension: Extension) {
+    pub(crate) fn set(&mut self, lease: Slot, extension: Extension) {
         let place = lease as usize;
         if self.of.len() <= place {
             self.of.resize(place + 1, None);

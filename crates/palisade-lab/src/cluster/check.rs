@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use palisade_core::{Change, Effect, Ending, Machine, RequestId, Token};
+use palisade_core::{Change, Effect, Ending, Machine, Outcome, RequestId, Timestamp, Token};
 use palisade_replica::{Entry, LogId, Payload};
 use palisade_server::pipeline::codec::{decode_batch, encode_record};
 
@@ -61,6 +61,8 @@ struct Reference {
     next: u64,
     /// With their times to live, in nanoseconds.
     granted: BTreeMap<Token, u64>,
+    /// When each was granted or renewed last, by the authority's clock.
+    renewed: BTreeMap<Token, Timestamp>,
     expired: Vec<Token>,
     /// What the entries did, for a trace.
     did: Vec<String>,
@@ -73,6 +75,7 @@ impl Default for Reference {
             ahead: BTreeMap::new(),
             next: 0,
             granted: BTreeMap::new(),
+            renewed: BTreeMap::new(),
             expired: Vec::new(),
             did: Vec::new(),
         }
@@ -88,8 +91,13 @@ impl Reference {
             let Payload::Batch(batch) = entry.payload else {
                 continue;
             };
-            let machine = &mut self.machine;
-            let decoded = decode_batch(&batch, |entry| drop(machine.apply(entry, &mut effects)));
+            let (machine, renewed) = (&mut self.machine, &mut self.renewed);
+            let decoded = decode_batch(&batch, |entry| {
+                let at = entry.at;
+                if let Outcome::Renewed(now) = machine.apply(entry, &mut effects).outcome {
+                    renewed.insert(now.token, at);
+                }
+            });
             decoded.map_err(|error| error.to_string())?;
             for effect in effects.drain(..) {
                 let Effect::Event(event) = effect else {
@@ -103,6 +111,7 @@ impl Reference {
                 match event.change {
                     Change::Granted { ttl } => {
                         self.granted.insert(event.token, ttl.span().as_nanos());
+                        self.renewed.insert(event.token, self.machine.now());
                     }
                     Change::Ended {
                         how: Ending::Expired,
@@ -232,13 +241,13 @@ impl Check {
         }
         let (held, _) = machine.page("", 0, usize::MAX, machine.now());
         for token in held.into_iter().filter_map(|view| Some(view.holder?.token)) {
+            let ttl = self.reference.granted.get(&token).copied().unwrap_or(0);
+            // A lease gets its full time again, but no more than twice its time since its last renewal (rule A7).
+            let renewed = self.reference.renewed.get(&token).copied();
+            let limit = renewed.map_or(0, |at| at.as_nanos() + 2 * ttl);
+            let left = ttl.min(limit.saturating_sub(machine.now().as_nanos()));
             // Clocks of nodes run up to 0.4 % fast.
-            let ttl = self
-                .reference
-                .granted
-                .get(&token)
-                .map_or(0, |ttl| ttl / 1_000 * 995);
-            self.full_time.insert(token, now() + ttl);
+            self.full_time.insert(token, now() + left / 1_000 * 995);
         }
     }
 

@@ -47,6 +47,7 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
     (
         Mutant::AnswerBeforeQuorum,
         &[
+            Rule::StaleRead,
             Rule::Durable,
             Rule::OneToken,
             Rule::TokenOrder,
@@ -58,9 +59,10 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
         Mutant::LyingDisk,
         &[Rule::SameLog, Rule::Durable, Rule::OneToken, Rule::Sound],
     ),
+    // Two leaders of one term may be seen first by the engine's own assertions.
     (
         Mutant::VoteNotSynced,
-        &[Rule::SameLog, Rule::Durable, Rule::OneToken],
+        &[Rule::SameLog, Rule::Durable, Rule::OneToken, Rule::Sound],
     ),
     (
         Mutant::HandshakeOff,

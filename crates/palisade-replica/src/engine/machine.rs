@@ -12,11 +12,20 @@ use tokio::sync::oneshot;
 use super::convert;
 use super::types::Types;
 use crate::applier::Applier;
-use crate::state::Head;
+use crate::state::{Head, StateError};
 use crate::store::Store;
 
 /// A snapshot as it is on disk, and what the engine must know of it.
 type OnDisk<R> = SnapshotOf<Types<R>, Arc<[u8]>>;
+
+/// The engine ends then, and says nothing that people could read.
+fn unreadable(error: StateError) -> io::Error {
+    tracing::error!(
+        "this node cannot read what its cluster has committed ({error}), so it stops, and skips nothing. If the other nodes run \
+         a newer version of Palisade, start this node with that version; its directory is as it should be"
+    );
+    io::Error::other(error)
+}
 
 /// See the module.
 #[derive(Clone)]
@@ -64,7 +73,7 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for Replicated {
         while let Some(next) = entries.next().await {
             let (entry, responder) = next?;
             let entry = convert::entry::<R>(entry);
-            self.applier.apply(entry).await.map_err(io::Error::other)?;
+            self.applier.apply(entry).await.map_err(unreadable)?;
             if let Some(responder) = responder {
                 responder.send(());
             }
@@ -96,7 +105,7 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for Replicated {
         let installed = self
             .store
             .install(&snapshot, |result| drop(done.send(result)));
-        let state = installed.map_err(io::Error::other)?;
+        let state = installed.map_err(unreadable)?;
         is_done
             .await
             .map_err(|_| io::Error::other("the log has ended"))??;

@@ -21,11 +21,11 @@ use crate::sim::plan::Plan;
 pub(crate) struct Fifo {
     /// The locks that each request asked for.
     asked: BTreeMap<u32, Locks>,
-    /// The leases that requests are under which their clients had already, and how many live grants each lease has. Only of
-    /// leases from after the last start: all their grants are known.
+    /// The leases that requests are under which their clients had already, how many live grants each lease has, and whose
+    /// each grant is.
     under: BTreeMap<u32, u64>,
     leases: BTreeMap<u64, u32>,
-    next: u64,
+    lease_of: BTreeMap<u64, u64>,
     /// The numbers of permits that requests say there are.
     of: BTreeMap<u32, u8>,
     /// The requests that wait, in order of arrival. A lock's queue is those that want it.
@@ -77,7 +77,7 @@ impl Fifo {
             asked: BTreeMap::new(),
             under: BTreeMap::new(),
             leases: BTreeMap::new(),
-            next: 0,
+            lease_of: BTreeMap::new(),
             of: BTreeMap::new(),
             waiting: Vec::new(),
             gone: BTreeSet::new(),
@@ -237,6 +237,11 @@ impl Fifo {
             *grants -= 1;
             if *grants == 0 {
                 self.leases.remove(&lease);
+                // Nobody is told of the wait of an orphan.
+                let under = &self.under;
+                self.waiting.retain(|waiter| {
+                    waiter.orphan.is_none() || under.get(&waiter.request) != Some(&lease)
+                });
             }
         }
     }
@@ -514,9 +519,8 @@ impl Check for Fifo {
                 self.passed_on.clear();
                 match turn.what {
                     ChangeKind::Granted(_) => {
-                        if turn.lease >= self.next {
-                            *self.leases.entry(turn.lease).or_default() += 1;
-                        }
+                        *self.leases.entry(turn.lease).or_default() += 1;
+                        self.lease_of.insert(turn.token, turn.lease);
                         self.granted.insert(turn.token);
                         self.free.remove(&turn.lock);
                         self.slots.granted(turn.lock, turn.token, turn.slots);
@@ -577,9 +581,15 @@ impl Check for Fifo {
                     let numbers = live.iter().map(|(_, number, _)| number + 1);
                     self.restored = numbers.max().unwrap_or(0).max(self.restored);
                 }
-                self.under.clear();
+                let orphans_wait =
+                    |request: &u32| orphans.iter().any(|one| one.request == *request);
+                self.under.retain(|request, _| orphans_wait(request));
                 self.leases.clear();
-                self.next = *next;
+                for (_, token, _) in live {
+                    if let Some(lease) = self.lease_of.get(token) {
+                        *self.leases.entry(*lease).or_default() += 1;
+                    }
+                }
                 // Decisions that the crash lost are made again.
                 self.granted.retain(|token| token < next);
                 let closed: Vec<u8> = closed.iter().map(|(lock, ..)| *lock).collect();

@@ -37,9 +37,13 @@ fn a_usage_error_names_its_cause() {
     for (settings, named) in [
         (&[][..], "--upstream"),
         (&["--upstream", "127.0.0.1:9"], "http://HOST"),
-        (&["--upstream", "https://x"], "http://HOST"),
+        (&["--upstream", "ftp://x"], "https://HOST"),
         (&["--upstream", "http://u@x"], "user"),
         (&["--upstream", "http://x/?q"], "query"),
+        (
+            &["--upstream", good, "--upstream-ca-file", "ca.pem"],
+            "a CA is for an upstream with TLS",
+        ),
         (&["--upstream", good, "--route", "/a"], "PREFIX=RESOURCE"),
         (&["--upstream", good, "--route", "a=b"], "start with '/'"),
         (&["--upstream", good, "--route", "/{id}={other}"], "{other}"),
