@@ -466,25 +466,30 @@ impl Machine {
             Err(missing) => return self.missing(grant, missing),
         };
         self.changed = true;
-        let (token, lease) = self.tables.fencing(live);
-        let before = &self.tables.leases[lease];
-        let left = before.expires.since(self.now).as_nanos();
-        let near_deadline = left < before.ttl.span().as_nanos() / 4;
-        let until = self.now.after(ttl.unwrap_or(before.ttl).span());
+        let (token, slot) = self.tables.fencing(live);
+        self.tables.extensions.forget(slot);
+        let lease = &mut self.tables.leases[slot];
+        let left = lease.expires.since(self.now);
+        let near_deadline = left.as_nanos() < lease.ttl.span().as_nanos() / 4;
+        let before = lease.ttl;
+        let asked = ttl.unwrap_or(before);
+        let until = self.now.after(asked.span());
         // A renewal never shortens: if its answer is lost, the holder still believes in the time that it had. So a shorter
         // time to live comes into force once no more than it is left.
-        if until >= before.expires {
-            if let Some(ttl) = ttl {
-                self.tables.set_ttl(lease, ttl);
+        let (ttl, valid_for) = match until >= lease.expires {
+            true => {
+                lease.expires = until;
+                (asked, asked.span())
             }
-            self.tables.leases[lease].expires = until;
+            false => (before, left),
+        };
+        if ttl != before {
+            self.tables.set_ttl(slot, ttl);
         }
-        self.tables.extensions.forget(lease);
-        let lease = &self.tables.leases[lease];
         Outcome::Renewed(Renewed {
             token,
-            ttl: lease.ttl,
-            valid_for: lease.expires.since(self.now),
+            ttl,
+            valid_for,
             near_deadline,
         })
     }

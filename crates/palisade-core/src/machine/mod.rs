@@ -163,18 +163,20 @@ impl Machine {
             _ => None,
         };
         let before = effects.len();
-        let mut outcome = self.command(entry.command, effects);
+        // Made in its place: an outcome is large.
+        let mut applied = Applied {
+            outcome: self.command(entry.command, effects),
+            changed: false,
+        };
         if self.settle_rest(effects)
-            && outcome == Outcome::Queued
+            && applied.outcome == Outcome::Queued
             && let Some(request) = asked
         {
             // A set that this very entry went on to grant.
-            outcome = self.own_answer(request, before, effects);
+            applied.outcome = self.own_answer(request, before, effects);
         }
-        Applied {
-            outcome,
-            changed: self.changed,
-        }
+        applied.changed = self.changed;
+        applied
     }
 
     /// Applies an entry whose effects were already delivered.

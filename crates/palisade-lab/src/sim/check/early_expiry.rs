@@ -1,64 +1,98 @@
-//! No early expiry (A7, A8): by the authority's own clock no lease ends before the time promised with its grant, nor
+//! No early expiry (A7, A8): by the authority's own clock no lease ends before the time promised with its first grant, nor
 //! before its full time from its last renewal and from every absence of the authority, but for what would be more than
-//! twice its time since the last renewal that was acknowledged, absences not counted. A renewal is for all locks of a set
-//! (M3).
+//! twice its time since the last renewal that was acknowledged, absences not counted. All grants of a lease have one time:
+//! one that comes under an existing lease renews nothing, and a renewal names one of them and is for all.
 
 use std::collections::BTreeMap;
 
 use palisade_core::{Ending, limits};
 
 use super::rule::{self, Check};
-use super::token_locks::TokenLocks;
-use crate::sim::fact::{ChangeKind, Fact};
+use crate::sim::fact::{ChangeKind, Fact, LockChange};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct EarlyExpiry {
-    /// By lock and token.
-    leases: BTreeMap<(u8, u64), Lease>,
-    locks: TokenLocks,
+    leases: BTreeMap<u64, Lease>,
+    /// The lease of each grant.
+    lease_of: BTreeMap<u64, u64>,
     /// Until when each grant was promised to its holder.
     promised: BTreeMap<u64, u64>,
-    /// Twice the time of each grant since its last renewal, as applied, and since the last one that was acknowledged: how
-    /// far absences extend it.
-    applied: BTreeMap<u64, u64>,
-    limits: BTreeMap<u64, u64>,
 }
 
+#[derive(Default)]
 struct Lease {
     ttl: u64,
     not_before: u64,
+    /// Twice its time since its last renewal, as applied, and since the last one that was acknowledged: how far absences
+    /// extend it. 0 if that renewal is not known here.
+    applied: u64,
+    limit: u64,
+}
+
+impl Lease {
+    fn renewed(&mut self, at: u64, ttl: u64) {
+        (self.ttl, self.applied) = (ttl, at + 2 * ttl);
+        self.not_before = self.not_before.max(at + ttl);
+    }
+
+    /// The authority was away until `at`.
+    fn extended(&mut self, at: u64, away: u64) {
+        self.applied += away;
+        self.limit += away;
+        self.not_before = self.not_before.max(self.limit.min(at + self.ttl));
+    }
 }
 
 impl EarlyExpiry {
+    fn granted(&mut self, turn: &LockChange, ttl: u64) {
+        self.lease_of.insert(turn.token, turn.lease);
+        let promised = self.promised.get(&turn.token).copied();
+        if turn.token == turn.lease {
+            // Its first grant. A crash may have undone another lease of this number.
+            let new = Lease {
+                ttl,
+                not_before: promised.unwrap_or(turn.at + ttl),
+                applied: turn.at + 2 * ttl,
+                limit: 0,
+            };
+            self.leases.insert(turn.lease, new);
+        } else {
+            let lease = self.leases.entry(turn.lease).or_default();
+            lease.ttl = ttl;
+            lease.not_before = lease.not_before.max(promised.unwrap_or(0));
+        }
+    }
+
+    fn of(&mut self, token: u64) -> Option<&mut Lease> {
+        self.leases.get_mut(self.lease_of.get(&token)?)
+    }
+
     /// The authority was away until `at` for so long, which matters to leases that do not bear it.
     fn absent(&mut self, at: u64, away: u64) {
-        for limit in self.applied.values_mut().chain(self.limits.values_mut()) {
-            *limit += away;
-        }
         let stall = limits::STALL.as_nanos();
-        for ((_, token), lease) in &mut self.leases {
+        for lease in self.leases.values_mut() {
             if away >= stall || away > lease.ttl / 4 {
-                let limit = self.limits.get(token).copied().unwrap_or(0);
-                lease.not_before = lease.not_before.max(limit.min(at + lease.ttl));
+                lease.extended(at, away);
             }
         }
     }
 
-    fn extend(&mut self, token: u64, at: u64, ttl: u64) {
-        let locks = self.locks.of(token);
-        let is_known = |lock: &u8| self.leases.contains_key(&(*lock, token));
-        let known: Vec<u8> = locks.iter().filter(is_known).collect();
-        let extended = match known.is_empty() {
-            // The end of its grants was applied, and then lost in a crash.
-            true => locks.iter().collect(),
-            false => known,
-        };
-        for lock in extended {
-            let lease = self.leases.entry((lock, token));
-            let lease = lease.or_insert(Lease { ttl, not_before: 0 });
-            lease.ttl = ttl;
-            lease.not_before = lease.not_before.max(at + ttl);
+    /// The authority started, with what was durable.
+    fn recovered(&mut self, at: u64, down: u64, restored: bool, live: &[(u8, u64, u8)]) {
+        let leases = live
+            .iter()
+            .filter_map(|(_, token, _)| self.lease_of.get(token));
+        let mut before = std::mem::take(&mut self.leases);
+        // A lease whose end was applied and then lost in the crash is back; its time is no longer known here.
+        let back = leases.filter_map(|lease| Some((*lease, before.remove(lease)?)));
+        self.leases = back.collect();
+        for lease in self.leases.values_mut() {
+            // A backup's clock stands where it stood then.
+            let limit = if restored { 0 } else { lease.limit };
+            // A renewal that was not acknowledged may be lost.
+            (lease.limit, lease.applied, lease.not_before) = (limit, limit, 0);
+            lease.extended(at, down);
         }
     }
 }
@@ -77,17 +111,10 @@ impl Check for EarlyExpiry {
                 ..
             } => drop(self.promised.insert(*token, at + left)),
             Fact::Applied(turn) => match turn.what {
-                ChangeKind::Granted(ttl) => {
-                    self.locks.granted(turn);
-                    let promised = self.promised.get(&turn.token).copied();
-                    let not_before = promised.unwrap_or(turn.at + ttl);
-                    self.applied.insert(turn.token, turn.at + 2 * ttl);
-                    let grant = (turn.lock, turn.token);
-                    self.leases.insert(grant, Lease { ttl, not_before });
-                }
-                ChangeKind::Ended(how) => {
-                    let lease = self.leases.remove(&(turn.lock, turn.token));
-                    if let (Ending::Expired, Some(lease)) = (how, lease)
+                ChangeKind::Granted(ttl) => self.granted(turn, ttl),
+                // With the first of its grants the lease is over, and the others are not extended.
+                ChangeKind::Ended(Ending::Expired) => {
+                    if let Some(lease) = self.leases.remove(&turn.lease)
                         && turn.at < lease.not_before
                     {
                         return Err(format!(
@@ -97,15 +124,19 @@ impl Check for EarlyExpiry {
                         ));
                     }
                 }
+                ChangeKind::Ended(_) => {}
             },
             Fact::Renewed { token, at, ttl } => {
-                self.applied.insert(*token, at + 2 * ttl);
-                self.extend(*token, *at, *ttl);
+                if let Some(lease) = self.lease_of.get(token) {
+                    // It may be new here: its end was applied, and then lost in a crash.
+                    self.leases.entry(*lease).or_default().renewed(*at, *ttl);
+                }
             }
             Fact::Acknowledged { token, .. } => {
                 // Its batch is durable, and with it everything applied.
-                let limit = self.applied.get(token).map(|limit| (*token, *limit));
-                self.limits.extend(limit);
+                if let Some(lease) = self.of(*token) {
+                    lease.limit = lease.applied;
+                }
             }
             Fact::Recovered {
                 at,
@@ -113,31 +144,7 @@ impl Check for EarlyExpiry {
                 live,
                 restored,
                 ..
-            } => {
-                self.locks.restarted();
-                if *restored {
-                    // The backup's clock stands where it stood then.
-                    self.limits.clear();
-                }
-                let mut before = std::mem::take(&mut self.leases);
-                for (lock, token, _) in live {
-                    // A lease whose end was applied and then lost in the crash is back; its time is no longer known
-                    // here.
-                    if let Some(lease) = before.remove(&(*lock, *token)) {
-                        let limit = self.limits.get(token).map_or(0, |limit| limit + down);
-                        let not_before = limit.min(at + lease.ttl);
-                        self.leases.insert(
-                            (*lock, *token),
-                            Lease {
-                                ttl: lease.ttl,
-                                not_before,
-                            },
-                        );
-                    }
-                }
-                let limits = self.applied.values_mut().chain(self.limits.values_mut());
-                limits.for_each(|limit| *limit += down);
-            }
+            } => self.recovered(*at, *down, *restored, live),
             Fact::Stalled { at, away } => self.absent(*at, *away),
             _ => {}
         }

@@ -1,12 +1,11 @@
 //! No lease without end (A7): a lease that expires does so within twice its time since its last renewal, not counting the
-//! absences of the authority, whatever they were and however many.
+//! absences of the authority, whatever they were and however many. A renewal names one grant of a lease and is for all.
 
 use std::collections::BTreeMap;
 
 use palisade_core::Ending;
 
 use super::rule::{self, Check};
-use super::token_locks::TokenLocks;
 use crate::sim::fact::{ChangeKind, Fact};
 
 /// A pause that is too short to matter to any lease, and the time that a round takes.
@@ -15,9 +14,10 @@ const SLACK: u64 = 700_000_000;
 /// See the module.
 #[derive(Default)]
 pub(crate) struct LateExpiry {
-    /// When each lease is over at the latest, by lock and token.
-    leases: BTreeMap<(u8, u64), u64>,
-    locks: TokenLocks,
+    /// When each lease is over at the latest. Of renewals that a crash may have undone the last one counts.
+    leases: BTreeMap<u64, u64>,
+    /// The lease of each grant.
+    lease_of: BTreeMap<u64, u64>,
 }
 
 impl LateExpiry {
@@ -38,13 +38,14 @@ impl Check for LateExpiry {
         match fact {
             Fact::Applied(turn) => match turn.what {
                 ChangeKind::Granted(ttl) => {
-                    self.locks.granted(turn);
-                    self.leases
-                        .insert((turn.lock, turn.token), turn.at + 2 * ttl);
+                    self.lease_of.insert(turn.token, turn.lease);
+                    // Only with its first grant a lease begins. A crash may have undone another one of this number.
+                    if turn.token == turn.lease {
+                        self.leases.insert(turn.lease, turn.at + 2 * ttl);
+                    }
                 }
-                ChangeKind::Ended(how) => {
-                    let latest = self.leases.remove(&(turn.lock, turn.token));
-                    if let (Ending::Expired, Some(latest)) = (how, latest)
+                ChangeKind::Ended(Ending::Expired) => {
+                    if let Some(latest) = self.leases.get(&turn.lease)
                         && turn.at > latest + SLACK
                     {
                         return Err(format!(
@@ -54,19 +55,15 @@ impl Check for LateExpiry {
                         ));
                     }
                 }
+                ChangeKind::Ended(_) => {}
             },
             Fact::Renewed { token, at, ttl } => {
-                for lock in self.locks.of(*token).iter() {
-                    if let Some(latest) = self.leases.get_mut(&(lock, *token)) {
-                        *latest = (*latest).max(at + 2 * ttl);
-                    }
+                if let Some(lease) = self.lease_of.get(token) {
+                    let latest = self.leases.entry(*lease).or_default();
+                    *latest = (*latest).max(at + 2 * ttl);
                 }
             }
-            // The end of a grant that was applied and then lost in a crash: when it was renewed is no longer known here.
-            Fact::Recovered { down, .. } => {
-                self.locks.restarted();
-                self.later(*down);
-            }
+            Fact::Recovered { down, .. } => self.later(*down),
             Fact::Stalled { away, .. } => self.later(*away),
             Fact::Busy { span } => self.later(*span),
             _ => {}
