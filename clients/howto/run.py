@@ -69,7 +69,7 @@ class Wrong(Exception):
 def read(page: pathlib.Path) -> list[Block]:
     blocks: list[Block] = []
     section, parts = "", re.split(r"^```([^\n]*)\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    for prose, words, text in zip(parts[0::3], parts[1::3], parts[2::3]):
+    for prose, words, text in zip(parts[0::3], parts[1::3], parts[2::3], strict=False):
         section = (re.findall(r"^## (.*)$", prose, re.MULTILINE) or [section])[-1]
         if words == "text":
             blocks[-1] = replace(blocks[-1], expected=text)
@@ -239,7 +239,7 @@ def main() -> int:
     pages = [PAGES / f"{name}.md" for name in options.pages] or sorted(PAGES.glob("*.md"))
     began, wrong = time.monotonic(), []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for page, found in zip(pages, pool.map(lambda page: one(page, options), pages)):
+        for page, found in zip(pages, pool.map(lambda page: one(page, options), pages), strict=True):
             print(f"{page.stem}: {'wrong' if found else 'refused' if options.control else 'as it says'}", flush=True)
             wrong += found
     print("\n".join([*wrong, f"{time.monotonic() - began:.0f} s"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from itertools import pairwise
 from typing import Any, Optional
 
 from .clock import now_ms, pause, until
@@ -129,7 +130,7 @@ def asked_again_while_waiting(trial: Trial) -> None:
     expect(granted["ok"], f"acquire failed: {granted}")
     expect(len(scripted.ids()) == 1, "the repetition has another request id")
     waits = [int(request.body["wait_ms"]) for request in scripted.of("acquire")]
-    expect(all(one > following for one, following in zip(waits, waits[1:])), f"wait_ms goes {waits}")
+    expect(all(one > following for one, following in pairwise(waits)), f"wait_ms goes {waits}")
     if "waited_ms" in granted:
         expect(granted["waited_ms"] >= 1200, f"it says that it waited for {granted['waited_ms']:.0f} of {took:.0f} ms")
 

@@ -6,6 +6,7 @@ import os
 import socket
 import urllib.parse
 import uuid
+from itertools import pairwise
 from typing import Any, Optional, Sequence, Union
 
 from ._bearer import Bearer
@@ -59,7 +60,7 @@ class Requests:
         if not 1 <= len(names) <= _MAX_LOCKS:
             raise Invalid("invalid", f"{len(names)} locks are named; 1 ..= {_MAX_LOCKS} are allowed")
         locks = tuple(sorted(names))
-        for one, following in zip(locks, locks[1:]):
+        for one, following in pairwise(locks):
             if one == following:
                 raise Invalid("invalid", f"the lock {one!r} is named twice")
         ttl_ms = _milliseconds(ttl, "ttl", 100, _DAY_MS)

@@ -186,8 +186,7 @@ async fn after_its_certificate_a_connection_takes_no_request_and_still_answers_w
             Some((401, body)) => Some(body),
             Some((status, body)) => {
                 assert_eq!(status, 200, "{body}");
-                // real time: a certificate ends by the wall clock
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await; // real time: a certificate ends by the wall clock
                 None
             }
         };
@@ -260,8 +259,7 @@ async fn after_its_certificate_a_session_is_refused() {
             }
             other => panic!("{other:?}"),
         }
-        // real time: a certificate ends by the wall clock
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await; // real time: a certificate ends by the wall clock
     }
     assert!(now() >= until, "refused before its end");
 }

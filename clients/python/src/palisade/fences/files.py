@@ -76,7 +76,7 @@ class _State:
         if lines[0] != _HEAD or len(lines) != len(names) + 1:
             raise ValueError(f"it is not a state of the form {_HEAD!r}")
         value: dict[str, str] = {}
-        for name, line in zip(names, lines[1:]):
+        for name, line in zip(names, lines[1:], strict=True):
             found, blank, rest = line.partition(" ")
             if found != name or not blank:
                 raise ValueError(f"no line {name!r} where it belongs")
