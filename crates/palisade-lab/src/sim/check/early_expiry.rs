@@ -25,9 +25,12 @@ struct Lease {
     ttl: u64,
     not_before: u64,
     /// Twice its time since its last renewal, as applied, and since the last one that was acknowledged: how far absences
-    /// extend it. 0 if that renewal is not known here.
+    /// extend it. 0 if that renewal is not known here, which is never too much.
     applied: u64,
     limit: u64,
+    /// The absences that `limit` does not contain: a crash may undo their entries, and the clock then shows what it did
+    /// before them, or counts them again.
+    not_durable: u64,
 }
 
 impl Lease {
@@ -39,8 +42,9 @@ impl Lease {
     /// The authority was away until `at`.
     fn extended(&mut self, at: u64, away: u64) {
         self.applied += away;
-        self.limit += away;
-        self.not_before = self.not_before.max(self.limit.min(at + self.ttl));
+        self.not_durable += away;
+        let limit = self.limit + self.not_durable;
+        self.not_before = self.not_before.max(limit.min(at + self.ttl));
     }
 }
 
@@ -54,7 +58,7 @@ impl EarlyExpiry {
                 ttl,
                 not_before: promised.unwrap_or(turn.at + ttl),
                 applied: turn.at + 2 * ttl,
-                limit: 0,
+                ..Lease::default()
             };
             self.leases.insert(turn.lease, new);
         } else {
@@ -66,6 +70,13 @@ impl EarlyExpiry {
 
     fn of(&mut self, token: u64) -> Option<&mut Lease> {
         self.leases.get_mut(self.lease_of.get(&token)?)
+    }
+
+    /// Everything that was applied is durable.
+    fn durable(&mut self) {
+        for lease in self.leases.values_mut() {
+            lease.limit += std::mem::take(&mut lease.not_durable);
+        }
     }
 
     /// The authority was away until `at` for so long, which matters to leases that do not bear it.
@@ -90,8 +101,13 @@ impl EarlyExpiry {
         for lease in self.leases.values_mut() {
             // A backup's clock stands where it stood then.
             let limit = if restored { 0 } else { lease.limit };
-            // A renewal that was not acknowledged may be lost.
-            (lease.limit, lease.applied, lease.not_before) = (limit, limit, 0);
+            // A renewal that was not acknowledged may be lost, and an absence too.
+            *lease = Lease {
+                ttl: lease.ttl,
+                applied: limit,
+                limit,
+                ..Lease::default()
+            };
             lease.extended(at, down);
         }
     }
@@ -133,11 +149,12 @@ impl Check for EarlyExpiry {
                 }
             }
             Fact::Acknowledged { token, .. } => {
-                // Its batch is durable, and with it everything applied.
+                self.durable();
                 if let Some(lease) = self.of(*token) {
                     lease.limit = lease.applied;
                 }
             }
+            Fact::Published(_) => self.durable(),
             Fact::Recovered {
                 at,
                 down,
