@@ -46,7 +46,7 @@ pub use error::Error;
 pub use headers::remove_hop_by_hop;
 pub use hosts::Hosts;
 pub use listen::{BindError, Listen, Listeners};
-pub use service::{Caller, Exchange, Origin, Peer, Service, Transport, refusal};
+pub use service::{Caller, Exchange, Origin, Over, Peer, Service, Transport, refusal};
 pub use settings::{OutOfRange, Settings};
 pub use socket::prepare;
 pub use state::{Meters, Phase};
