@@ -147,6 +147,8 @@ export class Transport {
             "it is another's, or of a program in between",
         );
         request.destroy(stray);
+        // A short answer is whole by now, and its connection is back in the pool, where newer versions of Node leave it.
+        answer?.socket.destroy();
         throw stray;
       }
       return answer;
