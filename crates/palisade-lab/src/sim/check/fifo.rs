@@ -26,6 +26,8 @@ pub(crate) struct Fifo {
     under: BTreeMap<u32, u64>,
     leases: BTreeMap<u64, u32>,
     lease_of: BTreeMap<u64, u64>,
+    /// Leases of orphans that were passed: they ended with the same entry, which is seen with the rest of it.
+    orphans_over: BTreeSet<u64>,
     /// The numbers of permits that requests say there are.
     of: BTreeMap<u32, u8>,
     /// The requests that wait, in order of arrival. A lock's queue is those that want it.
@@ -78,6 +80,7 @@ impl Fifo {
             under: BTreeMap::new(),
             leases: BTreeMap::new(),
             lease_of: BTreeMap::new(),
+            orphans_over: BTreeSet::new(),
             of: BTreeMap::new(),
             waiting: Vec::new(),
             gone: BTreeSet::new(),
@@ -302,7 +305,9 @@ impl Fifo {
             self.named(request, locks, slots);
             return self.at_once(who, at, token);
         }
-        let before = self.ahead(others, place, at) - self.upgrades_over(others, place, at);
+        let before = self.ahead(others, place, at)
+            - self.upgrades_over(others, place, at)
+            - self.orphans_over(others, place, at);
         self.waiting.remove(place);
         if waiter.orphan.is_some() && who.is_none() {
             return Err(format!(
@@ -329,7 +334,7 @@ impl Fifo {
     }
 
     /// Only the holder itself, taking its own lock over or upgrading its grant, may pass the queue.
-    fn at_once(&self, who: Option<(Locks, u8)>, at: u64, token: u64) -> Result<(), String> {
+    fn at_once(&mut self, who: Option<(Locks, u8)>, at: u64, token: u64) -> Result<(), String> {
         let Some((locks, client)) = who else {
             return Err(format!(
                 "token {token} went to a request that no longer waited"
@@ -339,9 +344,13 @@ impl Fifo {
             let updates = self.updates.get(lock).map(|(_, client)| client);
             self.holders.get(lock) == Some(&client) || updates == Some(&client)
         };
-        let others = locks.iter().filter(|lock| !is_own(lock));
-        let waiting: usize = others.map(|lock| self.queue(lock, at)).sum();
-        if waiting == 0 {
+        let others: Vec<u8> = locks.iter().filter(|lock| !is_own(lock)).collect();
+        let waiting: usize = others.iter().map(|lock| self.queue(*lock, at)).sum();
+        let over = others.iter().map(|lock| {
+            let lock = Locks::one(*lock);
+            self.orphans_over(lock, usize::MAX, at)
+        });
+        if waiting == over.sum::<usize>() {
             return Ok(());
         }
         Err(format!(
@@ -383,6 +392,34 @@ impl Fifo {
         over.len()
     }
 
+    /// How many of the first `places` are orphans under a lease. They end with it, which nobody is told.
+    fn orphans_over(&mut self, locks: Locks, places: usize, at: u64) -> usize {
+        let first = self.waiting.iter().take(places);
+        let over = first.filter(|waiter| {
+            waiter.mode != LockMode::Upgrade
+                && waiter.orphan.is_some()
+                && waiter.locks.meets(locks)
+                && !self.gone.contains(&waiter.request)
+                && !waiter.is_lost(at)
+        });
+        let over: Vec<u64> = over
+            .filter_map(|waiter| self.under.get(&waiter.request).copied())
+            .collect();
+        self.orphans_over.extend(&over);
+        over.len()
+    }
+
+    /// An orphan that was passed has lost the lease that it is under.
+    fn orphans_are_over(&mut self) -> Result<(), String> {
+        let over = std::mem::take(&mut self.orphans_over);
+        match over.iter().find(|lease| self.leases.contains_key(lease)) {
+            Some(lease) => Err(format!(
+                "an orphan under lease {lease} was passed, and that lease is not over"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// An upgrade that was passed has lost the grant that it is for.
     fn upgrades_are_over(&mut self, lock: u8) -> Result<(), String> {
         let over = self.upgrades_over.remove(&lock);
@@ -406,6 +443,7 @@ impl Fifo {
     ) {
         self.gone.clear();
         self.upgrades_over.clear();
+        self.orphans_over.clear();
         self.full = false;
         let orphans = orphans.iter().map(|orphan| Waiter {
             request: orphan.request,
@@ -492,6 +530,7 @@ impl Check for Fifo {
             } => return self.decided(*request, *who, *at, *token, *slots),
             Fact::Published(turn) => {
                 self.upgrades_are_over(turn.lock)?;
+                self.orphans_are_over()?;
                 self.nobody_outlives_its_lease(turn.at)?;
                 return self.nobody_waits_in_vain(turn.lock, turn.at);
             }
