@@ -140,7 +140,7 @@ func TestAGrantOfAnotherRequestIsNotBelieved(t *testing.T) {
 	}
 }
 
-// What comes next on such a connection is wrong, too.
+// The next answer on such a connection is wrong, too.
 func TestAStrayAnswerEndsItsConnection(t *testing.T) {
 	for name, lie := range map[string]func(map[string]any, *told){
 		"by its nonce": func(_ map[string]any, answer *told) { answer.nonce = "late" },

@@ -177,7 +177,7 @@ fn append(
     })
 }
 
-/// What everybody on this machine may change: the access file, a file with keys of issuers, or a directory of theirs. Each
+/// Files that everybody on this machine may change: the access file, a file with keys of issuers, or a directory of theirs. Each
 /// is a sentence for the operator.
 #[must_use]
 pub fn open_to_everybody(path: &Path, access: &Access) -> Vec<String> {

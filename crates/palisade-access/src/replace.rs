@@ -77,7 +77,7 @@ fn replace<E>(
             .put(path, durable)
             .map(drop)?);
     };
-    // What the file is expected to contain, and what is edited: they differ after an editor wrote too late.
+    // The contents that are expected, and those that are edited: they differ after an editor wrote too late.
     let mut expected = content(&mut current)?;
     let mut base = expected.clone();
     for _ in 0..TRIES {

@@ -135,7 +135,7 @@ func TestTransactWritesNothingForAnOlderHolderOrAfterAnError(t *testing.T) {
 	})
 }
 
-// What is plausible and wrong is named, and nothing is sent.
+// A plausible mistake is named, and nothing is sent.
 func TestAHolderThatIsNilIsNamed(t *testing.T) {
 	onEach(t, func(t *testing.T, e *engine) {
 		var lease *palisade.Lease

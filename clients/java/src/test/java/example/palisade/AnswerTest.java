@@ -156,7 +156,7 @@ public final class AnswerTest {
         }
     }
 
-    /** What comes next on such a connection is wrong, too. */
+    /** The next answer on such a connection is wrong, too. */
     @Test
     public void aStrayAnswerEndsItsConnection() throws Exception {
         for (Lie lie : List.<Lie>of((asked, answer) -> answer.nonce = "late", Lie.field("resource_id", "other"))) {

@@ -187,7 +187,7 @@ public final class TransactTest {
         }
     }
 
-    /** What is plausible and wrong is named, and changes nothing. */
+    /** A plausible mistake is named, and changes nothing. */
     @Test
     public void aConnectionInATransactionIsRefused() throws Exception {
         for (Engine engine : engines()) {

@@ -48,7 +48,7 @@ final class Transaction {
             try {
                 connection.setAutoCommit(true);
             } catch (SQLException broken) {
-                // What failed first says more; after a commit the caller learns of it with the next statement.
+                // The first failure says more; after a commit the caller learns of it with the next statement.
                 if (failed != null) {
                     failed.addSuppressed(broken);
                 }
