@@ -343,6 +343,9 @@ fn new_certificates_are_taken_without_a_restart_and_bad_ones_are_refused() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    until("the session", || {
+        text(&server.output(Some(&ca), &["ls", "--json"]).stdout).contains("\"x\"")
+    });
 
     let good = fs::read(ca.file("127.0.0.1.key")).unwrap();
     fs::write(ca.file("127.0.0.1.key"), "nonsense").unwrap();
