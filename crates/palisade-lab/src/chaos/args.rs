@@ -56,6 +56,9 @@ pub struct Chaos {
     /// The folder for the report
     #[arg(long, value_name = "DIR", default_value = "./palisade-chaos")]
     pub(super) report: PathBuf,
+    /// Also write what was seen of locks and resources, as histories for another checker [default: no]
+    #[arg(long, value_name = "DIR")]
+    pub(super) record: Option<PathBuf>,
     /// The program under test [default: the one beside this program]
     #[arg(long, value_name = "FILE")]
     pub(super) palisade: Option<PathBuf>,

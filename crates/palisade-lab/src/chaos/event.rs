@@ -63,6 +63,34 @@ pub(super) enum Operation {
     Write,
 }
 
+/// A call to a resource, or its answer: a line of the history of resources (`crates/palisade-lab/porcupine`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ResourceLine {
+    /// Nanoseconds on the clock of this machine: before the call was sent, or after its answer arrived.
+    pub(super) at: u64,
+    /// Names the call.
+    pub(super) id: String,
+    /// Of a call: the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) resource: Option<String>,
+    /// Of a call: the operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) call: Option<Operation>,
+    /// Of a call: its fencing token. The last read of all has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<u64>,
+    /// Of an answer: `admitted` or `rejected`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) answer: Option<String>,
+    /// The last element of the set that was read or is written: each write adds one that no other write has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) content: Option<String>,
+    /// Of a rejection: the highest token that the resource has seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) highest: Option<u64>,
+}
+
 /// A worker's line, and when it arrived.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Event {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_core::Timestamp;
 
-use super::event::{Event, Fault, Target, WorkerLine, WorkerStep};
+use super::event::{Event, Fault, ResourceLine, Target, WorkerLine, WorkerStep};
 use super::kind::LockKind;
 use super::lock::lock;
 
@@ -24,6 +24,8 @@ pub(super) struct EventLog {
 pub(super) struct State {
     pub(super) events: Vec<Event>,
     pub(super) faults: Vec<Fault>,
+    /// The lines of the history of resources.
+    pub(super) resources: Vec<String>,
     /// For each kind of lock, the acknowledged adds, and the second reads.
     pub(super) done: BTreeMap<LockKind, (u64, u64)>,
     /// For each worker, the lanes on which it has read but not written yet.
@@ -56,7 +58,10 @@ impl EventLog {
                 line,
             }),
             // Ignores a line that a kill cut off.
-            Some(Err(_)) => {}
+            Some(Err(_)) => {
+                let whole = line.filter(|line| serde_json::from_str::<ResourceLine>(line).is_ok());
+                state.resources.extend(whole.map(str::to_owned));
+            }
             None => {
                 state.thinking.remove(&worker);
                 *state.ended.entry(worker).or_default() += 1;

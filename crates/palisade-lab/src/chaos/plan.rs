@@ -29,6 +29,8 @@ pub(super) struct Plan {
     /// How many faults of a cluster the run needs.
     pub(super) faults: u64,
     pub(super) seed: u64,
+    /// Whether histories of locks and resources are kept.
+    pub(super) records: bool,
 }
 
 impl Plan {

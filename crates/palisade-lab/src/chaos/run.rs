@@ -66,6 +66,8 @@ fn plan(chaos: &Chaos, nemesis: Nemesis, program: &Path, seed: u64) -> Plan {
         adds: chaos.adds,
         faults: chaos.faults.unwrap_or(KINDS),
         seed,
+        // A history has one clock.
+        records: chaos.record.is_some() && nemesis != Nemesis::ClockRate,
     }
 }
 
@@ -88,7 +90,9 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
     let stop = Stop::default();
     std::thread::scope(|scope| {
         for world in &worlds {
-            world.covered.store(!covers(nemesis), Ordering::SeqCst);
+            world
+                .covered
+                .store(!covers(nemesis, plan), Ordering::SeqCst);
             let (problems, stop) = (&problems, &stop);
             scope.spawn(move || {
                 if let Err(why) = nemesis.run(world, stop) {
@@ -126,9 +130,13 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
     for world in worlds {
         let word = world.arm.word();
         match world.end() {
-            Ok(results) => {
+            Ok(mut results) => {
+                let resources = std::mem::take(&mut results.state.resources);
                 let report = ArmReport::of(results, nemesis != Nemesis::ClockRate);
                 keep_history(chaos, &report)?;
+                if let Some(folder) = chaos.record.as_deref().filter(|_| plan.records) {
+                    record(folder, nemesis, &report, &resources)?;
+                }
                 reports.push(report);
             }
             Err(why) => problems.push(format!("{word}: {why}")),
@@ -144,8 +152,10 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
 }
 
 /// Whether the nemesis has an end of its own.
-fn covers(nemesis: Nemesis) -> bool {
-    nemesis == Nemesis::FailedSync || nemesis.needs_cluster()
+fn covers(nemesis: Nemesis, plan: &Plan) -> bool {
+    // A history without a kill shows nothing of kills.
+    let records_kills = plan.records && nemesis == Nemesis::KillAuthority;
+    records_kills || nemesis == Nemesis::FailedSync || nemesis.needs_cluster()
 }
 
 /// Writes the history of a cluster that broke a rule beside the report.
@@ -164,5 +174,33 @@ fn keep_history(chaos: &Chaos, report: &ArmReport) -> Result<(), String> {
     written.map_err(|error| format!("{}: {error}", file.display()))
 }
 
+/// Writes what was seen of the locks and of the resources, each as a history.
+fn record(
+    folder: &Path,
+    nemesis: Nemesis,
+    report: &ArmReport,
+    resources: &[String],
+) -> Result<(), String> {
+    let name = format!("{}-{:?}", nemesis.word(), report.arm).to_lowercase();
+    let write = |kind: &str, text: &str| {
+        let file = folder.join(format!("{name}.{kind}.jsonl"));
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&file, text))
+            .map_err(|error| format!("{}: {error}", file.display()))
+    };
+    if let Some(observed) = &report.observed {
+        write("locks", &observed.history)?;
+    }
+    match resources {
+        [] => Ok(()),
+        lines => write(
+            "resources",
+            &format!("{RESOURCES_HEADER}\n{}\n", lines.join("\n")),
+        ),
+    }
+}
+
+/// The first line of a history of resources.
+const RESOURCES_HEADER: &str = r#"{"palisade_resources":1}"#;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const MIN_TTL_WITHOUT_FAULTS: Duration = Duration::from_secs(10);

@@ -18,7 +18,7 @@ use super::event::Target;
 use super::event_log::{EventLog, State};
 use super::fixture::Fixture;
 use super::lock::lock;
-use super::nodes::{Cluster, Observed};
+use super::nodes::{Cluster, Observed, Observers};
 use super::plan::Plan;
 use super::process::{Line, Process};
 use super::server::{Server, Setup, Victim};
@@ -35,6 +35,8 @@ pub(super) struct World {
     pub(super) fixture: Fixture,
     /// Whether the nemesis has made all its faults at least once.
     pub(super) covered: AtomicBool,
+    /// Of a single server, if their history is kept; a cluster has its own.
+    observers: Option<Observers>,
     workers: Vec<Mutex<Worker>>,
     folder: PathBuf,
 }
@@ -53,7 +55,7 @@ pub(super) struct WorldResults {
     /// The final set of each lane; of several sets all elements.
     pub(super) sets: BTreeMap<usize, Vec<String>>,
     pub(super) seconds: f64,
-    /// Of a cluster.
+    /// Of a cluster, and of a server whose history is kept.
     pub(super) observed: Option<Observed>,
 }
 
@@ -66,17 +68,23 @@ impl World {
         authority: Option<Arc<dyn Victim>>,
         mut fixture: Fixture,
     ) -> Result<World, String> {
+        let mut observers = None;
         let authority: Arc<dyn Victim> = match authority {
             Some(authority) => authority,
-            None => Arc::new(Server::start(&Setup {
-                program: &plan.program,
-                role: "serve",
-                arguments: &[],
-                environment: fixture.authority_environment(),
-                folder,
-                data: fixture.authority_data(),
-                listen: fixture.authority_listen(),
-            })?),
+            None => {
+                let server = Server::start(&Setup {
+                    program: &plan.program,
+                    role: "serve",
+                    arguments: &[],
+                    environment: fixture.authority_environment(),
+                    folder,
+                    data: fixture.authority_data(),
+                    listen: fixture.authority_listen(),
+                })?;
+                let observed = plan.records && server.address().ip().is_loopback();
+                observers = observed.then(|| Observers::of_server(server.address(), plan.seed));
+                Arc::new(server)
+            }
         };
         let store = Server::start(&Setup {
             program: &plan.program,
@@ -97,6 +105,7 @@ impl World {
             store,
             fixture,
             covered: AtomicBool::new(true),
+            observers,
             workers: plan.all_workers().map(|_| Mutex::default()).collect(),
             folder: folder.to_owned(),
         };
@@ -122,6 +131,7 @@ impl World {
             claims: self.arm == Arm::Claim,
             adds_per_grant: plan.adds_per_grant,
             padding: plan.padding,
+            records: plan.records && self.arm == Arm::Claim,
             seed: plan.seed ^ (index as u64 + 1) << 16 ^ u64::from(worker.lives),
         };
         let part = serde_json::to_string(&part).map_err(|error| error.to_string())?;
@@ -167,7 +177,10 @@ impl World {
     /// Lets all workers finish, and reads the resource's final sets.
     pub(super) fn end(mut self) -> Result<WorldResults, String> {
         let seconds = self.event_log.now_ms() / 1e3;
-        let observed = self.authority.cluster().map(Cluster::finish);
+        let observed = match self.observers.take() {
+            Some(observers) => Some(observers.end()),
+            None => self.authority.cluster().map(Cluster::finish),
+        };
         for worker in &self.workers {
             lock(worker)
                 .process
@@ -182,12 +195,16 @@ impl World {
             self.event_log.ended(index, lives, LAST_STEPS);
         }
         let lanes = self.plan.lanes_of(0..self.plan.teams);
-        let sets = worker::final_sets(&self.store.address().to_string(), lanes)?;
+        let read = worker::final_sets(&self.store.address().to_string(), lanes)?;
         self.workers.clear();
+        let mut state = self.event_log.take();
+        if self.plan.records && self.arm == Arm::Claim {
+            state.resources.extend(read.history);
+        }
         Ok(WorldResults {
             arm: self.arm,
-            state: self.event_log.take(),
-            sets,
+            state,
+            sets: read.of_lanes,
             seconds,
             observed,
         })

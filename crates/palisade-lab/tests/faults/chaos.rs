@@ -8,14 +8,16 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::porcupine::{judge, judge_illegal};
+
 /// The output of a run of the lab, and its report.
-struct Ran {
+pub(crate) struct Ran {
     output: Output,
     report: Value,
     page: String,
 }
 
-fn chaos(arguments: &[&str]) -> Ran {
+pub(crate) fn chaos(arguments: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let lab = Path::new(env!("CARGO_BIN_EXE_palisade-lab"));
     assert!(
@@ -34,12 +36,12 @@ fn chaos(arguments: &[&str]) -> Ran {
 }
 
 impl Ran {
-    fn printed(&self) -> String {
+    pub(crate) fn printed(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         text(&self.output.stdout) + &text(&self.output.stderr)
     }
 
-    fn arm(&self, run: usize, arm: &str) -> &Value {
+    pub(crate) fn arm(&self, run: usize, arm: &str) -> &Value {
         let arms = self.report["runs"][run]["arms"].as_array();
         let found = arms.into_iter().flatten().find(|found| found["arm"] == arm);
         found.unwrap_or_else(|| panic!("no arm {arm} in {}", self.printed()))
@@ -49,7 +51,7 @@ impl Ran {
         self.arm(run, arm)["lost"].as_array().unwrap().len()
     }
 
-    fn expect(&self, code: i32) -> &Ran {
+    pub(crate) fn expect(&self, code: i32) -> &Ran {
         assert_eq!(self.output.status.code(), Some(code), "{}", self.printed());
         self
     }
@@ -143,9 +145,10 @@ fn etcd_as_the_lock_needs_the_claim_fence_too() {
     assert!(ran.lost(0, "unfenced") > 0 && ran.lost(0, "textbook") > 0);
 }
 
-/// Every fault of a cluster of three, once: no add is lost, and the observers' history is explained.
+/// Every fault of a cluster of three, once: no add is lost, and the observers' history is explained, also by porcupine.
 #[test]
 fn a_cluster_keeps_what_it_granted_through_every_fault() {
+    let recorded = tempfile::tempdir().unwrap();
     let ran = chaos(&[
         "--nodes",
         "3",
@@ -157,6 +160,8 @@ fn a_cluster_keeps_what_it_granted_through_every_fault() {
         "2",
         "--adds",
         "50",
+        "--record",
+        recorded.path().to_str().unwrap(),
     ]);
     println!("{}", ran.printed());
     ran.expect(0);
@@ -179,11 +184,16 @@ fn a_cluster_keeps_what_it_granted_through_every_fault() {
         let grants = observed["kinds"][kind].as_u64();
         assert!(grants > Some(0), "{kind}: {observed}");
     }
+    judge(
+        recorded.path(),
+        &["nodes-claim.locks.jsonl", "nodes-claim.resources.jsonl"],
+    );
 }
 
-/// Control for the observers: single servers that pass for one cluster draw the same tokens.
+/// Control for the observers and for both checkers: single servers that pass for one cluster draw the same tokens.
 #[test]
 fn single_servers_that_pass_for_a_cluster_are_found() {
+    let recorded = tempfile::tempdir().unwrap();
     let ran = chaos(&[
         "--authority",
         "split",
@@ -197,9 +207,12 @@ fn single_servers_that_pass_for_a_cluster_are_found() {
         "1",
         "--limit",
         "3",
+        "--record",
+        recorded.path().to_str().unwrap(),
     ]);
     ran.expect(1);
     assert!(ran.printed().contains("RepeatedToken"), "{}", ran.printed());
+    judge_illegal(recorded.path(), "none-claim.locks.jsonl");
 }
 
 #[test]

@@ -9,3 +9,4 @@
 
 mod attack;
 mod chaos;
+mod porcupine;

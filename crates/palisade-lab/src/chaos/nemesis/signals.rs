@@ -1,6 +1,7 @@
 //! SIGSTOP and SIGKILL for holders, any client, and the servers.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::chaos::event::Target;
@@ -96,15 +97,23 @@ pub(super) fn pause_server(world: &World, server: Server, stop: &Stop) {
 pub(super) fn kill_server(world: &World, server: Server, stop: &Stop) -> Result<(), String> {
     let mut random = random(world, 0);
     let (victim, target) = server.of(world);
+    let mut kills = 0;
     while !stop.comes_within(leases(world, &mut random, 0.5..4.0)) {
         let from_ms = world.event_log.now_ms();
         victim.kill();
         victim.start_again()?;
         let what = "SIGKILL and a restart".to_owned();
         world.event_log.note(from_ms, target, what);
+        kills += 1;
+        if kills == KILLS {
+            world.covered.store(true, Ordering::SeqCst);
+        }
     }
     Ok(())
 }
+
+/// How many kills of the authority a recorded history has at least.
+const KILLS: u32 = 5;
 
 /// Kills random clients now and then.
 pub(super) fn kill_clients(world: &World, stop: &Stop) -> Result<(), String> {

@@ -28,7 +28,7 @@ use super::server::{Victim, last_words};
 use super::stop::Stop;
 use links::Links;
 pub(super) use links::Way;
-use observer::Observers;
+pub(super) use observer::Observers;
 pub(super) use shared::Observed;
 use shared::Watched;
 

@@ -5,6 +5,8 @@
 //! wait for one another. A call without a clear answer stays without one in the history: its outcome is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,13 +30,33 @@ const EPOCH: u64 = 200;
 const RETRY: Duration = Duration::from_millis(20);
 
 /// Threads that work until they are ended.
-pub(super) struct Observers {
+pub(in crate::chaos) struct Observers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Observers {
+    /// Observes a cluster, and queues at it.
     pub(super) fn start(watched: &Arc<Watched>, seed: u64) -> Observers {
+        let mut observers = Observers::watch(watched, seed);
+        let queues = Arc::clone(&observers.shared);
+        let queues = std::thread::spawn(move || queue::run(&queues));
+        observers.threads.push(queues);
+        observers
+    }
+
+    /// Observes a single server. Its queues end when it is killed, so there are none.
+    pub(in crate::chaos) fn of_server(address: SocketAddr, seed: u64) -> Observers {
+        let watched = Watched {
+            addresses: vec![address],
+            silent: AtomicU64::new(0),
+            found: Mutex::default(),
+            healed_ms: Mutex::default(),
+        };
+        Observers::watch(&Arc::new(watched), seed)
+    }
+
+    fn watch(watched: &Arc<Watched>, seed: u64) -> Observers {
         let shared = Arc::new(Shared {
             watched: Arc::clone(watched),
             stop: Stop::default(),
@@ -51,14 +73,12 @@ impl Observers {
             };
             std::thread::spawn(move || observer.run())
         };
-        let mut threads: Vec<_> = (0..OBSERVERS).map(observer).collect();
-        let queues = Arc::clone(&shared);
-        threads.push(std::thread::spawn(move || queue::run(&queues)));
+        let threads = (0..OBSERVERS).map(observer).collect();
         Observers { shared, threads }
     }
 
     /// Ends them and checks their history.
-    pub(super) fn end(self) -> Observed {
+    pub(in crate::chaos) fn end(self) -> Observed {
         self.shared.stop.set();
         for thread in self.threads {
             let _ = thread.join();
@@ -241,7 +261,9 @@ impl Observer {
                 _ => self.show(&held),
             }
             let pause = Duration::from_millis(self.random.u64(10..150));
-            self.shared.stop.comes_within(pause);
+            if self.shared.stop.comes_within(pause) {
+                break;
+            }
         }
         if self.random.u8(0..8) > 0 {
             for lock in std::mem::take(&mut held.locks) {

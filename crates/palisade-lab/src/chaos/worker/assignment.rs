@@ -23,5 +23,7 @@ pub(in crate::chaos) struct Assignment {
     pub(in crate::chaos) adds_per_grant: u64,
     /// The extra bytes of each element.
     pub(in crate::chaos) padding: usize,
+    /// Whether each call to a resource is reported, for the history of resources.
+    pub(in crate::chaos) records: bool,
     pub(in crate::chaos) seed: u64,
 }

@@ -11,6 +11,7 @@
 
 mod assignment;
 mod locks;
+mod record;
 mod resource;
 mod say;
 mod turn;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use palisade_client::clock::{BootClock, Clock as _};
 use tokio::sync::watch;
 
 use super::event::WorkerStep;
@@ -81,21 +83,31 @@ async fn all_lanes(part: Assignment) {
     }
 }
 
-/// The final content of the resources of each lane.
+/// The final content of the resources.
+pub(super) struct FinalSets {
+    /// The elements of each lane, of several resources together.
+    pub(super) of_lanes: BTreeMap<usize, Vec<String>>,
+    /// These reads, as lines of the history of resources.
+    pub(super) history: Vec<String>,
+}
+
+/// Reads the final content of the resources of each lane.
 ///
 /// # Errors
 /// Why a resource cannot be read.
 pub(super) fn final_sets(
     store: &str,
     lanes: impl Iterator<Item = (usize, LockKind)>,
-) -> Result<BTreeMap<usize, Vec<String>>, String> {
+) -> Result<FinalSets, String> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build();
     let reading = async {
         let store = Store::new(store);
         let mut sets: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        let mut history = Vec::new();
         for (lane, kind) in lanes {
             for name in kind.resources(lane) {
+                let sent = BootClock.now();
                 let set = match store.read(&name, None).await {
                     Answer::Admitted(set) => set,
                     Answer::Rejected { .. } => {
@@ -103,11 +115,13 @@ pub(super) fn final_sets(
                     }
                     Answer::Unknown(why) => return Err(format!("{name}: {why}")),
                 };
+                history.extend(record::last_read(&name, sent, &set));
                 let names = set.iter().map(|name| name.trim_end_matches('_').to_owned());
                 sets.entry(lane).or_default().extend(names);
             }
         }
-        Ok(sets)
+        let of_lanes = sets;
+        Ok(FinalSets { of_lanes, history })
     };
     runtime
         .map_err(|error| error.to_string())?

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::assignment::Assignment;
 use super::locks::{Grant, Locks, Wish};
+use super::record::last_of;
 use super::resource::{Answer, Store};
 use super::say::say;
 use crate::chaos::event::{Operation, WorkerStep};
@@ -206,7 +207,9 @@ impl Lane {
             return Ok(());
         }
         for name in &grant.resources {
-            let claimed = self.store.claim(name, grant).await;
+            let claimed = self.store.claim(name, grant);
+            let claimed = self.recorded((Operation::Claim, name, grant), None, claimed, |()| None);
+            let claimed = claimed.await;
             self.admitted(grant, Operation::Claim, claimed)?;
         }
         self.say(grant.token, WorkerStep::Claimed);
@@ -217,7 +220,10 @@ impl Lane {
         let tokened = self.part.claims.then_some(grant);
         let mut content = Content::new();
         for name in &grant.resources {
-            let read = self.store.read(name, tokened).await;
+            let read = self.store.read(name, tokened);
+            let found = |set: &Vec<String>| Some(last_of(set));
+            let read = self.recorded((Operation::Read, name, grant), None, read, found);
+            let read = read.await;
             content.push(self.admitted(grant, Operation::Read, read)?);
         }
         Ok(content)
@@ -252,7 +258,10 @@ impl Lane {
             self.say(grant.token, WorkerStep::Sent { element: sent });
             // Sequence numbers distinguish the same holder's writes (rule F5).
             let sequence = self.part.claims.then_some(sequence);
-            let written = self.store.write(name, grant, sequence, set).await;
+            let written = self.store.write(name, grant, sequence, set);
+            let call = (Operation::Write, &**name, grant);
+            let written = self.recorded(call, Some(last_of(set)), written, |()| None);
+            let written = written.await;
             self.admitted(grant, Operation::Write, written)?;
             self.say(grant.token, WorkerStep::Acknowledged { element });
         }
