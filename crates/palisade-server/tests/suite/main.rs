@@ -56,6 +56,7 @@ mod net_session;
 #[cfg(feature = "net")]
 mod net_sets;
 mod net_shared;
+mod net_shares;
 #[cfg(feature = "net")]
 mod net_starting;
 #[cfg(feature = "net")]

@@ -443,7 +443,7 @@ async fn locks_that_are_closed_count_until_they_open() {
 }
 
 /// Numbers that look random, the same in every run.
-fn numbers() -> impl Iterator<Item = usize> {
+pub(crate) fn numbers() -> impl Iterator<Item = usize> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     std::iter::repeat_with(move || {
         state ^= state << 13;
@@ -454,7 +454,7 @@ fn numbers() -> impl Iterator<Item = usize> {
 }
 
 /// What takes room under `x/`: locks that are held or closed, each reader and holder of permits once; and what waits.
-async fn room(server: &Server) -> (u32, u32) {
+pub(crate) async fn room(server: &Server) -> (u32, u32) {
     let list = v1::ListRequest {
         prefix: "x/".to_owned(),
         limit: 1_000,
