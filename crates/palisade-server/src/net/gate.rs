@@ -577,7 +577,15 @@ impl Gate {
                 }
             }
         }
-        Ok(Used { quotas: held, wait })
+        let opening = match request {
+            Request::Open { lock, .. } => self.quotas.opening(lock).map(Box::new),
+            _ => None,
+        };
+        Ok(Used {
+            quotas: held,
+            wait,
+            opening,
+        })
     }
 
     /// Takes what a request needs of the quotas that apply.

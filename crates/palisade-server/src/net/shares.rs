@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use palisade_proto::Code;
 
 use super::convert::Refusal;
-use super::quota::Held;
+use super::quota::{Held, Opening};
 use crate::pipeline::Answer;
 use crate::shell::Origin;
 
@@ -149,17 +149,22 @@ pub(super) struct Used {
     pub(super) quotas: Vec<Held>,
     /// If it may wait: its part of the share of waits.
     pub(super) wait: Option<Box<Slot>>,
+    /// If it opens a lock: what that gives back.
+    pub(super) opening: Option<Box<Opening>>,
 }
 
 impl Used {
     pub(super) fn is_nothing(&self) -> bool {
-        self.quotas.is_empty() && self.wait.is_none()
+        self.quotas.is_empty() && self.wait.is_none() && self.opening.is_none()
     }
 
     /// The answer came.
     pub(super) fn settle(self, answer: &Answer) {
         for held in self.quotas {
             held.settle(answer);
+        }
+        if let Some(opening) = self.opening {
+            opening.settle(answer);
         }
     }
 }
