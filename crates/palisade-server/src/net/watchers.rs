@@ -313,7 +313,6 @@ const BATCH: usize = 16 << 10;
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::time::{Duration, Instant};
 
     use bytes::Bytes;
     use palisade_core::{
@@ -321,6 +320,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::growth::{CROWDS, grows, least};
 
     fn event(revision: u64, lock: &str) -> Event {
         Event {
@@ -521,57 +521,50 @@ mod tests {
         assert!(is_empty(&watchers));
     }
 
-    /// The least that it takes to serve an event of one lock, before which so many are missing. `own` reads what it gets.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "how long an event takes is measured, and compared within one run"
-    )]
-    fn least(
+    /// An event of one lock, before which so many are missing. `own` reads what it gets.
+    fn serve(
         watchers: &mut Watchers,
         own: &mut mpsc::Receiver<Arc<Batch>>,
         (next, missing): (&mut u64, u64),
-        repeats: u32,
         lock: &str,
-    ) -> Duration {
-        let times = (0..repeats).map(|_| {
-            *next += 1 + missing;
-            let (batch, latest) = (Arc::from([event(*next, lock)]), *next);
-            let since = |revision| Since {
-                batches: Vec::from_iter((revision < latest).then(|| Arc::clone(&batch))),
-                latest,
-            };
-            let begun = Instant::now();
-            while watchers.send_round(since) {}
-            let taken = begun.elapsed();
-            received(own);
-            taken
-        });
-        times.min().unwrap()
+    ) {
+        *next += 1 + missing;
+        let (batch, latest) = (Arc::from([event(*next, lock)]), *next);
+        let since = |revision| Since {
+            batches: Vec::from_iter((revision < latest).then(|| Arc::clone(&batch))),
+            latest,
+        };
+        while watchers.send_round(since) {}
+        let _ = own.try_recv();
     }
 
-    /// As the growth battery of `palisade-core`. The control is an event before which others are missing: everybody is
-    /// told.
+    /// The control is an event before which others are missing: everybody is told.
     #[test]
     fn an_event_costs_no_more_beside_watchers_of_other_locks() {
-        let (mut event_costs, mut gap_costs) = (Vec::new(), Vec::new());
-        for crowd in [1, 1_000, 100_000] {
+        let costs = CROWDS.map(|crowd| {
             let (mut watchers, mut next) = (Watchers::default(), 0);
             let crowd = (0..crowd).map(|n| join(&mut watchers, &format!("crowd/{n}"), 0));
             let mut crowd: Vec<_> = crowd.collect();
             let mut own = join(&mut watchers, "own", 0);
-            least(&mut watchers, &mut own, (&mut next, 0), 1, "nobodys");
-            let costs = ["own", "nobodys"]
-                .map(|lock| least(&mut watchers, &mut own, (&mut next, 0), 50, lock));
-            event_costs.push(costs);
-            gap_costs.push(least(&mut watchers, &mut own, (&mut next, 1), 1, "nobodys"));
+            serve(&mut watchers, &mut own, (&mut next, 0), "nobodys");
+            let mut least = |repeats, missing, lock| {
+                least(repeats, || {
+                    serve(&mut watchers, &mut own, (&mut next, missing), lock);
+                })
+            };
+            let costs = [
+                least(50, 0, "own"),
+                least(50, 0, "nobodys"),
+                least(1, 1, "nobodys"),
+            ];
             assert!(received(&mut crowd[0])[0].starts_with("missed 1"));
+            costs
+        });
+        println!("{costs:?}");
+        for (operation, is_control) in [(0, false), (1, false), (2, true)] {
+            let costs = costs.map(|of_crowd| of_crowd[operation]);
+            assert_eq!(grows(costs), is_control, "{costs:?}");
         }
-        println!("{event_costs:?}, and where some are missing {gap_costs:?}");
-        let grows = |one: Duration, most: Duration| most > one * 12 + Duration::from_micros(4);
-        for (one, most) in event_costs[0].iter().zip(event_costs[2]) {
-            assert!(!grows(*one, most), "{event_costs:?}");
-        }
-        assert!(grows(gap_costs[0], gap_costs[2]), "{gap_costs:?}");
     }
 
     /// A watcher that joins ahead of what was looked at, and those that come back, get each change once.

@@ -62,6 +62,7 @@ mod net_starting;
 #[cfg(feature = "net")]
 mod net_stop;
 mod net_support;
+mod net_tenant;
 #[cfg(feature = "net")]
 mod net_tls;
 #[cfg(feature = "net")]

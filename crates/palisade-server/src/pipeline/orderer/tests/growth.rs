@@ -1,8 +1,7 @@
 //! A batch costs what its requests cost, and not what others hold or wait for, in the orderer as in the machine (A13).
 
-use std::time::{Duration, Instant};
-
 use super::*;
+use crate::growth::{CROWDS, Costs, grows, least};
 
 /// What is done beside a crowd. Each leaves everything as it was.
 type Operation = (&'static str, fn(&mut Bench, u64));
@@ -116,35 +115,24 @@ impl Bench {
         assert_eq!(bench.orderer.machine().waiters() as u64, crowd);
         bench
     }
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "how long an operation takes is measured, and compared within one run"
-    )]
-    fn least(&mut self, next: &mut u64, operation: impl Fn(&mut Bench, u64)) -> Duration {
-        let times = (0..100).map(|_| {
-            *next += 1;
-            let begun = Instant::now();
-            operation(self, *next);
-            begun.elapsed()
-        });
-        times.min().unwrap()
-    }
 }
 
 /// The control looks at everything that waits.
 #[test]
 fn no_request_costs_more_beside_what_others_wait_for() {
     let mut next = 0;
-    let mut benches = [1, 1_000, 100_000].map(Bench::beside);
+    let mut benches = CROWDS.map(Bench::beside);
     let all = |bench: &mut Bench, _| {
         std::hint::black_box(bench.orderer.replies.waiting());
     };
-    let mut measured = |operation: &dyn Fn(&mut Bench, u64)| {
-        let costs = benches.each_mut();
-        costs.map(|bench| bench.least(&mut next, operation))
+    let mut measured = |operation: &dyn Fn(&mut Bench, u64)| -> Costs {
+        benches.each_mut().map(|bench| {
+            least(100, || {
+                next += 1;
+                operation(bench, next);
+            })
+        })
     };
-    let grows = |[one, _, most]: [Duration; 3]| most > one * 12 + Duration::from_micros(4);
     let control = measured(&all);
     assert!(grows(control), "{control:?}");
     for (what, operation) in OPERATIONS {
