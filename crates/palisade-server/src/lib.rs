@@ -8,6 +8,8 @@
 
 #[cfg(feature = "durable")]
 pub mod durable;
+#[cfg(test)]
+mod growth;
 pub mod memory;
 #[cfg(feature = "net")]
 pub mod net;

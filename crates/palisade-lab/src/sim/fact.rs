@@ -311,6 +311,16 @@ pub struct Orphan {
     pub wanted: u8,
 }
 
+impl Orphan {
+    /// When its place is lost unless its caller comes back, after a change of leader at this time.
+    pub(crate) fn is_lost_at(&self, change: u64) -> u64 {
+        self.until.min(change + WINDOW)
+    }
+}
+
+/// How long a caller may take to come back, in nanoseconds.
+const WINDOW: u64 = 2_000_000_000;
+
 /// A change of one lock in the authority's log.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub struct LockChange {

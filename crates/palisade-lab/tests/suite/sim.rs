@@ -53,6 +53,15 @@ fn ten_thousand_seeds_break_no_rule() {
     }
 }
 
+/// A caller comes back after its place was lost, and its request says anew how many permits there are. The checker of slots
+/// took each of these for a number that had changed by itself.
+#[test]
+fn a_request_that_comes_back_too_late_names_the_number_anew() {
+    for seed in [60_100, 75_192, 97_287] {
+        assert_eq!(run_seed(seed).violation, None, "seed {seed}");
+    }
+}
+
 #[test]
 fn equal_seeds_end_in_equal_hashes_on_any_thread() {
     let one = Batch {

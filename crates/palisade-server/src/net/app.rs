@@ -1,9 +1,8 @@
 //! The state that all request handlers share.
 
-use std::collections::HashMap;
 use std::future::pending;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 
 use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
@@ -18,10 +17,11 @@ use super::lease_keys::LeaseKeys;
 use super::ranked::Ranking;
 use super::sequencer::Signer;
 use super::settings::Settings;
+use super::shares::Shares;
 use super::traces::Traces;
 use super::watch::Feed;
 use crate::pipeline::{Answer, Failure, Handle, Request};
-use crate::shell::{self, Origin, Phase, Shell};
+use crate::shell::{self, Phase, Shell};
 
 /// Access to the pipeline, the bounds in force, and whether the server is shutting down.
 pub(super) struct App {
@@ -44,23 +44,21 @@ pub(super) struct App {
     pub(super) traces: Traces,
     /// The way to the node that leads, if this one does not.
     pub(super) forwarder: Forwarder,
-    /// The feed of the watchers.
+    /// The feed of the watchers, and how many there are.
     pub(super) feed: Feed,
+    pub(super) watches: Arc<Shares>,
     /// The shell's counters, and how many connections may be open.
     pub(super) shell: Arc<shell::Meters>,
     pub(super) connections: u32,
     phase: watch::Receiver<Phase>,
 }
 
-/// Counters of sessions and watches.
+/// Counters of sessions.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
     pub(super) sessions: AtomicU64,
     pub(super) sessions_near: AtomicU64,
     pub(super) sessions_opened: AtomicU64,
-    pub(super) watchers: AtomicU64,
-    /// By the origin of those that count together.
-    pub(super) watchers_of: Mutex<HashMap<Origin, u64>>,
 }
 
 impl App {
@@ -107,11 +105,13 @@ impl App {
             traces: Traces::default(),
             forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
+            watches: settings.watch_shares(),
             signer: signer.transpose()?,
             gate: Gate::new(
                 settings.access.as_deref(),
                 audit,
                 lease_keys,
+                settings.wait_shares(),
                 handle.clone(),
             )?,
             handle: Pipeline::new(handle),

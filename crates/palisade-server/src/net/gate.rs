@@ -41,6 +41,7 @@ use super::lease_keys::LeaseKeys;
 use super::places::{Named, Places};
 use super::quota::{Demand, Held, Quotas};
 use super::rules::{LOOK, Rules, wall_seconds};
+use super::shares::{Full, Shares, Used};
 use crate::pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, KeepsPlace, Leading, Request, Since,
     Stats, Stopped,
@@ -53,6 +54,7 @@ pub(super) struct Gate {
     rules: Option<Rules>,
     audit: Audit,
     quotas: Arc<Quotas>,
+    waits: Arc<Shares>,
     lease_keys: LeaseKeys,
     places: Arc<Places>,
 }
@@ -126,8 +128,8 @@ pub(super) struct Permitted {
     /// The URL of the node that sent it on, if one did.
     through: Option<Arc<str>>,
     view: View,
-    /// What it uses of quotas until its answer; of a set, once for each of its locks.
-    held: Vec<Held>,
+    /// What it uses until its answer.
+    used: Used,
     /// Done only when this is on disk.
     recording: Recording,
 }
@@ -139,19 +141,17 @@ struct Returning {
     origin: Origin,
 }
 
-/// A caller that waits for an answer. If it goes away before that, its place is kept together with what it uses of quotas.
+/// A caller that waits for an answer. If it goes away before that, its place is kept together with what it uses.
 struct Waiting {
     place: Option<Returning>,
     keeps_place: KeepsPlace,
-    held: Vec<Held>,
+    used: Used,
 }
 
 impl Waiting {
     fn settle(mut self, answer: &Answer) {
         self.place = None;
-        for held in mem::take(&mut self.held) {
-            held.settle(answer);
-        }
+        mem::take(&mut self.used).settle(answer);
     }
 }
 
@@ -162,7 +162,7 @@ impl Drop for Waiting {
             named,
             origin,
         }) = self.place.take()
-            && places.keep(named, origin, mem::take(&mut self.held))
+            && places.keep(named, origin, mem::take(&mut self.used))
         {
             self.keeps_place.keep();
         }
@@ -215,6 +215,7 @@ impl Gate {
         path: Option<&Path>,
         audit: Audit,
         lease_keys: LeaseKeys,
+        waits: Arc<Shares>,
         handle: Handle,
     ) -> Result<Gate, ServeError> {
         let rules = path.map(|path| Rules::open(path, &audit));
@@ -222,6 +223,7 @@ impl Gate {
             rules: rules.transpose()?,
             audit,
             quotas: Quotas::new(handle),
+            waits,
             lease_keys,
             places: Arc::default(),
         })
@@ -229,6 +231,10 @@ impl Gate {
 
     pub(super) fn quotas(&self) -> &Quotas {
         &self.quotas
+    }
+
+    pub(super) fn waits(&self) -> &Shares {
+        &self.waits
     }
 
     /// Counts the locks of prefixes that have a quota. Does not end.
@@ -375,7 +381,7 @@ impl Gate {
         if let Some(again) = request_id(&request) {
             self.places.take_back(&(by, again));
         }
-        let held = self.admit_request(who, &request)?;
+        let used = self.admit_request(who, &request)?;
         let principal = name(known.as_ref());
         let recording = match &request {
             Request::Revoke {
@@ -428,7 +434,7 @@ impl Gate {
             principal: known,
             through: who.forwarded.clone(),
             view,
-            held,
+            used,
             recording,
         })
     }
@@ -449,7 +455,7 @@ impl Gate {
             through: who.forwarded.clone(),
             view: View::Everything,
             // The renewal was counted.
-            held: Vec::new(),
+            used: Used::default(),
             recording: Recording::NotAsked,
         }
     }
@@ -548,7 +554,15 @@ impl Gate {
     }
 
     /// Takes what a request needs. Each lock of a set counts where its name belongs; if one does not fit, none is taken.
-    fn admit_request(&self, who: &Who, request: &Request) -> Result<Vec<Held>, Refusal> {
+    fn admit_request(&self, who: &Who, request: &Request) -> Result<Used, Refusal> {
+        let wait = match request {
+            Request::Acquire(wish) if wish.wait.is_some() => {
+                let locks = 1 + wish.also.len() as u64;
+                let slot = self.waits.take(who.origin, locks);
+                Some(Box::new(slot.map_err(Full::of_waits)?))
+            }
+            _ => None,
+        };
         let demand = || Demand::of(request, OPERATION_BYTES);
         let mut held = Vec::from_iter(self.admit(who, name_of(request), demand)?);
         if let Request::Acquire(wish) = request {
@@ -563,7 +577,15 @@ impl Gate {
                 }
             }
         }
-        Ok(held)
+        let opening = match request {
+            Request::Open { lock, .. } => self.quotas.opening(lock).map(Box::new),
+            _ => None,
+        };
+        Ok(Used {
+            quotas: held,
+            wait,
+            opening,
+        })
     }
 
     /// Takes what a request needs of the quotas that apply.
@@ -858,7 +880,7 @@ impl Pipeline {
         let waiting = Waiting {
             place: permitted.place,
             keeps_place,
-            held: permitted.held,
+            used: permitted.used,
         };
         let answer = answer.as_mut().await;
         waiting.settle(&answer);
@@ -945,9 +967,9 @@ impl Permitted {
         self.through.clone()
     }
 
-    /// What it uses of quotas, for an answer that comes later.
-    pub(super) fn take_held(&mut self) -> Vec<Held> {
-        std::mem::take(&mut self.held)
+    /// What it uses until its answer, for one that comes later.
+    pub(super) fn take_used(&mut self) -> Used {
+        mem::take(&mut self.used)
     }
 
     /// What must be on disk before it is submitted; `None` if it may be submitted at once.

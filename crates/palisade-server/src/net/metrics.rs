@@ -373,7 +373,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 24] {
+    fn counters(&self) -> [Reading; 26] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -467,6 +467,16 @@ impl Scrape {
                 shell.refused.load(Relaxed),
             ),
             (
+                "watches_refused",
+                "Watches refused because too many were open, in total or from one address",
+                self.app.watches.refused(),
+            ),
+            (
+                "waits_refused",
+                "Requests with a wait refused because too many from one address waited",
+                self.app.gate.waits().refused(),
+            ),
+            (
                 "tls_handshakes_failed",
                 "TLS handshakes that failed or took too long",
                 shell.handshakes_failed.load(Relaxed),
@@ -547,7 +557,7 @@ impl Scrape {
                 self.app.connections.into(),
             ),
             ("sessions", "Sessions open", net.sessions.load(Relaxed)),
-            ("watchers", "Watches open", net.watchers.load(Relaxed)),
+            ("watchers", "Watches open", self.app.watches.open()),
             (
                 "certificate_expires_timestamp_seconds",
                 "When this server's certificate ends, since 1970; 0 without TLS",

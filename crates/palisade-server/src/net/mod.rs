@@ -36,9 +36,11 @@ mod sequencer;
 mod serve;
 mod session;
 mod settings;
+mod shares;
 mod starting;
 mod traces;
 mod watch;
+mod watchers;
 
 pub use self::http::document as openapi;
 pub use cluster::{Change, Changing, Cluster, Losing, NotChanged};

@@ -20,7 +20,7 @@ use palisade_core::{Principal, RequestId, limits};
 use tokio::runtime;
 use tokio::time::sleep;
 
-use super::quota::Held;
+use super::shares::Used;
 use crate::shell::Origin;
 
 /// The places that are kept at this moment.
@@ -45,13 +45,13 @@ pub(super) type Named = (Principal, RequestId);
 struct Place {
     origin: Origin,
     number: u64,
-    /// What the request uses of quotas.
-    _held: Vec<Held>,
+    /// What the request uses of quotas and of its address's share of waits.
+    _used: Used,
 }
 
 impl Places {
     /// Whether the place of a request is kept, whose caller went away just now. Gives its quotas back if not.
-    pub(super) fn keep(self: &Arc<Places>, named: Named, origin: Origin, held: Vec<Held>) -> bool {
+    pub(super) fn keep(self: &Arc<Places>, named: Named, origin: Origin, used: Used) -> bool {
         // Without a runtime the server is gone.
         let Ok(runtime) = runtime::Handle::try_current() else {
             return false;
@@ -69,7 +69,7 @@ impl Places {
         let place = Place {
             origin,
             number,
-            _held: held,
+            _used: used,
         };
         let before = kept.of_requests.insert(named, place);
         self.any.store(true, Relaxed);
@@ -153,13 +153,13 @@ mod tests {
     async fn an_address_has_so_many_places_and_gets_them_back() {
         let places = Arc::new(Places::default());
         for number in 0..MOST_OF_ONE_ADDRESS {
-            assert!(places.keep(named(number), from("192.0.2.1"), Vec::new()));
+            assert!(places.keep(named(number), from("192.0.2.1"), Used::default()));
         }
         let one_more = named(MOST_OF_ONE_ADDRESS);
-        assert!(!places.keep(one_more, from("192.0.2.1"), Vec::new()));
-        assert!(places.keep(one_more, from("192.0.2.2"), Vec::new()));
+        assert!(!places.keep(one_more, from("192.0.2.1"), Used::default()));
+        assert!(places.keep(one_more, from("192.0.2.2"), Used::default()));
         places.take_back(&named(3));
-        assert!(places.keep(named(3), from("192.0.2.1"), Vec::new()));
+        assert!(places.keep(named(3), from("192.0.2.1"), Used::default()));
         for number in 0..=MOST_OF_ONE_ADDRESS {
             places.take_back(&named(number));
         }

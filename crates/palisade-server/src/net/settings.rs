@@ -2,6 +2,7 @@
 
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use palisade_tls::ClientFiles;
@@ -10,6 +11,7 @@ use super::budget::OPERATION_BYTES;
 use crate::shell;
 
 use super::secrets::ClusterSecret;
+use super::shares::Shares;
 use crate::memory;
 
 pub use crate::shell::OutOfRange;
@@ -41,6 +43,12 @@ pub struct Settings {
     pub listings: usize,
     /// How many watches may be open; further ones are refused as unavailable.
     pub watches: usize,
+    /// How many watches one address may have (for IPv6 one /64), or one user of a Unix socket; half of all if not set.
+    pub watches_per_address: Option<u32>,
+    /// For how many locks requests of one address may wait, or of one user of a Unix socket, with the places that are kept
+    /// for callers whose connection broke. If not set, half of those that `sessions_bytes` has room for: 32,768 on the smallest
+    /// machine, so that each connection of a proxy that has its share of them may wait.
+    pub waits_per_address: Option<u32>,
     /// The URL of this node of a cluster. It names the node in the requests that it forwards to the leader.
     pub node: Option<String>,
     /// The certificates for requests to the leader, if the nodes' URLs begin with `https://`.
@@ -95,6 +103,8 @@ impl Default for Settings {
             sessions_near: sessions_near(std::thread::available_parallelism().ok()),
             listings: 64,
             watches: 10_000,
+            watches_per_address: None,
+            waits_per_address: None,
             node: None,
             to_leader: ClientFiles::default(),
             access: None,
@@ -118,6 +128,20 @@ fn sessions_near(cores: Option<NonZero<usize>>) -> u64 {
 }
 
 impl Settings {
+    /// Open watches, in total and of one address.
+    pub(super) fn watch_shares(&self) -> Arc<Shares> {
+        let most = self.watches as u64;
+        let of_one = self.watches_per_address.map(u64::from);
+        Shares::new(most, of_one.unwrap_or(most.div_ceil(2)))
+    }
+
+    /// Waits of one address; all together are bounded by memory.
+    pub(super) fn wait_shares(&self) -> Arc<Shares> {
+        let half = (self.sessions_bytes / OPERATION_BYTES / 2).max(1) as u64;
+        let of_one = self.waits_per_address.map(u64::from);
+        Shares::new(u64::MAX, of_one.unwrap_or(half))
+    }
+
     /// Checks that a server can run with these settings; nothing is clamped. The shell checks its own settings.
     ///
     /// # Errors
@@ -155,6 +179,16 @@ impl Settings {
             ),
             ("listings", self.listings > 0, "1 and above"),
             ("watches", self.watches > 0, "1 and above"),
+            (
+                "watches_per_address",
+                self.watches_per_address != Some(0),
+                "1 and above",
+            ),
+            (
+                "waits_per_address",
+                self.waits_per_address != Some(0),
+                "1 and above",
+            ),
         ] {
             if !fits {
                 return Err(OutOfRange { name, range });

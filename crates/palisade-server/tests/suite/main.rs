@@ -56,11 +56,13 @@ mod net_session;
 #[cfg(feature = "net")]
 mod net_sets;
 mod net_shared;
+mod net_shares;
 #[cfg(feature = "net")]
 mod net_starting;
 #[cfg(feature = "net")]
 mod net_stop;
 mod net_support;
+mod net_tenant;
 #[cfg(feature = "net")]
 mod net_tls;
 #[cfg(feature = "net")]

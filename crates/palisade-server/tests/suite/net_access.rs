@@ -423,7 +423,10 @@ pub(crate) async fn ask_session(session: &mut TcpStream, operation: Operation) -
 }
 
 /// Sends operations in one frame, all with the id 1.
-async fn send_session(session: &mut TcpStream, operations: impl IntoIterator<Item = Operation>) {
+pub(crate) async fn send_session(
+    session: &mut TcpStream,
+    operations: impl IntoIterator<Item = Operation>,
+) {
     let mut bytes = Vec::new();
     let frame = frames::Open::at_end(&mut bytes);
     for operation in operations {

@@ -442,8 +442,48 @@ async fn locks_that_are_closed_count_until_they_open() {
     }
 }
 
+/// The control is the same lock before it is opened.
+#[tokio::test]
+async fn a_closed_lock_that_an_operator_opens_counts_no_more() {
+    for quota in [
+        "principal = \"hold\"\nlocks = 1",
+        "prefix = \"x/\"\nlocks = 1",
+        "address = \"127.0.0.1\"\nlocks = 1",
+    ] {
+        let closed = bounded(quota).await;
+        let server = &closed.server;
+        let closing = r#", "at_least_for_ms": 86400000"#;
+        let revoke = || r#"{"fencing_token": 1}"#.to_owned();
+        assert_eq!(ask(server, "1", "c", closing, "hold").await, "");
+        let revoke = ("POST", "/v1/locks/x%2F1/break", revoke());
+        assert_eq!(http_of(server, revoke, Some(&token("break"))).await, "");
+        assert_eq!(ask(server, "2", "c", closing, "hold").await, "over_quota");
+        let open = (
+            "POST",
+            "/v1/locks/x%2F1/open",
+            r#"{"reason": "t"}"#.to_owned(),
+        );
+        assert_eq!(http_of(server, open, Some(&token("break"))).await, "");
+        assert_eq!(ask(server, "2", "c", closing, "hold").await, "", "{quota}");
+        // And in a session.
+        let revoke = Operation::Break(v1::BreakRequest {
+            lock: "x/2".to_owned(),
+            fencing_token: 2,
+            reason: "t".to_owned(),
+        });
+        assert_eq!(plain_of(server, revoke, Some(&token("break"))).await, "");
+        assert_eq!(ask(server, "3", "c", "", "hold").await, "over_quota");
+        let open = Operation::Open(v1::OpenRequest {
+            lock: "x/2".to_owned(),
+            reason: "t".to_owned(),
+        });
+        assert_eq!(plain_of(server, open, Some(&token("break"))).await, "");
+        assert_eq!(ask(server, "3", "c", "", "hold").await, "", "{quota}");
+    }
+}
+
 /// Numbers that look random, the same in every run.
-fn numbers() -> impl Iterator<Item = usize> {
+pub(crate) fn numbers() -> impl Iterator<Item = usize> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     std::iter::repeat_with(move || {
         state ^= state << 13;
@@ -454,7 +494,7 @@ fn numbers() -> impl Iterator<Item = usize> {
 }
 
 /// What takes room under `x/`: locks that are held or closed, each reader and holder of permits once; and what waits.
-async fn room(server: &Server) -> (u32, u32) {
+pub(crate) async fn room(server: &Server) -> (u32, u32) {
     let list = v1::ListRequest {
         prefix: "x/".to_owned(),
         limit: 1_000,

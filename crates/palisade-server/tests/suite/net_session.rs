@@ -455,6 +455,8 @@ async fn who_borrows_all_the_memory_there_is_stops_nobody_who_needs_little(dress
         frame_operations: 1_000,
         session_bytes: 2 << 20,
         sessions_bytes: (2 << 20) + (1_000 << 10),
+        // All callers have one address.
+        waits_per_address: Some(3_000),
         ..Settings::default()
     }))
     .await;

@@ -49,30 +49,38 @@ impl Events {
 
 /// The control is the other address, and the first one again when one of its watches has ended.
 #[tokio::test]
-async fn one_address_gets_half_of_the_watches() {
-    let server = Server::with(Wish::net(Settings {
-        watches: 4,
-        ..Settings::default()
-    }))
-    .await;
-    let watch = async |from: &str| {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
-        let mut stream = socket.connect(server.addr).await.unwrap();
-        let asked = b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
-        stream.write_all(asked).await.unwrap();
-        let mut status = [0; 12];
-        soon(stream.read_exact(&mut status)).await.unwrap();
-        (status.ends_with(b"200"), stream)
-    };
-    let first = watch("127.0.0.1").await;
-    let second = watch("127.0.0.1").await;
-    assert!(first.0 && second.0);
-    assert!(!watch("127.0.0.1").await.0, "a third of one address");
-    let other = watch("127.0.0.2").await;
-    assert!(other.0, "another address");
-    drop(first);
-    soon(async { while !watch("127.0.0.1").await.0 {} }).await;
+async fn one_address_gets_half_of_the_watches_or_its_share() {
+    for (watches, watches_per_address) in [(4, None), (10, Some(2))] {
+        let server = Server::with(Wish::net(Settings {
+            watches,
+            watches_per_address,
+            ..Settings::default()
+        }))
+        .await;
+        let watch = async |from: &str| {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+            let mut stream = socket.connect(server.addr).await.unwrap();
+            let asked = b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(asked).await.unwrap();
+            let mut status = [0; 12];
+            soon(stream.read_exact(&mut status)).await.unwrap();
+            (status.ends_with(b"200"), stream)
+        };
+        let first = watch("127.0.0.1").await;
+        let second = watch("127.0.0.1").await;
+        assert!(first.0 && second.0);
+        let refused = server.get("/v1/watch").await;
+        assert_eq!(refused.code(), "unavailable", "a third of one address");
+        let message = refused.message();
+        assert!(message.contains("--watches-per-address"), "{message}");
+        let metrics = server.get("/metrics").await.body;
+        assert!(metrics.contains("palisade_watches_refused_total 1\n"));
+        let other = watch("127.0.0.2").await;
+        assert!(other.0, "another address");
+        drop(first);
+        soon(async { while !watch("127.0.0.1").await.0 {} }).await;
+    }
 }
 
 #[tokio::test]

@@ -58,6 +58,13 @@ pub(crate) struct ServeArgs {
     /// changes of the cluster are refused.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     audit: Option<PathBuf>,
+    /// For how many locks requests of one address may wait at a time (IPv6: one /64), or of one user of a Unix socket
+    /// [default: half of those that the memory for requests has room for, 32768 or more].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    waits_per_address: Option<u32>,
+    /// How many watches one address may have open, or one user of a Unix socket [default: 5000, half of all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    watches_per_address: Option<u32>,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -301,6 +308,8 @@ pub(super) fn settings(args: &ServeArgs, json: bool) -> Result<serve::Settings, 
         manual_clock: args.clock == ClockKind::Manual,
         access: args.access.clone(),
         audit: args.audit.clone(),
+        waits_per_address: args.waits_per_address,
+        watches_per_address: args.watches_per_address,
         json,
     })
 }

@@ -41,6 +41,9 @@ pub(crate) struct Settings {
     pub(crate) access: Option<PathBuf>,
     /// Where security events are recorded.
     pub(crate) audit: Option<PathBuf>,
+    /// The shares of one address.
+    pub(crate) waits_per_address: Option<u32>,
+    pub(crate) watches_per_address: Option<u32>,
     /// Print the start message as one line of JSON.
     pub(crate) json: bool,
 }
@@ -221,6 +224,8 @@ fn network(settings: &Settings) -> net::Settings {
         shell: settings.network.clone(),
         access: settings.access.clone(),
         audit: settings.audit.clone(),
+        waits_per_address: settings.waits_per_address,
+        watches_per_address: settings.watches_per_address,
         data: Some(settings.data.clone()),
         counters: export::counters(),
         ..net::Settings::default()

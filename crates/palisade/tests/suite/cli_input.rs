@@ -132,6 +132,14 @@ fn an_error_names_its_cause() {
             &["serve", "--max-ttl", "25h"],
             "not between 100 ms and 24 h",
         ),
+        (
+            &["serve", "--waits-per-address", "0"],
+            "--waits-per-address",
+        ),
+        (
+            &["serve", "--watches-per-address", "0"],
+            "--watches-per-address",
+        ),
         (&["completions", "cobol"], "cobol"),
         (&["nonsense"], "nonsense"),
         (&[], "Usage"),

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::common::{Run, json, palisade, send, status, text};
+use crate::common::{Run, Server, json, palisade, send, status, text};
 
 fn written(folder: &Path, file: &str) -> String {
     let path = folder.join("palisade.toml");
@@ -230,4 +230,16 @@ fn the_example_file_is_good() {
         .output()
         .unwrap();
     assert_eq!(status(&checked), 0, "{}", text(&checked.stderr));
+}
+
+/// A set of two counts twice, so it is over the share before it waits. The control has the default.
+#[test]
+fn the_share_of_waits_of_an_address_is_a_setting() {
+    for (flags, fits) in [(&["--waits-per-address", "1"][..], false), (&[], true)] {
+        let server = Server::with(flags);
+        let acquire = server.output(&["acquire", "a", "b", "--wait", "1s"]);
+        let said = text(&acquire.stderr);
+        assert_eq!(status(&acquire) == 0, fits, "{said}");
+        assert_eq!(said.contains("--waits-per-address"), !fits, "{said}");
+    }
 }

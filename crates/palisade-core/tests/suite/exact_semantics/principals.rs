@@ -1,8 +1,10 @@
 //! Principals (I5): client ids, request ids and leases live under them.
 
-use palisade_core::{Command, Ending, Machine, Outcome, Under};
+use palisade_core::{Command, Ending, Entry, GrantRef, Machine, Outcome, Under, limits};
 
-use crate::world::{TTL_MS, World, ask, grant, key, ms, principal, request, tokenless};
+use crate::world::{
+    TTL_MS, World, ask, grant, key, lock_name, ms, principal, request, tokenless, wall,
+};
 
 const NOBODY: u8 = 0;
 const ADA: u8 = 1;
@@ -214,4 +216,62 @@ fn a_machine_without_principals_says_so() {
 
 fn names_principals(machine: &Machine) -> bool {
     machine.records().any(|record| !record.by().is_anonymous())
+}
+
+/// The memory of ended grants is one ring for all, unlike that of answers: a principal that ends as many as the ring has makes
+/// it forget how Ada's grant ended. That costs her the reason in the refusal, and nothing else. The control is one ending less.
+#[test]
+fn what_others_end_costs_a_late_caller_the_reason_and_nothing_else() {
+    let (mut world, first) = held();
+    let late = grant("orders", &first);
+    world.apply(Command::Revoke {
+        lock: lock_name("orders"),
+        token: first.token,
+        reason: "stuck".into(),
+    });
+    let ends = |world: &mut World, number: u32| {
+        let lock = lock_name("eves");
+        let key = key(number);
+        let token = None;
+        let commands = [
+            Command::Acquire(ask("eves", "e").with_key(key)),
+            Command::Release(GrantRef { lock, key, token }),
+        ];
+        for command in commands {
+            let entry = Entry {
+                at: world.now,
+                wall: wall(world.now),
+                by: principal(EVE),
+                command,
+            };
+            world.machine.apply(entry, &mut world.effects);
+        }
+        world.effects.clear();
+    };
+    let before = world.machine.revision();
+    let flood = u32::try_from(limits::REMEMBERED).unwrap();
+    (1_000..1_000 + flood - 1).for_each(|number| ends(&mut world, number));
+    assert_eq!(world.machine.revision(), before + 2 * u64::from(flood - 1));
+    let revoked = Outcome::Ended {
+        token: first.token,
+        how: Ending::Revoked,
+    };
+    let repeat = |world: &mut World| world.acquire(ask("orders", "a").request(1));
+    assert_eq!(world.renew(&late), revoked);
+    assert_eq!(repeat(&mut world), revoked);
+
+    ends(&mut world, 1_000 + flood);
+    let under = || ask("other", "a").under(first.key);
+    for refused in [
+        world.renew(&late),
+        world.release(&late),
+        world.release(&tokenless("orders", &first)),
+        world.acquire(under()),
+    ] {
+        assert_eq!(refused, Outcome::NotHeld);
+    }
+    assert_eq!(world.holder("orders"), None);
+    // Answers are shared: hers is still there, so a repeat is no second grant.
+    assert_eq!(repeat(&mut world), Outcome::NotHeld);
+    assert_eq!(world.holder("orders"), None);
 }

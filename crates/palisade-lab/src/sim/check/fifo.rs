@@ -68,8 +68,6 @@ struct Waiter {
     orphan: Option<u64>,
 }
 
-/// How long a caller may take to come back, in nanoseconds.
-const WINDOW: u64 = 2_000_000_000;
 /// A timer rings at the first tick at or after its instant, in nanoseconds.
 const TICK: u64 = 1_000_000;
 
@@ -452,7 +450,7 @@ impl Fifo {
             until: orphan.until,
             mode: orphan.mode,
             wanted: orphan.wanted,
-            orphan: Some(orphan.until.min(at + WINDOW)),
+            orphan: Some(orphan.is_lost_at(at)),
         });
         // Upgrades first, the others in order of arrival.
         self.waiting = orphans.collect();

@@ -16,8 +16,8 @@ pub(crate) struct Permits {
     slots: SlotTable,
     /// How many permits each request wants, and how many it says that there are.
     wanted: BTreeMap<u32, (u8, u8)>,
-    /// The requests that wait, their locks, and how many permits they want: the number that they named may be outdated.
-    waiting: BTreeMap<u32, (Locks, u8)>,
+    /// The requests that wait: the number that they named may be outdated.
+    waiting: BTreeMap<u32, Waiter>,
     /// The numbers that requests granted at once have named, by their grants.
     named: BTreeMap<u64, u8>,
     /// Each semaphore's numbers that may be in force after a restart: what was acknowledged last, and what the log has
@@ -25,6 +25,14 @@ pub(crate) struct Permits {
     numbers: BTreeMap<u8, Vec<u8>>,
     /// The highest token of a durable grant of each slot: lock, bit.
     highest: BTreeMap<(u8, u32), u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Waiter {
+    locks: Locks,
+    wanted: u8,
+    /// When an orphan loses its place. If it comes back later, its request is a new one, and names the number anew.
+    lost_at: Option<u64>,
 }
 
 impl Permits {
@@ -184,23 +192,33 @@ impl Check for Permits {
                 locks,
                 wanted,
                 ..
-            } => drop(self.waiting.insert(*request, (*locks, *wanted))),
+            } => {
+                let waiter = Waiter {
+                    locks: *locks,
+                    wanted: *wanted,
+                    lost_at: None,
+                };
+                self.waiting.insert(*request, waiter);
+            }
             Fact::Gone { request } => drop(self.waiting.remove(request)),
             Fact::Resized { lock, permits } => {
                 // Who wants more leaves the queue.
                 let wants = Locks::one(*lock);
                 self.waiting
-                    .retain(|_, (locks, wanted)| *locks != wants || *wanted <= *permits);
+                    .retain(|_, waiter| waiter.locks != wants || waiter.wanted <= *permits);
                 self.set(*lock, *permits);
             }
             Fact::ResizeAcknowledged { lock, permits } => self.acknowledged(*lock, *permits),
             Fact::Decided {
                 request,
+                at,
                 token,
                 slots,
                 ..
             } => {
-                let waited = self.waiting.remove(request).is_some();
+                let waiter = self.waiting.remove(request);
+                let waited =
+                    waiter.is_some_and(|waiter| waiter.lost_at.is_none_or(|lost| *at < lost));
                 if let Some(token) = token {
                     return self.decided(*request, waited, *token, *slots);
                 }
@@ -208,6 +226,7 @@ impl Check for Permits {
             Fact::Applied(turn) => return self.turn(turn),
             Fact::Published(turn) => return self.published(turn),
             Fact::Recovered {
+                at,
                 live,
                 permits,
                 restored,
@@ -215,8 +234,14 @@ impl Check for Permits {
                 ..
             } => {
                 self.slots.recovered(live, permits);
-                let orphans = orphans.iter();
-                let orphans = orphans.map(|orphan| (orphan.request, (orphan.locks, orphan.wanted)));
+                let orphans = orphans.iter().map(|orphan| {
+                    let waiter = Waiter {
+                        locks: orphan.locks,
+                        wanted: orphan.wanted,
+                        lost_at: Some(orphan.is_lost_at(*at)),
+                    };
+                    (orphan.request, waiter)
+                });
                 self.waiting = orphans.collect();
                 return self.recovered(permits, *restored);
             }

@@ -263,6 +263,18 @@ impl Locks {
         }
     }
 
+    /// Until when a lock is closed that counts for somebody.
+    pub(super) fn closing(&self, lock: &LockName) -> Option<u64> {
+        self.closed.get(lock).map(|(until, _)| *until)
+    }
+
+    /// An operator opened a lock that was closed until then. It may have been closed again meanwhile.
+    pub(super) fn opened(&mut self, lock: &LockName, closing: u64) {
+        if self.closing(lock) == Some(closing) {
+            self.open(lock);
+        }
+    }
+
     /// Locks whose time is over are closed no more.
     pub(super) fn open_due(&mut self, now: u64) {
         while let Some((_, lock)) = self.closings.first().filter(|(until, _)| *until <= now) {

@@ -204,12 +204,41 @@ impl Drop for Held {
     }
 }
 
+/// A closed lock that an operator is about to open, and that counts for somebody. No event says that it is open.
+pub(super) struct Opening {
+    quotas: Arc<Quotas>,
+    lock: LockName,
+    closing: u64,
+}
+
+impl Opening {
+    /// The answer came.
+    pub(super) fn settle(self, answer: &Answer) {
+        if let Answer::Outcome(Outcome::Done) = answer {
+            let mut uses = self.quotas.uses();
+            self.quotas.catch_up(&mut uses);
+            uses.locks.opened(&self.lock, self.closing);
+        }
+    }
+}
+
 impl Quotas {
     pub(super) fn new(handle: Handle) -> Arc<Quotas> {
         Arc::new(Quotas {
             handle,
             uses: Mutex::default(),
             refused: Default::default(),
+        })
+    }
+
+    /// `None` unless the lock is closed and counts for somebody.
+    pub(super) fn opening(self: &Arc<Quotas>, lock: &LockName) -> Option<Opening> {
+        let mut uses = self.uses();
+        self.catch_up(&mut uses);
+        Some(Opening {
+            quotas: Arc::clone(self),
+            lock: lock.clone(),
+            closing: uses.locks.closing(lock)?,
         })
     }
 

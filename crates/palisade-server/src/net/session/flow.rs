@@ -17,6 +17,7 @@ use super::super::budget::{OPERATION_BYTES, Share};
 use super::super::convert::{Refusal, grpc as convert};
 use super::super::gate::{Permitted, Session, View, Who};
 use super::super::quota::Held;
+use super::super::shares::Used;
 use crate::pipeline::{self, Answer, Answers};
 
 /// Operations going in, replies coming out.
@@ -30,7 +31,7 @@ pub(super) struct Flow {
     views: HashMap<u64, View>,
     /// What the session uses of quotas, and what its operations without an answer use.
     place: Option<Held>,
-    held: HashMap<u64, Vec<Vec<Held>>>,
+    used: HashMap<u64, Vec<Used>>,
     /// Whether more requests are read.
     open: bool,
     answers: Answers,
@@ -71,7 +72,7 @@ impl Flow {
             who: None,
             views: HashMap::new(),
             place: None,
-            held: HashMap::new(),
+            used: HashMap::new(),
             open: true,
             answers,
             rest: Vec::new().into_iter(),
@@ -167,9 +168,9 @@ impl Flow {
             return Err(Refusal::invalid(why));
         }
         let mut permitted = self.app.gate.permit(who, request)?;
-        let held = permitted.take_held();
-        if !held.is_empty() {
-            self.held.entry(id).or_default().push(held);
+        let used = permitted.take_used();
+        if !used.is_nothing() {
+            self.used.entry(id).or_default().push(used);
         }
         if let pipeline::Request::Acquire(wish) = permitted.request()
             && !wish.also.is_empty()
@@ -186,18 +187,16 @@ impl Flow {
 
     /// An operation has its answer, or none comes: gives back what it used, and what its caller may see.
     fn settle(&mut self, id: u64, answer: Option<&Answer>) -> Option<View> {
-        // Without quotas there is nothing to look up.
-        if !self.held.is_empty()
-            && let Entry::Occupied(mut all) = self.held.entry(id)
+        // Without quotas and waits there is nothing to look up.
+        if !self.used.is_empty()
+            && let Entry::Occupied(mut all) = self.used.entry(id)
         {
-            let held = all.get_mut().pop();
+            let used = all.get_mut().pop();
             if all.get().is_empty() {
                 all.remove();
             }
-            if let Some(answer) = answer {
-                held.into_iter()
-                    .flatten()
-                    .for_each(|held| held.settle(answer));
+            if let (Some(used), Some(answer)) = (used, answer) {
+                used.settle(answer);
             }
         }
         if !self.sets.is_empty()

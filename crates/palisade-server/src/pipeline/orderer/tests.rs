@@ -9,6 +9,7 @@ use crate::pipeline::KeepsPlace;
 use crate::pipeline::codec::{BATCH_FLOOR, WITH_ORPHANS, decode_batch};
 use crate::pipeline::replay::Replay;
 
+mod growth;
 mod waits;
 
 /// A numbered caller: of a session, or one that can go away.
