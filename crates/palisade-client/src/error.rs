@@ -92,7 +92,7 @@ impl From<Invalid> for Error {
 /// The client no longer holds the lock. The error names the lost grant. Its token is still good for logging,
 /// and a fence refuses it as soon as a later one has claimed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{lock} (token {token}) is lost: {why}")]
+#[error("{lock} (token {token}) is lost: {}", in_words(*.token, .why))]
 pub struct Lost {
     /// The lock.
     pub lock: LockName,
@@ -100,6 +100,15 @@ pub struct Lost {
     pub token: Token,
     /// The reason.
     pub why: Loss,
+}
+
+fn in_words(token: Token, why: &Loss) -> String {
+    match why {
+        Loss::Stale { highest } if token < *highest => {
+            format!("token {token} is stale: {token} < {highest}")
+        }
+        why => why.to_string(),
+    }
 }
 
 /// The reason why a hold ended, as far as its holder knows.

@@ -67,6 +67,8 @@ pub enum Outcome {
     },
     /// The lock is held with another token than the one named.
     Stale {
+        /// The token, or the number of a shared grant, that was named.
+        named: Token,
         /// The token it is held with.
         highest: Token,
     },

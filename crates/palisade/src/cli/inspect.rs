@@ -456,7 +456,7 @@ pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
         Revocation::Ended(Ending::Revoked) => true,
         Revocation::Ended(how) => return Err(over(lock, how)),
         Revocation::NotHeld => return Err(not_held(lock)),
-        Revocation::Stale { highest } => return Err(stale(lock, highest)),
+        Revocation::Stale { highest } => return Err(stale(lock, Some(args.token), highest)),
     };
     let token = args.token;
     if out.json {

@@ -397,6 +397,7 @@ impl Reference {
                     None => holders
                         .last()
                         .map_or(Outcome::NotHeld, |held| Outcome::Stale {
+                            named: token,
                             highest: held.fencing(),
                         }),
                     Some(grant) => {

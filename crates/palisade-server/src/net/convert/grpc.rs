@@ -670,6 +670,7 @@ mod tests {
             ("unavailable", "full")
         );
         let stale = Answer::Outcome(Outcome::Stale {
+            named: Token::new(8).unwrap(),
             highest: Token::new(9).unwrap(),
         });
         let Some(Say::Error(error)) = reply(1, stale, &identity()).outcome else {
