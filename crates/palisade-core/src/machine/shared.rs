@@ -169,9 +169,9 @@ impl Machine {
             shared: named.reader,
             slots: named.slots,
             lock: named.lock.clone(),
-            client: client.id.clone(),
+            client: Some(client.id.clone()),
             by: client.by,
-            lease: lease.id,
+            lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
             change,
         }));

@@ -422,7 +422,7 @@ fn events_tell_every_change_once_and_are_numbered_from_1() {
             (
                 event.revision,
                 event.at.as_nanos() / 1_000_000,
-                &*event.client,
+                event.client.as_deref().unwrap(),
                 event.token.get(),
             )
         })

@@ -457,14 +457,18 @@ mod tests {
             (held.retry_after_ms(), held.holder),
             (Some(1), Some(holder))
         );
-        assert_eq!(
-            denial(Outcome::Stale {
-                named: token(8),
-                highest: token(9),
-            })
-            .highest,
-            Some(token(9))
-        );
+        let stale = |named, highest| {
+            let (named, highest) = (token(named), token(highest));
+            let refusal = denial(Outcome::Stale { named, highest });
+            assert_eq!(refusal.highest, Some(highest));
+            refusal.message
+        };
+        let said = stale(8, 9);
+        assert!(said.starts_with("token 8 is stale: 8 < 9; "), "{said}");
+        // A number that is above is wrong, and not stale.
+        let said = stale(9, 8);
+        assert!(!said.contains("stale"), "{said}");
+        assert!(said.contains("token 8, not with 9"), "{said}");
         let gone = denial(Outcome::Ended {
             token: token(7),
             how: Ending::Expired,
