@@ -162,3 +162,25 @@ fn ending(how: Ending) -> &'static str {
         Ending::Superseded => "been superseded by a later grant to the same client",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_whose_token_is_stale_is_told_both_numbers() {
+        let token = |number| Token::new(number).unwrap();
+        let lost = |highest| Lost {
+            lock: LockName::new("orders").unwrap(),
+            token: token(7),
+            why: Loss::Stale {
+                highest: token(highest),
+            },
+        };
+        let said = lost(8).to_string();
+        assert_eq!(said, "orders (token 7) is lost: token 7 is stale: 7 < 8");
+        // A lower number is another grant, and this one is not stale.
+        let said = lost(6).to_string();
+        assert!(!said.contains("stale"), "{said}");
+    }
+}
