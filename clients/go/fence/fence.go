@@ -69,6 +69,8 @@ type Rejection struct {
 	// Code is stale, wrong_authority, wrong_lock, jump, sequence_stale, sequence_reused, already_written, tokenless or
 	// missing (docs/errors.md).
 	Code string
+	// Token is the one that is refused: for stale.
+	Token uint64
 	// Highest is the highest token that was admitted: for stale, tokenless and jump.
 	Highest uint64
 	// Last is the highest sequence number: for sequence_stale and sequence_reused.
@@ -85,6 +87,9 @@ func (r *Rejection) Error() string {
 	said, known := rejections[r.Code]
 	if !known {
 		said = r.Code
+	}
+	if r.Code == "stale" && r.Token != 0 {
+		return fmt.Sprintf("palisade: token %d is stale: %d < %d; %s", r.Token, r.Token, r.Highest, said)
 	}
 	var details []string
 	for _, detail := range []struct {

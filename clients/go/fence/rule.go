@@ -72,7 +72,7 @@ func (r Rule) Decide(record Record, holder Holder, operation Operation) (next Re
 	token := holder.Token()
 	switch {
 	case token < record.Token:
-		return record, false, &Rejection{Code: "stale", Highest: record.Token}
+		return record, false, &Rejection{Code: "stale", Token: token, Highest: record.Token}
 	case token == record.Token:
 		if operation.Kind == KindWrite && record.Written {
 			if repeat, rejected := r.again(record, operation); repeat || rejected != nil {

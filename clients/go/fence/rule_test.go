@@ -48,11 +48,11 @@ func TestAWrongVectorIsFound(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	var stale error = &fence.Rejection{Code: "stale", Highest: 8}
+	var stale error = &fence.Rejection{Code: "stale", Token: 7, Highest: 8}
 	if !errors.Is(stale, fence.ErrStale) || !errors.Is(stale, fence.ErrRejected) {
 		t.Error("a stale token is ErrStale and ErrRejected")
 	}
-	if want := "palisade: a newer holder has claimed this resource: give up, and write nothing more (highest: 8)"; stale.Error() != want {
+	if want := "palisade: token 7 is stale: 7 < 8; a newer holder has claimed this resource: give up, and write nothing more"; stale.Error() != want {
 		t.Errorf("%q", stale)
 	}
 	if errors.Is(&fence.Rejection{Code: "jump"}, fence.ErrStale) {

@@ -39,6 +39,7 @@ def test_a_newer_holder_shuts_the_older_one_out(cache: redis.Redis, orders: Reso
     with pytest.raises(Stale) as stale:
         orders.set(cache, 7, key, 6)
     assert stale.value.highest == 8
+    assert "token 7 is stale: 7 < 8" in str(stale.value)
     with pytest.raises(Stale):
         orders.get(cache, 7, key)
     assert cache.get(key) == b"5"

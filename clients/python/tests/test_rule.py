@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palisade.fences import Pass, Rejected
+from palisade.fences import Pass, Rejected, Stale
 from palisade.fences.rule import Operation, Record, Rule, decide
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "vectors" / "fence.json"
@@ -60,6 +60,11 @@ def test_every_vector_is_decided_alike() -> None:
     cases = json.loads(VECTORS.read_text())
     assert len(cases) > 1000
     assert differing(cases) == []
+
+
+def test_a_stale_token_is_named_beside_the_newest() -> None:
+    with pytest.raises(Stale, match="token 7 is stale: 7 < 8; a newer holder has claimed this resource: give up"):
+        decide(Record(token=8), Pass(7), Operation("write"))
 
 
 def test_a_wrong_vector_is_found() -> None:

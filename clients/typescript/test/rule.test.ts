@@ -8,7 +8,7 @@ import { Invalid, LeaseLost, UnknownOutcome } from "../src/index.js";
 import { Rejected, Stale } from "../src/fence/index.js";
 import { presented } from "../src/fence/holder.js";
 import { decode, encode, MAX_IDS, NO_MANIFEST, tookEffect } from "../src/fence/manifest.js";
-import { decide } from "../src/fence/rule.js";
+import { decide, EMPTY } from "../src/fence/rule.js";
 import { ROOT } from "./servers.js";
 import { vectors, type Case } from "./vectors.js";
 
@@ -36,6 +36,11 @@ test("every vector is decided alike", () => {
   const cases = vectors();
   assert.ok(cases.length > 1_000);
   assert.deepEqual(cases.filter(differs), []);
+});
+
+test("a stale token is named beside the newest", () => {
+  const late = () => decide({ ...EMPTY, token: 8 }, presented(7), { kind: "write" });
+  assert.throws(late, /token 7 is stale: 7 < 8; a newer holder has claimed this resource: give up/);
 });
 
 test("a wrong vector is found", () => {

@@ -52,7 +52,7 @@ pub fn renewed(answer: Answer) -> Result<Renewal, Fault> {
         Outcome::Renewed(renewed) => Renewal::Renewed(renewed),
         Outcome::Ended { how, .. } => Renewal::Ended(how),
         Outcome::NotHeld => Renewal::NotHeld,
-        Outcome::Stale { highest } => Renewal::Stale { highest },
+        Outcome::Stale { highest, .. } => Renewal::Stale { highest },
         other => return Err(misplaced(&other)),
     })
 }
@@ -66,7 +66,7 @@ pub fn proclaimed(answer: Answer) -> Result<Proclamation, Fault> {
         Outcome::Proclaimed { revision, .. } => Proclamation::Proclaimed { revision },
         Outcome::Ended { how, .. } => Proclamation::Ended(how),
         Outcome::NotHeld => Proclamation::NotHeld,
-        Outcome::Stale { highest } => Proclamation::Stale { highest },
+        Outcome::Stale { highest, .. } => Proclamation::Stale { highest },
         other => return Err(misplaced(&other)),
     })
 }
@@ -80,7 +80,7 @@ pub fn released(answer: Answer) -> Result<Released, Fault> {
         Outcome::Released { delayed, .. } => Released::new(delayed),
         Outcome::Ended { how, .. } => Released::Ended(how),
         Outcome::NotHeld => Released::NotHeld,
-        Outcome::Stale { highest } => Released::Stale { highest },
+        Outcome::Stale { highest, .. } => Released::Stale { highest },
         other => return Err(misplaced(&other)),
     })
 }
@@ -94,7 +94,7 @@ pub fn revoked(answer: Answer) -> Result<Revocation, Fault> {
         Outcome::Revoked { .. } => Revocation::Revoked,
         Outcome::Ended { how, .. } => Revocation::Ended(how),
         Outcome::NotHeld => Revocation::NotHeld,
-        Outcome::Stale { highest } => Revocation::Stale { highest },
+        Outcome::Stale { highest, .. } => Revocation::Stale { highest },
         other => return Err(misplaced(&other)),
     })
 }

@@ -92,7 +92,7 @@ impl From<Invalid> for Error {
 /// The client no longer holds the lock. The error names the lost grant. Its token is still good for logging,
 /// and a fence refuses it as soon as a later one has claimed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{lock} (token {token}) is lost: {why}")]
+#[error("{lock} (token {token}) is lost: {}", in_words(*.token, .why))]
 pub struct Lost {
     /// The lock.
     pub lock: LockName,
@@ -100,6 +100,15 @@ pub struct Lost {
     pub token: Token,
     /// The reason.
     pub why: Loss,
+}
+
+fn in_words(token: Token, why: &Loss) -> String {
+    match why {
+        Loss::Stale { highest } if token < *highest => {
+            format!("token {token} is stale: {token} < {highest}")
+        }
+        why => why.to_string(),
+    }
 }
 
 /// The reason why a hold ended, as far as its holder knows.
@@ -151,5 +160,27 @@ fn ending(how: Ending) -> &'static str {
         Ending::Expired => "expired",
         Ending::Revoked => "been revoked by an operator",
         Ending::Superseded => "been superseded by a later grant to the same client",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_whose_token_is_stale_is_told_both_numbers() {
+        let token = |number| Token::new(number).unwrap();
+        let lost = |highest| Lost {
+            lock: LockName::new("orders").unwrap(),
+            token: token(7),
+            why: Loss::Stale {
+                highest: token(highest),
+            },
+        };
+        let said = lost(8).to_string();
+        assert_eq!(said, "orders (token 7) is lost: token 7 is stale: 7 < 8");
+        // A lower number is another grant, and this one is not stale.
+        let said = lost(6).to_string();
+        assert!(!said.contains("stale"), "{said}");
     }
 }

@@ -342,9 +342,9 @@ pub struct WatchEvent {
     pub revision: u64,
     /// The lock.
     pub lock: LockName,
-    /// The client that the change is about.
-    pub client: ClientId,
-    /// The token of the grant that the change is about.
+    /// The client that the change is about; `None` when an operator opened the lock.
+    pub client: Option<ClientId>,
+    /// The token of the grant that the change is about; when the lock was opened, of its last one.
     pub token: Token,
     /// The number that names the grant, if it is shared.
     pub shared: Option<GrantId>,

@@ -331,6 +331,7 @@ impl Rule {
         }
         match state.mark {
             Some(mark) if pass.token < mark.token => Verdict::Reject(Reject::Stale {
+                presented: pass.token,
                 highest: mark.token,
             }),
             Some(mark) if pass.token == mark.token => match self.again(mark.written, op) {

@@ -67,6 +67,8 @@ pub enum Outcome {
     },
     /// The lock is held with another token than the one named.
     Stale {
+        /// The token, or the number of a shared grant, that was named.
+        named: Token,
         /// The token it is held with.
         highest: Token,
     },
@@ -218,18 +220,18 @@ pub struct Event {
     pub at: Timestamp,
     /// The lock.
     pub lock: LockName,
-    /// The holder concerned.
-    pub client: ClientId,
-    /// The grant's fencing token.
+    /// The holder concerned; `None` when a lock is opened, because its last holder may be forgotten.
+    pub client: Option<ClientId>,
+    /// The grant's fencing token; when a lock is opened, that of its last grant.
     pub token: Token,
     /// The number that names the grant, if it is shared.
     pub shared: Option<GrantId>,
     /// The slots that it holds of a semaphore.
     pub slots: Slots,
-    /// Whose the client is. For records, not for watchers.
+    /// Whose the client is, or who opens the lock. For records, not for watchers.
     pub by: Principal,
-    /// The lease that the grant is under.
-    pub lease: LeaseId,
+    /// The lease that the grant is under, as `client`.
+    pub lease: Option<LeaseId>,
     /// How long the grant has lasted, by the wall clock; no time if that went back. For records, not for watchers.
     pub held: Span,
     /// The kind of change.
@@ -246,6 +248,11 @@ pub enum Change {
     },
     /// Its holder says something else about itself.
     Proclaimed,
+    /// An operator opened it: it had been closed after its last grant.
+    Opened {
+        /// What the operator said.
+        reason: Box<str>,
+    },
     /// A grant ended.
     Ended {
         /// How.

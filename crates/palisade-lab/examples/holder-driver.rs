@@ -338,6 +338,7 @@ impl Driver {
                 let kind = match event.change {
                     Change::Granted { .. } => "granted".to_owned(),
                     Change::Proclaimed => "proclaimed".to_owned(),
+                    Change::Opened { .. } => "opened".to_owned(),
                     Change::Ended { how, .. } => format!("{how:?}").to_lowercase(),
                 };
                 say(

@@ -10,6 +10,8 @@ use rustls::{Error as Tls, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use x509_cert::certificate::Rfc5280;
+use x509_cert::crl::CertificateList;
 use x509_cert::der::Decode as _;
 
 use crate::client::{Client, server_name};
@@ -47,12 +49,25 @@ struct State {
     config: Arc<ServerConfig>,
     /// The contents that `config` was made of.
     taken: Contents,
+    /// When they end.
+    ends: Ends,
     /// The contents that differed from them at the last look, and whether they were refused.
     seen: Option<(Contents, bool)>,
 }
 
 /// The contents of all files.
 type Contents = [Vec<u8>; 4];
+
+/// When what a port reads from its files ends: the first of each file, in seconds since 1970. `None` without a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The last second in which the port's own certificate is valid.
+    pub certificate: Option<u64>,
+    /// The last second in which the CA of the clients is valid.
+    pub client_ca: Option<u64>,
+    /// When the CA will have made a newer list of what it has revoked. The old list counts on.
+    pub client_crl: Option<u64>,
+}
 
 /// What a reload did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,12 +98,14 @@ impl Server {
     pub fn speaking(files: ServerFiles, protocols: Vec<Vec<u8>>) -> Result<Server, Error> {
         let taken = contents(&files)?;
         let config = config(&files, &taken, &protocols)?;
+        let ends = ends(&files, &taken);
         Ok(Server {
             files,
             protocols,
             state: Mutex::new(State {
                 config,
                 taken,
+                ends,
                 seen: None,
             }),
         })
@@ -140,6 +157,7 @@ impl Server {
             return Ok(Reloaded::Unchanged);
         }
         state.config = config(&self.files, &read, &self.protocols)?;
+        state.ends = ends(&self.files, &read);
         (state.taken, state.seen) = (read, None);
         Ok(Reloaded::Taken)
     }
@@ -170,10 +188,10 @@ impl Server {
         self.own().is_some_and(|own| own.is_for(host))
     }
 
-    /// The last second in which the certificate that is in force now is valid, since 1970 by the wall clock.
+    /// When what is in force now ends, by the wall clock.
     #[must_use]
-    pub fn expires(&self) -> Option<u64> {
-        self.own().map(|own| own.expires())
+    pub fn ends(&self) -> Ends {
+        self.state().ends
     }
 
     fn own(&self) -> Option<Certificate> {
@@ -258,6 +276,30 @@ impl Certificate {
             .is_some_and(|(certificate, name)| {
                 certificate.verify_is_valid_for_subject_name(&name).is_ok()
             })
+    }
+}
+
+/// Of files that are in force, so they can be read.
+fn ends(files: &ServerFiles, [certificate, _, client_ca, client_crl]: &Contents) -> Ends {
+    let all = |path: &Path, pem: &[u8]| files::certificates(path, pem).unwrap_or_default();
+    let own = all(&files.certificate, certificate).into_iter().next();
+    let trusted = files.client_ca.as_deref().map(|path| all(path, client_ca));
+    let lists = files.client_crl.as_deref();
+    let lists = lists.and_then(|path| files::revocations(path, client_crl).ok());
+    Ends {
+        certificate: own.map(|own| Certificate(own).expires()),
+        client_ca: trusted
+            .and_then(|all| all.into_iter().map(|one| Certificate(one).expires()).min()),
+        client_crl: lists.and_then(|lists| {
+            let next = |list: &[u8]| {
+                let next = CertificateList::<Rfc5280>::from_der(list)
+                    .ok()?
+                    .tbs_cert_list
+                    .next_update?;
+                Some(next.to_unix_duration().as_secs())
+            };
+            lists.iter().filter_map(|list| next(list)).min()
+        }),
     }
 }
 

@@ -201,7 +201,7 @@ fn with_the_fence_the_late_line_is_refused_and_every_store_is_there_once() {
     assert!(seen.second.status.success(), "{:?}", seen.second);
     assert_eq!(seen.report, format!("{FIRST}{REST}"));
     let output = &seen.first_stderr;
-    assert!(output.contains("a newer holder has been here"), "{output}");
+    assert!(output.contains("token 1 is stale: 1 < 2"), "{output}");
     assert!(output.contains("This run had written 2 lines"), "{output}");
     assert!(!seen.first.success());
 }

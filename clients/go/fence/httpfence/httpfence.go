@@ -93,6 +93,7 @@ func Check(answer *http.Response) error {
 	var told struct {
 		Error struct {
 			Code      string `json:"code"`
+			Token     uint64 `json:"token"`
 			Highest   uint64 `json:"highest"`
 			Last      uint64 `json:"last"`
 			Bound     uint64 `json:"bound"`
@@ -105,7 +106,7 @@ func Check(answer *http.Response) error {
 	}
 	e := told.Error
 	return &fence.Rejection{
-		Code: e.Code, Highest: e.Highest, Last: e.Last, Bound: e.Bound, Authority: e.Authority, Lock: e.Lock,
+		Code: e.Code, Token: e.Token, Highest: e.Highest, Last: e.Last, Bound: e.Bound, Authority: e.Authority, Lock: e.Lock,
 	}
 }
 

@@ -200,7 +200,7 @@ var rejections = []struct {
 	words, code string
 	numbers     func(*fence.Rejection) []*uint64
 }{
-	{"this fencing token is stale: give up, roll back, write nothing more; the highest is ", "stale", highest},
+	{"give up, roll back, write nothing more: token ", "stale", tokens},
 	{"fenced, and this write carries no fencing token; the highest is ", "tokenless", highest},
 	{"the resource belongs to another authority: ", "wrong_authority", nothing},
 	{"the resource belongs to another lock: ", "wrong_lock", nothing},
@@ -210,6 +210,8 @@ var rejections = []struct {
 	{"there was already a write under this token", "already_written", nothing},
 }
 
+// tokens: "token 33 is stale: 33 < 34".
+func tokens(r *fence.Rejection) []*uint64  { return []*uint64{&r.Token, &r.Token, &r.Highest} }
 func highest(r *fence.Rejection) []*uint64 { return []*uint64{&r.Highest} }
 func last(r *fence.Rejection) []*uint64    { return []*uint64{&r.Last} }
 func nothing(*fence.Rejection) []*uint64   { return nil }

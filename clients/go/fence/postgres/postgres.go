@@ -187,7 +187,9 @@ func Rejected(err error) (*fence.Rejection, bool) {
 	}
 	switch state {
 	case "PF001":
-		return &fence.Rejection{Code: "stale", Highest: number(detail)}, true
+		said, _, _ := strings.Cut(err.Error(), " is stale: ")
+		token := said[strings.LastIndexByte(said, ' ')+1:]
+		return &fence.Rejection{Code: "stale", Token: number(token), Highest: number(detail)}, true
 	case "PF002":
 		return &fence.Rejection{Code: "tokenless", Highest: number(detail)}, true
 	case "PF005":

@@ -101,6 +101,9 @@ func (l line) read(t testing.TB) Case {
 		Verdict: l.Verdict,
 		Told:    fence.Rejection{Highest: l.Highest, Last: l.Last, Bound: l.Bound, Authority: l.Authority, Lock: l.Lock},
 	}
+	if l.Verdict == "stale" {
+		found.Told.Token = *l.Operation.Token
+	}
 	found.Next = found.Record
 	if l.Next != nil {
 		found.Next = l.Next.read(t)

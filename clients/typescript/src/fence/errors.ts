@@ -2,6 +2,8 @@ import { OperatorNeeded, PalisadeError } from "../errors.js";
 
 /** What the fence says to a caller that it does not admit. */
 export interface Told {
+  /** The token that was refused: for stale. */
+  readonly token?: number | undefined;
   /** The highest token that was admitted: for stale, tokenless and jump. */
   readonly highest?: number | undefined;
   /** The highest sequence number: for sequence_stale and sequence_reused. */
@@ -33,6 +35,7 @@ export type RejectionCode = keyof typeof SAYS;
 export class Rejected extends PalisadeError {
   readonly kind = "rejected";
   override readonly code: RejectionCode;
+  readonly token: number | undefined;
   readonly highest: number | undefined;
   readonly last: number | undefined;
   readonly bound: number | undefined;
@@ -43,8 +46,11 @@ export class Rejected extends PalisadeError {
     const details = (["highest", "last", "bound", "authority", "lock"] as const).flatMap((name) =>
       told[name] === undefined ? [] : [`${name}: ${told[name]}`],
     );
-    super(code, SAYS[code] + (details.length === 0 ? "" : ` (${details.join(", ")})`));
+    const both = `token ${told.token} is stale: ${told.token} < ${told.highest}; ${SAYS.stale}`;
+    const others = SAYS[code] + (details.length === 0 ? "" : ` (${details.join(", ")})`);
+    super(code, code === "stale" && told.token !== undefined ? both : others);
     this.code = code;
+    this.token = told.token;
     this.highest = told.highest;
     this.last = told.last;
     this.bound = told.bound;
@@ -55,14 +61,23 @@ export class Rejected extends PalisadeError {
 
 /** A newer holder has claimed the resource: give up. */
 export class Stale extends Rejected {
-  constructor(highest: number | undefined) {
-    super("stale", { highest });
+  constructor(token: number | undefined, highest: number | undefined) {
+    super("stale", { token, highest });
   }
+}
+
+/**
+ * The token that a server's words call stale: `token N is stale: N < M`.
+ * @internal
+ */
+export function staleToken(said: unknown): number | undefined {
+  const found = /token (\d+) is stale: /.exec(String(said))?.[1];
+  return found === undefined ? undefined : Number(found);
 }
 
 /** @internal */
 export function rejected(code: RejectionCode, told: Told): Rejected {
-  return code === "stale" ? new Stale(told.highest) : new Rejected(code, told);
+  return code === "stale" ? new Stale(told.token, told.highest) : new Rejected(code, told);
 }
 
 /** @internal */

@@ -61,6 +61,7 @@ export async function throwIfRejected(answer: Response): Promise<Response> {
   const message = asText(told["message"]) ?? code;
   if (isRejectionCode(code)) {
     throw rejected(code, {
+      token: asNumber(told["token"]),
       highest: asNumber(told["highest"]),
       last: asNumber(told["last"]),
       bound: asNumber(told["bound"]),

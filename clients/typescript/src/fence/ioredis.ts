@@ -15,7 +15,7 @@
  * @packageDocumentation
  */
 import { Invalid, OperatorNeeded } from "../errors.js";
-import { FenceLost, FenceNotInstalled, isRejectionCode, rejected } from "./errors.js";
+import { FenceLost, FenceNotInstalled, isRejectionCode, rejected, staleToken } from "./errors.js";
 import { checkSequence, presented, type Holder } from "./holder.js";
 
 const MARKS = "palisade:fence:";
@@ -153,6 +153,7 @@ function translated(resource: string, error: unknown): unknown {
   const number = /^\d+$/.test(value) ? Number(value) : undefined;
   if (isRejectionCode(code)) {
     return rejected(code, {
+      token: staleToken(message),
       highest: code === "stale" || code === "jump" || code === "tokenless" ? number : undefined,
       last: code.startsWith("sequence_") ? number : undefined,
       authority: code === "wrong_authority" ? value : undefined,

@@ -148,7 +148,7 @@ export async function claimAll(
 
 /** The rejections by SQLSTATE, with what the numbers in their messages are. */
 const REJECTIONS: Readonly<Record<string, [RejectionCode, ...(keyof Told)[]]>> = {
-  PF001: ["stale", "highest"],
+  PF001: ["stale", "token", "highest"],
   PF002: ["tokenless", "highest"],
   PF005: ["wrong_authority", "authority"],
   PF006: ["wrong_lock", "lock"],

@@ -17,7 +17,7 @@ import type { ClientBase, Pool, PoolClient } from "pg";
 
 import { Invalid } from "../errors.js";
 import { short } from "../options.js";
-import { FenceNotInstalled, Rejected, Stale } from "./errors.js";
+import { FenceNotInstalled, Rejected, Stale, staleToken } from "./errors.js";
 import { checkResource, checkSequence, presented, type Holder, type Pass } from "./holder.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
@@ -176,12 +176,12 @@ export function rejection(error: unknown): Rejected | undefined {
   if (error instanceof Rejected) {
     return error;
   }
-  const { code, detail: told } = (error ?? {}) as { code?: unknown; detail?: unknown };
+  const { code, detail: told, message } = (error ?? {}) as { code?: unknown; detail?: unknown; message?: unknown };
   const detail = typeof told === "string" ? told : "";
   const number = /^\d+$/.test(detail) ? Number(detail) : undefined;
   switch (code) {
     case "PF001":
-      return new Stale(number);
+      return new Stale(staleToken(message), number);
     case "PF002":
       return new Rejected("tokenless", { highest: number });
     case "PF005":

@@ -73,7 +73,7 @@ export function decide(record: FenceRecord, pass: Pass | undefined, operation: O
   own(record, pass);
   const highest = record.token ?? 0;
   if (pass.token < highest) {
-    throw new Stale(highest);
+    throw new Stale(pass.token, highest);
   }
   if (pass.token === highest) {
     if (operation.kind === "write" && record.written && isRepeat(record, operation, rule)) {

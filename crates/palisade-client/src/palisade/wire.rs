@@ -294,6 +294,9 @@ pub(super) fn event(event: pb::Event) -> Result<Notice, Fault> {
     let change = match event.change {
         Some(pb::event::Change::GrantedMs(millis)) => Change::Granted { ttl: ttl(millis)? },
         Some(pb::event::Change::Proclaimed(_)) => Change::Proclaimed,
+        Some(pb::event::Change::Opened(_)) => Change::Opened {
+            reason: event.reason.into(),
+        },
         Some(pb::event::Change::Ended(how)) => Change::Ended {
             how: ending(how)?,
             reason: (!event.reason.is_empty()).then(|| event.reason.into()),
@@ -310,7 +313,10 @@ pub(super) fn event(event: pb::Event) -> Result<Notice, Fault> {
     Ok(Notice::Change(WatchEvent {
         revision: event.revision,
         lock: LockName::new(&event.lock).map_err(malformed)?,
-        client: ClientId::new(&event.client_id).map_err(malformed)?,
+        client: match &*event.client_id {
+            "" => None,
+            client => Some(ClientId::new(client).map_err(malformed)?),
+        },
         token: token(event.fencing_token)?,
         shared: grant_id(event.grant_id)?,
         change,

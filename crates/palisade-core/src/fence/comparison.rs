@@ -9,9 +9,10 @@ use super::{FenceState, Mark, Op, Pass, Reject, Verdict, Written};
 pub(super) fn textbook(state: &FenceState, pass: Pass<'_>, op: Op) -> Verdict {
     match (op, state.highest()) {
         (Op::Claim | Op::Read, _) => Verdict::Admit(None),
-        (Op::Write(_), Some(highest)) if pass.token < highest => {
-            Verdict::Reject(Reject::Stale { highest })
-        }
+        (Op::Write(_), Some(highest)) if pass.token < highest => Verdict::Reject(Reject::Stale {
+            presented: pass.token,
+            highest,
+        }),
         (Op::Write(_), _) => {
             let mark = Some(Mark {
                 token: pass.token,

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{FenceState, Mark, Op, Pass, Reject, Rule, Verdict, Written};
+use super::{FenceState, Mark, Mode, Op, Pass, Reject, Rule, Verdict, Written};
 
 /// The state of a fence, and what its resource keeps to recognise and answer a repeated write (rule F5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,8 @@ impl FenceRecord {
 
     /// Judges one operation. Total: every record and every operation has a verdict.
     ///
-    /// A `pass` of `None` is a write by code without a token (rule F9). `digest` belongs to a numbered write.
+    /// A `pass` of `None` is a write by code without a token (rule F9), which only [`Mode::DangerUnfenced`] always
+    /// takes. `digest` belongs to a numbered write.
     /// After [`Verdict::Repeat`] the answer is [`FenceRecord::result`]. The caller carries out an admitted
     /// operation and stores the next record **in one atomic, durable step** (rule F1), and only then answers.
     pub fn decide(
@@ -53,6 +54,7 @@ impl FenceRecord {
     ) -> Verdict<FenceRecord> {
         let verdict = match pass {
             Some(pass) => rule.decide(&self.state, pass, op),
+            None if rule.mode == Mode::DangerUnfenced => Verdict::Admit(None),
             None => self.state.decide_tokenless_write(),
         };
         match (verdict, op) {

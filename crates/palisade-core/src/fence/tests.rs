@@ -12,8 +12,9 @@ fn seq(number: u64) -> Op {
     Op::Write(Sequence::new(number))
 }
 
-fn stale(highest: u64) -> Verdict {
+fn stale(presented: u64, highest: u64) -> Verdict {
     Verdict::Reject(Reject::Stale {
+        presented: t(presented),
         highest: t(highest),
     })
 }
@@ -118,7 +119,7 @@ fn a_claim_shuts_out_the_late_write_and_names_the_newer_token() {
     let mut resource = Resource::new(Rule::CLAIM);
     let _ = resource.op(1, Op::Claim);
     let _ = resource.op(2, Op::Claim);
-    assert_eq!(resource.op(1, WRITE), stale(2));
+    assert_eq!(resource.op(1, WRITE), stale(1, 2));
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn a_rejected_stranger_does_not_bind() {
     let _ = resource.op(3, Op::Claim);
     assert_eq!(
         resource.present(Pass::new(t(2)).by(&theirs), Op::Claim),
-        stale(3)
+        stale(2, 3)
     );
     assert_eq!(resource.state.authority, None);
 }
@@ -219,6 +220,26 @@ fn by_default_an_authority_is_believed_after_one_restore_and_a_lie_takes_little_
     assert_eq!(lies, 128, "as many lies use the range up");
 }
 
+/// Control of rule F9: without the check, a program that knows of no token overwrites a holder's write.
+#[test]
+fn only_an_unfenced_resource_takes_a_write_without_a_token_after_a_claim() {
+    for (mode, expect) in [
+        (Mode::Claim, "tokenless"),
+        (Mode::Strict, "tokenless"),
+        (Mode::Textbook, "tokenless"),
+        (Mode::DangerUnfenced, "admit"),
+    ] {
+        let rule = Rule {
+            mode,
+            ..Rule::CLAIM
+        };
+        let record = FenceRecord::from(FenceState::floor(t(3)));
+        let verdict = record.decide(rule, None, WRITE, None);
+        let verdict = verdict.map(|record| record.state);
+        assert_eq!(word(&verdict), expect, "{mode:?}");
+    }
+}
+
 #[test]
 fn once_fenced_always_fenced() {
     let mut resource = Resource::new(Rule::CLAIM);
@@ -237,7 +258,7 @@ fn a_rearmed_fence_refuses_everything_below_its_floor() {
         rule: Rule::CLAIM,
         state: FenceState::floor(t(41)),
     };
-    assert_eq!(resource.op(38, WRITE), stale(41));
+    assert_eq!(resource.op(38, WRITE), stale(38, 41));
     assert_eq!(word(&resource.op(41, Op::Claim)), "admit");
 }
 
@@ -276,7 +297,10 @@ fn every_code_is_listed() {
         },
     );
     let rejects = [
-        Reject::Stale { highest },
+        Reject::Stale {
+            presented: highest,
+            highest,
+        },
         Reject::SequenceStale { last },
         Reject::AlreadyWritten,
         Reject::SequenceReused { last },
@@ -359,6 +383,6 @@ proptest! {
         let mut resource = Resource::new(Rule::CLAIM);
         let _ = resource.op(old, Op::Read);
         prop_assert_eq!(word(&resource.op(old + gap, first)), "admit");
-        prop_assert_eq!(resource.op(old, late), stale(old + gap));
+        prop_assert_eq!(resource.op(old, late), stale(old, old + gap));
     }
 }

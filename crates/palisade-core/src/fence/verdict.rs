@@ -35,6 +35,8 @@ impl<S> Verdict<S> {
 pub enum Reject {
     /// A newer grant has been here: this holder's time is over. Give up (rule F5).
     Stale {
+        /// The token of the operation.
+        presented: Token,
         /// The highest token admitted.
         highest: Token,
     },
@@ -97,7 +99,7 @@ impl Reject {
     #[must_use]
     pub const fn highest(&self) -> Option<Token> {
         match self {
-            Reject::Stale { highest } | Reject::Tokenless { highest } => Some(*highest),
+            Reject::Stale { highest, .. } | Reject::Tokenless { highest } => Some(*highest),
             Reject::Jump { highest, .. } => *highest,
             _ => None,
         }
@@ -127,12 +129,11 @@ impl core::error::Error for Reject {}
 impl fmt::Display for Reject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reject::Stale { highest } => {
-                write!(
-                    f,
-                    "a newer holder has been here with fencing token {highest}: give up"
-                )
-            }
+            Reject::Stale { presented, highest } => write!(
+                f,
+                "token {presented} is stale: {presented} < {highest}; a newer holder has claimed: give up, and write \
+                 nothing more"
+            ),
             Reject::SequenceStale { last } => {
                 write!(
                     f,

@@ -19,7 +19,8 @@ use crate::command::LockMode;
 use crate::delays::Delays;
 use crate::limits;
 use crate::name::LockName;
-use crate::outcome::{Delayed, Effect, Ending, Outcome};
+use crate::outcome::{Change, Delayed, Effect, Ending, Event, Outcome};
+use crate::permits::Slots;
 use crate::time::{Span, Timestamp};
 
 impl Tables {
@@ -168,8 +169,33 @@ impl Machine {
             remaining: Span::ZERO,
         });
         self.changed |= self.tables.open_again(lock);
+        self.event_of_opening(lock, reason, effects);
         self.wake(lock, &last, effects);
         Outcome::Done
+    }
+
+    /// The lease of the last grant may be over, and its client forgotten.
+    fn event_of_opening(&mut self, lock: Slot, reason: &str, effects: &mut Vec<Effect>) {
+        self.revision += 1;
+        if self.silent {
+            return;
+        }
+        let last = self.tables.writer(lock);
+        effects.push(Effect::Event(Event {
+            revision: self.revision,
+            at: self.now,
+            lock: self.tables.locks[lock].name.clone(),
+            client: None,
+            token: last.token(),
+            shared: None,
+            slots: Slots::NONE,
+            by: self.by,
+            lease: None,
+            held: Span::ZERO,
+            change: Change::Opened {
+                reason: reason.into(),
+            },
+        }));
     }
 
     /// Why a request that comes now is not granted.

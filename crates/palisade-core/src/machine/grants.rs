@@ -549,13 +549,16 @@ impl Machine {
             Standing::Held(lock) => self.tables.grant_on(lock),
             Standing::Shared(lock) => match self.tables.reader(lock, token) {
                 Some(share) => share,
-                None => return self.stale(lock),
+                None => return self.stale(lock, token),
             },
             Standing::Free | Standing::Kept(_) => return Outcome::NotHeld,
         };
         let highest = self.tables.grant(grant).token();
         if highest != token {
-            return Outcome::Stale { highest };
+            return Outcome::Stale {
+                named: token,
+                highest,
+            };
         }
         self.end_and_wake(grant, Ending::Revoked, Some(reason), effects);
         Outcome::Revoked { token }

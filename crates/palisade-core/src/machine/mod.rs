@@ -383,9 +383,9 @@ impl Machine {
             shared: None,
             slots: Slots::NONE,
             lock: lock.name.clone(),
-            client: client.id.clone(),
+            client: Some(client.id.clone()),
             by: client.by,
-            lease: lease.id,
+            lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
             change,
         }));

@@ -169,9 +169,9 @@ impl Machine {
             shared: named.reader,
             slots: named.slots,
             lock: named.lock.clone(),
-            client: client.id.clone(),
+            client: Some(client.id.clone()),
             by: client.by,
-            lease: lease.id,
+            lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
             change,
         }));
@@ -357,10 +357,11 @@ impl Machine {
 
     /// No grant of the lock's phase has the number that was named. Readers have one token, and of a semaphore's holders
     /// the youngest has the highest: nobody else is looked at.
-    pub(super) fn stale(&self, lock: Slot) -> Outcome {
+    pub(super) fn stale(&self, lock: Slot, named: Token) -> Outcome {
         let youngest = self.tables.youngest_reader(lock);
         let highest = youngest.map(|share| self.tables.fencing_of_share(share));
         Outcome::Stale {
+            named,
             highest: highest.unwrap_or(self.tables.grant(lock).token()),
         }
     }

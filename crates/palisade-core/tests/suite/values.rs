@@ -42,7 +42,15 @@ fn each_rejection_has_its_code_its_highest_token_and_a_text_that_names_its_numbe
     let named = |name: &str| AuthorityId::new(name).unwrap();
     let highest = Some(token(29));
     let cases = [
-        (Reject::Stale { highest: token(29) }, "stale", highest, "29"),
+        (
+            Reject::Stale {
+                presented: token(28),
+                highest: token(29),
+            },
+            "stale",
+            highest,
+            "token 28 is stale: 28 < 29",
+        ),
         (Reject::SequenceStale { last }, "sequence_stale", None, "31"),
         (
             Reject::AlreadyWritten,

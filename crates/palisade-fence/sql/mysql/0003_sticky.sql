@@ -63,7 +63,7 @@ BEGIN
     ELSEIF highest IS NULL OR CAST(shown AS SIGNED) > highest THEN
         SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'this fencing token was not claimed: claim the resource first';
     ELSEIF CAST(shown AS SIGNED) < highest THEN
-        SET words = CONCAT('this fencing token is stale: give up, roll back, write nothing more; the highest is ', highest);
+        SET words = CONCAT('give up, roll back, write nothing more: token ', shown, ' is stale: ', shown, ' < ', highest);
         SIGNAL SQLSTATE 'PF001' SET MESSAGE_TEXT = words;
     END IF;
 END;

@@ -109,7 +109,7 @@ BEGIN
         SET words = CONCAT('the resource belongs to another lock: ', LEFT(bound_lock, 80));
         SIGNAL SQLSTATE 'PF006' SET MESSAGE_TEXT = words;
     ELSEIF p_token < stands THEN
-        SET words = CONCAT('this fencing token is stale: give up, roll back, write nothing more; the highest is ', stands);
+        SET words = CONCAT('give up, roll back, write nothing more: token ', p_token, ' is stale: ', p_token, ' < ', stands);
         SIGNAL SQLSTATE 'PF001' SET MESSAGE_TEXT = words;
     ELSEIF p_token = stands THEN
         IF p_write AND was_written THEN

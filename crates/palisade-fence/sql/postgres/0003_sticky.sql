@@ -49,7 +49,7 @@ BEGIN
             USING ERRCODE = 'PF004', CONSTRAINT = resource_of_table,
                   HINT = 'claim the resource first, in the same transaction';
     ELSIF shown::bigint < highest THEN
-        RAISE EXCEPTION 'fencing token % is stale at resource %: the highest is %', shown, resource_of_table, highest
+        RAISE EXCEPTION 'token % is stale: % < % at resource %', shown, shown, highest, resource_of_table
             USING ERRCODE = 'PF001', DETAIL = highest::text, CONSTRAINT = resource_of_table,
                   HINT = 'a newer holder has claimed this resource: give up, roll back, and write nothing more';
     END IF;
@@ -126,16 +126,16 @@ BEGIN
         RETURN NULL;
     END IF;
     before := coalesce((to_jsonb(OLD) ->> TG_ARGV[0])::bigint, 0);
-    IF TG_OP = 'DELETE' OR current_setting('palisade.names_column', true) IS DISTINCT FROM 'on' THEN
+    after := CASE TG_OP WHEN 'DELETE' THEN 0 ELSE coalesce((to_jsonb(NEW) ->> TG_ARGV[0])::bigint, 0) END;
+    IF after < 1 OR current_setting('palisade.names_column', true) IS DISTINCT FROM 'on' THEN
         IF before = 0 THEN
             RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
         END IF;
         RAISE EXCEPTION 'this row of % is fenced: % without its token is rejected', TG_TABLE_NAME, TG_OP
             USING ERRCODE = 'PF002', DETAIL = before::text;
     END IF;
-    after := coalesce((to_jsonb(NEW) ->> TG_ARGV[0])::bigint, 0);
     IF after < before THEN
-        RAISE EXCEPTION 'fencing token % is stale in %: the highest is %', after, TG_TABLE_NAME, before
+        RAISE EXCEPTION 'token % is stale: % < % in a row of %', after, after, before, TG_TABLE_NAME
             USING ERRCODE = 'PF001', DETAIL = before::text,
                   HINT = 'a newer holder has written this row: give up, roll back, and write nothing more';
     END IF;

@@ -169,7 +169,7 @@ BEGIN
             USING ERRCODE = 'PF006', DETAIL = g.lock, CONSTRAINT = p_resource,
                   HINT = 'acquire the lock that the resource belongs to';
     ELSIF p_token < g.token THEN
-        RAISE EXCEPTION 'fencing token % is stale at resource %: the highest is %', p_token, p_resource, g.token
+        RAISE EXCEPTION 'token % is stale: % < % at resource %', p_token, p_token, g.token, p_resource
             USING ERRCODE = 'PF001', DETAIL = g.token::text, CONSTRAINT = p_resource,
                   HINT = 'a newer holder has claimed this resource: give up, roll back, and write nothing more';
     END IF;

@@ -89,7 +89,7 @@ async fn a_zombie_write_is_rejected_and_changes_nothing<S: Subject>(s: &S) -> Re
     let r = Probe::fresh(s, "zombie").await?;
     admitted(r.put(33, "old").await?)?;
     admitted(r.put(34, "new").await?)?;
-    stale(r.put(33, "zombie").await?, 34)?;
+    stale(r.put(33, "zombie").await?, 33, 34)?;
     r.holds(Some("new")).await
 }
 
@@ -97,7 +97,7 @@ async fn a_late_write_after_a_claim_is_rejected<S: Subject>(s: &S) -> Result<(),
     let r = Probe::fresh(s, "late-after-claim").await?;
     admitted(r.put(1, "old").await?)?;
     admitted(r.claim(2).await?)?;
-    stale(r.put(1, "late").await?, 2)?;
+    stale(r.put(1, "late").await?, 1, 2)?;
     reads(r.read(2).await?, Some("old"))
 }
 
@@ -105,7 +105,7 @@ async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Res
     let r = Probe::fresh(s, "late-after-read").await?;
     admitted(r.put(1, "old").await?)?;
     reads(r.read(2).await?, Some("old"))?;
-    stale(r.put(1, "late").await?, 2)?;
+    stale(r.put(1, "late").await?, 1, 2)?;
     r.holds(Some("old")).await
 }
 
@@ -120,7 +120,7 @@ async fn readers_of_one_phase_pass_together_and_a_late_writer_does_not<S: Subjec
         admitted(r.claim(3).await?)?;
         reads(r.read(3).await?, Some("old"))?;
     }
-    stale(r.put(1, "late").await?, 3)?;
+    stale(r.put(1, "late").await?, 1, 3)?;
     reads(r.read(3).await?, Some("old"))
 }
 
@@ -129,10 +129,10 @@ async fn a_zombie_reader_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "zombie-reader").await?;
     admitted(r.claim(3).await?)?;
     admitted(r.claim(5).await?)?;
-    stale(r.read(3).await?, 5)?;
-    stale(r.claim(3).await?, 5)?;
+    stale(r.read(3).await?, 3, 5)?;
+    stale(r.claim(3).await?, 3, 5)?;
     admitted(r.put(5, "new").await?)?;
-    stale(r.read(3).await?, 5)?;
+    stale(r.read(3).await?, 3, 5)?;
     r.holds(Some("new")).await
 }
 
@@ -149,8 +149,8 @@ async fn a_slots_zombie_is_rejected_beside_live_holders<S: Subject>(s: &S) -> Re
     }
     let (first, _) = slots.first().ok_or("the check's own slots")?;
     admitted(first.claim(11).await?)?;
-    stale(first.put(5, "late").await?, 11)?;
-    stale(first.read(5).await?, 11)?;
+    stale(first.put(5, "late").await?, 5, 11)?;
+    stale(first.read(5).await?, 5, 11)?;
     first.holds(None).await?;
     for (slot, token) in &slots[1..] {
         reads(slot.read(*token).await?, None)?;
@@ -163,19 +163,19 @@ async fn a_slots_zombie_is_rejected_beside_live_holders<S: Subject>(s: &S) -> Re
 async fn a_stale_read_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "stale-read").await?;
     admitted(r.claim(5).await?)?;
-    stale(r.read(4).await?, 5)
+    stale(r.read(4).await?, 4, 5)
 }
 
 async fn a_stale_claim_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "stale-claim").await?;
     admitted(r.put(5, "x").await?)?;
-    stale(r.claim(4).await?, 5)
+    stale(r.claim(4).await?, 4, 5)
 }
 
 async fn a_write_claims_by_itself<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "write-claims").await?;
     admitted(r.put(5, "x").await?)?;
-    stale(r.read(4).await?, 5)
+    stale(r.read(4).await?, 4, 5)
 }
 
 async fn claiming_again_is_admitted<S: Subject>(s: &S) -> Result<(), Failure> {
@@ -193,7 +193,7 @@ async fn a_released_token_counts_until_a_higher_one_comes<S: Subject>(
     // The authority has long released the lock; the fence orders, it does not enforce expiry.
     admitted(r.put(7, "after the release").await?)?;
     admitted(r.claim(8).await?)?;
-    stale(r.put(7, "too late").await?, 8)
+    stale(r.put(7, "too late").await?, 7, 8)
 }
 
 async fn resources_are_tracked_apart<S: Subject>(s: &S) -> Result<(), Failure> {
@@ -210,7 +210,7 @@ async fn resources_are_tracked_apart<S: Subject>(s: &S) -> Result<(), Failure> {
 async fn keys_of_a_resource_share_its_fence<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "keys").await?;
     admitted(r.write(2, Write::new("/other", Change::Put(b"x"))).await?)?;
-    stale(r.put(1, "late").await?, 2)
+    stale(r.put(1, "late").await?, 1, 2)
 }
 
 async fn an_observer_reads_without_a_token<S: Subject>(s: &S) -> Result<(), Failure> {
@@ -248,7 +248,7 @@ async fn the_last_token_is_a_token<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "last-token").await?;
     let last = palisade_core::Token::MAX.get();
     admitted(r.put(last, "x").await?)?;
-    stale(r.put(last - 1, "late").await?, last)?;
+    stale(r.put(last - 1, "late").await?, last - 1, last)?;
     r.holds(Some("x")).await
 }
 
@@ -344,7 +344,7 @@ async fn numbers_start_again_under_a_higher_token<S: Subject>(s: &S) -> Result<(
     let r = Probe::fresh(s, "again").await?;
     admitted(r.numbered(5, 10, Change::Put(b"old")).await?)?;
     admitted(r.numbered(6, 0, Change::Put(b"new")).await?)?;
-    stale(r.numbered(5, 11, Change::Put(b"late")).await?, 6)?;
+    stale(r.numbered(5, 11, Change::Put(b"late")).await?, 5, 6)?;
     r.holds(Some("new")).await
 }
 

@@ -19,7 +19,7 @@ async fn acknowledged_writes_survive_a_crash<S: Subject>(s: &S) -> Result<bool, 
     if !s.crash().await? {
         return Ok(false);
     }
-    stale(r.put(6, "late").await?, 7)?;
+    stale(r.put(6, "late").await?, 6, 7)?;
     reads(r.read(7).await?, Some("five"))?;
     admitted(r.put(8, "eight").await?)?;
     r.holds(Some("eight")).await?;

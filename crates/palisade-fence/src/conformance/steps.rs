@@ -121,14 +121,19 @@ pub(super) fn rejected<T>(answer: Checked<T>, expect: &Reject) -> Result<(), Fai
     }
 }
 
-/// Fails unless the operation was rejected because of a newer token.
-pub(super) fn stale<T>(answer: Checked<T>, highest: u64) -> Result<(), Failure> {
-    rejected(
-        answer,
-        &Reject::Stale {
-            highest: t(highest)?,
-        },
-    )
+/// Fails unless the operation was rejected because of a newer token, in words that name both numbers.
+pub(super) fn stale<T>(answer: Checked<T>, presented: u64, highest: u64) -> Result<(), Failure> {
+    if let Checked::Rejected(reject) = &answer {
+        let (said, both) = (
+            reject.to_string(),
+            format!("token {presented} is stale: {presented} < {highest}"),
+        );
+        if !said.contains(&both) {
+            return Err(format!("the rejection says {said:?}, and not {both:?}"));
+        }
+    }
+    let (presented, highest) = (t(presented)?, t(highest)?);
+    rejected(answer, &Reject::Stale { presented, highest })
 }
 
 /// Fails unless a read with a token returned exactly this.

@@ -177,9 +177,10 @@ impl From<Reject> for Problem {
         let mut problem = Problem::new(status(&reject), reject.code(), reject.to_string());
         problem.judged = true;
         match reject {
-            Reject::Stale { highest } | Reject::Tokenless { highest } => {
-                problem.with("highest", highest.get())
-            }
+            Reject::Stale { presented, highest } => problem
+                .with("token", presented.get())
+                .with("highest", highest.get()),
+            Reject::Tokenless { highest } => problem.with("highest", highest.get()),
             Reject::SequenceStale { last } | Reject::SequenceReused { last } => {
                 problem.with("last", last.get())
             }

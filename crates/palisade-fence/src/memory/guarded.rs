@@ -133,6 +133,7 @@ mod tests {
         assert_eq!(
             late.rejected(),
             Some(&Reject::Stale {
+                presented: Token::new(1).unwrap(),
                 highest: Token::new(2).unwrap()
             })
         );

@@ -68,7 +68,10 @@ impl Ratchet {
             }
         }
         match some_token(seen) {
-            Some(highest) if token < highest => Err(Reject::Stale { highest }),
+            Some(highest) if token < highest => Err(Reject::Stale {
+                presented: token,
+                highest,
+            }),
             _ => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use mysql_async::{Error, Row, Value};
 use palisade_core::Token;
 use palisade_core::fence::{Reject, Sequence};
 
-use crate::sql::Fault;
+use crate::sql::{Fault, stale_token};
 
 /// The tables of the fence; if one of them is missing, the fence is not installed.
 const OURS: [&str; 2] = ["palisade_fence", "resource_records"];
@@ -51,7 +51,10 @@ fn reject(state: &str, message: &str) -> Option<Reject> {
     let token = || Token::new(last.parse().ok()?).ok();
     let sequence = || Sequence::new(last.parse().ok()?);
     Some(match state {
-        "PF001" => Reject::Stale { highest: token()? },
+        "PF001" => Reject::Stale {
+            presented: stale_token(message)?,
+            highest: token()?,
+        },
         "PF002" => Reject::Tokenless { highest: token()? },
         "PF007" => Reject::Jump {
             highest: token(),

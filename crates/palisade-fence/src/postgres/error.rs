@@ -3,7 +3,7 @@
 use palisade_core::fence::{Reject, Sequence};
 use palisade_core::{AuthorityId, LockName, Token};
 
-use crate::sql::Fault;
+use crate::sql::{Fault, stale_token};
 
 /// What the server reports with an error.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,7 @@ impl Report<'_> {
         let sequence = || Sequence::new(detail.parse().ok()?);
         Some(match self.state {
             "PF001" => Reject::Stale {
+                presented: stale_token(self.message)?,
                 highest: token(detail)?,
             },
             "PF002" => Reject::Tokenless {

@@ -7,8 +7,13 @@ use redis::Value;
 use super::fault::Fault;
 use crate::checked::{Admitted, Checked};
 
-/// Reads an answer of fence.lua for a resource; `kind` is the kind of its effect.
-pub(super) fn read(resource: &str, kind: &str, reply: Value) -> Result<Checked<Value>, Fault> {
+/// Reads an answer of fence.lua to the token that was presented at a resource; `kind` is the kind of its effect.
+pub(super) fn read(
+    resource: &str,
+    presented: Option<Token>,
+    kind: &str,
+    reply: Value,
+) -> Result<Checked<Value>, Fault> {
     let resource = || resource.to_owned();
     let Value::Array(parts) = reply else {
         return Err(odd(&[reply]));
@@ -21,7 +26,7 @@ pub(super) fn read(resource: &str, kind: &str, reply: Value) -> Result<Checked<V
             repeat: how == "repeat",
             value: parts.into_iter().nth(2).unwrap_or(Value::Nil),
         })),
-        "reject" => match reject(next(), next(), next()) {
+        "reject" => match reject(presented, next(), next(), next()) {
             Some(reject) => Ok(Checked::Rejected(reject)),
             None => Err(odd(&parts)),
         },
@@ -45,10 +50,11 @@ fn odd(reply: &[Value]) -> Fault {
     Fault::Answer(format!("{reply:?}"))
 }
 
-fn reject(code: &str, what: &str, bound: &str) -> Option<Reject> {
+fn reject(presented: Option<Token>, code: &str, what: &str, bound: &str) -> Option<Reject> {
     let last = || what.parse().ok().and_then(Sequence::new);
     Some(match Code::from_name(code)? {
         Code::Stale => Reject::Stale {
+            presented: presented?,
             highest: token(what)?,
         },
         Code::SequenceStale => Reject::SequenceStale { last: last()? },

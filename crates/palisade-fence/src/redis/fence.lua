@@ -67,9 +67,9 @@ end
 -- Returns the answer if the effect is not carried out, and nil if it is.
 local function refusal()
   if op == 'tokenless' then
+    if mode == 'unfenced' then return nil end
     if highest then return { 'reject', 'tokenless', highest } end
-    if mode ~= 'unfenced' then return { 'unarmed' } end
-    return nil
+    return { 'unarmed' }
   end
   if mode == 'unfenced' or mode == 'textbook' and op ~= 'write' then return nil end
   local mine, seen = number(token), highest and number(highest) or 0

@@ -31,8 +31,10 @@ local SAYS = {
   corrupt = 'the mark was not written by a fence: an operator must look at this resource',
 }
 
-local function refused(code, value)
-  return redis.error_reply('PALISADE ' .. code .. ' ' .. (value or '-') .. ': ' .. SAYS[code])
+local function refused(code, value, token)
+  local says = SAYS[code]
+  if code == 'stale' then says = 'token ' .. token .. ' is stale: ' .. token .. ' < ' .. value .. '; ' .. says end
+  return redis.error_reply('PALISADE ' .. code .. ' ' .. (value or '-') .. ': ' .. says)
 end
 
 local function invalid(what)
@@ -101,7 +103,7 @@ local function call(op, kind, command, arguments)
     end
     -- A repeat of a command has no recorded answer: it was carried out.
     if answer[1] == 'repeat' then return answer[3] or redis.status_reply('REPEATED') end
-    if answer[1] == 'reject' then return refused(answer[2], answer[3] ~= '' and answer[3] or nil) end
+    if answer[1] == 'reject' then return refused(answer[2], answer[3] ~= '' and answer[3] or nil, ARGV[1]) end
     if answer[1] == 'failed' then return redis.error_reply(answer[2]) end
     return refused(answer[1])
   end

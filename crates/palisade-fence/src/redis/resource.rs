@@ -205,10 +205,11 @@ impl Resource {
             return Err(Fault::Argument(text));
         }
         let text = script.map_or(&*PLAIN, |script| &script.0);
+        let presented = request.pass.map(|pass| pass.token);
         let reply = request
             .send(connection, text, &self.mark, &self.guarded)
             .await?;
-        let checked = answer::read(self.name(), request.effect.kind, reply)?;
+        let checked = answer::read(self.name(), presented, request.effect.kind, reply)?;
         if let Some(reject) = checked.rejected() {
             audit::rejected(self.name(), request.pass, reject);
         }

@@ -17,6 +17,14 @@ pub(crate) use decision::decide_all;
 pub(crate) use decision::{in_name_order, recordable};
 pub use fault::Fault;
 
+/// The token in the words of the database's routines, `token N is stale: N < M`.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+pub(crate) fn stale_token(message: &str) -> Option<palisade_core::Token> {
+    let (before, _) = message.split_once(" is stale: ")?;
+    let number = before.rsplit(' ').next()?.parse().ok()?;
+    palisade_core::Token::new(number).ok()
+}
+
 /// What is left of a lease, in whole milliseconds that the databases accept.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn left_ms(left: std::time::Duration) -> u64 {

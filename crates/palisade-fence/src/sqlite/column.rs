@@ -82,13 +82,23 @@ impl Column {
         &self.sticky
     }
 
-    /// Returns the rejection if a trigger of [`Column::sticky`] caused this error of your own statement.
+    /// Returns the rejection if a trigger of [`Column::sticky`] caused this error of your own statement, which wrote
+    /// this token, if it wrote one.
     ///
     /// # Errors
     /// Every other error, as a fault.
-    pub fn why(&self, tx: &Connection, key: &dyn ToSql, error: Error) -> Result<Reject, Fault> {
+    pub fn why(
+        &self,
+        tx: &Connection,
+        key: &dyn ToSql,
+        token: Option<Token>,
+        error: Error,
+    ) -> Result<Reject, Fault> {
         match self.read(tx, key) {
-            Ok(Some(number)) => rejection(&spelled(key), error, column_state(number)?.highest()),
+            Ok(Some(number)) => {
+                let highest = column_state(number)?.highest();
+                rejection(&spelled(key), error, token, highest)
+            }
             _ => Err(error.into()),
         }
     }

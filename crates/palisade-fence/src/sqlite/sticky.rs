@@ -5,7 +5,7 @@ use palisade_core::fence::Reject;
 use rusqlite::{Connection, Error};
 
 use super::guard::show;
-use super::token_function::unregistered;
+use super::token_function::{shown_token, unregistered};
 use crate::audit;
 use crate::name::ResourceId;
 use crate::sql::{Fault, valid_name};
@@ -54,23 +54,29 @@ pub fn unstick(table: &str) -> Result<String, Fault> {
 /// # Errors
 /// Every other error, as a fault.
 pub fn why(tx: &Connection, resource: &str, error: Error) -> Result<Reject, Fault> {
-    match show(tx, resource) {
-        Ok(state) => rejection(resource, error, state.and_then(|state| state.highest())),
-        Err(_) => Err(error.into()),
+    match (show(tx, resource), shown_token(tx, resource)) {
+        (Ok(state), Ok(presented)) => {
+            let highest = state.and_then(|state| state.highest());
+            rejection(resource, error, presented, highest)
+        }
+        _ => Err(error.into()),
     }
 }
 
 /// Converts an error into a rejection and records it for the operator. A trigger's message cannot contain a
-/// number, so the highest token is passed in.
+/// number, so the tokens are passed in.
 pub(super) fn rejection(
     resource: &str,
     error: Error,
+    presented: Option<Token>,
     highest: Option<Token>,
 ) -> Result<Reject, Fault> {
     let words = error.to_string();
-    let reject = match highest {
-        Some(highest) if words.contains("palisade stale:") => Reject::Stale { highest },
-        Some(highest) if words.contains("palisade tokenless:") || unregistered(&words) => {
+    let reject = match (presented, highest) {
+        (Some(presented), Some(highest)) if words.contains("palisade stale:") => {
+            Reject::Stale { presented, highest }
+        }
+        (_, Some(highest)) if words.contains("palisade tokenless:") || unregistered(&words) => {
             Reject::Tokenless { highest }
         }
         _ => return Err(error.into()),

@@ -35,6 +35,16 @@ pub(super) fn show_token(
     }
 }
 
+/// The connection's token at a resource, if it has claimed one.
+pub(super) fn shown_token(tx: &Connection, resource: &str) -> Result<Option<Token>, Fault> {
+    let mut statement = match tx.prepare_cached("SELECT palisade_token(?1)") {
+        Err(error) if unregistered(&error.to_string()) => return Ok(None),
+        prepared => prepared?,
+    };
+    let shown: Option<i64> = statement.query_row([resource], |row| row.get(0))?;
+    Ok(shown.and_then(|number| Token::new(u64::try_from(number).ok()?).ok()))
+}
+
 /// Whether an error says that the connection has no such function.
 pub(super) fn unregistered(words: &str) -> bool {
     words.contains("no such function: palisade_token")

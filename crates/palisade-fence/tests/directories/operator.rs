@@ -75,7 +75,13 @@ async fn an_operator_looks_and_rearms<A: Admin, F: Fence>(mut admin: A, of: impl
 
     admin.rearm("lost", &floor(t(70), None)).await.unwrap();
     let late = of("lost").claim(Pass::new(t(69))).await.unwrap();
-    assert_eq!(late.rejected(), Some(&Reject::Stale { highest: t(70) }));
+    assert_eq!(
+        late.rejected(),
+        Some(&Reject::Stale {
+            presented: t(69),
+            highest: t(70)
+        })
+    );
     assert!(admin.rearm("", &floor(t(1), None)).await.is_err());
 }
 

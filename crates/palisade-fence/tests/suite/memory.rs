@@ -102,7 +102,13 @@ async fn several_are_claimed_before_any_is_read() {
     };
     let late = enter_all(claims(8)).await.unwrap();
     let highest = Token::new(9).unwrap();
-    assert_eq!(late.rejected(), Some(&Reject::Stale { highest }));
+    assert_eq!(
+        late.rejected(),
+        Some(&Reject::Stale {
+            presented: Token::new(8).unwrap(),
+            highest
+        })
+    );
     assert_eq!(
         a.view().unwrap().fence.highest(),
         Some(pass(8).token),

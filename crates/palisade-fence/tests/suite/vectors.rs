@@ -112,7 +112,10 @@ fn reject(code: &str, json: &Value) -> Reject {
     let highest = || token(&json["highest"]).unwrap();
     let last = || sequence(&json["last"]).unwrap();
     match code {
-        "stale" => Reject::Stale { highest: highest() },
+        "stale" => Reject::Stale {
+            presented: token(&json["operation"]["token"]).unwrap(),
+            highest: highest(),
+        },
         "sequence_stale" => Reject::SequenceStale { last: last() },
         "already_written" => Reject::AlreadyWritten,
         "sequence_reused" => Reject::SequenceReused { last: last() },

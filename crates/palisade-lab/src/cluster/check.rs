@@ -106,7 +106,7 @@ impl Reference {
                 let (index, lock, client) = (entry.id.index, &event.lock, &event.client);
                 let (token, change) = (event.token, &event.change);
                 self.did.push(format!(
-                    "entry {index}: {lock}, {client}, token {token}: {change:?}"
+                    "entry {index}: {lock}, {client:?}, token {token}: {change:?}"
                 ));
                 match event.change {
                     Change::Granted { ttl } => {
@@ -119,7 +119,7 @@ impl Reference {
                     } => {
                         self.expired.push(event.token);
                     }
-                    Change::Proclaimed | Change::Ended { .. } => {}
+                    Change::Proclaimed | Change::Opened { .. } | Change::Ended { .. } => {}
                 }
             }
         }

@@ -388,7 +388,7 @@ impl ErrorBody {
 }
 
 /// One change, as `data` of a server-sent event whose name says what happened: `granted`, `released`,
-/// `proclaimed`, `expired`, `revoked` or `superseded`.
+/// `proclaimed`, `opened`, `expired`, `revoked` or `superseded`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventBody {
     /// Counts the authority's changes; also the event's id.
@@ -396,10 +396,11 @@ pub struct EventBody {
     /// The lock.
     #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
-    /// The holder concerned.
+    /// The holder concerned; not when the lock was opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
-    pub client_id: String,
-    /// The token concerned.
+    pub client_id: Option<String>,
+    /// The token concerned; when the lock was opened, that of its last grant.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
     /// Of a shared grant: the number that names it.
@@ -410,7 +411,7 @@ pub struct EventBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_duration_ms: Option<u64>,
-    /// What the operator said; only when revoked.
+    /// What the operator said; only when revoked or opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// How long nobody is granted the lock from now on; only when a grant ended that asked for it.

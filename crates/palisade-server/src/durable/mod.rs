@@ -9,6 +9,7 @@
 //! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread
 //! never stops for one, and what recovers a crash is exercised all the time.
 
+mod partial;
 mod sign_of_life;
 mod snapshots;
 
@@ -33,6 +34,7 @@ const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
 
 pub use snapshots::Snapshots;
 
+use partial::Partial;
 use sign_of_life::{Seen, SignOfLife};
 
 /// How an authority on disk is run.
@@ -198,33 +200,20 @@ fn start_on(
 /// of the same one: see [`limits::restore_leap`] for what that asks of the wall clock.
 ///
 /// The directory appears under its name only when the leap is on stable storage; a crash before that
-/// leaves a directory whose name ends in `.restoring` and that nothing opens by accident.
+/// leaves a directory beside it whose name begins with a dot and ends in `.restoring`. Nothing opens it by accident, and
+/// it may be deleted.
 ///
 /// # Errors
 /// [`Error`]; `to` was not made then.
 pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
-    let mut name = to.as_os_str().to_owned();
-    name.push(".restoring");
-    let partial = Path::new(&name);
     let by = limits::restore_leap(wall().0).ok_or(Error::Clock)?;
     refuse_existing(to)?;
-    if partial.exists() {
-        std::fs::remove_dir_all(partial)
-            .map_err(place("cannot remove what is left of", partial))?;
-    }
-    let restored = palisade_wal::restore(backup, partial)
-        .map_err(Error::from)
-        .and_then(|_| {
-            let restored = leap(partial, by)?;
-            refuse_existing(to)?;
-            std::fs::rename(partial, to).map_err(place("cannot put in place", to))?;
-            sync_parent(to)?;
-            Ok(restored)
-        });
-    if restored.is_err() {
-        let _ = std::fs::remove_dir_all(partial);
-    }
-    restored
+    let partial = Partial::beside(to)?;
+    palisade_wal::restore(backup, partial.path())?;
+    let restored = leap(partial.path(), by)?;
+    refuse_existing(to)?;
+    partial.put(to)?;
+    Ok(restored)
 }
 
 /// Begins a new life of the authority in its own directory, with all that is there: for one whose files were
@@ -325,16 +314,6 @@ fn place<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Er
         path: path.display().to_string(),
         source,
     }
-}
-
-fn sync_parent(to: &Path) -> Result<(), Error> {
-    let parent = to
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    std::fs::File::open(parent)
-        .and_then(|dir| dir.sync_all())
-        .map_err(place("cannot sync", parent))
 }
 
 fn named(identity: &palisade_wal::Identity) -> Result<Identity, Error> {

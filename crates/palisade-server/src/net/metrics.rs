@@ -11,6 +11,7 @@ use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
 use super::app::App;
 use super::convert::json::ending;
 use super::gate::ObservedAll;
+use super::rules::token_ends;
 use crate::pipeline::{Histogram, Operation, Stats, Verdict, request_place};
 
 /// A text format.
@@ -519,9 +520,11 @@ impl Scrape {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 12] {
+    fn gauges(&self) -> [Reading; 16] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
+        let rules = self.app.gate.rules();
+        let (next_end, ended) = rules.map_or((0, 0), |access| token_ends(&access));
         [
             ("locks", "Locks held", stats.locks.get()),
             ("leases", "Live leases", stats.leases.get()),
@@ -562,6 +565,26 @@ impl Scrape {
                 "certificate_expires_timestamp_seconds",
                 "When this server's certificate ends, since 1970; 0 without TLS",
                 shell.certificate_expires.load(Relaxed),
+            ),
+            (
+                "client_ca_expires_timestamp_seconds",
+                "When the first certificate of --tls-client-ca ends, since 1970; 0 without it",
+                shell.client_ca_expires.load(Relaxed),
+            ),
+            (
+                "client_crl_expires_timestamp_seconds",
+                "When the first list of --tls-client-crl is due to be replaced, since 1970; 0 without it",
+                shell.client_crl_expires.load(Relaxed),
+            ),
+            (
+                "auth_token_expires_timestamp_seconds",
+                "When the next bearer token of the access file ends, since 1970; 0 if none will",
+                next_end,
+            ),
+            (
+                "auth_tokens_expired",
+                "Bearer tokens in the access file that have ended",
+                ended,
             ),
         ]
     }

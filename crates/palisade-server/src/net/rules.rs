@@ -114,6 +114,17 @@ impl Rules {
     }
 }
 
+/// When the next of the file's tokens ends, in seconds since 1970 (0: none will), and how many have ended.
+pub(super) fn token_ends(access: &Access) -> (u64, u64) {
+    let now = wall_seconds();
+    let ends = access.tokens().filter_map(|(_, _, end)| end);
+    ends.fold((0, 0), |(next, ended), end| match end {
+        end if end <= now => (next, ended + 1),
+        end if next == 0 => (end, ended),
+        end => (end.min(next), ended),
+    })
+}
+
 /// Seconds since 1970.
 pub(super) fn wall_seconds() -> u64 {
     wall().0 / 1_000

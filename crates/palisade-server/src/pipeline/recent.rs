@@ -91,10 +91,12 @@ pub(crate) fn bytes_of(event: &Event) -> usize {
         Change::Ended {
             reason: Some(reason),
             ..
-        } => reason.len(),
+        }
+        | Change::Opened { reason } => reason.len(),
         _ => 0,
     };
-    size_of::<Event>() + event.lock.len() + event.client.len() + reason
+    let client = event.client.as_ref().map_or(0, |client| client.len());
+    size_of::<Event>() + event.lock.len() + client + reason
 }
 
 /// Events kept, and the bytes they may take.
@@ -117,12 +119,12 @@ mod tests {
             revision,
             at: Timestamp::ZERO,
             lock: LockName::new("a").unwrap(),
-            client: ClientId::new("c").unwrap(),
+            client: Some(ClientId::new("c").unwrap()),
             token: Token::FIRST,
             shared: None,
             slots: Slots::NONE,
             by: Principal::ANONYMOUS,
-            lease: LeaseId(Token::FIRST),
+            lease: Some(LeaseId(Token::FIRST)),
             held: Span::ZERO,
             change: Change::Ended {
                 how: Ending::Revoked,
@@ -157,7 +159,7 @@ mod tests {
     fn the_memory_of_an_event_is_its_size_and_its_names_and_its_reason() {
         let event = Event {
             lock: LockName::new("a/long/name").unwrap(),
-            client: ClientId::new("client").unwrap(),
+            client: Some(ClientId::new("client").unwrap()),
             ..event(1, 100)
         };
         assert_eq!(bytes_of(&event), size_of::<Event>() + 11 + 6 + 100);

@@ -255,6 +255,8 @@ pub(super) fn count_event(stats: &Stats, event: &Event) {
     let counter = match &event.change {
         Change::Granted { .. } => &stats.granted,
         Change::Proclaimed => &stats.proclaimed,
+        // The audit file has each one.
+        Change::Opened { .. } => return,
         Change::Ended { how, .. } => {
             stats.hold[*how as usize].add(event.held.as_nanos());
             match how {

@@ -38,7 +38,7 @@ use super::nonce;
 use super::state::{Meters, Phase};
 use super::tls::{Handshakes, Opened, farewell};
 use super::trace::TraceParent;
-use super::{Caller, Exchange, Origin, Peer, Service, Settings, Transport};
+use super::{Caller, Exchange, Lifetime, Origin, Peer, Service, Settings, Transport};
 
 /// The state that all connections of a port share.
 pub(super) struct Port<S> {
@@ -110,7 +110,7 @@ impl<S: Service> Port<S> {
                 let shown = Certificate::of(&stream);
                 let caller = shown.map_or(peer.caller, |shown| Caller::Certificate {
                     names: shown.names().into(),
-                    expires: shown.expires(),
+                    lifetime: Arc::new(Lifetime::until(shown.expires())),
                 });
                 let peer = Peer { caller, ..peer };
                 self.serve(*stream, peer).await;

@@ -18,6 +18,7 @@ use palisade_proto::json::{ErrorBody, ErrorReply};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::Lifetime;
 use crate::pipeline::clock::wall;
 
 /// The part of a port that answers, besides its router.
@@ -173,12 +174,10 @@ impl Caller {
 
     /// How long its identity is still valid; `None` if it does not end by itself.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        let Caller::Certificate { expires, .. } = self else {
-            return None;
-        };
-        // Its last second counts.
-        let ends = expires.saturating_add(1).saturating_mul(1_000);
-        Some(Duration::from_millis(ends.saturating_sub(wall().0)))
+        match self {
+            Caller::Certificate { lifetime, .. } => Some(lifetime.remaining(wall())),
+            Caller::Anonymous | Caller::Uid(_) => None,
+        }
     }
 }
 
@@ -210,8 +209,8 @@ pub enum Caller {
     Certificate {
         /// Its DNS names and URIs.
         names: Arc<[Box<str>]>,
-        /// The last second in which it is valid, since 1970 by the wall clock.
-        expires: u64,
+        /// How long it counts.
+        lifetime: Arc<Lifetime>,
     },
     /// A process of this machine with this uid.
     Uid(u32),

@@ -28,4 +28,8 @@ pub struct Meters {
     pub handshakes_failed: AtomicU64,
     /// When the port's certificate ends, in seconds since 1970 by the wall clock; 0 for a port without TLS.
     pub certificate_expires: AtomicU64,
+    /// When the CA of the port's clients ends, likewise; 0 without one.
+    pub client_ca_expires: AtomicU64,
+    /// When the list of revoked certificates is due to be replaced, likewise; 0 without one.
+    pub client_crl_expires: AtomicU64,
 }

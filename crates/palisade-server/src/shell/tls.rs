@@ -50,8 +50,7 @@ impl Handshakes {
         };
         let most = settings.handshakes;
         let server = Server::new(files, settings.http2)?;
-        let expires = server.expires().unwrap_or(0);
-        meters.certificate_expires.store(expires, Relaxed);
+        show_ends(&server, meters);
         Ok(Some(Handshakes {
             server,
             // Their counters are not those of connections.
@@ -115,8 +114,7 @@ impl Handshakes {
             let mut look = interval(LOOK);
             loop {
                 look.tick().await;
-                let expires = self.server.expires().unwrap_or(0);
-                self.meters.certificate_expires.store(expires, Relaxed);
+                show_ends(&self.server, &self.meters);
             }
         };
         tokio::select! {
@@ -125,6 +123,17 @@ impl Handshakes {
             // An error means that the server is gone.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
         }
+    }
+}
+
+fn show_ends(server: &Server, meters: &Meters) {
+    let ends = server.ends();
+    for (meter, end) in [
+        (&meters.certificate_expires, ends.certificate),
+        (&meters.client_ca_expires, ends.client_ca),
+        (&meters.client_crl_expires, ends.client_crl),
+    ] {
+        meter.store(end.unwrap_or(0), Relaxed);
     }
 }
 

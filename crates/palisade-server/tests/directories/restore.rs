@@ -116,6 +116,84 @@ async fn a_restore_touches_nothing_that_exists() {
     stop(authority);
 }
 
+/// What is in a directory, by name.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn of_restores_into_one_directory_at_once_one_succeeds_and_the_others_leave_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let (data, saved) = (place.path().join("data"), place.path().join("backup"));
+    let authority = open(&data).unwrap();
+    grant(&authority, "a").await;
+    palisade_wal::backup(&data, &saved).unwrap();
+    stop(authority);
+    for round in 0..5 {
+        let new = place.path().join(format!("new-{round}"));
+        let ends: Vec<_> = std::thread::scope(|scope| {
+            let restores: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| durable::restore(&saved, &new)))
+                .collect();
+            let ends = restores.into_iter().map(|restore| restore.join().unwrap());
+            ends.collect()
+        });
+        let (done, refused): (Vec<_>, Vec<_>) = ends.into_iter().partition(Result::is_ok);
+        assert_eq!(done.len(), 1, "{refused:?}");
+        for refused in refused {
+            let refused = refused.unwrap_err();
+            assert!(matches!(refused, Error::Place { .. }), "{refused}");
+        }
+        // The one that is told about is the one that is there.
+        let authority = open(&new).unwrap();
+        let done = done.into_iter().next().unwrap().unwrap();
+        assert_eq!(*authority.pipeline.handle.identity(), done.identity);
+        stop(authority);
+        std::fs::remove_dir_all(&new).unwrap();
+        assert_eq!(names(place.path()), ["backup", "data"], "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn a_restore_follows_no_link_and_deletes_nothing_of_others_beside_its_target() {
+    let place = tempfile::tempdir().unwrap();
+    let (data, saved) = (place.path().join("data"), place.path().join("backup"));
+    let authority = open(&data).unwrap();
+    grant(&authority, "a").await;
+    palisade_wal::backup(&data, &saved).unwrap();
+    stop(authority);
+    let others = place.path().join("others");
+    std::fs::create_dir(&others).unwrap();
+    // The next name that it takes, the name of earlier versions, and a directory of another restore.
+    let own = format!(".new.{}-0.restoring", std::process::id());
+    for link in [own.as_str(), "new.restoring"] {
+        std::os::unix::fs::symlink(&others, place.path().join(link)).unwrap();
+    }
+    let running = place.path().join(".new.1-0.restoring");
+    std::fs::create_dir(&running).unwrap();
+    std::fs::write(running.join("half"), "of another restore").unwrap();
+    let before = names(place.path());
+    let new = place.path().join("new");
+    durable::restore(&saved, &new).unwrap();
+    assert_eq!(names(&others), [""; 0]);
+    assert_eq!(names(&running), ["half"]);
+    let mut after = names(place.path());
+    after.retain(|name| name != "new");
+    assert_eq!(after, before);
+    stop(open(&new).unwrap());
+    // A link under the very name is refused, even one to an empty directory.
+    let linked = place.path().join("linked");
+    std::os::unix::fs::symlink(&others, &linked).unwrap();
+    let refused = durable::restore(&saved, &linked).unwrap_err();
+    assert!(matches!(refused, Error::Place { .. }), "{refused}");
+    assert_eq!(names(&others), [""; 0]);
+}
+
 #[tokio::test]
 async fn a_directory_is_opened_once_and_never_as_a_copy() {
     let place = tempfile::tempdir().unwrap();

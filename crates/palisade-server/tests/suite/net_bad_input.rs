@@ -300,7 +300,7 @@ async fn a_break_with_a_bad_token_or_reason() {
             r#"{"fencing_token": 2}"#,
             412,
             "stale",
-            "held with fencing token 1",
+            "the lock is held with fencing token 1, not with 2: look at it again",
         ),
     ];
     refused(&server, "/v1/locks/x/break", &cases).await;

@@ -213,6 +213,115 @@ async fn after_its_certificate_a_connection_takes_no_request_and_still_answers_w
     assert!(soon(answer(&mut waiting)).await.is_none());
 }
 
+/// How many clients wait, and how many ask, when the certificates of all of them end.
+const CROWD: usize = 16;
+
+/// A wait with a request id, so that its repeat is recognised.
+fn nth_wait(at: usize) -> String {
+    format!(
+        r#"{{"client_id": "w{at}", "lease_duration_ms": 600000, "wait_ms": 300000, "request_id": "{:032x}"}}"#,
+        at + 1
+    )
+}
+
+/// The crowd of one attempt; `None` if its certificate ended while it gathered.
+async fn crowd(world: &World, until: SystemTime) -> Option<[Vec<Stream<TcpStream>>; 2]> {
+    let (mut waiting, mut asking) = (Vec::new(), Vec::new());
+    for at in 0..CROWD {
+        let mut waits = world.connect().await.ok()?;
+        let path = "/v1/locks/lock/acquire";
+        post(&mut waits, path, &nth_wait(at)).await.ok()?;
+        waiting.push(waits);
+        if now() >= until {
+            return None;
+        }
+        world.server.waiters(at + 1).await;
+        let mut asks = world.connect().await.ok()?;
+        // The control: before the end the same request is answered.
+        let path = format!("/v1/locks/own-{at}/acquire");
+        let (status, _) = exchange(&mut asks, &path, &wish("asker", 0)).await?;
+        assert!(status == 200 || now() >= until, "{status}");
+        asking.push(asks);
+    }
+    (now() < until).then_some([waiting, asking])
+}
+
+/// A whole fleet whose certificates were made at the same time.
+#[tokio::test]
+async fn everybodys_certificate_ends_at_once_and_nobody_loses_a_place_or_is_granted_twice() {
+    let mut gathered = None;
+    for life in LIVES {
+        let world = World::new().await;
+        let mut holder = world.connect().await.unwrap();
+        let held = exchange(&mut holder, "/v1/locks/lock/acquire", &wish("holder", 0)).await;
+        let (_, held) = held.unwrap();
+        let until = world.renew(life);
+        if let Some(crowd) = crowd(&world, until).await {
+            gathered = Some((world, held, until, crowd));
+            break;
+        }
+    }
+    let (world, held, until, [waiting, mut asking]) = gathered.expect("no life was long enough");
+    // The last second of a certificate counts.
+    let over = until + Duration::from_secs(1);
+    for (at, asks) in asking.iter_mut().enumerate() {
+        loop {
+            let path = format!("/v1/locks/own-{at}/acquire");
+            let late = now() >= over;
+            match exchange(asks, &path, &wish("asker", 0)).await {
+                None | Some((401, _)) => break,
+                Some((status, body)) => assert!(status == 200 && !late, "{status}: {body}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await; // real time: a certificate ends by the wall clock
+        }
+        assert!(now() >= until, "refused before its end");
+    }
+    // They read their files again. Every other waiter asks on a new connection, under the same request id.
+    world.renew(Duration::from_secs(3_600));
+    let mut waits = Vec::new();
+    for (at, waits_still) in waiting.into_iter().enumerate() {
+        waits.push(match at % 2 {
+            0 => waits_still,
+            _ => {
+                drop(waits_still);
+                let mut anew = world.connect().await.unwrap();
+                let path = "/v1/locks/lock/acquire";
+                post(&mut anew, path, &nth_wait(at)).await.unwrap();
+                anew
+            }
+        });
+    }
+    let mut renewed = world.connect().await.unwrap();
+    let mut grant: serde_json::Value = serde_json::from_str(&held).unwrap();
+    let mut tokens = vec![grant["fencing_token"].as_u64().unwrap()];
+    for (at, waits) in waits.iter_mut().enumerate() {
+        let release = format!(r#"{{"lock_token": {}}}"#, grant["lock_token"]);
+        let path = "/v1/locks/lock/release";
+        let released = exchange(&mut renewed, path, &release).await;
+        assert_eq!(released.map(|(status, _)| status), Some(200));
+        // In the order in which they came, also those that came back, and one at a time.
+        let (status, body) = soon(answer(waits)).await.expect("the wait has no answer");
+        assert_eq!(status, 200, "{at}: {body}");
+        grant = serde_json::from_str(&body).unwrap();
+        assert_eq!(grant["lock_acquired"], true, "{at}: {body}");
+        tokens.push(grant["fencing_token"].as_u64().unwrap());
+    }
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    let release = format!(r#"{{"lock_token": {}}}"#, grant["lock_token"]);
+    let path = "/v1/locks/lock/release";
+    let released = exchange(&mut renewed, path, &release).await;
+    assert_eq!(released.map(|(status, _)| status), Some(200));
+    // Nobody was granted it a second time: it is free, and the next token is the next.
+    let (_, last) = exchange(&mut renewed, "/v1/locks/lock/acquire", &wish("last", 0))
+        .await
+        .unwrap();
+    let last: serde_json::Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(
+        last["fencing_token"].as_u64(),
+        tokens.last().map(|token| token + 1)
+    );
+}
+
 #[tokio::test]
 async fn after_its_certificate_a_session_is_refused() {
     let world = World::new().await;

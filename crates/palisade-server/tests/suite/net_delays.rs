@@ -1,8 +1,10 @@
 //! Lock-delay and at-least-for over real sockets.
 
 use crate::net_support::grpc::{client, error, granted, said};
-use crate::net_support::{Response, Server};
+use crate::net_support::{Response, Server, soon};
+use crate::net_watch::Events;
 use palisade_proto::v1::acquire_option::Option as Wanted;
+use palisade_proto::v1::event::Change;
 use palisade_proto::v1::{self, reply::Outcome};
 use serde_json::json;
 
@@ -142,6 +144,12 @@ async fn an_operator_opens_a_closed_lock_at_every_interface() {
     for over_http in [true, false] {
         let server = Server::start().await;
         let mut client = client(&server).await;
+        let mut events = Events::open(&server, "/v1/watch?prefix=x", "").await;
+        let watch = v1::WatchRequest {
+            prefix: "x".to_owned(),
+            ..v1::WatchRequest::default()
+        };
+        let mut over_grpc = client.watch(watch).await.unwrap().into_inner();
         let mut open = async || match over_http {
             true => {
                 let body = r#"{"reason": "the job failed"}"#;
@@ -171,5 +179,32 @@ async fn an_operator_opens_a_closed_lock_at_every_interface() {
         assert_eq!(ask(&server, "b", "").await.code(), "delayed");
         assert_eq!(open().await, "");
         assert_eq!(ask(&server, "b", "").await.status, 200);
+        // Watchers are told, with the operator's reason, and of a grant as ever.
+        let mut told = Vec::new();
+        for _ in 0..4 {
+            let (name, _, data) = events.next().await;
+            if name == "opened" {
+                let expected = json!({
+                    "revision": 3, "resource_id": "x", "fencing_token": 1, "reason": "the job failed",
+                });
+                assert_eq!(data, expected);
+            }
+            told.push(name);
+            let event = soon(over_grpc.message()).await.unwrap().unwrap();
+            if let Some(Change::Opened(_)) = event.change {
+                let about = (event.revision, event.fencing_token, &*event.client_id);
+                assert_eq!(about, (3, 1, ""));
+                assert_eq!(event.reason, "the job failed");
+                told.push("opened, over gRPC".to_owned());
+            }
+        }
+        let expected = [
+            "granted",
+            "released",
+            "opened",
+            "opened, over gRPC",
+            "granted",
+        ];
+        assert_eq!(told, expected);
     }
 }

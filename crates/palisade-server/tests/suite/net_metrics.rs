@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::net_access::{closed_by, rules, token};
 use crate::net_support::{Server, Wish};
 use palisade_core::{
     Acquire, ClientId, Command as Entered, Entry, LeaseKey, LockName, Machine, Principal,
@@ -346,4 +347,48 @@ fn prometheus_understands_every_expression_of_the_dashboard() {
     assert!(passed, "{said}");
     // Control.
     assert!(!judge(&["sum(rate(palisade_locks)".to_owned()]).0);
+}
+
+#[tokio::test]
+async fn metrics_say_when_bearer_tokens_end_whatever_their_number() {
+    let mut text = rules();
+    // Two have ended, and of three to come the next one counts; those without an end count nowhere.
+    let ends = [
+        "2001-01-01T00:00:00Z",
+        "2002-01-01T00:00:00Z",
+        "2999-01-01T00:00:00Z",
+        "2990-01-01T00:00:00Z",
+        "2995-01-01T00:00:00Z",
+    ];
+    for (seed, end) in (100_u8..).zip(ends) {
+        let token = palisade_access::Token::make([seed; 36]).1;
+        text.push_str(&format!(
+            "[[auth.tokens]]\nid = {:?}\nprincipal = \"hold\"\nsha256 = {:?}\nexpires = {end:?}\n",
+            token.id(),
+            token.secret().stored(),
+        ));
+    }
+    let world = closed_by(&text).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", token("observe"));
+    let said = world.server.send("GET", "/metrics", &bearer, "").await;
+    assert_eq!(said.status, 200, "{}", said.body);
+    let metrics = said.body;
+    let next: jiff::Timestamp = ends[3].parse().unwrap();
+    for line in [
+        format!(
+            "palisade_auth_token_expires_timestamp_seconds {}",
+            next.as_second()
+        ),
+        "palisade_auth_tokens_expired 2".to_owned(),
+    ] {
+        assert!(
+            metrics.lines().any(|said| said == line),
+            "{line}: {metrics}"
+        );
+    }
+    // Control: without an end, both are 0.
+    let world = closed_by(&rules()).await;
+    let metrics = world.server.send("GET", "/metrics", &bearer, "").await.body;
+    assert!(metrics.contains("palisade_auth_token_expires_timestamp_seconds 0\n"));
+    assert!(metrics.contains("palisade_auth_tokens_expired 0\n"));
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use palisade_tls::Reloaded;
+use palisade_tls::issue::{Authority, Validity};
 
 use crate::support::{Folder, handshake, over, valid};
 
@@ -203,5 +204,45 @@ fn a_port_says_when_its_certificate_ends() {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
         .as_secs();
-    assert_eq!(folder.server("server", None).expires(), Some(until));
+    assert_eq!(
+        folder.server("server", None).ends().certificate,
+        Some(until)
+    );
+}
+
+#[test]
+fn a_port_says_when_the_ca_of_its_clients_and_its_list_end() {
+    let folder = Folder::new();
+    let ca = folder.ca("ca");
+    folder.issue(&ca, "server", "locks.test", valid());
+    let seconds = |time: std::time::SystemTime| {
+        let since = time.duration_since(std::time::UNIX_EPOCH).unwrap();
+        Some(since.as_secs())
+    };
+    let list = |validity: Validity| {
+        let list = ca.revoke(&[], validity).unwrap();
+        fs::write(folder.path("ca.crl"), list).unwrap();
+        seconds(validity.until)
+    };
+    // A list that should have been replaced counts on, and says so.
+    let past = over();
+    let due = list(past);
+    let server = folder.server_with_list("server", "ca", "ca.crl");
+    assert_eq!(server.ends().client_crl, due);
+    let until = server.ends().client_ca;
+    assert!(until > due, "{until:?}");
+    let later = list(valid());
+    assert_ne!(due, later);
+    assert_eq!(server.reload().unwrap(), Reloaded::Taken);
+    assert_eq!(server.ends().client_crl, later);
+    // Of two CAs, the first to end is told.
+    let (_, soon) = Authority::make(past).unwrap();
+    let mut both = fs::read_to_string(folder.path("ca.pem")).unwrap();
+    both.push_str(&soon.certificate);
+    fs::write(folder.path("ca.pem"), both).unwrap();
+    assert_eq!(server.reload().unwrap(), Reloaded::Taken);
+    assert_eq!(server.ends().client_ca, seconds(past.until));
+    // Without the files there is nothing that ends.
+    let plain = folder.server("server", None).ends();
+    assert_eq!((plain.client_ca, plain.client_crl), (None, None));
 }

@@ -66,6 +66,6 @@ pub(super) async fn proclaim(args: &ProclaimArgs, out: Out) -> Result<(), Failur
         )),
         Proclamation::Ended(how) => Err(over(lock, how)),
         Proclamation::NotHeld => Err(not_held(lock)),
-        Proclamation::Stale { highest } => Err(stale(lock, highest)),
+        Proclamation::Stale { highest } => Err(stale(lock, grant.token, highest)),
     }
 }

@@ -7,7 +7,7 @@ use palisade_client::{
     Client, Ending, Error, Lease, LockMode, LockRequest, Options, Released, Renewal, Sequencer,
     Slots, without_secrets,
 };
-use palisade_core::{GrantRef, LockName};
+use palisade_core::{GrantRef, LockName, Token};
 use palisade_proto::Code;
 use serde_json::json;
 
@@ -250,6 +250,7 @@ pub(super) async fn sequencer(args: &SignArgs, out: Out) -> Result<(), Failure> 
     let answer = client.sequencer(&grant).await;
     let text = signed(
         &grant.lock,
+        grant.token,
         answer.map_err(|error| Failure::of(&error, url))?,
     )?;
     if out.json {
@@ -259,12 +260,16 @@ pub(super) async fn sequencer(args: &SignArgs, out: Out) -> Result<(), Failure> 
 }
 
 /// The sequencer in the authority's answer.
-pub(crate) fn signed(lock: &LockName, answer: Sequencer) -> Result<Box<str>, Failure> {
+pub(crate) fn signed(
+    lock: &LockName,
+    token: Option<Token>,
+    answer: Sequencer,
+) -> Result<Box<str>, Failure> {
     match answer {
         Sequencer::Signed(text) => Ok(text),
         Sequencer::Ended(how) => Err(over(lock.as_str(), how)),
         Sequencer::NotHeld => Err(not_held(lock.as_str())),
-        Sequencer::Stale { highest } => Err(stale(lock.as_str(), highest)),
+        Sequencer::Stale { highest } => Err(stale(lock.as_str(), token, highest)),
     }
 }
 
@@ -294,7 +299,7 @@ pub(super) async fn renew(args: &RenewArgs, out: Out) -> Result<(), Failure> {
         }
         Renewal::Ended(how) => Err(over(lock, how)),
         Renewal::NotHeld => Err(not_held(lock)),
-        Renewal::Stale { highest } => Err(stale(lock, highest)),
+        Renewal::Stale { highest } => Err(stale(lock, grant.token, highest)),
     }
 }
 
@@ -313,7 +318,7 @@ pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure>
         Released::Ended(Ending::Released) => (true, None),
         Released::Ended(how) => return Err(over(lock, how)),
         Released::NotHeld => return Err(not_held(lock)),
-        Released::Stale { highest } => return Err(stale(lock, highest)),
+        Released::Stale { highest } => return Err(stale(lock, grant.token, highest)),
     };
     if out.json {
         let mut reply = json!({"resource_id": lock, "released": true, "already_released": already});
@@ -358,8 +363,14 @@ pub(super) fn not_held(lock: &str) -> Failure {
     .hint(hint)
 }
 
-pub(super) fn stale(lock: &str, highest: palisade_core::Token) -> Failure {
-    let message = format!("{lock} is held with another fencing token, {highest}");
+/// `named` is the token of the command, if it has one.
+pub(super) fn stale(lock: &str, named: Option<Token>, highest: Token) -> Failure {
+    let message = match named {
+        Some(named) if named < highest => {
+            format!("token {named} is stale: {named} < {highest}, with which {lock} is held")
+        }
+        _ => format!("{lock} is held with another fencing token, {highest}"),
+    };
     let hint = format!("look again: palisade show {}", shell_word(lock));
     Failure::new(LOST, Code::Stale, message).hint(hint)
 }

@@ -376,6 +376,7 @@ fn named(event: &WatchEvent) -> serde_json::Value {
     let (lease_duration_ms, reason, delayed) = match &event.change {
         Change::Granted { ttl } => (Some(u64::from(ttl.as_millis())), None, None),
         Change::Proclaimed => (None, None, None),
+        Change::Opened { reason } => (None, Some(reason.to_string()), None),
         Change::Ended {
             reason, delayed, ..
         } => (None, reason.as_deref().map(str::to_owned), *delayed),
@@ -383,7 +384,7 @@ fn named(event: &WatchEvent) -> serde_json::Value {
     let body = EventBody {
         revision: event.revision,
         resource_id: event.lock.to_string(),
-        client_id: event.client.to_string(),
+        client_id: event.client.as_ref().map(ToString::to_string),
         fencing_token: event.token.get(),
         grant_id: event.shared.map(|id| id.0.get()),
         lease_duration_ms,
@@ -397,10 +398,10 @@ fn named(event: &WatchEvent) -> serde_json::Value {
 
 fn line(event: &WatchEvent, out: Out) -> String {
     let verb = out.strong(&format!("{:10}", verb(&event.change)));
-    let mut line = format!(
-        "{verb}  {}  token {}  {}",
-        event.lock, event.token, event.client
-    );
+    let mut line = format!("{verb}  {}  token {}", event.lock, event.token);
+    if let Some(client) = &event.client {
+        line.push_str(&format!("  {client}"));
+    }
     if let Some(id) = event.shared {
         line.push_str(&format!("  shared, grant {}", id.0));
     }
@@ -409,6 +410,7 @@ fn line(event: &WatchEvent, out: Out) -> String {
             line.push_str(&format!("  for {}", millis(ttl.as_millis().into())))
         }
         Change::Proclaimed => {}
+        Change::Opened { reason } => line.push_str(&format!("  {}", printable(reason))),
         Change::Ended {
             reason, delayed, ..
         } => {
@@ -427,6 +429,7 @@ fn verb(change: &Change) -> &'static str {
     match change {
         Change::Granted { .. } => "granted",
         Change::Proclaimed => "proclaimed",
+        Change::Opened { .. } => "opened",
         Change::Ended {
             how: Ending::Released,
             ..
@@ -456,7 +459,7 @@ pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
         Revocation::Ended(Ending::Revoked) => true,
         Revocation::Ended(how) => return Err(over(lock, how)),
         Revocation::NotHeld => return Err(not_held(lock)),
-        Revocation::Stale { highest } => return Err(stale(lock, highest)),
+        Revocation::Stale { highest } => return Err(stale(lock, Some(args.token), highest)),
     };
     let token = args.token;
     if out.json {

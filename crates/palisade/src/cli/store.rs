@@ -31,7 +31,7 @@ pub(crate) struct StoreArgs {
     /// What the fences check. A directory keeps the mode it was created with.
     #[arg(long, value_name = "KIND", default_value = "claim")]
     fence: FenceMode,
-    /// For comparison only: no check at all. CORRUPTS DATA as soon as a holder is late.
+    /// For comparison only: no check at all, also of writes without a token. CORRUPTS DATA as soon as a holder is late.
     #[arg(long, conflicts_with = "fence")]
     danger_unfenced: bool,
     #[command(flatten)]

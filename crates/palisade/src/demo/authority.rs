@@ -71,9 +71,10 @@ impl Watcher {
 
 /// A change as an event of the timeline. It was durable before it was reported, so `at_ms` is an upper bound.
 fn event_of(at_ms: f64, event: WatchEvent) -> Option<Event> {
+    let client = event.client?;
     let change = |ttl_ms| Lease {
         at_ms,
-        client: event.client.as_str().to_owned(),
+        client: client.as_str().to_owned(),
         token: event.token.get(),
         ttl_ms,
     };
@@ -82,7 +83,7 @@ fn event_of(at_ms: f64, event: WatchEvent) -> Option<Event> {
             let ttl_ms = ttl.span().as_millis() as f64;
             Some(Event::Granted(change(Some(ttl_ms))))
         }
-        Change::Proclaimed => None,
+        Change::Proclaimed | Change::Opened { .. } => None,
         Change::Ended { how, .. } => match how {
             Ending::Expired => Some(Event::Expired(change(None))),
             Ending::Released => Some(Event::Released(change(None))),

@@ -80,7 +80,7 @@ impl Guard {
             for lease in all(lease, others) {
                 let answer = lease.sequencer().await;
                 let answer = answer.map_err(|error| Failure::of(&error, url))?;
-                lines.push(signed(lease.lock(), answer)?);
+                lines.push(signed(lease.lock(), Some(lease.token()), answer)?);
             }
         }
         Ok(lines.join("\n"))
@@ -320,9 +320,10 @@ async fn release(lease: Lease, out: Out) -> Option<Failure> {
             was("the same client id acquired it again", Code::Superseded)
         }
         Ok(Released::NotHeld) => was("it is not held", Code::NotHeld),
-        Ok(Released::Stale { highest }) => {
-            was(&format!("it is held with token {highest}"), Code::Stale)
-        }
+        Ok(Released::Stale { highest }) => was(
+            &format!("token {token} is stale: {token} < {highest}"),
+            Code::Stale,
+        ),
         Err(error) => {
             let message = format!("{lock} could not be released: {error}");
             let failure = Failure::new(0, error.code(), message);

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A separate process that never talks to an authority: it knows tokens only from its callers. Every write must
-//! carry a token, even if its resource is not fenced yet; a write without one gets 428 (rule F9).
+//! carry a token, even if its resource is not fenced yet; a write without one gets 428 (rule F9). A store that checks
+//! nothing (`--danger-unfenced`) takes it.
 //!
 //! | code | status | meaning |
 //! |---|---|---|

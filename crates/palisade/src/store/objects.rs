@@ -33,12 +33,6 @@ pub(super) struct Success {
 /// A token as a JSON number, exact in every language.
 type Token53 = u64;
 
-/// The common part of a claim and a write.
-struct Claim {
-    resource: Resource,
-    presented: Presented,
-}
-
 /// What a caller presents at a fence.
 struct Presented {
     token: Token,
@@ -88,28 +82,23 @@ impl Presented {
     }
 }
 
-impl Claim {
-    fn take(fields: &mut Fields, app: &App, writes: bool) -> Result<Claim, Problem> {
-        let resource = app.store.resource(&fields.text("resource_id")?)?;
-        let token = fields.token("fencing_token")?;
-        let sequencer = fields.optional_text("sequencer")?;
-        let authority = fields.authority("authority")?;
-        let sequencer = sequencer.as_deref();
-        let presented = Presented::settle(app, resource.id(), sequencer, token, authority, writes)?;
-        let presented = presented.ok_or_else(|| tokenless(resource.id()))?;
-        Ok(Claim {
-            resource,
-            presented,
-        })
-    }
-
-    fn pass(&self) -> Pass<'_> {
-        self.presented.pass()
-    }
+/// The common part of a claim and a write: the resource, and what is presented at it.
+fn named(
+    fields: &mut Fields,
+    app: &App,
+    writes: bool,
+) -> Result<(Resource, Option<Presented>), Problem> {
+    let resource = app.store.resource(&fields.text("resource_id")?)?;
+    let token = fields.token("fencing_token")?;
+    let sequencer = fields.optional_text("sequencer")?;
+    let authority = fields.authority("authority")?;
+    let sequencer = sequencer.as_deref();
+    let presented = Presented::settle(app, resource.id(), sequencer, token, authority, writes)?;
+    Ok((resource, presented))
 }
 
-/// Every write here must carry a token, even if nothing is fenced yet: a caller that forgets it should learn so
-/// from its first write.
+/// Every write to a fenced store must carry a token, even if nothing is fenced yet: a caller that forgets it should
+/// learn so from its first write. A store without fences takes it, which is what it shows the damage of.
 fn tokenless(resource: &ResourceId) -> Problem {
     let message = format!(
         "fencing_token is missing: a write to {resource} must carry the token of its holder's grant"
@@ -122,9 +111,10 @@ pub(super) async fn claim(
     State(app): State<Arc<App>>,
     mut fields: Fields,
 ) -> Result<Json<Success>, Problem> {
-    let claim = Claim::take(&mut fields, &app, false)?;
+    let (resource, presented) = named(&mut fields, &app, false)?;
+    let presented = presented.ok_or_else(|| tokenless(resource.id()))?;
     fields.end()?;
-    done(claim.resource.claim(claim.pass()).await?)
+    done(resource.claim(presented.pass()).await?)
 }
 
 /// `POST /v1/storage/write`: changes an object and claims, in one step.
@@ -132,16 +122,20 @@ pub(super) async fn write(
     State(app): State<Arc<App>>,
     mut fields: Fields,
 ) -> Result<Json<Success>, Problem> {
-    let claim = Claim::take(&mut fields, &app, true)?;
+    let (resource, presented) = named(&mut fields, &app, true)?;
+    match (&presented, app.store.mode()) {
+        (Some(_), _) => {}
+        (None, Mode::DangerUnfenced) => app.sequencers.admits_bare()?,
+        (None, _) => return Err(tokenless(resource.id())),
+    }
     let sequence = fields.sequence("sequence")?;
     let mutation = Mutation::take(fields.object("write_payload", "write_payload.")?)?;
     fields.end()?;
-    done(
-        claim
-            .resource
-            .write(claim.pass(), mutation.write(sequence))
-            .await?,
-    )
+    let change = mutation.write(sequence);
+    done(match presented {
+        Some(presented) => resource.write(presented.pass(), change).await?,
+        None => resource.write_tokenless(change.key, change.change).await?,
+    })
 }
 
 /// The `write_payload`: what a write does.

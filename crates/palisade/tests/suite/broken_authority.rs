@@ -106,9 +106,21 @@ async fn two_sides_grant_the_same_lock_and_the_fence_admits_one_order_of_writes(
         // The old side goes on and still believes in its lock.
         old.check().unwrap();
         let late = ledger.write(pass(old), put("old 2")).await.unwrap();
-        assert_eq!(late, Checked::Rejected(Reject::Stale { highest }));
+        assert_eq!(
+            late,
+            Checked::Rejected(Reject::Stale {
+                presented: old.token(),
+                highest
+            })
+        );
         let read = ledger.read(pass(old), KEY).await.unwrap();
-        assert_eq!(read, Checked::Rejected(Reject::Stale { highest }));
+        assert_eq!(
+            read,
+            Checked::Rejected(Reject::Stale {
+                presented: old.token(),
+                highest
+            })
+        );
         let write = ledger.write(pass(new), put("new")).await.unwrap();
         assert!(write.is_admitted());
     }

@@ -261,6 +261,15 @@ fn an_unknown_secret_is_123_and_changes_nothing() {
         ),
         (123, "stale".into())
     );
+    // That number is above the one in force, so it is wrong and not stale; one below it is.
+    let said = text(&output.stderr);
+    assert!(!said.contains("is stale"), "{said}");
+    let next = server.output(&["acquire", "later", "-n", "--json"]);
+    let next = json(&next.stdout)["fencing_token"].as_u64().unwrap();
+    let output = server.output(&["break", "later", "--token", "1", "--reason", "x"]);
+    let said = text(&output.stderr);
+    let both = format!("token 1 is stale: 1 < {next}, with which later is held");
+    assert!(said.contains(&both), "{said}");
     assert_eq!(server.show("a")["holder"]["fencing_token"], held_token);
 }
 

@@ -224,9 +224,9 @@ impl Replica {
     fn refused(&self, version: Version, reject: &Reject) -> Problem {
         let own = self.version;
         let (code, message) = match reject {
-            Reject::Stale { highest } => (
+            Reject::Stale { highest, .. } => (
                 ProblemCode::Stale,
-                format!("version {version} is over: this replica has version {highest}"),
+                format!("version {version} is stale: {version} < {highest}"),
             ),
             other => (ProblemCode::OutOfOrder, other.to_string()),
         };

@@ -398,7 +398,7 @@ impl Leases {
                 let mut leases = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 match event.change {
                     Change::Granted { .. } => leases.push(LeaseOf {
-                        holder: event.client.to_string(),
+                        holder: event.client.iter().map(ToString::to_string).collect(),
                         token: event.token,
                         from_ms: now_ms(),
                         ended: None,
@@ -409,7 +409,7 @@ impl Leases {
                             lease.ended = Some((now_ms(), format!("{how:?}").to_lowercase()));
                         }
                     }
-                    Change::Proclaimed => {}
+                    Change::Proclaimed | Change::Opened { .. } => {}
                 }
             }
         });

@@ -16,23 +16,28 @@ class Rejected(PalisadeError):
         self,
         code: str,
         *,
+        token: Optional[int] = None,
         highest: Optional[int] = None,
         last: Optional[int] = None,
         bound: Optional[int] = None,
         authority: Optional[str] = None,
         lock: Optional[str] = None,
     ) -> None:
-        self.highest, self.last, self.bound, self.authority, self.lock = highest, last, bound, authority, lock
+        self.token, self.highest, self.last, self.bound = token, highest, last, bound
+        self.authority, self.lock = authority, lock
+        if code == "stale" and token is not None:
+            super().__init__(code, f"token {token} is stale: {token} < {highest}; {_SAYS[code]}")
+            return
         told = {"highest": highest, "last": last, "bound": bound, "authority": authority, "lock": lock}
         details = ", ".join(f"{name}: {value}" for name, value in told.items() if value is not None)
         super().__init__(code, _SAYS[code] + (f" ({details})" if details else ""))
 
 
 class Stale(Rejected):
-    """A newer holder has claimed the resource: give up."""
+    """A newer holder has claimed the resource: give up. `token` is the one that is refused, `highest` the newest."""
 
-    def __init__(self, highest: int) -> None:
-        super().__init__("stale", highest=highest)
+    def __init__(self, token: Optional[int], highest: int) -> None:
+        super().__init__("stale", token=token, highest=highest)
 
 
 class FenceLost(OperatorNeeded):

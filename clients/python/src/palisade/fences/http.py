@@ -61,7 +61,7 @@ def raise_for_fence(answer: Any) -> None:
     except (ValueError, KeyError, TypeError):
         return
     if code == "stale" and type(told.get("highest")) is int:
-        raise Stale(told["highest"])
+        raise Stale(told.get("token"), told["highest"])
     if code in _REJECTIONS:
         numbers = {name: told.get(name) for name in ("highest", "last", "bound")}
         raise Rejected(code, **numbers)

@@ -14,6 +14,7 @@ a psycopg 3 `AsyncConnection`. Other drivers, such as asyncpg, are refused with 
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, Awaitable, Callable, Generator, Mapping, Optional, TypeVar, Union
 
@@ -30,6 +31,7 @@ MAX_RESULT_BYTES = 65_536
 
 # The functions in the database decide: crates/palisade-fence/sql/postgres/0004_functions.sql. The types are written
 # out, because some drivers send text.
+_STALE = re.compile(r"token (\d+) is stale: ")
 _PASS = "%(authority)s::text, %(lock)s::text, %(strict)s::boolean, %(max_jump)s::bigint"
 _CLAIM = f"SELECT palisade_claim(%(resource)s, %(token)s::bigint, {_PASS})"
 _CHECK = f"SELECT palisade_check(%(resource)s, %(token)s::bigint, {_PASS})"
@@ -105,7 +107,8 @@ def rejection(error: BaseException) -> Optional[Rejected]:
     detail = getattr(getattr(found, "diag", None), "message_detail", None) or ""
     number = int(detail) if detail.isdigit() else None
     if state == "PF001" and number is not None:
-        return Stale(number)
+        said = _STALE.search(getattr(found.diag, "message_primary", None) or "")
+        return Stale(int(said[1]) if said else None, number)
     if state == "PF002":
         return Rejected("tokenless", highest=number)
     if state == "PF005":

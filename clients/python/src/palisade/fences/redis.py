@@ -69,6 +69,7 @@ class _Call:
     kind: str
     keys: list[str]
     arguments: list[bytes]
+    token: Optional[int]
 
 
 class _Resource:
@@ -121,7 +122,8 @@ class _Resource:
         ]
         count = [str(len(keys)).encode()] if kind == "script" else []
         all_keys = [self.mark, *keys, *self._guarding]
-        return _Call(script, kind, all_keys, [word.encode() for word in asked] + count + given)
+        token = presented.token if presented else None
+        return _Call(script, kind, all_keys, [word.encode() for word in asked] + count + given, token)
 
     def _answer(self, call: _Call, reply: Any) -> Done:
         words = [_word(part) for part in reply]
@@ -129,7 +131,7 @@ class _Resource:
         if how in ("admit", "repeat"):
             return Done(reply[2] if len(reply) > 2 else None, how == "repeat")
         if how == "reject":
-            raise _rejected(what, bound, [*words, "", "", "", ""][3])
+            raise _rejected(what, bound, [*words, "", "", "", ""][3], call.token)
         if how == "failed":
             said = "the script failed; its earlier writes stay" if call.kind == "script" else "nothing was written"
             raise Invalid("invalid", f"{self.name}: {said}: {what}")
@@ -256,9 +258,9 @@ def probe(connection: Any) -> None:
         raise OperatorNeeded("refused", "this server is a replica; a fence needs the primary")
 
 
-def _rejected(code: str, what: str, bound: str) -> Rejected:
+def _rejected(code: str, what: str, bound: str, token: Optional[int]) -> Rejected:
     if code == "stale":
-        return Stale(int(what))
+        return Stale(token, int(what))
     number = int(what) if what.isdigit() else None
     if code in ("sequence_stale", "sequence_reused"):
         return Rejected(code, last=number)

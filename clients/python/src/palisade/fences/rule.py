@@ -89,7 +89,7 @@ def decide(record: Record, presented: Optional[Pass], operation: Operation, rule
     _own(record, presented)
     token, highest = presented.token, record.token or 0
     if token < highest:
-        raise Stale(highest)
+        raise Stale(token, highest)
     if token == highest:
         if operation.kind == "write" and record.written and _is_repeat(record, operation, rule):
             return Admitted(record, repeat=True)

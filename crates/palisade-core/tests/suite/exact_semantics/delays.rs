@@ -375,7 +375,17 @@ fn an_operator_opens_a_closed_lock_and_it_is_handed_on() {
         revoke(&mut world, token(1));
         world.queued(ask("x", "b").wait(HOUR_MS / 2).request(1));
         assert_eq!(world.held_by("x"), None);
+        let _ = world.events();
         assert_eq!(open(&mut world), Outcome::Done);
+        // It is told before the grant that it allows, by the token of the last grant.
+        let seen = world.events();
+        let opened = Change::Opened {
+            reason: "the job failed".into(),
+        };
+        assert_eq!((seen[0].token, &seen[0].client), (token(1), &None));
+        assert_eq!(seen[0].change, opened);
+        assert!(matches!(seen[1].change, Change::Granted { .. }));
+        assert_eq!(seen[1].revision, seen[0].revision + 1);
         assert_eq!(world.held_by("x"), Some((2, "b".to_owned())));
         assert_eq!(open(&mut world), Outcome::NotHeld, "held again");
     }

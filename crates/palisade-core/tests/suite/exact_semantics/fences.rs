@@ -64,7 +64,10 @@ fn the_fenced_store_accepts_equal_and_refuses_lower_and_keeps_the_old_value() {
     let mut store = Store::new(Mode::Claim);
     assert_eq!(store.write("disk", token(34), "first"), Ok(()));
     assert_eq!(store.write("disk", token(34), "again"), Ok(()));
-    let stale = Err(Reject::Stale { highest: token(34) });
+    let stale = Err(Reject::Stale {
+        presented: token(33),
+        highest: token(34),
+    });
     assert_eq!(store.write("disk", token(33), "late"), stale);
     assert_eq!(store.text("disk"), "again");
     assert_eq!(store.write("disk", token(35), "next"), Ok(()));
@@ -96,7 +99,10 @@ fn the_unfenced_store_is_corrupted_by_the_late_write_and_the_fenced_one_is_not()
     let mut fenced = Store::new(Mode::Claim);
     assert_eq!(
         paused_holder(&mut fenced),
-        Err(Reject::Stale { highest: token(2) })
+        Err(Reject::Stale {
+            presented: token(1),
+            highest: token(2)
+        })
     );
     assert_eq!(fenced.text("disk"), "b's work");
 }
@@ -158,7 +164,10 @@ fn a_released_token_is_still_admitted_until_a_higher_one_arrives() {
     );
     assert_eq!(
         store.write("disk", a.token, "too late"),
-        Err(Reject::Stale { highest: b.token })
+        Err(Reject::Stale {
+            presented: a.token,
+            highest: b.token
+        })
     );
     assert_eq!(store.text("disk"), "b has not been here yet");
 }
@@ -171,6 +180,7 @@ fn a_superseded_former_life_is_fenced() {
     let [before, after]: [Granted; 2] = lives;
     store.write("disk", after.token, "after").unwrap();
     let stale = Err(Reject::Stale {
+        presented: before.token,
         highest: after.token,
     });
     assert_eq!(store.write("disk", before.token, "before"), stale);

@@ -367,7 +367,10 @@ fn revoke_needs_the_current_token() {
         token,
         reason: "stuck".into(),
     };
-    let stale = Outcome::Stale { highest: token(1) };
+    let stale = Outcome::Stale {
+        named: token(2),
+        highest: token(1),
+    };
     assert_eq!(world.apply(revoke(token(2))), stale);
     assert_eq!(world.held_by("orders"), Some((1, "a".into())));
     world.queued(ask("orders", "b").wait(1_000).request(1));
@@ -384,7 +387,10 @@ fn revoke_needs_the_current_token() {
     assert_eq!(world.handed_over().1.token, token(2));
     assert_eq!(
         world.apply(revoke(token(1))),
-        Outcome::Stale { highest: token(2) }
+        Outcome::Stale {
+            named: token(1),
+            highest: token(2)
+        }
     );
     let ended = Outcome::Ended {
         token: token(1),
@@ -416,7 +422,7 @@ fn events_tell_every_change_once_and_are_numbered_from_1() {
             (
                 event.revision,
                 event.at.as_nanos() / 1_000_000,
-                &*event.client,
+                event.client.as_deref().unwrap(),
                 event.token.get(),
             )
         })

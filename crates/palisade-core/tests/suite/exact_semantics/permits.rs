@@ -356,7 +356,13 @@ fn an_operator_takes_one_holders_permits() {
         })
     };
     let highest = second.token;
-    assert_eq!(revoke(&mut world, 9), Outcome::Stale { highest });
+    assert_eq!(
+        revoke(&mut world, 9),
+        Outcome::Stale {
+            named: token(9),
+            highest
+        }
+    );
     let taken = first.token;
     assert_eq!(revoke(&mut world, 1), Outcome::Revoked { token: taken });
     assert_eq!(

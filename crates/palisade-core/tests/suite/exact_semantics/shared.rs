@@ -297,7 +297,13 @@ fn an_operator_takes_one_readers_grant_by_its_number() {
         reason: "stuck".into(),
     };
     let highest = token(1);
-    assert_eq!(world.apply(revoke(7)), Outcome::Stale { highest });
+    assert_eq!(
+        world.apply(revoke(7)),
+        Outcome::Stale {
+            named: token(7),
+            highest
+        }
+    );
     let token = b.number();
     assert_eq!(world.apply(revoke(2)), Outcome::Revoked { token });
     assert!(matches!(world.renew(&grant(&b)), Outcome::Ended { .. }));

@@ -397,6 +397,7 @@ impl Reference {
                     None => holders
                         .last()
                         .map_or(Outcome::NotHeld, |held| Outcome::Stale {
+                            named: token,
                             highest: held.fencing(),
                         }),
                     Some(grant) => {
@@ -421,7 +422,7 @@ impl Reference {
                 Outcome::Done
             }
             Command::Abandon(request) => self.abandon(request, now),
-            Command::Open { lock, .. } => {
+            Command::Open { lock, reason } => {
                 self.touch_lock(&lock, now);
                 let closed = self.closed.iter().position(|closed| closed.lock == lock);
                 match closed {
@@ -429,6 +430,7 @@ impl Reference {
                     Some(at) => {
                         let told = self.told(&lock, now);
                         let Closed { lock, last, .. } = self.closed.remove(at);
+                        self.opened(&lock, last, reason, now);
                         self.kept.insert(lock.clone(), last);
                         self.hand_on(&lock, &told, now);
                         Outcome::Done
@@ -1785,18 +1787,35 @@ impl Reference {
         }
     }
 
+    fn opened(&mut self, lock: &LockName, last: Token, reason: Box<str>, now: &mut Now) {
+        self.revision += 1;
+        now.effects.push(Effect::Event(Event {
+            revision: self.revision,
+            at: now.at,
+            lock: lock.clone(),
+            client: None,
+            token: last,
+            shared: None,
+            slots: Slots::NONE,
+            by: now.by,
+            lease: None,
+            held: Span::ZERO,
+            change: Change::Opened { reason },
+        }));
+    }
+
     fn event(&mut self, grant: &Grant, change: Change, now: &mut Now) {
         self.revision += 1;
         now.effects.push(Effect::Event(Event {
             revision: self.revision,
             at: now.at,
             lock: grant.lock.clone(),
-            client: grant.client.clone(),
+            client: Some(grant.client.clone()),
             token: grant.fencing(),
             shared: grant.id(),
             slots: grant.slots,
             by: grant.by,
-            lease: self.lease(&grant.key).unwrap().id,
+            lease: Some(self.lease(&grant.key).unwrap().id),
             held: Span::from_millis(now.wall.0.saturating_sub(grant.wall.0)),
             change,
         }));

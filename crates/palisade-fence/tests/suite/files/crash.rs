@@ -97,7 +97,10 @@ fn next_holder(place: &TempDir, job: Job, about: &str) -> bool {
     let late = folder.write(t(2), write).unwrap();
     assert_eq!(
         late,
-        Checked::Rejected(Reject::Stale { highest: t(3) }),
+        Checked::Rejected(Reject::Stale {
+            presented: t(2),
+            highest: t(3)
+        }),
         "{about}"
     );
     is_clean(&path);

@@ -88,7 +88,10 @@ fn files_without_their_fence_are_refused_until_it_is_rearmed() {
         Err(Fault::Lost { .. })
     ));
     rearm(place.path(), floor(5)).unwrap();
-    let stale = Checked::Rejected(Reject::Stale { highest: t(5) });
+    let stale = Checked::Rejected(Reject::Stale {
+        presented: t(4),
+        highest: t(5),
+    });
     assert_eq!(folder.claim(t(4)).unwrap(), stale);
     let read = folder.read(t(5), "/old.csv").unwrap().into_result();
     assert_eq!(read, Ok(Some(b"there before".to_vec())));

@@ -169,8 +169,9 @@ fn reject(body: &[u8]) -> Result<Reject, Broken> {
     };
     let last = || Sequence::new(error["last"].as_u64().unwrap()).unwrap();
     let text = |name: &str| error[name].as_str().unwrap();
-    Ok(match error["code"].as_str().unwrap_or_default() {
+    let reject = match error["code"].as_str().unwrap_or_default() {
         "stale" => Reject::Stale {
+            presented: token("token").unwrap(),
             highest: token("highest").unwrap(),
         },
         "tokenless" => Reject::Tokenless {
@@ -190,7 +191,11 @@ fn reject(body: &[u8]) -> Result<Reject, Broken> {
             bound: LockName::new(text("lock")).unwrap(),
         },
         _ => return Err(Broken(String::from_utf8_lossy(body).into_owned())),
-    })
+    };
+    match text("message") {
+        said if said == reject.to_string() => Ok(reject),
+        said => Err(Broken(said.to_owned())),
+    }
 }
 
 impl Fence for Resource {

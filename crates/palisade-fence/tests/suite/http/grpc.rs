@@ -68,7 +68,10 @@ async fn a_tonic_service_is_fenced_and_its_client_gets_the_reason() {
     let stale = client.check(check(4)).await.unwrap_err();
     assert_eq!(stale.code(), tonic::Code::FailedPrecondition);
     assert_eq!(stale.metadata().get("palisade-code").unwrap(), "stale");
-    assert!(stale.message().contains("fencing token 5"), "{stale}");
+    assert!(
+        stale.message().contains("token 4 is stale: 4 < 5"),
+        "{stale}"
+    );
     let none = client
         .check(HealthCheckRequest::default())
         .await

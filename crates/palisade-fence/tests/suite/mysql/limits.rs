@@ -63,7 +63,10 @@ async fn several_are_claimed_together_or_not_at_all() {
     let (_, mut db) = fresh().await;
     all(&mut db, &[("b", 5)]).await.unwrap();
     let refused = all(&mut db, &[("c", 4), ("a", 4), ("b", 4)]).await;
-    let stale = Reject::Stale { highest: t(5) };
+    let stale = Reject::Stale {
+        presented: t(4),
+        highest: t(5),
+    };
     assert_eq!(refused.unwrap_err().rejected(), Some(&stale));
     assert_eq!(highest(&mut db, "a").await, None);
     all(&mut db, &[("c", 6), ("a", 6), ("b", 6)]).await.unwrap();
@@ -185,7 +188,13 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
         tx.commit().await.unwrap();
     }
     let zombie = all(&mut db, &[("orders", 60)]).await.unwrap_err();
-    assert_eq!(zombie.rejected(), Some(&Reject::Stale { highest: t(100) }));
+    assert_eq!(
+        zombie.rejected(),
+        Some(&Reject::Stale {
+            presented: t(60),
+            highest: t(100)
+        })
+    );
     let mut tx = begin(&mut db).await;
     let with = rearm(100, None, None);
     Operator::new(&mut tx).rearm("orders", &with).await.unwrap();

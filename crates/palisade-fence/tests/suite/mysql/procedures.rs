@@ -51,7 +51,10 @@ async fn judge(
 fn is(reject: &Reject, state: &str, message: &str) -> bool {
     let last = message.rsplit(' ').next().unwrap_or_default();
     match reject {
-        Reject::Stale { highest } => state == "PF001" && last == highest.to_string(),
+        Reject::Stale { presented, highest } => {
+            let said = format!("token {presented} is stale: {presented} < {highest}");
+            state == "PF001" && message.ends_with(&said)
+        }
         Reject::WrongAuthority { bound } => state == "PF005" && message.ends_with(bound.as_str()),
         Reject::WrongLock { bound } => state == "PF006" && message.ends_with(bound.as_str()),
         Reject::Jump { highest, .. } => {

@@ -82,7 +82,13 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
     assert!(tries(&mut other, None, WRITES[3]).await.is_err());
     claims(&mut other, "orders", 36).await;
     let refused = tries(&mut db, None, WRITES[3]).await.unwrap_err();
-    assert_eq!(refused.rejected(), Some(&Reject::Stale { highest: t(36) }));
+    assert_eq!(
+        refused.rejected(),
+        Some(&Reject::Stale {
+            presented: t(34),
+            highest: t(36)
+        })
+    );
     // A rejected claim, or a reset of the connection, leaves no token to show.
     tries(&mut db, Some(("orders", 30)), "DO 0")
         .await
@@ -127,7 +133,10 @@ async fn a_fenced_row_cannot_be_written_without_its_column() {
     let mut tx = db.start_transaction(TxOpts::default()).await.unwrap();
     let (x, stale) = (
         "UPDATE orders SET text = 'x'",
-        Reject::Stale { highest: t(5) },
+        Reject::Stale {
+            presented: t(4),
+            highest: t(5),
+        },
     );
     let tokenless = Reject::Tokenless { highest: t(5) };
     for sql in [

@@ -74,7 +74,7 @@ fn textbook() -> String {
     let (before, after) = procedures.split_once("    -- The decision.").unwrap();
     let (_, after) = after.split_once("    -- The version rises").unwrap();
     let decision = "IF p_write AND p_token < stands THEN
-            SET words = CONCAT('stale; the highest is ', stands);
+            SET words = CONCAT('token ', p_token, ' is stale: ', p_token, ' < ', stands);
             SIGNAL SQLSTATE 'PF001' SET MESSAGE_TEXT = words;
         END IF;
         IF p_write THEN

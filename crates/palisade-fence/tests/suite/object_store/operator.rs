@@ -31,7 +31,13 @@ async fn a_lost_fence_is_rearmed_above_the_old_tokens() {
     };
     store.rearm("r", &with).await.unwrap();
     let low = resource.write(pass(8), put("y")).await.unwrap();
-    assert_eq!(low, Checked::Rejected(Reject::Stale { highest: floor }));
+    assert_eq!(
+        low,
+        Checked::Rejected(Reject::Stale {
+            presented: Token::new(8).unwrap(),
+            highest: floor
+        })
+    );
     puts(&resource, 9, "y").await;
     let lower = |from| Rearm {
         floor: Token::new(3).unwrap(),

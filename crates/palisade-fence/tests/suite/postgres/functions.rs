@@ -152,6 +152,10 @@ async fn every_rejection_has_a_state_and_a_hint() {
         assert_eq!(failed.detail().unwrap_or_default(), detail, "{sql}");
         let said = failed.hint().unwrap_or_default();
         assert!(said.contains(hint), "{sql}: {said}");
+        if state == Some("PF001") {
+            let both = "token 33 is stale: 33 < 34 at resource orders";
+            assert_eq!(failed.message(), both, "{sql}");
+        }
         // Only an operator re-arms. A holder who reads of it might do it.
         assert!(!format!("{failed} {said}").contains("arm"), "{sql}: {said}");
         if let "PF001" | "PF002" | "PF005" | "PF006" = failed.code().code() {
@@ -207,7 +211,13 @@ async fn a_pipelined_statement_of_a_stale_holder_is_not_carried_out() {
         .execute(&client, "r", t(1), &add, &[&7_i64])
         .await
         .unwrap();
-    assert_eq!(stale, Checked::Rejected(Reject::Stale { highest: t(2) }));
+    assert_eq!(
+        stale,
+        Checked::Rejected(Reject::Stale {
+            presented: t(1),
+            highest: t(2)
+        })
+    );
     let bad = guard.execute(&client, "", t(3), &add, &[&7_i64]).await;
     assert!(matches!(bad, Err(Fault::Invalid(_))), "{bad:?}");
     let total = || client.query_one("SELECT n FROM totals", &[]);

@@ -46,7 +46,10 @@ async fn several_are_claimed_together_or_not_at_all() {
     let refused = Tokio::carry_out(&mut c, &All(vec![("c", 4), ("a", 4), ("b", 4)])).await;
     assert_eq!(
         refused.unwrap_err().rejected(),
-        Some(&Reject::Stale { highest: t(5) })
+        Some(&Reject::Stale {
+            presented: t(4),
+            highest: t(5)
+        })
     );
     let mut tx = c.transaction().await.unwrap();
     assert_eq!(highest(&mut tx, "a").await, None);
@@ -216,7 +219,7 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
     let zombie = claim(&mut tx, "orders", t(60)).await.unwrap();
     assert!(matches!(
         zombie.rejected(),
-        Some(Reject::Stale { highest }) if *highest == t(100)
+        Some(Reject::Stale { presented, highest }) if (*presented, *highest) == (t(60), t(100))
     ));
     tx.rollback().await.unwrap();
     let mut tx = c.transaction().await.unwrap();

@@ -174,7 +174,13 @@ async fn zero_rows_are_stale_or_missing_and_never_success() {
     let mut c = Tokio::connect(&url).await.unwrap();
     Tokio::carry_out(&mut c, &Own(34, "1")).await.unwrap();
     for (own, reject) in [
-        (Own(33, "1"), Reject::Stale { highest: t(34) }),
+        (
+            Own(33, "1"),
+            Reject::Stale {
+                presented: t(33),
+                highest: t(34),
+            },
+        ),
         (Own(34, "2"), Reject::Missing),
     ] {
         let refused = Tokio::carry_out(&mut c, &own).await.unwrap_err();

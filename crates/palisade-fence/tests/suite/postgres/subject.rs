@@ -85,7 +85,7 @@ fn textbook() -> String {
     let (before, after) = functions.split_once("    -- The decision.").unwrap();
     let (_, after) = after.split_once("    -- The row is written").unwrap();
     let decision = "IF p_write AND p_token < g.token THEN
-            RAISE EXCEPTION 'stale' USING ERRCODE = 'PF001', DETAIL = g.token::text;
+            RAISE EXCEPTION 'token % is stale: % < %', p_token, p_token, g.token USING ERRCODE = 'PF001', DETAIL = g.token::text;
         END IF;
         repeated := false;
         p_authority := NULL;

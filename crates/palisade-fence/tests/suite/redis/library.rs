@@ -56,10 +56,26 @@ async fn a_holder_in_any_language_claims_reads_and_writes() {
     assert_eq!(text(call(con, "palisade_incrby", &["34", "1"]).await), "42");
     assert_eq!(text(call(con, "palisade_get", &["35"]).await), "42");
     for (name, arguments, said) in [
-        ("palisade_claim", &["34"][..], "PALISADE stale 35: "),
-        ("palisade_get", &["34"], "PALISADE stale 35: "),
-        ("palisade_set", &["34", "9"], "PALISADE stale 35: "),
-        ("palisade_del", &["34"], "PALISADE stale 35: "),
+        (
+            "palisade_claim",
+            &["34"][..],
+            "PALISADE stale 35: token 34 is stale: 34 < 35; a newer holder has claimed",
+        ),
+        (
+            "palisade_get",
+            &["34"],
+            "PALISADE stale 35: token 34 is stale: 34 < 35; a newer holder has claimed",
+        ),
+        (
+            "palisade_set",
+            &["34", "9"],
+            "PALISADE stale 35: token 34 is stale: 34 < 35; a newer holder has claimed",
+        ),
+        (
+            "palisade_del",
+            &["34"],
+            "PALISADE stale 35: token 34 is stale: 34 < 35; a newer holder has claimed",
+        ),
         (
             "palisade_set",
             &["9007199254740991", "9"],
@@ -152,7 +168,13 @@ async fn the_library_and_the_script_are_one_fence() {
     let resource = Resource::new("orders").unwrap();
     assert_eq!(text(call(con, "palisade_set", &["34", "1"]).await), "OK");
     let late = resource.write(t(33)).set(con, TOTAL, b"9").await.unwrap();
-    assert_eq!(late.rejected(), Some(&Reject::Stale { highest: t(34) }));
+    assert_eq!(
+        late.rejected(),
+        Some(&Reject::Stale {
+            presented: t(33),
+            highest: t(34)
+        })
+    );
     let number = Sequence::new(3).unwrap();
     let newer = resource
         .write(t(35))

@@ -79,7 +79,10 @@ async fn data_without_its_mark_is_refused_until_it_is_rearmed() {
     let late = resource.write(t(41)).set(con, "{r}:x", b"late").await;
     assert_eq!(
         late.unwrap(),
-        Checked::Rejected(Reject::Stale { highest: t(42) })
+        Checked::Rejected(Reject::Stale {
+            presented: t(41),
+            highest: t(42)
+        })
     );
     assert!(resource.claim(con, t(42)).await.unwrap().is_admitted());
     let left: String = con.get("{r}:x").await.unwrap();
@@ -262,7 +265,13 @@ async fn an_operator_looks_and_rearms() {
         .claim(con, t(8))
         .await
         .unwrap();
-    assert_eq!(late, Checked::Rejected(Reject::Stale { highest: t(9) }));
+    assert_eq!(
+        late,
+        Checked::Rejected(Reject::Stale {
+            presented: t(8),
+            highest: t(9)
+        })
+    );
 }
 
 /// A node with all slots: it refuses a script whose keys are in several slots, and reports the slot of a key.

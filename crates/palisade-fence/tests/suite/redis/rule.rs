@@ -216,6 +216,7 @@ async fn the_last_tokens_stay_distinct_and_exact() {
         let raised = resource.claim(con, token(below + 1)).await.unwrap();
         assert!(raised.is_admitted());
         let stale = Reject::Stale {
+            presented: token(below),
             highest: token(below + 1),
         };
         let late = resource.claim(con, token(below)).await.unwrap();

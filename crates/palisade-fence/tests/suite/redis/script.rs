@@ -37,7 +37,13 @@ async fn it_runs_after_the_check_and_gives_its_value() {
         .run(con, &add, &["{r}:x"], &[b"5"])
         .await
         .unwrap();
-    assert_eq!(late, Checked::Rejected(Reject::Stale { highest: t(2) }));
+    assert_eq!(
+        late,
+        Checked::Rejected(Reject::Stale {
+            presented: t(1),
+            highest: t(2)
+        })
+    );
     let look = Script::new("return redis.call('GET', KEYS[1])").unwrap();
     let seen: Checked<u64> = resource
         .read(con, t(3), &look, &["{r}:x"], &[])
@@ -130,7 +136,13 @@ async fn a_script_that_fails_leaves_the_raised_fence_and_its_writes() {
         let left: String = con.get(key).await.unwrap();
         assert_eq!(left, "half", "a repeat runs nothing");
         let late = resource.write(t(1)).set(con, key, b"late").await.unwrap();
-        assert_eq!(late, Checked::Rejected(Reject::Stale { highest: t(2) }));
+        assert_eq!(
+            late,
+            Checked::Rejected(Reject::Stale {
+                presented: t(1),
+                highest: t(2)
+            })
+        );
     }
 }
 

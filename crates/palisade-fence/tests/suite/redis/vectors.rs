@@ -83,7 +83,7 @@ fn answer(case: &Case) -> Vec<String> {
     };
     let mut words = vec!["reject".to_owned(), reject.code().name().to_owned()];
     words.extend(match reject {
-        Reject::Stale { highest } | Reject::Tokenless { highest } => vec![highest.to_string()],
+        Reject::Stale { highest, .. } | Reject::Tokenless { highest } => vec![highest.to_string()],
         Reject::SequenceStale { last } | Reject::SequenceReused { last } => vec![last.to_string()],
         Reject::WrongAuthority { bound } => vec![bound.as_str().to_owned()],
         Reject::WrongLock { bound } => vec![bound.as_str().to_owned()],

@@ -59,7 +59,13 @@ fn several_are_claimed_together_or_not_at_all() {
     let (_file, mut db) = file();
     all(&mut db, &[("b", 5)]).unwrap();
     let refused = all(&mut db, &[("c", 4), ("a", 4), ("b", 4)]).unwrap_err();
-    assert_eq!(refused.rejected(), Some(&Reject::Stale { highest: t(5) }));
+    assert_eq!(
+        refused.rejected(),
+        Some(&Reject::Stale {
+            presented: t(4),
+            highest: t(5)
+        })
+    );
     assert_eq!(highest(&mut db, "a"), None);
     all(&mut db, &[("c", 6), ("a", 6), ("b", 6)]).unwrap();
     assert_eq!(names(&mut db, "", Some("a")), ["b", "c"]);
@@ -174,7 +180,13 @@ fn rearming_does_not_let_a_refused_holder_in_again() {
         assert!(refused.to_string().contains("stands at 100"), "{refused}");
     }
     let zombie = all(&mut db, &[("orders", 60)]).unwrap_err();
-    assert_eq!(zombie.rejected(), Some(&Reject::Stale { highest: t(100) }));
+    assert_eq!(
+        zombie.rejected(),
+        Some(&Reject::Stale {
+            presented: t(60),
+            highest: t(100)
+        })
+    );
     rearm(&mut db, "orders", 100, None, None).unwrap();
     assert_eq!(highest(&mut db, "orders"), Some(100));
 }
@@ -308,7 +320,13 @@ fn transact_claims_first_waits_within_a_bound_and_rolls_back_after_an_error() {
     drop(held);
     assert_eq!(add(&mut db, 4).unwrap(), Checked::admitted(3, Some(t(4))));
     let stale = add(&mut db, 3).unwrap();
-    assert_eq!(stale.rejected(), Some(&Reject::Stale { highest: t(4) }));
+    assert_eq!(
+        stale.rejected(),
+        Some(&Reject::Stale {
+            presented: t(3),
+            highest: t(4)
+        })
+    );
 }
 
 /// Rule F11, for programs that check nothing themselves.

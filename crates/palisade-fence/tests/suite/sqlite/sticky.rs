@@ -71,7 +71,13 @@ fn every_kind_of_write_without_a_token_is_rejected() {
     assert!(other.execute(WRITES[2], []).is_err());
     carry_out(&mut other, |tx| claim(tx, "orders", t(36))).unwrap();
     let refused = why(&db, "orders", db.execute(WRITES[2], []).unwrap_err()).unwrap();
-    assert_eq!(refused, Reject::Stale { highest: t(36) });
+    assert_eq!(
+        refused,
+        Reject::Stale {
+            presented: t(34),
+            highest: t(36)
+        }
+    );
     for sql in WRITES {
         let tx = other.transaction().unwrap();
         assert!(claim(&tx, "orders", t(36)).unwrap().is_admitted());
@@ -109,11 +115,14 @@ fn a_fenced_row_cannot_be_written_without_its_column() {
         ),
     ] {
         let refused = column
-            .why(&db, &1, db.execute(sql, []).unwrap_err())
+            .why(&db, &1, Some(t(4)), db.execute(sql, []).unwrap_err())
             .unwrap();
         let highest = t(5);
         let reject = match stale {
-            true => Reject::Stale { highest },
+            true => Reject::Stale {
+                presented: t(4),
+                highest,
+            },
             false => Reject::Tokenless { highest },
         };
         assert_eq!(refused, reject, "{sql}: {refused}");

@@ -264,12 +264,12 @@ impl Fence for Resource {
                 Form::Column(_) => {
                     let sql = "UPDATE conf_column SET data = '{}' WHERE id = ?1";
                     let done = forgot.execute(sql, [&name]);
-                    done.or_else(|error| Err(Refused::from(own_column().why(&forgot, &name, error)?)))
+                    done.or_else(|error| Err(Refused::from(own_column().why(&forgot, &name, None, error)?)))
                 }
                 Form::Records(_) => {
                     let sql = "UPDATE resource_records SET resource_data = 'forgot' WHERE resource_id = ?1";
                     let done = forgot.execute(sql, [&name]);
-                    done.or_else(|error| Err(Refused::from(records_column().why(&forgot, &name, error)?)))
+                    done.or_else(|error| Err(Refused::from(records_column().why(&forgot, &name, None, error)?)))
                 }
             };
             written.map(|_| ())

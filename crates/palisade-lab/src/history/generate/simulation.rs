@@ -307,7 +307,7 @@ impl Simulation {
             Outcome::Revoked { token } => (Answer::Revoked { token }, None),
             Outcome::Ended { token, how } => (Answer::Ended { token, how }, None),
             Outcome::NotHeld => (Answer::NotHeld, None),
-            Outcome::Stale { highest }
+            Outcome::Stale { highest, .. }
                 if !self.has_readers(op) && self.is_held_with(op, highest, None) =>
             {
                 (Answer::Stale { token: highest }, None)

@@ -298,13 +298,14 @@ fn renewed(at: u64, outcome: &Outcome, grant: Option<Token>, ids: &IdMap) -> Opt
 /// What a checker sees of an event; of a value that is proclaimed, nothing.
 pub(super) fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChange> {
     use palisade_core::Change;
+    let (client, lease) = (event.client.as_ref()?, event.lease?);
     let outward = |token| ids.outward(token).get();
     let number = event.shared.map_or(event.token, |id| id.0);
     Some(LockChange {
         lock: index(&event.lock),
-        client: index(&event.client),
+        client: index(client),
         token: outward(number),
-        lease: event.lease.0.get(),
+        lease: lease.0.get(),
         phase: event.shared.map(|_| outward(event.token)),
         update: false,
         slots: ids.slots(number),
@@ -318,7 +319,7 @@ pub(super) fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChan
         what: match &event.change {
             Change::Granted { ttl } => ChangeKind::Granted(ttl.span().as_nanos()),
             Change::Ended { how, .. } => ChangeKind::Ended(*how),
-            Change::Proclaimed => return None,
+            Change::Proclaimed | Change::Opened { .. } => return None,
         },
     })
 }

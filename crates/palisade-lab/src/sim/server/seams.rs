@@ -197,7 +197,8 @@ pub(super) fn outward(
             valid_for: Ttl::MIN.span(),
             near_deadline: true,
         }),
-        Outcome::Stale { highest } => Outcome::Stale {
+        Outcome::Stale { named, highest } => Outcome::Stale {
+            named: ids.outward(named),
             highest: ids.outward(highest),
         },
         other => other,

@@ -37,8 +37,8 @@ pub(in crate::net) struct Grant<'a> {
     grant_id: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     slots: Vec<u32>,
-    lease_id: u64,
-    client_id: &'a str,
+    lease_id: Option<u64>,
+    client_id: Option<&'a str>,
 }
 
 impl<'a> Grant<'a> {
@@ -56,8 +56,8 @@ impl<'a> Grant<'a> {
             fencing_token: event.token.get(),
             grant_id: event.shared.map(|id| id.0.get()),
             slots,
-            lease_id: event.lease.0.get(),
-            client_id: event.client.as_str(),
+            lease_id: event.lease.map(|lease| lease.0.get()),
+            client_id: event.client.as_deref(),
         }
     }
 }
@@ -90,7 +90,8 @@ fn line_of(event: &Event, later: &[Event], access: Option<&Access>) -> Option<Ve
     }
     let grant = || Grant::of(event, access);
     Some(line(&match &event.change {
-        Change::Proclaimed => return None,
+        // An opening has had its line before it was done.
+        Change::Proclaimed | Change::Opened { .. } => return None,
         Change::Granted { .. } => super::Event::Granted(grant()),
         Change::Ended { how, reason, .. } => {
             // The grant that supersedes is made in the same entry of the log.

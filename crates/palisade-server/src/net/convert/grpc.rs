@@ -435,6 +435,7 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
     let (change, reason, delayed) = match &event.change {
         Change::Granted { ttl } => (Wire::GrantedMs(ttl.as_millis()), None, None),
         Change::Proclaimed => (Wire::Proclaimed(v1::Done {}), None, None),
+        Change::Opened { reason } => (Wire::Opened(v1::Done {}), Some(&**reason), None),
         Change::Ended {
             how,
             reason,
@@ -448,7 +449,7 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
     v1::Event {
         revision: event.revision,
         lock: event.lock.as_str().to_owned(),
-        client_id: event.client.as_str().to_owned(),
+        client_id: event.client.as_deref().unwrap_or_default().to_owned(),
         fencing_token: event.token.get(),
         change: Some(change),
         reason: reason.unwrap_or_default().to_owned(),
@@ -670,6 +671,7 @@ mod tests {
             ("unavailable", "full")
         );
         let stale = Answer::Outcome(Outcome::Stale {
+            named: Token::new(8).unwrap(),
             highest: Token::new(9).unwrap(),
         });
         let Some(Say::Error(error)) = reply(1, stale, &identity()).outcome else {

@@ -307,6 +307,7 @@ pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
     let (name, ttl, reason, delayed) = match &event.change {
         Change::Granted { ttl } => ("granted", Some(ttl.as_millis().into()), None, None),
         Change::Proclaimed => ("proclaimed", None, None, None),
+        Change::Opened { reason } => ("opened", None, Some(&**reason), None),
         Change::Ended {
             how,
             reason,
@@ -316,7 +317,7 @@ pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
     let body = wire::EventBody {
         revision: event.revision,
         resource_id: event.lock.as_str().to_owned(),
-        client_id: event.client.as_str().to_owned(),
+        client_id: event.client.as_ref().map(ToString::to_string),
         fencing_token: event.token.get(),
         grant_id: event.shared.map(|id| id.0.get()),
         lease_duration_ms: ttl,

@@ -108,6 +108,15 @@ pub(super) fn not_leader(leader: Option<Arc<str>>) -> Refusal {
     }
 }
 
+/// A number above the one that the lock is held with is not stale: nobody holds it, and perhaps nobody ever did.
+fn stale(named: Token, highest: Token) -> String {
+    let held = format!("the lock is held with fencing token {highest}, not with {named}");
+    match named < highest {
+        true => format!("token {named} is stale: {named} < {highest}; {held}: look at it again"),
+        false => format!("{held}: look at it again"),
+    }
+}
+
 fn denial(outcome: Outcome) -> Refusal {
     match outcome {
         Outcome::Held(holder) => held(holder),
@@ -131,12 +140,9 @@ fn denial(outcome: Outcome) -> Refusal {
                 "this lock_token is of another principal's lease: only that principal may use it (asked for the lock {lock})"
             ),
         ),
-        Outcome::Stale { highest } => Refusal {
+        Outcome::Stale { named, highest } => Refusal {
             highest: Some(highest),
-            ..Refusal::new(
-                Code::Stale,
-                format!("the lock is held with fencing token {highest}, not with the given one"),
-            )
+            ..Refusal::new(Code::Stale, stale(named, highest))
         },
         Outcome::QueueFull(bound) => Refusal::new(Code::QueueFull, queue_full(bound)),
         Outcome::Abandoned => Refusal::new(
@@ -413,7 +419,13 @@ mod tests {
                 Code::Held,
             ),
             (wrong_principal, Code::Forbidden),
-            (Outcome::Stale { highest: token(9) }, Code::Stale),
+            (
+                Outcome::Stale {
+                    named: token(8),
+                    highest: token(9),
+                },
+                Code::Stale,
+            ),
             (
                 Outcome::QueueFull(QueueBound::Lock { max: 5 }),
                 Code::QueueFull,
@@ -445,10 +457,18 @@ mod tests {
             (held.retry_after_ms(), held.holder),
             (Some(1), Some(holder))
         );
-        assert_eq!(
-            denial(Outcome::Stale { highest: token(9) }).highest,
-            Some(token(9))
-        );
+        let stale = |named, highest| {
+            let (named, highest) = (token(named), token(highest));
+            let refusal = denial(Outcome::Stale { named, highest });
+            assert_eq!(refusal.highest, Some(highest));
+            refusal.message
+        };
+        let said = stale(8, 9);
+        assert!(said.starts_with("token 8 is stale: 8 < 9; "), "{said}");
+        // A number that is above is wrong, and not stale.
+        let said = stale(9, 8);
+        assert!(!said.contains("stale"), "{said}");
+        assert!(said.contains("token 8, not with 9"), "{said}");
         let gone = denial(Outcome::Ended {
             token: token(7),
             how: Ending::Expired,

@@ -31,7 +31,7 @@ pub(super) struct Watching {
 
 /// Watch changes as they become durable
 ///
-/// Server-sent events named `granted`, `proclaimed`, `released`, `expired`, `revoked` and `superseded`, whose id is the
+/// Server-sent events named `granted`, `proclaimed`, `opened`, `released`, `expired`, `revoked` and `superseded`, whose id is the
 /// revision, and `missed` if this watcher was too slow or disconnected. Comments keep the connection open.
 ///
 /// A watcher that reconnects first gets what it missed: the latest changes themselves, about ten thousand, and the

@@ -213,6 +213,7 @@ impl Locks {
                 }
             }
             Change::Proclaimed => {}
+            Change::Opened { .. } => self.open(lock),
             Change::Ended { delayed, .. } => self.ended(event, number, *delayed, now),
         }
     }
@@ -351,9 +352,9 @@ mod tests {
             shared: None,
             slots: Slots::NONE,
             lock: LockName::new("x").unwrap(),
-            client: ClientId::new("c").unwrap(),
+            client: Some(ClientId::new("c").unwrap()),
             by: palisade_core::Principal::ANONYMOUS,
-            lease: LeaseId(Token::new(token).unwrap()),
+            lease: Some(LeaseId(Token::new(token).unwrap())),
             held: Span::ZERO,
             change,
         }

@@ -446,6 +446,20 @@ async fn the_unfenced_store_takes_the_late_write() {
     assert_eq!(served.get("/v1/storage/r/files/f", "").await.text(), "late");
     let shown = served.get("/v1/storage/r", "").await.json();
     assert_eq!(shown["fence"], json!("danger-unfenced"));
+    // A program that knows of no token is the plainest case of the damage; a fenced store refuses it (428).
+    let payload = json!({"file_path": "/f", "mutation_type": "PUT", "bytes": "cGxhaW4="});
+    let plain = json!({"resource_id": "r", "write_payload": payload}).to_string();
+    let taken = served.post("/v1/storage/write", &plain).await;
+    assert_eq!((taken.status, taken.json()), (200, late.json()));
+    assert_eq!(
+        served.get("/v1/storage/r/files/f", "").await.text(),
+        "plain"
+    );
+    // A claim without a token claims nothing.
+    let claim = served
+        .post("/v1/storage/claim", r#"{"resource_id": "r"}"#)
+        .await;
+    assert_eq!(claim.refusal(), (428, "tokenless".to_owned()));
     served.stop().await;
 }
 

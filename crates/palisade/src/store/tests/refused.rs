@@ -293,7 +293,10 @@ fn every_code_is_in_the_table() {
     let token = palisade_core::Token::new(1).unwrap();
     let highest = Some(token);
     for reject in [
-        palisade_fence::Reject::Stale { highest: token },
+        palisade_fence::Reject::Stale {
+            presented: token,
+            highest: token,
+        },
         palisade_fence::Reject::Jump { highest, bound: 1 },
         palisade_fence::Reject::Tokenless { highest: token },
         palisade_fence::Reject::AlreadyWritten,

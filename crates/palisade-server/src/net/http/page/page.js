@@ -346,7 +346,7 @@ function changesTable(changes) {
     ["lock", "name", (change) => change.kind === "missed" ? "" : lockLink(change.resource_id)],
     ["token", "number", (change) => change.kind === "missed" ? "" : number(change.fencing_token)],
     ["client", "client", (change) => change.kind === "missed"
-      ? `${number(change.missed)} changes were too many to show` : `${change.client_id}${why(change)}`],
+      ? `${number(change.missed)} changes were too many to show` : `${change.client_id ?? "an operator"}${why(change)}`],
   ], changes);
 }
 const why = (change) => change.reason ? `, because: ${change.reason}` : "";
@@ -524,7 +524,8 @@ class Grants {
   add(changes) {
     for (const change of changes) {
       if (change.kind === "missed") this.missed += change.missed;
-      if (change.resource_id !== this.name) continue;
+      // An opening is about the lock, and changes no grant.
+      if (change.resource_id !== this.name || change.kind === "opened") continue;
       const id = change.grant_id ?? change.fencing_token;
       // What is replayed happened at a time that nobody wrote down.
       const live = Date.now() - this.opened > 1_500;

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import example.palisade.fence.MySqlFence;
 import example.palisade.fence.PostgresFence;
 import example.palisade.fence.RejectedException;
+import example.palisade.fence.StaleException;
 import example.palisade.internal.Json;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -113,6 +114,11 @@ public final class VectorsTest {
                 }
                 connection.rollback(before);
                 verdict = (rejected.code() + " " + rejected.detail()).strip();
+                Object token = operation.get("token");
+                if (rejected instanceof StaleException && !rejected.getMessage().startsWith(
+                        "token " + token + " is stale: " + token + " < " + rejected.detail() + "; ")) {
+                    wrong.add(vector + " → " + rejected.getMessage());
+                }
             }
             Map<String, Object> next = Json.asObject(vector.getOrDefault("next", record));
             List<Object> stored = stored(connection, "SELECT " + columns + " FROM palisade_fence WHERE resource = ?", name);

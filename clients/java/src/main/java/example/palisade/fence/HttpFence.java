@@ -75,6 +75,6 @@ public final class HttpFence {
         for (String name : List.of("highest", "last", "authority", "lock")) {
             detail = detail == null ? error.get(name) : detail;
         }
-        throw RejectedException.of(code, detail == null ? "" : detail.toString());
+        throw RejectedException.of(code, detail == null ? "" : detail.toString(), String.valueOf(error.get("message")));
     }
 }

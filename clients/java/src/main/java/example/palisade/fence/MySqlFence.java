@@ -106,7 +106,7 @@ public final class MySqlFence {
      */
     public static RejectedException rejection(SQLException error) {
         String code = CODES.get(error.getSQLState());
-        return code == null ? null : RejectedException.of(code, detail(code, error.getMessage()));
+        return code == null ? null : RejectedException.of(code, detail(code, error.getMessage()), error.getMessage());
     }
 
     private static Written call(Connection connection, String statement, Object... arguments) throws SQLException {

@@ -96,7 +96,7 @@ public final class PostgresFence {
      */
     public static RejectedException rejection(SQLException error) {
         String code = CODES.get(error.getSQLState());
-        return code == null ? null : RejectedException.of(code, detail(error));
+        return code == null ? null : RejectedException.of(code, detail(error), error.getMessage());
     }
 
     private static Written call(Connection connection, String statement, Object... arguments) throws SQLException {

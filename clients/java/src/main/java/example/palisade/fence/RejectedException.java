@@ -2,6 +2,8 @@ package example.palisade.fence;
 
 import example.palisade.PalisadeException;
 import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /** The fence refuses the operation, and nothing changed: roll back, and write nothing more. */
 public class RejectedException extends PalisadeException {
@@ -17,11 +19,23 @@ public class RejectedException extends PalisadeException {
             "tokenless", "the resource is fenced, and this write has no fencing token",
             "missing", "there is nothing to change");
 
+    private static final Pattern STALE = Pattern.compile("token (\\d+) is stale: ");
+
     private final String detail;
 
     RejectedException(String code, String detail) {
-        super(Kind.REJECTED, code, SAYS.get(code) + (detail.isEmpty() ? "" : " (" + detail + ")"));
+        this(code, detail, SAYS.get(code) + (detail.isEmpty() ? "" : " (" + detail + ")"));
+    }
+
+    RejectedException(String code, String detail, String message) {
+        super(Kind.REJECTED, code, message);
         this.detail = detail;
+    }
+
+    /** What it says about a token that is stale; {@code token} is "" if the server did not tell it. */
+    static String stale(String token, String highest) {
+        String both = token.isEmpty() ? "" : "token " + token + " is stale: " + token + " < " + highest + "; ";
+        return both + SAYS.get("stale");
     }
 
     /** What the fence adds to its code: the highest token, the last sequence number, or the name of the owner; or "". */
@@ -33,7 +47,12 @@ public class RejectedException extends PalisadeException {
         return SAYS.containsKey(code);
     }
 
-    static RejectedException of(String code, String detail) {
-        return code.equals("stale") ? new StaleException(detail) : new RejectedException(code, detail);
+    /** {@code said} are a server's words, in which a stale token is named. */
+    static RejectedException of(String code, String detail, String said) {
+        if (!code.equals("stale")) {
+            return new RejectedException(code, detail);
+        }
+        Matcher token = STALE.matcher(said);
+        return new StaleException(token.find() ? token.group(1) : "", detail);
     }
 }

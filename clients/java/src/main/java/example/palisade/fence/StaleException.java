@@ -4,7 +4,7 @@ package example.palisade.fence;
 public final class StaleException extends RejectedException {
     private static final long serialVersionUID = 1;
 
-    StaleException(String highest) {
-        super("stale", highest);
+    StaleException(String token, String highest) {
+        super("stale", highest, stale(token, highest));
     }
 }
