@@ -44,9 +44,17 @@ func New(options ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	transport := newTransport(endpoints, bearer, s.tls)
+	if s.tlsFiles != nil {
+		certificates, err := newCertificates(*s.tlsFiles, s.tls)
+		if err != nil {
+			return nil, err
+		}
+		transport.pool.DialTLSContext = certificates.dial
+	}
 	base, end := context.WithCancel(context.Background())
 	return &Client{
-		transport: newTransport(endpoints, bearer, s.tls),
+		transport: transport,
 		patience:  s.patience,
 		margin:    s.margin,
 		host:      hostName(),
