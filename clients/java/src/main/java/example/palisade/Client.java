@@ -86,9 +86,22 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** For https addresses: authorities, a client certificate. */
+        /**
+         * For https addresses: authorities, a client certificate. What is in it is not read again: for a certificate that is
+         * replaced use {@link #tlsFiles}.
+         */
         public Builder sslContext(SSLContext context) {
             tls = context;
+            return this;
+        }
+
+        /**
+         * Files in PEM for https addresses: the CAs of the servers (null: those of this JVM), the client's certificate, and its
+         * key in PKCS #8 (null for both: none). They are read again for each new connection, so they may be replaced while the
+         * client runs; while they cannot be used together, what was there stays. It takes the place of {@link #sslContext}.
+         */
+        public Builder tlsFiles(Path ca, Path certificate, Path key) {
+            tls = Certificates.of(ca, certificate, key);
             return this;
         }
 
