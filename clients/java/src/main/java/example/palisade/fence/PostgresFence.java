@@ -74,13 +74,13 @@ public final class PostgresFence {
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
-        holder.check();
+        Transaction.checked(holder);
         call(connection, CLAIM, leftMs(holder), resource, holder.token(), holder.authority(), holder.name());
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */
     public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
-        holder.check();
+        Transaction.checked(holder);
         call(connection, "SELECT palisade_check(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
@@ -91,7 +91,7 @@ public final class PostgresFence {
      */
     public static Written write(Connection connection, String resource, Presenter holder, long sequence, long digest)
             throws SQLException {
-        holder.check();
+        Transaction.checked(holder);
         return call(connection, "SELECT repeated, result FROM palisade_write(?, ?, ?, ?, ?, ?)",
                 resource, holder.token(), sequence, digest, holder.authority(), holder.name());
     }
@@ -111,9 +111,7 @@ public final class PostgresFence {
     }
 
     private static Written call(Connection connection, String statement, Object... arguments) throws SQLException {
-        if (connection.getAutoCommit()) {
-            throw new IllegalStateException("a fence needs a transaction: setAutoCommit(false), claim, and write in the same");
-        }
+        Transaction.check(connection);
         try (PreparedStatement prepared = connection.prepareStatement(statement)) {
             for (int at = 0; at < arguments.length; at++) {
                 prepared.setObject(at + 1, arguments[at]);
