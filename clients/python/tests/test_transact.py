@@ -21,7 +21,7 @@ from palisade import Client, Invalid, LeaseLost
 from palisade.fences import Pass, Rejected, Stale, postgres
 
 RACERS = 4
-TURNS = 25
+TURNS = 15
 Ask = Callable[[Any, str], Any]
 Connect = Callable[[], ContextManager[Any]]
 

@@ -348,7 +348,7 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     private String checkedPart(String name) {
-        if (!locks().contains(name)) {
+        if (name == null || !locks().contains(name)) {
             throw PalisadeException.invalid("\"" + name + "\" is not a lock of this lease: it has " + quoted());
         }
         return name;
