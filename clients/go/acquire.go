@@ -89,6 +89,9 @@ func (c *Client) newWish(names []string, options []LockOption) (*wish, error) {
 	}
 	w := &wish{names: names, ttl: defaultTTL, wait: defaultWait}
 	for _, option := range options {
+		if option == nil {
+			return nil, invalid("an option is nil: leave it out")
+		}
 		option(w)
 	}
 	if err := within("the TTL", w.ttl, minTTL, day); err != nil {

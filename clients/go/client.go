@@ -31,6 +31,9 @@ type Client struct {
 func New(options ...Option) (*Client, error) {
 	s := settings{patience: defaultPatience}
 	for _, option := range options {
+		if option == nil {
+			return nil, invalid("an option is nil: leave it out")
+		}
 		option(&s)
 	}
 	if err := s.check(); err != nil {
@@ -44,9 +47,17 @@ func New(options ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	transport := newTransport(endpoints, bearer, s.tls)
+	if s.tlsFiles != nil {
+		certificates, err := newCertificates(*s.tlsFiles, s.tls)
+		if err != nil {
+			return nil, err
+		}
+		transport.pool.DialTLSContext = certificates.dial
+	}
 	base, end := context.WithCancel(context.Background())
 	return &Client{
-		transport: newTransport(endpoints, bearer, s.tls),
+		transport: transport,
 		patience:  s.patience,
 		margin:    s.margin,
 		host:      hostName(),
@@ -99,7 +110,7 @@ func (c *Client) Locks(ctx context.Context, names []string, options ...LockOptio
 }
 
 func (c *Client) lock(ctx, parent context.Context, names []string, options []LockOption) (*Lease, error) {
-	if err := c.open(); err != nil {
+	if err := c.open(ctx); err != nil {
 		return nil, err
 	}
 	w, err := c.newWish(names, options)
@@ -135,6 +146,9 @@ func (c *Client) With(
 func (c *Client) WithLocks(
 	ctx context.Context, names []string, work func(context.Context, *Lease) error, options ...LockOption,
 ) error {
+	if work == nil {
+		return invalid("work is nil: a function is needed")
+	}
 	lease, err := c.lock(ctx, ctx, names, options)
 	if err != nil {
 		return err
@@ -150,7 +164,7 @@ func (c *Client) WithLocks(
 
 // ask sends a request whose only good answer is 200, for the client's patience.
 func (c *Client) ask(ctx context.Context, r request) (reply, error) {
-	if err := c.open(); err != nil {
+	if err := c.open(ctx); err != nil {
 		return reply{}, err
 	}
 	answer, err := c.transport.repeat(ctx, r, now().add(c.patience))
@@ -160,11 +174,22 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 	return answer, err
 }
 
-func (c *Client) open() error {
+// open refuses what cannot be sent: by a client that is closed, or without a context.
+func (c *Client) open(ctx context.Context) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return invalid("the client is closed")
+	}
+	return nil
+}
+
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("a context is needed, such as context.Background()")
 	}
 	return nil
 }

@@ -174,6 +174,9 @@ func (l *Lease) Lost() <-chan struct{} { return l.hold.lost }
 // is then free when the lease expires. Releasing again is harmless.
 func (l *Lease) Release(ctx context.Context) error {
 	l.hold.end(released)
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	return l.releaseNow(ctx, l.parts.toRelease())
 }
 
@@ -183,6 +186,9 @@ func (l *Lease) Release(ctx context.Context) error {
 // The errors are those of Release. If nobody answers, the lock stays taken until it is released again, at the latest by
 // Release.
 func (l *Lease) ReleasePart(ctx context.Context, name string) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	if err := l.checkPart(name); err != nil {
 		return err
 	}
@@ -213,6 +219,9 @@ func (l *Lease) giveBack() {
 //
 // The errors are those of Check, and of Client.Lock; then the lock is released in the background.
 func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
 	if l.Shared() {
 		return l, nil
 	}
@@ -244,6 +253,9 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 // given up in the background. If it was granted by then, or can be granted at that moment, the lock is released, and this lease
 // is lost.
 func (l *Lease) Upgrade(ctx context.Context, wait time.Duration) (*Lease, error) {
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
@@ -294,6 +306,9 @@ func (l *Lease) makeWay() error {
 // It asks the server, and is repeated for the client's patience. The errors are those of Lock if nobody answers, and ErrLost
 // if the lease is over. It is a secret until the next grant: send it with TLS only, and keep it out of logs.
 func (l *Lease) Sequencer(ctx context.Context, name string) (string, error) {
+	if err := checkContext(ctx); err != nil {
+		return "", err
+	}
 	if _, err := l.Part(name); err != nil {
 		return "", err
 	}

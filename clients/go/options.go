@@ -28,6 +28,7 @@ type settings struct {
 	bearer   *string
 	file     *string
 	tls      *tls.Config
+	tlsFiles *tlsFiles
 	patience time.Duration
 	margin   time.Duration
 }
@@ -44,8 +45,16 @@ func BearerToken(token string) Option { return func(s *settings) { s.bearer = &t
 // runs; while the file cannot be used, the last token stays.
 func BearerTokenFile(path string) Option { return func(s *settings) { s.file = &path } }
 
-// TLSConfig is for https addresses: authorities, a client certificate. The client keeps a copy.
+// TLSConfig is for https addresses: authorities, a client certificate. The client keeps a copy, so what is in it is not read
+// again: for a certificate that is replaced, use TLSFiles, or GetClientCertificate of the config.
 func TLSConfig(config *tls.Config) Option { return func(s *settings) { s.tls = config } }
+
+// TLSFiles are files in PEM for https addresses: the CAs of the servers ("": those of this machine), the client's certificate,
+// and its key ("" for both: none). They are read again for each new connection, so they may be replaced while the client
+// runs; while they cannot be used together, what was there stays. What is in a TLSConfig counts as well.
+func TLSFiles(ca, certificate, key string) Option {
+	return func(s *settings) { s.tlsFiles = &tlsFiles{ca, certificate, key} }
+}
 
 // Patience is how long a call is repeated while there is no answer, 1 ms – 24 h; an acquire for that long after its
 // wait. The default is 5 s.

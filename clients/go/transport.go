@@ -145,24 +145,39 @@ func (e *strayError) Error() string {
 
 // open sends a request and returns when the head of its answer is there. The head of another answer is an error, and ends
 // the connection.
+//
+// A server that does not know who is asking may mean that the certificate of the connection is over. Nothing happened, and a
+// new connection shows what is in the files now.
 func (t *transport) open(ctx context.Context, address string, r request) (*http.Response, error) {
-	var used connection
+	answer, used, err := t.openOnce(ctx, address, r)
+	if err != nil || answer.StatusCode != http.StatusUnauthorized || !strings.HasPrefix(address, "https:") {
+		return answer, err
+	}
+	answer.Body.Close()
+	used.end()
+	t.pool.CloseIdleConnections()
+	answer, _, err = t.openOnce(ctx, address, r)
+	return answer, err
+}
+
+func (t *transport) openOnce(ctx context.Context, address string, r request) (*http.Response, *connection, error) {
+	used := &connection{}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: used.got})
 	nonce, err := newNonce()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var body io.Reader
 	if r.body != nil {
 		text, err := json.Marshal(r.body)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		body = bytes.NewReader(text)
 	}
 	sent, err := http.NewRequestWithContext(ctx, r.method, address+r.path, body)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if r.body != nil {
 		sent.Header.Set("Content-Type", "application/json")
@@ -173,14 +188,14 @@ func (t *transport) open(ctx context.Context, address string, r request) (*http.
 	sent.Header.Set(nonceHeader, nonce)
 	answer, err := t.http.Do(sent)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if got := answer.Header[nonceHeader]; len(got) != 1 || got[0] != nonce {
 		used.end()
 		answer.Body.Close()
-		return nil, &strayError{answer.StatusCode}
+		return nil, nil, &strayError{answer.StatusCode}
 	}
-	return answer, nil
+	return answer, used, nil
 }
 
 func newNonce() (string, error) {

@@ -54,8 +54,15 @@ func After(revision uint64) WatchOption {
 //	return watch.Err()
 func (c *Client) Watch(ctx context.Context, prefix string, options ...WatchOption) *Watch {
 	w := &Watch{client: c, prefix: prefix, pause: firstPause}
+	if w.err = checkContext(ctx); w.err != nil {
+		ctx = c.base
+	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	for _, option := range options {
+		if option == nil {
+			w.err = invalid("an option is nil: leave it out")
+			continue
+		}
 		option(w)
 	}
 	return w
@@ -131,7 +138,7 @@ func (w *Watch) connect() bool {
 }
 
 func (w *Watch) openAt(address string) bool {
-	if err := w.client.open(); err != nil {
+	if err := w.client.open(w.ctx); err != nil {
 		w.err = err
 		return false
 	}

@@ -44,6 +44,16 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "linking every program, and libraries that bring C code",
     },
     Prerequisite {
+        name: "the header files of Python",
+        probe: &[
+            "python3",
+            "-c",
+            "import os, sysconfig; assert os.path.exists(sysconfig.get_path('include') + '/Python.h')",
+        ],
+        packages: &["python3-dev"],
+        needed_for: "uWSGI, on which the client in Python is tested",
+    },
+    Prerequisite {
         name: "iproute2",
         probe: &["ip", "-V"],
         packages: &["iproute2"],

@@ -10,26 +10,27 @@ import subprocess
 import tempfile
 import urllib.parse
 from types import TracebackType
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 
 class Palisade:
     """A running `palisade serve`; it ends with the `with` block."""
 
-    def __init__(self, binary: str, manual_clock: bool = False) -> None:
+    def __init__(self, binary: str, manual_clock: bool = False, flags: Sequence[str] = ()) -> None:
         self.folder = tempfile.mkdtemp(prefix="palisade-suite-")
-        command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", f"{self.folder}/data"]
+        command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", f"{self.folder}/data", *flags]
         if manual_clock:
             command += ["--clock", "manual"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.host = "127.0.0.1"
         self.port = self._port()
-        self.url = f"http://{self.host}:{self.port}"
+        scheme = "https" if "--tls-cert" in flags else "http"
+        self.url = f"{scheme}://{self.host}:{self.port}"
 
     def _port(self) -> int:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            listening = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            listening = re.search(r"https?://127\.0\.0\.1:(\d+)", line)
             if listening:
                 return int(listening[1])
         raise SystemExit(f"{self.process.args!r} ended before it listened: is it a palisade binary?")

@@ -1,6 +1,7 @@
 import { setMaxListeners } from "node:events";
 
 import { Bearer } from "./bearer.js";
+import type { TlsOptions } from "./certificates.js";
 import { latest, sleepUntil } from "./clock.js";
 import { Endpoints } from "./endpoints.js";
 import { Invalid, LockHeld, type LockHolder } from "./errors.js";
@@ -9,7 +10,7 @@ import { Lease, type Keeper } from "./lease.js";
 import { checkOptions, short } from "./options.js";
 import { asNumber, asObject, asText, difference, readHolder, unreadable, type Json, type Reply } from "./reply.js";
 import { repeat } from "./retry.js";
-import { Transport, type TlsOptions } from "./transport.js";
+import { Transport } from "./transport.js";
 import { watch, type WatchEvent, type WatchOptions } from "./watch.js";
 import { ACQUIRE_OPTIONS, checkName, DAY, lockPath, Wish, within, type AcquireOptions } from "./wish.js";
 

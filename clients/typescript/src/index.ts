@@ -6,6 +6,7 @@
  *
  * @packageDocumentation
  */
+export type { TlsOptions } from "./certificates.js";
 export { Client, type ClientOptions, type LockInfo, type Status } from "./client.js";
 export {
   Invalid,
@@ -20,6 +21,5 @@ export {
   type LockHolder,
 } from "./errors.js";
 export { Lease, slotKey, type Released } from "./lease.js";
-export type { TlsOptions } from "./transport.js";
 export type { LockEvent, MissedEvent, WatchEvent, WatchOptions } from "./watch.js";
 export type { AcquireOptions, Permits, UpgradeOptions } from "./wish.js";

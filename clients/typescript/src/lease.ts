@@ -195,7 +195,7 @@ export class Lease implements AsyncDisposable {
    * What the fence of one of several locks takes: the token, with that lock's name. Throws `LeaseLost` for a lock that is not
    * held any more.
    */
-  part(name: string): Pass & { check(): void } {
+  part(name: string): Pass & { check(): void; readonly remainingMs: number } {
     this.#checkName(name);
     const check = (): void => {
       if (!this.#held.has(name)) {
@@ -204,7 +204,17 @@ export class Lease implements AsyncDisposable {
       this.check();
     };
     check();
-    return { token: this.token, authority: this.authority, lock: name, check };
+    const remaining = (): number => this.remainingMs;
+    const { token, authority } = this;
+    return {
+      token,
+      authority,
+      lock: name,
+      check,
+      get remainingMs() {
+        return remaining();
+      },
+    };
   }
 
   /**

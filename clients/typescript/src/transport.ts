@@ -2,9 +2,11 @@ import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import http from "node:http";
 import https from "node:https";
-import tls from "node:tls";
+import type { Duplex } from "node:stream";
+import type tls from "node:tls";
 
 import type { Bearer } from "./bearer.js";
+import { Certificates, type TlsOptions } from "./certificates.js";
 import { Alarm, latest } from "./clock.js";
 import type { Endpoints } from "./endpoints.js";
 import { Invalid } from "./errors.js";
@@ -18,12 +20,6 @@ const IDLE_TIME = 90_000;
 const MAX_ANSWER_BYTES = 16 << 20;
 /** A request has a nonce of its own in this header, and its answer has the same one. */
 const NONCE = "palisade-nonce";
-
-/** For https addresses: authorities and a client certificate, in PEM or PKCS #12, as in `node:tls`. */
-export type TlsOptions = Pick<tls.SecureContextOptions, "ca" | "cert" | "key" | "passphrase" | "pfx"> & {
-  /** The name in the server's certificate, if it is not that of the address. */
-  readonly servername?: string;
-};
 
 /** A request can be sent again as it is. */
 export interface Send {
@@ -48,7 +44,28 @@ export interface Exchange {
   readonly head: Promise<http.IncomingMessage>;
   /** Whether the request may have reached a server. */
   sent(): boolean;
-  destroy(why: Error): void;
+  destroy(why: Error): unknown;
+}
+
+/** Each connection has the certificates that are in the files when it is made. */
+class SecureAgent extends https.Agent {
+  readonly #certificates: Certificates;
+
+  constructor(options: https.AgentOptions, certificates: Certificates) {
+    super(options);
+    this.#certificates = certificates;
+  }
+
+  override createConnection(
+    options: https.RequestOptions,
+    done?: (error: Error | null, connection: Duplex) => void,
+  ): Duplex | null | undefined {
+    const current: https.RequestOptions & Pick<tls.ConnectionOptions, "secureContext"> = {
+      ...options,
+      secureContext: this.#certificates.current(),
+    };
+    return super.createConnection(current, done);
+  }
 }
 
 /** Makes attempts, at the address that leads. */
@@ -64,14 +81,16 @@ export class Transport {
   ) {
     const pool = { keepAlive: true, maxFreeSockets: MAX_IDLE, timeout: IDLE_TIME };
     this.#plain = new http.Agent(pool);
-    const { servername, ...context } = options;
-    this.#secure = new https.Agent({
+    const certificates = new Certificates(options);
+    const settings = {
       ...pool,
-      ...(servername === undefined ? {} : { servername }),
-      secureContext: secureContext(context),
+      ...(options.servername === undefined ? {} : { servername: options.servername }),
       // Also with NODE_TLS_REJECT_UNAUTHORIZED=0: whoever answers could grant a lock to everybody.
       rejectUnauthorized: true,
-    });
+      // A session that is resumed shows no certificate.
+      maxCachedSessions: 0,
+    };
+    this.#secure = new SecureAgent(settings, certificates);
   }
 
   /** Makes one attempt, which ends at the latest at `until`. It follows a leader at once. Throws `Invalid` after `close`. */
@@ -93,8 +112,34 @@ export class Transport {
     return { answer, follow: answer instanceof Reply && this.endpoints.answered(address, answer) };
   }
 
-  /** Sends a request. It never follows a redirect: that would carry the lease key elsewhere. */
-  open(address: string, { method, path, body }: Send): Exchange {
+  /**
+   * Sends a request. It never follows a redirect: that would carry the lease key elsewhere.
+   *
+   * A server that does not know who is asking may mean that the certificate of the connection is over. Nothing happened, and a
+   * new connection shows what is in the files now.
+   */
+  open(address: string, send: Send): Exchange {
+    let exchange = this.#openOnce(address, send);
+    let left: Error | undefined;
+    const head = exchange.head.then((answer) => {
+      if (answer.statusCode !== 401 || !address.startsWith("https:") || left !== undefined) {
+        return answer;
+      }
+      exchange.destroy(new Error("the certificate of the connection may be over"));
+      answer.socket.destroy();
+      this.#endIdle();
+      exchange = this.#openOnce(address, send);
+      return exchange.head;
+    });
+    head.catch(ignore);
+    const destroy = (why: Error): void => {
+      left = why;
+      exchange.destroy(why);
+    };
+    return { head, sent: () => exchange.sent(), destroy };
+  }
+
+  #openOnce(address: string, { method, path, body }: Send): Exchange {
     const nonce = randomBytes(16).toString("base64url");
     const secure = address.startsWith("https:");
     const { hostname, port } = new URL(address);
@@ -139,7 +184,10 @@ export class Transport {
     });
     // Errors that come while nobody waits for the head or the body would end the process.
     request.on("error", ignore);
-    request.once("response", (answer) => answer.on("error", ignore));
+    let answer: http.IncomingMessage | undefined;
+    request.once("response", (head) => {
+      answer = head.on("error", ignore);
+    });
     const head = once(request, "response").then(([answer]: http.IncomingMessage[]) => {
       if (answer?.headers[NONCE] !== nonce) {
         const stray = new Error(
@@ -155,12 +203,18 @@ export class Transport {
     });
     head.catch(ignore);
     request.end(text);
-    return { head, sent: () => sent, destroy: (why) => request.destroy(why) };
+    // The connection of an answer that is whole is in the pool, where an error of it would end the process.
+    const destroy = (why: Error): unknown => request.destroy(answer?.complete === true ? undefined : why);
+    return { head, sent: () => sent, destroy };
   }
 
   /** Notes that an address gave no answer. Connections to it that are idle may be as silent, and look alive. */
   failed(address: string): void {
     this.endpoints.failed(address);
+    this.#endIdle();
+  }
+
+  #endIdle(): void {
     for (const agent of [this.#plain, this.#secure]) {
       for (const socket of Object.values(agent.freeSockets).flat()) {
         socket?.destroy();
@@ -248,12 +302,4 @@ export async function readAll(message: http.IncomingMessage): Promise<string> {
     parts.push(part);
   }
   return Buffer.concat(parts).toString("utf8");
-}
-
-function secureContext(options: tls.SecureContextOptions): tls.SecureContext {
-  try {
-    return tls.createSecureContext(options);
-  } catch (error) {
-    throw new Invalid(`the option tls cannot be used: ${error instanceof Error ? error.message : String(error)}`);
-  }
 }

@@ -1,14 +1,13 @@
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { renameSync, rmSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import { join } from "node:path";
 import { test } from "node:test";
 import { inspect } from "node:util";
 
-import { Client, Invalid, LeaseLost, LockHeld, Unavailable, UnknownOutcome } from "../src/index.js";
-import { binary, connect, folder, serve, served, until } from "./servers.js";
+import { Client, Invalid, LeaseLost, LockHeld, Unavailable } from "../src/index.js";
+import { connect, folder, served, until } from "./servers.js";
 
 test("a lock is acquired, shown, denied to others and released", async (t) => {
   const { client } = await served(t);
@@ -328,29 +327,6 @@ test("the lease key is not printed", async (t) => {
     assert.ok(!text.includes(key), text);
   }
   await lease.release();
-});
-
-test("certificates: both sides prove who they are", async (t) => {
-  const place = folder(t);
-  execFileSync(binary(), ["auth", "cert", "--dir", place, "127.0.0.1"], { stdio: "ignore" });
-  const file = (name: string): string => join(place, name);
-  const certificate = ["--tls-cert", file("127.0.0.1.pem"), "--tls-key", file("127.0.0.1.key")];
-  const server = await serve(t, ...certificate, "--tls-client-ca", file("ca.pem"));
-  assert.match(server.url, /^https:/);
-  const ca = readFileSync(file("ca.pem"));
-  const [cert, key] = [readFileSync(file("127.0.0.1.pem")), readFileSync(file("127.0.0.1.key"))];
-  const client = connect(t, { urls: server.url, tls: { ca, cert, key } });
-  await (await client.acquire("orders")).release();
-  for (const tls of [{ ca }, { cert, key }]) {
-    const stranger = connect(t, { urls: server.url, tls, patienceMs: 1_000 });
-    await assert.rejects(
-      stranger.acquire("orders", { waitMs: 0 }),
-      (error) => error instanceof Unavailable || error instanceof UnknownOutcome,
-    );
-  }
-  // A certificate that nobody vouches for: nothing was sent.
-  const suspicious = connect(t, { urls: server.url, tls: { cert, key }, patienceMs: 1_000 });
-  await assert.rejects(suspicious.acquire("orders", { waitMs: 0 }), Unavailable);
 });
 
 test("the bearer token comes from the option, the file or the environment", async (t) => {

@@ -67,6 +67,18 @@ test("a rejection rolls the caller's work back", async () => {
   assert.equal(rowCount, 0);
 });
 
+test("a claim says what is left of the lease", async () => {
+  const bound = async (holder: Holder): Promise<unknown> => {
+    const setting = "SELECT current_setting('idle_in_transaction_session_timeout') AS bound";
+    const { rows } = await transact(pool, unique("orders"), holder, (db) => db.query<{ bound: string }>(setting));
+    return rows[0]?.bound;
+  };
+  assert.equal(await bound({ token: 7, remainingMs: 24_999.5 }), "25s");
+  assert.equal(await bound({ token: 7, remainingMs: 1e12 }), "999999999ms");
+  // A control: of a bare token it is not known.
+  assert.equal(await bound(7), "10s");
+});
+
 test("a rejection that the caller swallows is no commit", async () => {
   const [resource, other] = [unique("orders"), unique("other")];
   await claimed(resource, 8);

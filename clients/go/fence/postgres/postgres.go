@@ -22,6 +22,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"palisade.example/palisade/fence"
 	"palisade.example/palisade/internal/guardrow"
@@ -33,8 +34,10 @@ const (
 	claim = "SELECT palisade_claim($1, $2, $3, $4, $5, $6)"
 
 	// In the order of the lists, which is that of the names, so that no two transactions wait for each other.
-	claimAll = "SELECT palisade_claim(c.resource, c.token::bigint, c.authority, c.lock, $5, $6)" +
-		" FROM unnest($1::text::text[], $2::text::text[], $3::text::text[], $4::text::text[])" +
+	// If this program stops inside the transaction, the database ends it when the lease is over. Your own setting is first.
+	claimAll = "WITH bound AS (SELECT set_config('palisade.lease_left_ms'," +
+		" coalesce(nullif(current_setting('palisade.lease_left_ms', true), ''), $7::text, ''), true)) SELECT palisade_claim(c.resource, c.token::bigint, c.authority, c.lock, $5, $6)" +
+		" FROM bound, unnest($1::text::text[], $2::text::text[], $3::text::text[], $4::text::text[])" +
 		" AS c (resource, token, authority, lock)"
 
 	check = "SELECT palisade_check($1, $2, $3, $4, $5, $6)"
@@ -123,8 +126,23 @@ func (g Guard) ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fenc
 		}
 	}
 	given := []any{array(lists[0]), array(lists[1]), array(lists[2]), array(lists[3])}
-	_, err = tx.ExecContext(ctx, claimAll, append(given, g.arguments()...)...)
+	_, err = tx.ExecContext(ctx, claimAll, append(append(given, g.arguments()...), leaseLeft(claims))...)
 	return translated(err)
+}
+
+// leaseLeft is the shortest time in milliseconds that is left of the leases that present the tokens; nil if none does.
+func leaseLeft(claims []guardrow.Claim) any {
+	var shortest any
+	var least int64 = 999_999_999
+	for _, claim := range claims {
+		if lease, ok := claim.Holder.(interface{ Remaining() time.Duration }); ok {
+			if left := lease.Remaining().Milliseconds() + 1; left < least {
+				least = left
+			}
+			shortest = strconv.FormatInt(least, 10)
+		}
+	}
+	return shortest
 }
 
 // Do checks any operation, and raises the fence if necessary.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"palisade.example/palisade/fence"
 	"palisade.example/palisade/fence/mysql"
@@ -327,6 +328,35 @@ func TestATriggerRefusesAStaleToken(t *testing.T) {
 	_, err = tx.Exec("INSERT INTO " + table + " VALUES (1)")
 	if rejection, ok := e.rejected(err); !ok || rejection.Code != "tokenless" || rejection.Highest != 8 {
 		t.Errorf("%v", err)
+	}
+}
+
+type lasting struct {
+	fence.Pass
+	left time.Duration
+}
+
+func (l lasting) Remaining() time.Duration { return l.left }
+
+func TestAClaimSaysWhatIsLeftOfTheLease(t *testing.T) {
+	e := onPostgres(t)
+	for _, bound := range []struct {
+		holder fence.Holder
+		wanted string
+	}{
+		{lasting{fence.NewPass(7, "", ""), 24_999 * time.Millisecond}, "25s"},
+		{lasting{fence.NewPass(7, "", ""), 100 * 24 * time.Hour}, "999999999ms"},
+		// A control: of a bare token it is not known.
+		{fence.Token(7), "10s"},
+	} {
+		var found string
+		holders := map[string]fence.Holder{unique("orders"): bound.holder, unique("other"): fence.Token(7)}
+		err := postgres.TransactAll(ctx, e.db, holders, func(tx *sql.Tx) error {
+			return tx.QueryRow("SELECT current_setting('idle_in_transaction_session_timeout')").Scan(&found)
+		})
+		if err != nil || found != bound.wanted {
+			t.Errorf("%v: %s, %v", bound.holder, found, err)
+		}
 	}
 }
 

@@ -109,6 +109,9 @@ func launch(program string, arguments ...string) (started *Process, end func(), 
 	return nil, nil, fmt.Errorf("%v ended before it listened: is it a palisade binary?", command.Args)
 }
 
+// Kill ends the process.
+func (p *Process) Kill(t testing.TB) { p.signal(t, syscall.SIGKILL) }
+
 // Stop stops the process until the test ends or Continue is called: it answers nothing, and its connections stay open.
 func (p *Process) Stop(t testing.TB) { p.signal(t, syscall.SIGSTOP) }
 

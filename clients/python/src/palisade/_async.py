@@ -124,7 +124,8 @@ class AsyncClient:
                 # Leaving the block with the answer unread closes the connection.
                 raise httpx.RemoteProtocolError(why)
             if answer.status_code != 200:
-                self._requests.watch_refused(url, answer.status_code, await answer.aread(), position)
+                if self._requests.watch_refused(url, answer.status_code, await answer.aread(), position):
+                    await self._transport.reconnect()
                 return
             is_open(answer)
             for event in position.opened():

@@ -41,7 +41,9 @@ class Client:
     http://127.0.0.1:7420. `patience`: how long an operation is repeated without an answer. `margin`: time wanted
     between a check and the effect of what follows. `token`: a bearer token, by default `PALISADE_TOKEN`; it is sent
     with TLS or within this machine only. `token_file`: a file with it, which is read again for each request, so a token
-    may be replaced while the client runs. `verify`, `cert`: as in httpx."""
+    may be replaced while the client runs. `verify`: whom it trusts: by default the CAs of this machine, or a file of
+    CAs in PEM, or an `ssl.SSLContext`. `cert`: its own certificate: a file in PEM, or `(certificate, key)`. These files
+    are read again for each new connection, so they may be replaced, too."""
 
     def __init__(
         self,
@@ -149,7 +151,8 @@ class Client:
                 # Leaving the block with the answer unread closes the connection.
                 raise httpx.RemoteProtocolError(why)
             if answer.status_code != 200:
-                self._requests.watch_refused(url, answer.status_code, answer.read(), position)
+                if self._requests.watch_refused(url, answer.status_code, answer.read(), position):
+                    self._transport.reconnect()
                 return
             is_open(answer)
             yield from position.opened()

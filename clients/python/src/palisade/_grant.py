@@ -30,6 +30,12 @@ class Part(Pass):
     """What the fence of one of several locks takes. Like a grant, it is refused once it is not held any more."""
 
     check: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
+    left: Callable[[], Optional[float]] = field(default=lambda: None, compare=False, repr=False)
+
+    @property
+    def remaining(self) -> Optional[float]:
+        """As that of the grant."""
+        return self.left()
 
 
 class BaseGrant:
@@ -96,7 +102,7 @@ class BaseGrant:
                 raise LeaseLost("not_held", name, self.token)
 
         check()
-        return Part(self.token, self.authority, name, check)
+        return Part(self.token, self.authority, name, check, lambda: self.remaining)
 
     @property
     def authority(self) -> str:

@@ -14,9 +14,9 @@ from ._clock import MILLISECOND
 from ._endpoints import Endpoints
 from ._hold import deadline_ns
 from ._model import Duration, milliseconds
-from ._protocol import Fault, Mode, Wish, error_of, fault_of, lock_path, read_reply
+from ._protocol import Fault, Mode, Wish, code_of, error_of, fault_of, lock_path, read_reply
 from ._sse import Position
-from ._transport import Settings
+from ._transport import Settings, identity_may_be_over
 from .errors import Invalid
 
 _DAY_MS = 86_400_000
@@ -95,21 +95,25 @@ class Requests:
             parameters["cursor"] = cursor
         return "/v1/locks?" + urllib.parse.urlencode(parameters, quote_via=urllib.parse.quote)
 
-    def watch_refused(self, url: str, status: int, body: bytes, position: Position) -> None:
-        """A watch was not opened: raises unless connecting again may help."""
+    def watch_refused(self, url: str, status: int, body: bytes, position: Position) -> bool:
+        """A watch was not opened: raises unless connecting again may help. True: on a new connection, at once."""
         try:
             reply = read_reply(status, body)
         except Fault:
             self.endpoints.failed(url)
-            return
+            return False
         if self.endpoints.answered(url, reply):
-            return
+            return False
         if fault_of(reply) is not None:
             self.endpoints.failed(url)
-            return
+            return False
+        if identity_may_be_over(url, status, code_of(reply)) and not position.reconnects:
+            position.reconnects = True
+            return True
         if position.after is None:
             raise error_of(reply)
         position.lost()
+        return False
 
 
 def _milliseconds(duration: Duration, what: str, low: int, high: int) -> int:

@@ -17,6 +17,8 @@ class Position:
         self.prefix, self.after = prefix, after
         self._kind, self._id, self._data = "", "", ""
         self._opened = False
+        #: Whether it is being opened anew because its certificate may be over.
+        self.reconnects = False
 
     def parameters(self) -> dict[str, str]:
         self._kind, self._id, self._data = "", "", ""
@@ -27,7 +29,7 @@ class Position:
         """A connection is open. Without a position, what happened since the last one is not known."""
         if self._opened and self.after is None:
             yield Event("missed", None)
-        self._opened = True
+        self._opened, self.reconnects = True, False
 
     def lost(self) -> None:
         """The position is of another authority: begin anew."""

@@ -17,7 +17,8 @@ from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
 from ._model import Malformed
 from ._process import Guard
-from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, attempt_ns, read_reply
+from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, attempt_ns, code_of, read_reply
+from ._tls import Certificates
 from .errors import Invalid
 
 WATCH_SILENCE_S = 45.0
@@ -25,21 +26,18 @@ NONCE = "Palisade-Nonce"
 
 
 class Settings:
-    """How to reach a server; `verify` and `cert` as in httpx."""
+    """How to reach a server; `verify` and `cert` as in `Certificates`."""
 
     def __init__(self, endpoints: Endpoints, bearer: Bearer, verify: Any, cert: Any) -> None:
         self.endpoints = endpoints
-        if verify is True and all(url.startswith("http:") for url in endpoints.urls):
+        if verify is True and cert is None and all(url.startswith("http:") for url in endpoints.urls):
             # Loading the certificates of authorities takes longer than everything else here.
             verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        elif verify is True:
-            verify = ssl.create_default_context()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=16)
         # A proxy of the environment would keep connections and time-outs of its own.
         self.options: dict[str, Any] = {
             "auth": bearer,
-            "verify": verify,
-            "cert": cert,
+            "verify": Certificates(verify, cert),
             "limits": limits,
             "trust_env": False,
         }
@@ -100,6 +98,12 @@ def _fault(url: str, error: Exception) -> Fault:
     server = "a server with TLS" if url.startswith("https:") else "a server"
     advice = "start one with `palisade serve`, or name another address (PALISADE_URL)"
     return Fault(f"{why}. Is {server} running there? If not, {advice}", unknown=False)
+
+
+def identity_may_be_over(url: str, status: int, code: str) -> bool:
+    """Whether the answer may be about the certificate of the connection that it came on. Nothing happened. A new
+    connection shows what is in the files now."""
+    return status == 401 and code == "unauthenticated" and url.startswith("https:")
 
 
 def _timeout(until_ns: int) -> float:
@@ -191,6 +195,13 @@ class SyncTransport(_Transport):
                 return outcome
 
     def _attempt(self, url: str, send: Send, until: int) -> Outcome:
+        outcome = self._once(url, send, until)
+        if isinstance(outcome, Reply) and identity_may_be_over(url, outcome.status, code_of(outcome)):
+            self.reconnect()
+            outcome = self._once(url, send, until)
+        return outcome
+
+    def _once(self, url: str, send: Send, until: int) -> Outcome:
         pool = self.pool
         while not pool.enter():
             pool = self.pool
@@ -211,6 +222,18 @@ class SyncTransport(_Transport):
     def _replace(self, url: str, pool: _SyncPool) -> None:
         """After a failure: another address, and other connections."""
         self.settings.endpoints.failed(url)
+        self._retire(pool)
+
+    def reconnect(self) -> None:
+        """The next attempt has a new connection."""
+        pool = self.pool
+        # As a user that leaves: a pool without users is closed at once.
+        if pool.enter():
+            self._retire(pool)
+            if pool.leave():
+                pool.client.close()
+
+    def _retire(self, pool: _SyncPool) -> None:
         process = os.getpid()
         if self._pools.get(process) is pool:
             self._pools[process] = _SyncPool(self.settings)
@@ -254,6 +277,13 @@ class AsyncTransport(_Transport):
                 return outcome
 
     async def _attempt(self, url: str, send: Send, until: int) -> Outcome:
+        outcome = await self._once(url, send, until)
+        if isinstance(outcome, Reply) and identity_may_be_over(url, outcome.status, code_of(outcome)):
+            await self.reconnect()
+            outcome = await self._once(url, send, until)
+        return outcome
+
+    async def _once(self, url: str, send: Send, until: int) -> Outcome:
         pool = self.pool
         while not pool.enter():
             pool = self.pool
@@ -273,6 +303,17 @@ class AsyncTransport(_Transport):
 
     def _replace(self, url: str, pool: _AsyncPool) -> None:
         self.settings.endpoints.failed(url)
+        self._retire(pool)
+
+    async def reconnect(self) -> None:
+        """The next attempt has a new connection."""
+        pool = self.pool
+        if pool.enter():
+            self._retire(pool)
+            if pool.leave():
+                await pool.client.aclose()
+
+    def _retire(self, pool: _AsyncPool) -> None:
         loop = asyncio.get_running_loop()
         if self._pools.get(loop) is pool:
             self._pools[loop] = _AsyncPool(self.settings)

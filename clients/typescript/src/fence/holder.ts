@@ -13,9 +13,10 @@ export interface Pass {
 
 /**
  * What a fence takes: a `Lease`, a `Pass` as another process may have handed it over, or a bare token. If it has a method
- * `check`, as a `Lease` has, that is called first: a holder that lost its lease sends nothing.
+ * `check`, as a `Lease` has, that is called first: a holder that lost its lease sends nothing. A database ends a transaction
+ * that is idle for longer than `remainingMs`.
  */
-export type Holder = number | (Pass & { check?(): void });
+export type Holder = number | (Pass & { check?(): void; readonly remainingMs?: number });
 
 /** Throws `LeaseLost` for a lease that is lost, and `Invalid` for what is no token. @internal */
 export function presented(holder: Holder): Pass {

@@ -39,7 +39,11 @@ export interface Written {
 
 // The types are written out, because the values are sent as text.
 const PASS = "$3::text, $4::text, $5::boolean, $6::bigint";
-const CLAIM = `SELECT palisade_claim($1::text, $2::bigint, ${PASS})`;
+// If this program stops inside the transaction, the database ends it when the lease is over. Your own setting is first.
+const CLAIM =
+  "WITH bound AS (SELECT set_config('palisade.lease_left_ms', " +
+  "coalesce(nullif(current_setting('palisade.lease_left_ms', true), ''), $7::text, ''), true)) " +
+  `SELECT palisade_claim($1::text, $2::bigint, ${PASS}) FROM bound`;
 const CHECK = `SELECT palisade_check($1::text, $2::bigint, ${PASS})`;
 const WRITE = `SELECT repeated, result FROM palisade_write($1::text, $2::bigint, $7::bigint, $8::bigint, ${PASS})`;
 const RECORD = "SELECT palisade_record($1::text, $2::bigint, $3::bytea, $4::bigint)";
@@ -106,7 +110,7 @@ function ignore(): void {
 
 /** Raises the fence: from the commit on, no older token is admitted at the resource. */
 export async function claim(db: ClientBase, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
-  await ask(db, CLAIM, arguments_(resource, presented(holder), rule));
+  await claimAll(db, { [resource]: holder }, rule);
 }
 
 /** Claims several resources at once: all of them or none. */
@@ -118,13 +122,19 @@ export async function claimAll(
   // In the order of the names, so that no two transactions wait for each other.
   const claims = Object.entries(holders)
     .sort(([one], [other]) => (one < other ? -1 : 1))
-    .map(([resource, holder]) => arguments_(resource, presented(holder), rule));
+    .map(([resource, holder]) => [...arguments_(resource, presented(holder), rule), leftMs(holder)]);
   if (claims.length === 0) {
     throw new Invalid("there is nothing to claim: name a resource");
   }
   for (const values of claims) {
     await ask(db, CLAIM, values);
   }
+}
+
+/** What is left of a lease, as the database reads it. */
+function leftMs(holder: Holder): string | null {
+  const left = typeof holder === "number" ? undefined : holder.remainingMs;
+  return typeof left === "number" ? String(Math.min(Math.max(Math.ceil(left), 1), 999_999_999)) : null;
 }
 
 /** Before a read that feeds a write, in a transaction that did not begin with a claim. */

@@ -1,23 +1,28 @@
 """PostgreSQL: the fence on your own connection, in your own transaction.
 
-    with connection.transaction():                      # psycopg 3, SQLAlchemy, Django
-        postgres.claim(connection, "orders", grant)     # first: raises the fence
-        …                                               # then read and write; everything commits together
+    with postgres.transact(connection, "orders", grant):    # claims first: no older holder can write
+        …                                                   # read and write; everything commits together
+
+In a transaction of your own, call `claim` before the first read: a claim that comes later is refused.
 
 `palisade fence install postgres --url …` installs the guard rows. A rejection is an exception, so the transaction rolls
-back. A claim must be the first statement of its transaction. Serialization failures and deadlocks come through as the
+back. Serialization failures and deadlocks come through as the
 driver's errors: begin the same transaction again.
 
 `connection` may be a psycopg 3 `Connection`, a SQLAlchemy `Connection` or `Session` (on psycopg or psycopg2), or
-Django's `connection`; row factories and cursor factories of your own do not matter. Functions that begin with `a` take
-a psycopg 3 `AsyncConnection`. Other drivers, such as asyncpg, are refused with a `TypeError`."""
+Django's `connection`; `transact` takes a SQLAlchemy `Engine`, too. Row factories and cursor factories of your own do
+not matter. Functions that begin with `a` take a psycopg 3 `AsyncConnection`. Other drivers, such as asyncpg, are
+refused with a `TypeError`."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import sys
-from typing import Any, Awaitable, Callable, Generator, Mapping, Optional, TypeVar, Union
+from typing import Any, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Optional, TypeVar, Union
 
+from ..errors import Invalid
 from .errors import FenceNotInstalled, Rejected, Stale
 from .rule import CLAIM_RULE, Admitted, Operation, Pass, Record, Rule, pass_of
 
@@ -33,21 +38,70 @@ MAX_RESULT_BYTES = 65_536
 # out, because some drivers send text.
 _STALE = re.compile(r"token (\d+) is stale: ")
 _PASS = "%(authority)s::text, %(lock)s::text, %(strict)s::boolean, %(max_jump)s::bigint"
-_CLAIM = f"SELECT palisade_claim(%(resource)s, %(token)s::bigint, {_PASS})"
+# If this program stops inside the transaction, the database ends it when the lease is over. Your own setting is first.
+_CLAIM = f"""WITH bound AS (SELECT set_config('palisade.lease_left_ms',
+    coalesce(nullif(current_setting('palisade.lease_left_ms', true), ''), %(left)s::text, ''), true))
+SELECT palisade_claim(%(resource)s, %(token)s::bigint, {_PASS}) FROM bound"""
 _CHECK = f"SELECT palisade_check(%(resource)s, %(token)s::bigint, {_PASS})"
 _WRITE = f"""SELECT repeated, result
 FROM palisade_write(%(resource)s, %(token)s::bigint, %(sequence)s::bigint, %(digest)s::bigint, {_PASS})"""
 _RECORD = "SELECT palisade_record(%(resource)s, %(sequence)s::bigint, %(result)s::bytea, %(token)s::bigint)"
 
 
+@contextlib.contextmanager
+def transact(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_RULE) -> Iterator[Any]:
+    """A transaction that claims before anything is read. It commits at the end of the block and rolls back after an
+    error: then nothing was written. The value of `as` is the connection.
+
+    Raises `Stale` if a newer holder has claimed. If the connection fails during the commit, the error is the driver's,
+    and the transaction may have been committed."""
+    with transact_all(connection, {resource: holder}, rule) as own:
+        yield own
+
+
+@contextlib.contextmanager
+def transact_all(connection: Any, holders: Mapping[str, Holder], rule: Rule = CLAIM_RULE) -> Iterator[Any]:
+    """As `transact`, for several resources: it claims all of them or none."""
+    steps = _claims(holders, rule)
+    try:
+        with _begun(connection) as own:
+            _run(own, steps)
+            yield own
+            _needs_success(_executor(own)[0])
+    except Exception as error:
+        raise _translated(error) or error from error.__cause__ or error
+
+
+@contextlib.asynccontextmanager
+async def atransact(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_RULE) -> AsyncIterator[Any]:
+    """As `transact`."""
+    async with atransact_all(connection, {resource: holder}, rule) as own:
+        yield own
+
+
+@contextlib.asynccontextmanager
+async def atransact_all(connection: Any, holders: Mapping[str, Holder], rule: Rule = CLAIM_RULE) -> AsyncIterator[Any]:
+    """As `transact_all`."""
+    steps = _claims(holders, rule)
+    _aexecutor(connection)
+    _needs_no_transaction(int(connection.info.transaction_status) != 0)
+    try:
+        async with connection.transaction():
+            await _arun(connection, steps)
+            yield connection
+            _needs_success(connection)
+    except Exception as error:
+        raise _translated(error) or error from error.__cause__ or error
+
+
 def claim(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_RULE) -> None:
     """Raises the fence: from the commit on, no older token is admitted at the resource."""
-    _run(connection, _claims({resource: pass_of(holder)}, rule))
+    _run(connection, _claims({resource: holder}, rule))
 
 
 def claim_all(connection: Any, holders: Mapping[str, Holder], rule: Rule = CLAIM_RULE) -> None:
     """Claims several resources at once: all of them or none."""
-    _run(connection, _claims({name: pass_of(holder) for name, holder in holders.items()}, rule))
+    _run(connection, _claims(holders, rule))
 
 
 def check(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_RULE) -> None:
@@ -75,12 +129,12 @@ def record(connection: Any, resource: str, holder: Holder, sequence: int, result
 
 async def aclaim(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_RULE) -> None:
     """As `claim`."""
-    await _arun(connection, _claims({resource: pass_of(holder)}, rule))
+    await _arun(connection, _claims({resource: holder}, rule))
 
 
 async def aclaim_all(connection: Any, holders: Mapping[str, Holder], rule: Rule = CLAIM_RULE) -> None:
     """As `claim_all`."""
-    await _arun(connection, _claims({name: pass_of(holder) for name, holder in holders.items()}, rule))
+    await _arun(connection, _claims(holders, rule))
 
 
 async def awrite(
@@ -133,10 +187,25 @@ def _cause(error: BaseException) -> tuple[Any, Optional[str]]:
     return found, getattr(found, "sqlstate", None) or getattr(found, "pgcode", None)
 
 
-def _claims(passes: dict[str, Pass], rule: Rule) -> Steps[None]:
-    """In the order of the names, so that no two transactions wait for each other."""
-    for name in sorted(passes, key=str.encode):
-        yield _CLAIM, _arguments(name, passes[name], rule)
+def _claims(holders: Mapping[str, Holder], rule: Rule) -> Steps[None]:
+    """In the order of the names, so that no two transactions wait for each other. Raises at once what is no holder."""
+    if not holders:
+        raise ValueError("there is nothing to claim: name a resource")
+    claims = []
+    for name in sorted(holders, key=str.encode):
+        claims.append({**_arguments(name, pass_of(holders[name]), rule), "left": _left_ms(holders[name])})
+    return _each(claims)
+
+
+def _each(claims: list[dict[str, Any]]) -> Steps[None]:
+    for arguments in claims:
+        yield _CLAIM, arguments
+
+
+def _left_ms(holder: Holder) -> Optional[str]:
+    """What is left of a lease."""
+    left = getattr(holder, "remaining", None)
+    return None if left is None else str(min(max(1, math.ceil(left * 1000)), 999_999_999))
 
 
 def _check(resource: str, presented: Pass, rule: Rule) -> Steps[None]:
@@ -254,6 +323,47 @@ def _aexecutor(connection: Any) -> Callable[[str, dict[str, Any]], Awaitable[Row
     return own_cursor
 
 
+@contextlib.contextmanager
+def _begun(connection: Any) -> Iterator[Any]:
+    """A transaction that is not inside another one, which may have read before."""
+    if hasattr(connection, "exec_driver_sql") and not _is_async(connection):
+        _executor(connection)
+        _needs_no_transaction(connection.in_transaction())
+        with connection.begin():
+            yield connection
+    elif hasattr(connection, "get_bind") and hasattr(connection, "connection") and not _is_async(connection):
+        _needs_no_transaction(connection.in_transaction())
+        with connection.begin():
+            yield connection
+    elif hasattr(connection, "begin") and hasattr(connection, "dialect") and not _is_async(connection):
+        with connection.begin() as own:
+            yield own
+    elif hasattr(connection, "ensure_connection"):
+        _needs_no_transaction(connection.in_atomic_block)
+        atomic = sys.modules["django.db.transaction"].atomic
+        with atomic(using=connection.alias):
+            yield connection
+    else:
+        driver, _ = _executor(connection)
+        _needs_no_transaction(int(driver.info.transaction_status) != 0)
+        with driver.transaction():
+            yield connection
+
+
+def _needs_no_transaction(is_in_one: bool) -> None:
+    if is_in_one:
+        raise ValueError(
+            "transact begins a transaction of its own, and this connection is in one, which may have read already: "
+            "end it first, or call claim before the first read"
+        )
+
+
+def _needs_success(driver: Any) -> None:
+    """PostgreSQL answers COMMIT with a rollback after an error, also if the error was caught."""
+    if int(driver.info.transaction_status) == 3:
+        raise Invalid("rolled_back", "the transaction is rolled back, because one of its statements had failed")
+
+
 def _is_async(connection: Any) -> bool:
     return any(of.__module__.startswith("sqlalchemy.ext.asyncio") for of in type(connection).__mro__)
 
@@ -263,9 +373,9 @@ def _unsupported(given: Any, driver: Any = None) -> TypeError:
     if driver is not None:
         what += f" on {type(driver).__module__.partition('.')[0]}"
     return TypeError(
-        f"{what} was given. claim, check, write and record take a psycopg 3 Connection, a SQLAlchemy Connection or "
-        "Session on psycopg or psycopg2, or Django's connection; aclaim, awrite and arecord take a psycopg 3 "
-        "AsyncConnection. With SQLAlchemy's AsyncConnection or AsyncSession on psycopg: "
+        f"{what} was given. transact, claim, check, write and record take a psycopg 3 Connection, a SQLAlchemy "
+        "Connection or Session on psycopg or psycopg2, or Django's connection; atransact, aclaim, awrite and arecord "
+        "take a psycopg 3 AsyncConnection. With SQLAlchemy's AsyncConnection or AsyncSession on psycopg: "
         "await connection.run_sync(lambda sync: postgres.claim(sync, …))"
     )
 
@@ -283,6 +393,8 @@ def _translated(error: Exception) -> Optional[Exception]:
     found, state = _cause(error)
     if state in ("42P01", "42883") and "palisade_" in str(found):
         return FenceNotInstalled(f"{found}; run `palisade fence install postgres`".replace("\n", " "))
+    if state == "PF012":
+        return Invalid("read_before_claim", str(found).replace("\n", " "))
     if state == "PF004":
         return ValueError(str(found).replace("\n", " "))
     return None

@@ -137,8 +137,15 @@ def _then(record: Record, operation: Operation) -> Record:
 def pass_of(holder: Union[int, Pass, Any]) -> Pass:
     """What a fence takes: a grant, which has token, authority and lock, a `Pass`, or a bare token. If it has a method
     `check`, as a grant has, that is called first: a holder that lost its lease, or released it, sends nothing."""
-    if isinstance(holder, int):
+    if isinstance(holder, int) and not isinstance(holder, bool):
         return Pass(holder)
+    if isinstance(holder, bool) or not hasattr(holder, "token"):
+        name, near = type(holder).__qualname__, ""
+        if hasattr(holder, "acquire"):
+            near = ": acquire the lock first"
+        elif hasattr(holder, "__await__"):
+            near = ": await it first"
+        raise TypeError(f"a fence takes a grant, a Pass or a token, and not {name}{near}")
     check = getattr(holder, "check", None)
     if check is not None:
         check()

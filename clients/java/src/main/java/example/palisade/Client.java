@@ -7,6 +7,7 @@ import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -64,6 +65,9 @@ public final class Client implements AutoCloseable {
          * PALISADE_URL, separated by commas, or else http://127.0.0.1:7420.
          */
         public Builder endpoints(String... addresses) {
+            if (addresses == null || Arrays.asList(addresses).contains(null)) {
+                throw PalisadeException.invalid("endpoints: addresses such as http://HOST:PORT are needed, and not null");
+            }
             endpoints = List.of(addresses);
             return this;
         }
@@ -86,9 +90,22 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** For https addresses: authorities, a client certificate. */
+        /**
+         * For https addresses: authorities, a client certificate. What is in it is not read again: for a certificate that is
+         * replaced use {@link #tlsFiles}.
+         */
         public Builder sslContext(SSLContext context) {
             tls = context;
+            return this;
+        }
+
+        /**
+         * Files in PEM for https addresses: the CAs of the servers (null: those of this JVM), the client's certificate, and its
+         * key in PKCS #8 (null for both: none). They are read again for each new connection, so they may be replaced while the
+         * client runs; while they cannot be used together, what was there stays. It takes the place of {@link #sslContext}.
+         */
+        public Builder tlsFiles(Path ca, Path certificate, Path key) {
+            tls = Certificates.of(ca, certificate, key);
             return this;
         }
 
@@ -134,6 +151,7 @@ public final class Client implements AutoCloseable {
 
     /** The locks that are held and whose names start with that prefix, asked for page by page. */
     public Iterable<LockInfo> list(String prefix) {
+        checkPrefix(prefix);
         return () -> new Pages(prefix);
     }
 
@@ -154,18 +172,25 @@ public final class Client implements AutoCloseable {
         ask(Transport.Request.post(path, Map.of("of", permits), isAbout(name)));
     }
 
+    private static String checkPrefix(String prefix) {
+        if (prefix == null) {
+            throw PalisadeException.invalid("a prefix is needed, \"\" for all locks, and not null");
+        }
+        return prefix;
+    }
+
     private static Transport.Differs isAbout(String name) {
         return Transport.Differs.unless(Map.of("resource_id", name));
     }
 
     /** The changes, from now on, of the locks whose names start with that prefix. */
     public Watch watch(String prefix) {
-        return new Watch(this, prefix, null);
+        return new Watch(this, checkPrefix(prefix), null);
     }
 
     /** The changes after a revision, as far as the server still remembers them; 0 is before the first one. */
     public Watch watch(String prefix, long after) {
-        return new Watch(this, prefix, after);
+        return new Watch(this, checkPrefix(prefix), after);
     }
 
     /**

@@ -159,6 +159,11 @@ public final class Lease implements Presenter, AutoCloseable {
         }
 
         @Override
+        public Duration remaining() {
+            return Lease.this.remaining();
+        }
+
+        @Override
         public void check() {
             Lease.this.check();
             if (!held.contains(name)) {
@@ -195,6 +200,7 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     /** How long the holder may still act if no further renewal is acknowledged; zero after the loss or the release. */
+    @Override
     public Duration remaining() {
         return Duration.ofNanos(hold.remaining());
     }
@@ -342,7 +348,7 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     private String checkedPart(String name) {
-        if (!locks().contains(name)) {
+        if (name == null || !locks().contains(name)) {
             throw PalisadeException.invalid("\"" + name + "\" is not a lock of this lease: it has " + quoted());
         }
         return name;

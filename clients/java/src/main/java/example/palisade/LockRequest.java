@@ -81,6 +81,10 @@ public final class LockRequest {
 
     /** Text that is shown with the holder, at most 256 bytes. */
     public LockRequest metadata(String text) {
+        if (text == null) {
+            metadata = null;
+            return this;
+        }
         int bytes = text.getBytes(StandardCharsets.UTF_8).length;
         if (bytes > MAX_METADATA_BYTES) {
             throw PalisadeException.invalid(
@@ -159,9 +163,12 @@ public final class LockRequest {
     }
 
     static Duration within(String what, Duration given, Duration low, Duration high) {
+        if (given == null) {
+            throw PalisadeException.invalid(what + " is null: a Duration is needed, such as Duration.ofSeconds(10)");
+        }
         if (given.compareTo(low) < 0 || given.compareTo(high) > 0) {
             // A duration may have more milliseconds than a number holds.
-            String found = given.getSeconds() > DAY.getSeconds() ? given.toString() : given.toMillis() + " ms";
+            String found = Math.abs(given.toSeconds() / 2) > DAY.toSeconds() ? given.toString() : given.toMillis() + " ms";
             throw PalisadeException.invalid(what + " is " + found + ": " + low.toMillis() + " ms ..= "
                     + high.toMillis() + " ms are allowed");
         }
@@ -170,6 +177,9 @@ public final class LockRequest {
 
     /** Sorted. */
     private static List<String> checkedNames(String... names) {
+        if (names == null) {
+            throw PalisadeException.invalid("names of locks are needed, and not null");
+        }
         if (names.length < 1 || names.length > MAX_LOCKS) {
             throw PalisadeException.invalid(names.length + " locks are named; 1 ..= " + MAX_LOCKS + " are allowed");
         }
@@ -184,6 +194,9 @@ public final class LockRequest {
 
     /** Also refuses "." and "..": proxies tidy them away, however they are written. */
     static String checkedName(String name) {
+        if (name == null) {
+            throw PalisadeException.invalid("the name of a lock is needed, and not null");
+        }
         boolean printable = name.chars().allMatch(one -> one >= ' ' && one <= '~');
         if (name.isEmpty() || name.length() > 255 || !printable || name.equals(".") || name.equals("..")) {
             throw PalisadeException.invalid(

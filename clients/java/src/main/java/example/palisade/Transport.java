@@ -149,7 +149,30 @@ final class Transport {
         return exchange(http, address, request, limit, BodyHandlers.ofInputStream());
     }
 
+    /**
+     * Sends a request. A server that does not know who is asking may mean that the certificate of the connection is over: then
+     * nothing happened, and a new connection shows what is in the files now.
+     */
     private <T> HttpResponse<T> exchange(
+            HttpClient used, String address, Request request, long limit, HttpResponse.BodyHandler<T> handler)
+            throws Reply.Fault, InterruptedException {
+        long until = Clock.earliest() + limit;
+        HttpResponse<T> answer = exchangeOnce(used, address, request, limit, handler);
+        if (answer.statusCode() != 401 || !address.startsWith("https:")) {
+            return answer;
+        }
+        if (answer.body() instanceof InputStream unread) {
+            try {
+                unread.close();
+            } catch (IOException over) {
+                // It is closed all the same.
+            }
+        }
+        replace(used);
+        return exchangeOnce(http, address, request, Math.max(until - Clock.earliest(), Clock.MILLISECOND), handler);
+    }
+
+    private <T> HttpResponse<T> exchangeOnce(
             HttpClient used, String address, Request request, long limit, HttpResponse.BodyHandler<T> handler)
             throws Reply.Fault, InterruptedException {
         String nonce = nonce();

@@ -21,8 +21,10 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse;
 import java.sql.Connection;
+import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.time.Duration;
 import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -156,6 +158,25 @@ public final class FenceTest {
         for (long token : new long[] {0, -1, Presenter.MAX_TOKEN + 1}) {
             assertThrows(IllegalArgumentException.class, () -> Presenter.of(token));
         }
+    }
+
+    private static String idleBound(String resource, Presenter holder) throws Exception {
+        return PostgresFence.transact(Servers.postgresSource(), resource, holder, connection -> {
+            try (Statement statement = connection.createStatement(); ResultSet row = statement.executeQuery(
+                    "SELECT current_setting('idle_in_transaction_session_timeout')")) {
+                row.next();
+                return row.getString(1);
+            }
+        });
+    }
+
+    @Test
+    public void aClaimSaysWhatIsLeftOfTheLease() throws Exception {
+        record Lasting(long token, Duration remaining) implements Presenter {}
+        assertEquals("25s", idleBound(resource, new Lasting(7, Duration.ofMillis(24_999))));
+        assertEquals("999999999ms", idleBound(resource, new Lasting(7, Duration.ofDays(100))));
+        // A control: of a bare token it is not known.
+        assertEquals("10s", idleBound(resource, Presenter.of(7)));
     }
 
     @Test

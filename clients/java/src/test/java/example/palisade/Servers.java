@@ -25,7 +25,7 @@ import org.postgresql.ds.PGSimpleDataSource;
 
 /** Real servers for the tests, on free ports, in temporary folders. */
 final class Servers {
-    private static final Pattern LISTENING = Pattern.compile("http://127\\.0\\.0\\.1:\\d+");
+    private static final Pattern LISTENING = Pattern.compile("https?://127\\.0\\.0\\.1:\\d+");
     private static int postgresPort;
     private static int mariaPort;
 
@@ -49,8 +49,11 @@ final class Servers {
         return found;
     }
 
-    static Running serve() {
-        return palisade("serve", "--listen", "127.0.0.1:0", "--data", folder("palisade").resolve("data").toString());
+    static Running serve(String... flags) {
+        List<String> arguments = new ArrayList<>(
+                List.of("serve", "--listen", "127.0.0.1:0", "--data", folder("palisade").resolve("data").toString()));
+        arguments.addAll(Arrays.asList(flags));
+        return palisade(arguments.toArray(String[]::new));
     }
 
     static Running gateway(String upstream) {
@@ -239,7 +242,7 @@ final class Servers {
         }
     }
 
-    private static void end(Process process) {
+    static void end(Process process) {
         process.destroy();
         try {
             if (!process.waitFor(30, TimeUnit.SECONDS)) {

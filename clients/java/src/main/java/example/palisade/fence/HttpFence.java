@@ -20,7 +20,7 @@ public final class HttpFence {
 
     /** The headers of a read or write, for any HTTP client. */
     public static Map<String, String> headers(Presenter holder) {
-        holder.check();
+        Transaction.checked(holder);
         Map<String, String> headers = new LinkedHashMap<>();
         headers.put("X-Fencing-Token", Long.toString(holder.token()));
         if (holder.authority() != null) {

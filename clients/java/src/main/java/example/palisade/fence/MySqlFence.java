@@ -71,14 +71,14 @@ public final class MySqlFence {
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
-        holder.check();
+        Transaction.checked(holder);
         call(connection, "CALL palisade_claim(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */
     public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
-        holder.check();
+        Transaction.checked(holder);
         call(connection, "CALL palisade_check(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
@@ -89,7 +89,7 @@ public final class MySqlFence {
      */
     public static Written write(Connection connection, String resource, Presenter holder, long sequence, long digest)
             throws SQLException {
-        holder.check();
+        Transaction.checked(holder);
         return call(connection, "CALL palisade_write(?, ?, ?, ?, ?, ?)",
                 resource, holder.token(), sequence, digest, holder.authority(), holder.name());
     }
@@ -110,9 +110,7 @@ public final class MySqlFence {
     }
 
     private static Written call(Connection connection, String statement, Object... arguments) throws SQLException {
-        if (connection.getAutoCommit()) {
-            throw new IllegalStateException("a fence needs a transaction: setAutoCommit(false), claim, and write in the same");
-        }
+        Transaction.check(connection);
         try (PreparedStatement prepared = connection.prepareStatement(statement)) {
             for (int at = 0; at < arguments.length; at++) {
                 prepared.setObject(at + 1, arguments[at]);

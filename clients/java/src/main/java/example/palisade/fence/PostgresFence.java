@@ -5,6 +5,7 @@ import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.time.Duration;
 import java.util.Collections;
 import java.util.Map;
 import javax.sql.DataSource;
@@ -29,7 +30,18 @@ public final class PostgresFence {
             "PF001", "stale", "PF002", "tokenless", "PF005", "wrong_authority", "PF006", "wrong_lock", "PF007", "jump",
             "PF008", "sequence_stale", "PF009", "sequence_reused", "PF010", "already_written");
 
+    /** If this program stops inside the transaction, the database ends it when the lease is over. Your own setting is first. */
+    private static final String CLAIM = "WITH bound AS (SELECT set_config('palisade.lease_left_ms',"
+            + " coalesce(nullif(current_setting('palisade.lease_left_ms', true), ''), ?::text, ''), true))"
+            + " SELECT palisade_claim(?, ?, ?, ?) FROM bound";
+    private static final long MOST_LEFT_MS = 999_999_999;
+
     private PostgresFence() {}
+
+    private static String leftMs(Presenter holder) {
+        Duration left = holder.remaining();
+        return left == null ? null : Long.toString(Math.min(left.toMillis() + 1, MOST_LEFT_MS));
+    }
 
     /**
      * Runs a transaction of its own: claims before anything is read, carries out {@code work}, and commits. It rolls back if one
@@ -62,14 +74,13 @@ public final class PostgresFence {
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
-        holder.check();
-        call(connection, "SELECT palisade_claim(?, ?, ?, ?)",
-                resource, holder.token(), holder.authority(), holder.name());
+        Transaction.checked(holder);
+        call(connection, CLAIM, leftMs(holder), resource, holder.token(), holder.authority(), holder.name());
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */
     public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
-        holder.check();
+        Transaction.checked(holder);
         call(connection, "SELECT palisade_check(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
@@ -80,7 +91,7 @@ public final class PostgresFence {
      */
     public static Written write(Connection connection, String resource, Presenter holder, long sequence, long digest)
             throws SQLException {
-        holder.check();
+        Transaction.checked(holder);
         return call(connection, "SELECT repeated, result FROM palisade_write(?, ?, ?, ?, ?, ?)",
                 resource, holder.token(), sequence, digest, holder.authority(), holder.name());
     }
@@ -100,9 +111,7 @@ public final class PostgresFence {
     }
 
     private static Written call(Connection connection, String statement, Object... arguments) throws SQLException {
-        if (connection.getAutoCommit()) {
-            throw new IllegalStateException("a fence needs a transaction: setAutoCommit(false), claim, and write in the same");
-        }
+        Transaction.check(connection);
         try (PreparedStatement prepared = connection.prepareStatement(statement)) {
             for (int at = 0; at < arguments.length; at++) {
                 prepared.setObject(at + 1, arguments[at]);

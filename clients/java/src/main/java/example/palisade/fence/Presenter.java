@@ -1,5 +1,7 @@
 package example.palisade.fence;
 
+import java.time.Duration;
+
 /** Presents a fencing token with what is known about it. A {@code Lease} is one. */
 public interface Presenter {
     /** The largest fencing token; sequence numbers end there, too. */
@@ -15,6 +17,11 @@ public interface Presenter {
 
     /** The name of the lock, or null. */
     default String name() {
+        return null;
+    }
+
+    /** How long the holder may still act; null if it is not known. A database ends a transaction that is idle for longer. */
+    default Duration remaining() {
         return null;
     }
 

@@ -11,6 +11,19 @@ import javax.sql.DataSource;
 final class Transaction {
     private Transaction() {}
 
+    /** Who presents a token, if it is one and says itself that it holds. */
+    static Presenter checked(Presenter holder) {
+        Objects.requireNonNull(holder, "a fence needs a holder: the lease, or Presenter.of(token)").check();
+        return holder;
+    }
+
+    /** Refuses a connection on which nothing could be rolled back. */
+    static void check(Connection connection) throws SQLException {
+        if (Objects.requireNonNull(connection, "a fence needs a connection, in a transaction").getAutoCommit()) {
+            throw new IllegalStateException("a fence needs a transaction: setAutoCommit(false), claim, and write in the same");
+        }
+    }
+
     /** Raises the fence of one resource. */
     @FunctionalInterface
     interface Claim {
@@ -20,7 +33,9 @@ final class Transaction {
     static <R, E extends Exception> R run(
             DataSource source, Map<String, ? extends Presenter> holders, Claim claim, Work<R, E> work)
             throws SQLException, E {
-        try (Connection connection = source.getConnection()) {
+        Objects.requireNonNull(work, "transact needs the work that it carries out");
+        try (Connection connection =
+                Objects.requireNonNull(source, "transact needs a DataSource, or a connection").getConnection()) {
             if (!connection.getAutoCommit()) {
                 // The pool's setting. The connection is nobody else's, and may be inside a transaction already.
                 connection.rollback();
@@ -33,7 +48,8 @@ final class Transaction {
     static <R, E extends Exception> R run(
             Connection connection, Map<String, ? extends Presenter> holders, Claim claim, Work<R, E> work)
             throws SQLException, E {
-        if (!connection.getAutoCommit()) {
+        Objects.requireNonNull(work, "transact needs the work that it carries out");
+        if (!Objects.requireNonNull(connection, "transact needs a DataSource, or a connection").getAutoCommit()) {
             throw new IllegalStateException("transact begins a transaction of its own, and this connection is in one, which may "
                     + "have read already: give it a DataSource, or a connection with setAutoCommit(true)");
         }
@@ -59,13 +75,15 @@ final class Transaction {
     private static <R, E extends Exception> R inTransaction(
             Connection connection, Map<String, ? extends Presenter> holders, Claim claim, Work<R, E> work)
             throws SQLException, E {
-        if (holders.isEmpty()) {
+        if (holders == null || holders.isEmpty()) {
             throw new IllegalArgumentException("there is nothing to claim: name a resource");
+        }
+        for (String resource : holders.keySet()) {
+            Objects.requireNonNull(resource, "the name of a resource is needed, and not null");
         }
         try {
             // In the order of the names, so that no two transactions wait for each other.
             for (Map.Entry<String, ? extends Presenter> each : new TreeMap<>(holders).entrySet()) {
-                Objects.requireNonNull(each.getValue(), "a fence needs a holder: the lease, or Presenter.of(token)");
                 claim.of(connection, each.getKey(), each.getValue());
             }
             R result = work.run(connection);
