@@ -25,9 +25,11 @@
 -- For a table whose rows carry their own token:
 --
 --     CREATE TRIGGER orders_update BEFORE UPDATE ON orders FOR EACH ROW
---         CALL palisade_check_column(OLD.last_fencing_token, NEW.last_fencing_token);
+--         CALL palisade_check_column(OLD.last_fencing_token, IF(NEW.id <=> OLD.id, NEW.last_fencing_token, NULL));
 --     CREATE TRIGGER orders_delete BEFORE DELETE ON orders FOR EACH ROW
 --         CALL palisade_check_column(OLD.last_fencing_token, NULL);
+--
+-- A row with another key is another resource: without the IF, a change of the key would take the fence away.
 --
 -- A trigger of MySQL cannot see which columns an UPDATE names. So the connection first sets the token that it
 -- will write: SET @palisade_column_token = 34, which palisade_fence::mysql::show_token does.

@@ -94,6 +94,12 @@ impl Disk {
         }
     }
 
+    /// Whether a file has hard links: it may be the file of another folder, with another fence, or a fence itself.
+    pub(super) fn has_other_names(&self, name: &str) -> Result<bool, Fault> {
+        let stat = fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        Ok(stat.map_err(at("look at", name))?.st_nlink > 1)
+    }
+
     /// Returns the names of all entries.
     pub(super) fn names(&self) -> Result<Vec<String>, Fault> {
         let entries = fs::Dir::read_from(&self.dir).map_err(at("list", "the folder"))?;

@@ -235,7 +235,7 @@ fn path(key: &str) -> Result<ObjectPath, Fault> {
     let name = file(&path);
     let problem = if name.contains('/') {
         "is in a subfolder, which would have its own fence"
-    } else if name.starts_with(OWN) {
+    } else if folded(name).starts_with(OWN) {
         "belongs to the fence: names that begin with .palisade- are not data"
     } else if name.len() > NAME_BYTES {
         "is too long; a file name has 1 ..= 255 bytes"
@@ -246,6 +246,17 @@ fn path(key: &str) -> Result<ObjectPath, Fault> {
         name: name.to_owned(),
         problem,
     })
+}
+
+/// A name as a file system may compare it that ignores case, and characters that are not seen.
+fn folded(name: &str) -> String {
+    let plain = name
+        .chars()
+        .map(|char| if char == 'ſ' { 's' } else { char });
+    plain
+        .filter(char::is_ascii)
+        .map(|char| char.to_ascii_lowercase())
+        .collect()
 }
 
 fn file(path: &ObjectPath) -> &str {

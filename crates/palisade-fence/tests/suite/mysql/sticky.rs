@@ -148,6 +148,11 @@ async fn a_fenced_row_cannot_be_written_without_its_column() {
     assert!(tx.query_drop(x).await.is_err());
     let announced = "UPDATE orders SET text = 'x', last_fencing_token = 6";
     tx.query_drop(announced).await.unwrap();
+    // A row with another key would be another resource, and the old one would have no fence.
+    let moved = "UPDATE orders SET id = 7, last_fencing_token = 6";
+    let refused = Refused::from(tx.query_drop(moved).await.unwrap_err());
+    let tokenless = Reject::Tokenless { highest: t(6) };
+    assert_eq!(refused.rejected(), Some(&tokenless), "{refused}");
 }
 
 /// As the SQL file's header says: run it in the shell, with another delimiter.

@@ -56,7 +56,7 @@ pub(crate) fn sticky(table: &str, resource: &str) -> String {
 pub(crate) fn sticky_column(table: &str) -> String {
     format!(
         "CREATE TRIGGER {table}_update BEFORE UPDATE ON {table} FOR EACH ROW \
-             CALL palisade_check_column(OLD.last_fencing_token, NEW.last_fencing_token);
+             CALL palisade_check_column(OLD.last_fencing_token, IF(NEW.id <=> OLD.id, NEW.last_fencing_token, NULL));
          CREATE TRIGGER {table}_delete BEFORE DELETE ON {table} FOR EACH ROW \
              CALL palisade_check_column(OLD.last_fencing_token, NULL);"
     )

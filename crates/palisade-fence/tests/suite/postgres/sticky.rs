@@ -184,6 +184,8 @@ async fn zero_rows_are_stale_or_missing_and_never_success() {
         "DELETE FROM rows",
         "TRUNCATE rows",
         "UPDATE rows SET id = 7",
+        // A row with another key would be another resource, and the old one would have no fence.
+        "UPDATE rows SET id = 7, last_fencing_token = 34",
     ] {
         assert!(
             Tokio::carry_out(&mut c, &Plain(&[(sql, &[])]))
@@ -192,4 +194,10 @@ async fn zero_rows_are_stale_or_missing_and_never_success() {
             "{sql}"
         );
     }
+    // The controls: the holder's own write, and the key of a row that was never fenced.
+    let own = "UPDATE rows SET last_fencing_token = 34";
+    let other =
+        "INSERT INTO rows VALUES (2); UPDATE rows SET id = 7, last_fencing_token = 35 WHERE id = 2";
+    script(&url, own).await;
+    script(&url, other).await;
 }

@@ -124,4 +124,11 @@ fn a_fenced_row_cannot_be_written_without_its_column() {
         .unwrap();
     assert!(db.execute("UPDATE orders SET text = 'x'", []).is_err());
     assert_eq!(rows(&db), [(1, "mine".to_owned())]);
+    // An unfenced row may move, and not over a fenced one.
+    let two =
+        "INSERT INTO orders (id, text) VALUES (2, 'two'); UPDATE orders SET id = 3 WHERE id = 2";
+    db.execute_batch(two).unwrap();
+    let over = "UPDATE OR REPLACE orders SET id = 1 WHERE id = 3";
+    assert!(db.execute(over, []).is_err());
+    assert_eq!(rows(&db), [(1, "mine".to_owned()), (3, "two".to_owned())]);
 }
