@@ -185,9 +185,13 @@ impl Disk {
         fs::fsync(self.dir.as_fd()).map_err(at("sync", "the folder"))
     }
 
+    /// Returns the status of a file, if there is one.
+    pub(super) fn status(&self, name: &str) -> Option<fs::Stat> {
+        fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()
+    }
+
     fn mode(&self, name: &str) -> Option<u32> {
-        let stat = fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some(stat.st_mode & 0o7777)
+        Some(self.status(name)?.st_mode & 0o7777)
     }
 }
 

@@ -14,6 +14,7 @@ use super::locked::{LOCK, Locked, OWN, load};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Write};
+use crate::lock_holder::{Lock, LockHolder, holders, in_the_way};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, digest};
 
@@ -180,10 +181,7 @@ impl Folder {
                 return Ok(lock);
             }
             if waited >= self.patience {
-                return Err(Fault::Busy {
-                    folder: self.name.to_string(),
-                    waited,
-                });
+                return Err(self.busy(waited));
             }
             #[expect(
                 clippy::disallowed_methods,
@@ -193,6 +191,28 @@ impl Folder {
             waited += pause;
             pause = (pause * 2).min(Duration::from_millis(20));
         }
+    }
+
+    fn busy(&self, waited: Duration) -> Fault {
+        let holders = self.holders();
+        let (parent, resource) = match self.name.trim_end_matches('/').rsplit_once('/') {
+            Some((parent, name)) => (parent, name),
+            None => (".", &*self.name),
+        };
+        let in_the_way = in_the_way(&holders, resource, &format!("file://{parent}"));
+        Fault::Busy {
+            folder: self.name.to_string(),
+            waited,
+            holders,
+            in_the_way,
+        }
+    }
+
+    /// The processes that have the lock of the fence at this moment. They have it for the time of one call, unless they are
+    /// stopped in it.
+    pub(super) fn holders(&self) -> Vec<LockHolder> {
+        let lock = self.disk.status(LOCK);
+        lock.map_or_else(Vec::new, |lock| holders(&lock, Lock::Whole))
     }
 
     /// Carries out an admitted operation; `None` from it means that there was nothing to change.

@@ -6,6 +6,7 @@ use palisade_core::Token;
 use palisade_core::fence::{FenceState, Op, Pass, Rule, Sequence};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::busy;
 use super::rows::{in_transaction, int};
 use super::token_function::show_token;
 use crate::checked::Checked;
@@ -167,7 +168,8 @@ impl Guard {
 /// Locks the row of a resource until the transaction ends, and creates it if it is missing.
 pub(super) fn take(tx: &Connection, resource: &str) -> Result<GuardRow, Fault> {
     let mut statement = tx.prepare_cached(TAKE)?;
-    if let Some(row) = statement.query_row([resource], guard_row).optional()? {
+    let row = statement.query_row([resource], guard_row).optional();
+    if let Some(row) = row.map_err(|error| busy::fault(tx, resource, error))? {
         return Ok(row);
     }
     tx.prepare_cached(CREATE)?.execute([resource])?;
