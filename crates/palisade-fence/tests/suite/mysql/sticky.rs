@@ -116,7 +116,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
 #[tokio::test]
 async fn a_fenced_row_cannot_be_written_without_its_column() {
     let (url, mut db) = orders().await;
-    script(&url, &sticky_column("orders")).await;
+    script(&url, &sticky_column("orders", "id")).await;
     // The row is not fenced yet.
     db.query_drop("UPDATE orders SET text = 'free'")
         .await

@@ -10,6 +10,7 @@ mod limits;
 mod sticky;
 mod stopped;
 mod subject;
+mod transact;
 mod vectors;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS};

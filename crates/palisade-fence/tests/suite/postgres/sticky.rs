@@ -59,7 +59,15 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
     );
     let nothing = Claims("orders", 34, "SELECT ''");
     Tokio::carry_out(&mut c, &nothing).await.unwrap();
-    for sql in WRITES {
+    let version = c.query_one("SHOW server_version_num", &[]).await.unwrap();
+    let has_merge = version.get::<_, String>(0).as_str() >= "150000";
+    let writes = || {
+        WRITES
+            .iter()
+            .copied()
+            .filter(|sql| has_merge || !sql.starts_with("MERGE"))
+    };
+    for sql in writes() {
         let refused = Tokio::carry_out(&mut c, &Plain(&[(sql, &[])]))
             .await
             .unwrap_err();
@@ -73,7 +81,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
         refused.rejected(),
         Some(&Reject::Tokenless { highest: t(34) })
     );
-    for sql in WRITES {
+    for sql in writes() {
         Tokio::carry_out(&mut c, &Claims("orders", 34, sql))
             .await
             .unwrap();

@@ -2,16 +2,16 @@
 //! within `busy_timeout`, and an operator ends that process.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use palisade_fence::FaultKind;
 use palisade_fence::sqlite::{Fault, Operator, claim, transact};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::limits::t;
 use super::subject::{File, Journal};
+use crate::paused::Holder;
 
 const FILE: &str = "PALISADE_TEST_SQLITE";
 const STEP: &str = "PALISADE_TEST_STEP";
@@ -44,7 +44,7 @@ fn is_started_by_other_tests() {
 }
 
 /// Starts a holder, and returns once it is in its transaction.
-fn holder(file: &File, step: &str) -> Child {
+fn holder(file: &File, step: &str) -> Holder {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let test = "sqlite::stopped::is_started_by_other_tests";
     command.args(["--exact", test, "--nocapture"]);
@@ -52,7 +52,7 @@ fn holder(file: &File, step: &str) -> Child {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("there")));
-    child
+    child.into()
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn a_successor_of_a_stopped_holder_is_told_and_an_operator_ends_it() {
             db.execute_batch("CREATE TABLE things (n INTEGER); INSERT INTO things VALUES (0)")
                 .unwrap();
             let mut holder = holder(&file, step);
-            let process = i32::try_from(holder.id()).unwrap();
-            kill_process(Pid::from_raw(process).unwrap(), Signal::STOP).unwrap();
+            let process = holder.process();
+            holder.stop();
             // `busy_timeout` is the bound: rusqlite's default is 5 s.
             db.busy_timeout(Duration::from_millis(30)).unwrap();
             let begun = transact(&mut db, "r", t(2), |_| Ok::<_, Fault>(()));
@@ -98,7 +98,7 @@ fn a_successor_of_a_stopped_holder_is_told_and_an_operator_ends_it() {
             other.started += 1;
             assert!(!operator.unblock(&other).unwrap());
             assert!(operator.unblock(blocker).unwrap());
-            holder.wait().unwrap();
+            holder.wait();
             assert!(!operator.unblock(blocker).unwrap());
             assert_eq!(operator.blockers(), []);
             let read = |tx: &Transaction<'_>| {
