@@ -48,8 +48,8 @@
 //! plain read, whatever was locked since. A claim that is the **first** statement is safe: it waits for the
 //! transaction that has the guard row, and the first read comes after it. If the transaction had read before,
 //! it would compute from a state that the last holder has changed since; the claim detects that by the row's
-//! version and returns [`Fault::ReadBeforeClaim`] (or the server's own error 1020 where
-//! `innodb_snapshot_isolation` is on). READ COMMITTED and SERIALIZABLE do not have this problem. The column
+//! version, or by the server's own error where `innodb_snapshot_isolation` is on (MariaDB from 11.6), and
+//! returns [`Fault::ReadBeforeClaim`]. READ COMMITTED and SERIALIZABLE do not have this problem. The column
 //! forms write the row itself, and read it back under its lock; other reads in that transaction need a guard
 //! row.
 //!
