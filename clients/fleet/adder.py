@@ -9,6 +9,7 @@ of the Python client use it, too.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 from typing import Any
@@ -134,7 +135,9 @@ class Files:
         if self.fenced:
             self.folder.put(token, "/total", str(number).encode())
         else:
-            (self.path / "total").write_text(str(number))
+            new = self.path / f"new-{os.getpid()}"
+            new.write_text(str(number))
+            new.replace(self.path / "total")
 
 
 class Http:

@@ -125,7 +125,9 @@ impl Adder {
             return Ok(match number {
                 None => std::fs::read_to_string(file)?,
                 Some(number) => {
-                    std::fs::write(file, number.to_string())?;
+                    let new = path.join(format!("new-{}", std::process::id()));
+                    std::fs::write(&new, number.to_string())?;
+                    std::fs::rename(new, file)?;
                     "written".to_owned()
                 }
             });

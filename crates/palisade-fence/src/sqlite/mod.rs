@@ -53,6 +53,9 @@
 //! construction. A process that is stopped inside its transaction has the file until it ends: an operator ends it
 //! ([`Operator::unblock`], `palisade fence unblock`).
 //!
+//! **One file.** The guard rows are those of the file that the connection was opened with. Data of an attached file has no
+//! fence: open that file, and attach the other one.
+//!
 //! **Durability** is that of the file: with `PRAGMA synchronous = FULL`, SQLite's own default, an
 //! acknowledged COMMIT is on stable storage (rule F1). With `NORMAL` in WAL mode a power cut may roll back
 //! the last commits, fence and data together: the file stays consistent, but an acknowledged claim can be

@@ -14,14 +14,14 @@ use crate::name::ResourceId;
 use crate::sql::Fault;
 
 const LIST: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
-FROM palisade_fence WHERE substr(resource, 1, length(?1)) = ?1 AND (?2 IS NULL OR resource > ?2)
+FROM main.palisade_fence WHERE substr(resource, 1, length(?1)) = ?1 AND (?2 IS NULL OR resource > ?2)
 ORDER BY resource LIMIT ?3";
 
 const TABLES: &str = "SELECT tbl_name, sql FROM sqlite_master
 WHERE type = 'trigger' AND name LIKE 'palisade\\_sticky\\_update\\_%' ESCAPE '\\' ORDER BY 1";
 
 const REARM: &str =
-    "UPDATE palisade_fence SET token = ?2, floor = ?2, authority = ?3, lock = NULL,
+    "UPDATE main.palisade_fence SET token = ?2, floor = ?2, authority = ?3, lock = NULL,
     written = 0, sequence = NULL, digest = NULL, result = NULL, rearmed = rearmed + 1 WHERE resource = ?1";
 
 /// The fences of a file. A re-arming is its own transaction, durable when it returns; all calls block.

@@ -2,11 +2,13 @@
 //! way, within its patience, and an operator ends that process.
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use palisade_fence::FaultKind;
 use palisade_fence::files::{Fault, Folder, Root};
+
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::child::{Job, NEW, command};
 use super::t;
@@ -23,7 +25,7 @@ fn a_successor_of_a_stopped_holder_is_told_and_an_operator_ends_it() {
         assert!(folder.claim(t(1)).unwrap().is_admitted());
         let mut holder = command(&path, Job::StopInAppend, step);
         let mut holder = holder.stdout(Stdio::null()).spawn().unwrap();
-        let Some(stopped) = until_it_stops_or_ends(&mut holder) else {
+        let Some(stopped) = until_it_stops_or_ends(&holder) else {
             break;
         };
         stops += 1;
@@ -70,16 +72,8 @@ fn a_successor_of_a_stopped_holder_is_told_and_an_operator_ends_it() {
 }
 
 /// Returns the process if it stopped, and `None` if it ended.
-fn until_it_stops_or_ends(child: &mut std::process::Child) -> Option<i32> {
+fn until_it_stops_or_ends(child: &Child) -> Option<i32> {
     let process = i32::try_from(child.id()).unwrap();
-    loop {
-        if child.try_wait().unwrap().is_some() {
-            return None;
-        }
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-        if stat.rsplit_once(") ").unwrap().1.starts_with('T') {
-            return Some(process);
-        }
-        std::thread::sleep(Duration::from_millis(5)); // real time: another process has to get there
-    }
+    let waited = waitpid(Pid::from_raw(process), WaitOptions::UNTRACED).unwrap();
+    waited.unwrap().1.stopped().then_some(process)
 }
