@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// A program that is killed when this value is dropped.
 pub(crate) struct Holder(Child);
@@ -25,8 +25,12 @@ impl Holder {
         i32::try_from(self.0.id()).unwrap()
     }
 
+    /// Stops it, and returns once it stands.
     pub(crate) fn stop(&self) {
-        kill_process(Pid::from_raw(self.process()).unwrap(), Signal::STOP).unwrap();
+        let process = Pid::from_raw(self.process());
+        kill_process(process.unwrap(), Signal::STOP).unwrap();
+        let waited = waitpid(process, WaitOptions::UNTRACED).unwrap();
+        assert!(waited.unwrap().1.stopped(), "the holder has ended");
     }
 
     pub(crate) fn wait(&mut self) {
