@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use rustix::fs::{Stat, major, minor};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -33,12 +32,14 @@ impl std::fmt::Display for LockHolder {
 
 /// The kind of a lock in `/proc/locks`, and a byte that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(feature = "files", feature = "sqlite")),
+    allow(dead_code, reason = "files have one kind, SQLite the other")
+)]
 pub(crate) enum Lock {
     /// `flock`
-    #[cfg(feature = "files")]
     Whole,
     /// `fcntl`, to write; `None` is any byte.
-    #[cfg(feature = "sqlite")]
     Byte(Option<u64>),
 }
 
@@ -67,9 +68,7 @@ fn holds(line: &str, file: &Stat, lock: Lock) -> Option<i32> {
         return None;
     }
     let is_it = match lock {
-        #[cfg(feature = "files")]
         Lock::Whole => kind == "FLOCK",
-        #[cfg(feature = "sqlite")]
         Lock::Byte(byte) => {
             let has = |byte| {
                 first.parse().is_ok_and(|first: u64| first <= byte)
@@ -126,19 +125,13 @@ pub(crate) fn in_the_way(holders: &[LockHolder], resource: &str, url: &str) -> S
     }
 }
 
-/// The status of a file, for [`holders`].
-pub(crate) fn stat(path: &Path) -> Option<Stat> {
-    rustix::fs::stat(path).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    #[cfg(all(feature = "files", feature = "sqlite"))]
     fn a_line_is_read_as_the_kernel_writes_it() {
-        let mut file = stat(Path::new("/")).unwrap();
+        let mut file = rustix::fs::stat("/").unwrap();
         (file.st_dev, file.st_ino) = (rustix::fs::makedev(0xfe, 0), 131);
         for (line, lock, process) in [
             (

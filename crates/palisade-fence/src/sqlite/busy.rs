@@ -1,10 +1,8 @@
 //! The process that has the file's write lock: SQLite waits for it `busy_timeout` long, and then says no more than "busy".
 
-use std::path::Path;
-
 use rusqlite::{Connection, Error, ErrorCode};
 
-use crate::lock_holder::{Lock, LockHolder, holders, in_the_way, stat};
+use crate::lock_holder::{Lock, LockHolder, holders, in_the_way};
 use crate::sql::Fault;
 
 /// The byte of the file `-shm` that the writer locks in WAL mode, as SQLite's file format says.
@@ -17,7 +15,7 @@ pub(super) fn writers(db: &Connection) -> Vec<LockHolder> {
         return Vec::new();
     };
     let at = |path: &str, lock| {
-        let status = stat(Path::new(path));
+        let status = rustix::fs::stat(path).ok();
         status.map_or_else(Vec::new, |status| holders(&status, lock))
     };
     let mut found = at(&format!("{path}-shm"), Lock::Byte(Some(WAL_WRITE_LOCK)));
