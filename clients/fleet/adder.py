@@ -1,7 +1,7 @@
 """A holder's work in Python, for fleet.py: it reads and writes one number, in two steps, under a fence or without one.
 
-    adder.py postgres|redis|s3|http URL RESOURCE fenced|unfenced      then lines: "read TOKEN", "write TOKEN NUMBER"
-    answers: the number, "written", or "rejected CODE"
+    adder.py postgres|redis|s3|dynamodb|files|http URL RESOURCE fenced|unfenced
+    lines: "read TOKEN", "write TOKEN NUMBER"; answers: the number, "written", or "rejected CODE"
 
 It speaks as crates/palisade-fence/examples/adder.rs, and so do the adders in Go, TypeScript and Java. The mixed tests
 of the Python client use it, too.
@@ -9,6 +9,8 @@ of the Python client use it, too.
 
 from __future__ import annotations
 
+import os
+import pathlib
 import sys
 from typing import Any
 
@@ -19,6 +21,8 @@ import redis
 
 from palisade.fences import Rejected, postgres, s3
 from palisade.fences import http as fence
+from palisade.fences.dynamodb import Item
+from palisade.fences.files import Folder
 from palisade.fences.redis import Resource
 
 
@@ -62,13 +66,15 @@ class Redis:
         self.connection.close()
 
 
+KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+
+
 class S3:
     """One object, which the URL's path names as its bucket."""
 
     def __init__(self, url: str, name: str, fenced: bool) -> None:
         endpoint, bucket = url.rsplit("/", 1)
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-        self.client = boto3.client("s3", endpoint_url=endpoint, **keys)
+        self.client = boto3.client("s3", endpoint_url=endpoint, **KEYS)
         self.bucket, self.name, self.fenced = bucket, name, fenced
         self.resource = s3.Store(self.client, bucket, "fenced", probe=False).resource(name)
 
@@ -85,6 +91,53 @@ class S3:
             self.resource.put(token, "/total", str(number).encode())
         else:
             self.client.put_object(Bucket=self.bucket, Key=self.name, Body=str(number).encode())
+
+
+class DynamoDb:
+    """One item, in the table that the URL's path names."""
+
+    def __init__(self, url: str, name: str, fenced: bool) -> None:
+        endpoint, self.table = url.rsplit("/", 1)
+        self.client, self.fenced = boto3.client("dynamodb", endpoint_url=endpoint, **KEYS), fenced
+        self.key = {"name": {"S": name}}
+        self.item = Item(self.client, self.table, self.key)
+
+    def read(self, token: int) -> int:
+        if self.fenced:
+            self.item.claim(token)
+            found = self.item.read(token)
+        else:
+            found = self.client.get_item(TableName=self.table, Key=self.key, ConsistentRead=True).get("Item", {})
+        return int(found.get("total", {"N": "0"})["N"])
+
+    def write(self, token: int, number: int) -> None:
+        total = {"total": {"N": str(number)}}
+        if self.fenced:
+            self.item.write(token, total)
+        else:
+            self.client.put_item(TableName=self.table, Item={**self.key, **total})
+
+
+class Files:
+    """One file, in a folder of the folder that the URL is."""
+
+    def __init__(self, url: str, name: str, fenced: bool) -> None:
+        self.path, self.fenced = pathlib.Path(url, name), fenced
+        self.folder = Folder(self.path)
+
+    def read(self, token: int) -> int:
+        if self.fenced:
+            self.folder.claim(token)
+            return int(self.folder.read(token, "/total") or 0)
+        return int((self.path / "total").read_bytes() or 0)
+
+    def write(self, token: int, number: int) -> None:
+        if self.fenced:
+            self.folder.put(token, "/total", str(number).encode())
+        else:
+            new = self.path / f"new-{os.getpid()}"
+            new.write_text(str(number))
+            new.replace(self.path / "total")
 
 
 class Http:
@@ -108,7 +161,14 @@ class Http:
         self.ask("PUT", fence.headers(token) if self.fenced else {}, str(number))
 
 
-STORES: dict[str, Any] = {"postgres": Postgres, "redis": Redis, "s3": S3, "http": Http}
+STORES: dict[str, Any] = {
+    "postgres": Postgres,
+    "redis": Redis,
+    "s3": S3,
+    "dynamodb": DynamoDb,
+    "files": Files,
+    "http": Http,
+}
 
 
 def main() -> None:

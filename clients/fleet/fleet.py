@@ -5,8 +5,8 @@
     $PYTHON clients/fleet/fleet.py --palisade target/debug/palisade --quick      what clients/check runs
 
 `clients/check` builds what it needs. Each holder is two programs that are stopped together: the driver of the holder
-suite, which has the lock, and an adder, which reads and writes the number. Where a language has no fence for a store,
-the adder is Python's. Three arms:
+suite, which has the lock, and an adder, which reads and writes the number. Where a language's adder does not know a
+store, the adder is Python's, or Rust's. Three arms:
 
     unfenced    acquire, read, write
     textbook    acquire, read, check that the lease has not expired, write
@@ -44,7 +44,7 @@ from suite.driver import Driver
 from suite.servers import Palisade
 
 ARMS = ("unfenced", "textbook", "claim")
-STORES = ("postgres", "redis", "s3", "http")
+STORES = ("postgres", "mysql", "mariadb", "redis", "s3", "dynamodb", "files", "http")
 TTL_MS = 500
 #: How long a holder is stopped, and what lies between two stops, in seconds.
 STOPPED, BETWEEN = (0.6, 1.2), (0.02, 0.2)
@@ -71,16 +71,18 @@ LANGUAGES = {
         os.environ.get("PALISADE_ADDER") or f"{TARGET}/debug/examples/adder",
         # Not Redis: its connection gives an answer up after half a second, so a stopped adder cannot tell what it
         # wrote.
-        frozenset({"postgres"}),
+        frozenset({"postgres", "mysql", "mariadb", "files"}),
     ),
     "python": Language(
         f"{PYTHON} {ROOT}/clients/python/tests/driver.py --threads",
         f"{PYTHON} {ROOT}/clients/fleet/adder.py",
-        frozenset(STORES),
+        frozenset({"postgres", "redis", "s3", "dynamodb", "files", "http"}),
     ),
     "go": Language(f"{TARGET}/clients/go/driver", f"{TARGET}/clients/go/adder", frozenset({"postgres", "http"})),
     "typescript": Language(
-        f"{TARGET}/clients/typescript/driver", f"{TARGET}/clients/typescript/adder", frozenset(STORES)
+        f"{TARGET}/clients/typescript/driver",
+        f"{TARGET}/clients/typescript/adder",
+        frozenset({"postgres", "redis", "s3", "http"}),
     ),
     "java": Language(f"{TARGET}/clients/java/driver", f"{TARGET}/clients/java/adder", frozenset({"postgres", "http"})),
 }
@@ -222,7 +224,8 @@ class Fleet:
     def adder(self, language: str, store: str, name: str, arm: str) -> Adder:
         with_fence, without = self.servers.open(store, name) if name not in self.opened else self.opened[name]
         self.opened[name] = (with_fence, without)
-        own = LANGUAGES[language] if store in LANGUAGES[language].stores else LANGUAGES["python"]
+        others = [LANGUAGES["python"], LANGUAGES["rust"]]
+        own = next(one for one in [LANGUAGES[language], *others] if store in one.stores)
         return Adder(own, store, with_fence if arm == "claim" else without, name, arm == "claim")
 
     def run(self, store: str, arm: str, adds: int, seconds: float, quick: bool) -> Run:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import glob
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -22,6 +24,12 @@ import boto3
 import psycopg
 import redis
 
+KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+#: moto itself checks a condition and changes the item in two steps.
+ONE_AT_A_TIME = str(
+    pathlib.Path(__file__).resolve().parents[2] / "crates" / "palisade-testbed" / "src" / "moto_one_at_a_time.py"
+)
+
 
 class Servers:
     """What was started ends with `close`, in the opposite order."""
@@ -31,7 +39,8 @@ class Servers:
         self.folder = tempfile.mkdtemp(prefix="palisade-fleet-")
         os.chmod(self.folder, 0o755)
         self.ends: list[Callable[[], object]] = [lambda: shutil.rmtree(self.folder, ignore_errors=True)]
-        self.postgres, self.redis, self.s3 = "", "", ""
+        self.postgres, self.redis, self.moto = "", "", ""
+        self.addresses: dict[str, str] = {}
         self.numbers: dict[str, int] = {}
 
     def close(self) -> None:
@@ -101,17 +110,98 @@ class Servers:
         self.redis = f"redis://127.0.0.1:{port}"
         until_it_answers(redis.Redis.from_url(self.redis).ping, redis.exceptions.ConnectionError)
 
+    def _mysql(self, name: str) -> tuple[str, str]:
+        return self._sql("mysql", self.start_mysql, name)
+
+    def _mariadb(self, name: str) -> tuple[str, str]:
+        return self._sql("mariadb", self.start_mariadb, name)
+
+    def _sql(self, kind: str, start: Callable[[], str], name: str) -> tuple[str, str]:
+        if kind not in self.addresses:
+            self.addresses[kind] = start()
+            url = f"mysql://palisade@{self.addresses[kind]}/shop"
+            subprocess.run(
+                [self.palisade, "fence", "install", "mysql", "--url", url], check=True, stdout=subprocess.DEVNULL
+            )
+            table = "CREATE TABLE totals (name VARCHAR(99) PRIMARY KEY, total BIGINT) ENGINE = InnoDB"
+            mysql(self.addresses[kind], table)
+        mysql(self.addresses[kind], f"INSERT INTO totals VALUES ('{name}', 0)")
+        url = f"mysql://palisade@{self.addresses[kind]}/shop"
+        return url, url
+
+    def start_mariadb(self, *statements: str) -> str:
+        """MariaDB with the database `shop`, in which these statements are run; returns HOST:PORT."""
+        program = "/usr/bin/mariadb-install-db"
+        assert os.path.exists(program), "MariaDB is missing: install the Debian package mariadb-server"
+        folder = self._new_folder("mariadb")
+        shared = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={folder}/data", f"--tmpdir={folder}"]
+        make = [program, *shared, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        subprocess.run(make, check=True, capture_output=True)
+        return self._start_sql(["/usr/sbin/mariadbd", *shared], folder, statements)
+
+    def start_mysql(self, *statements: str) -> str:
+        """MySQL of Oracle, which `cargo xtask test` unpacked, or whose root PALISADE_MYSQL names."""
+        named = os.environ.get("PALISADE_MYSQL")
+        root = named or pathlib.Path(__file__).resolve().parents[2] / "target/palisade-tools/mysql/root"
+        loaders = glob.glob(f"{root}/usr/lib/*-linux-gnu/ld-linux*")
+        assert loaders, f"MySQL is missing in {root}: run `cargo xtask test`, which unpacks it, or set PALISADE_MYSQL"
+        folder, usr, libraries = self._new_folder("mysql"), f"{root}/usr", os.path.dirname(loaders[0])
+        program = [loaders[0], "--library-path", libraries, f"{usr}/sbin/mysqld", "--no-defaults"]
+        where = [f"--datadir={folder}/data", f"--tmpdir={folder}", f"--basedir={usr}"]
+        texts = [f"--lc-messages-dir={usr}/share/mysql", f"--character-sets-dir={usr}/share/mysql/charsets"]
+        program += [*where, *texts, "--secure-file-priv=NULL", f"--user={getpass.getuser()}"]
+        subprocess.run([*program, "--initialize-insecure"], check=True, capture_output=True)
+        program += ["--mysqlx=OFF", "--log-bin-trust-function-creators=1"]
+        return self._start_sql(program, folder, statements)
+
+    def _new_folder(self, name: str) -> str:
+        folder = f"{self.folder}/{name}"
+        os.makedirs(folder)
+        return folder
+
+    def _start_sql(self, program: list[str], folder: str, statements: tuple[str, ...]) -> str:
+        port, first = free_port(), pathlib.Path(folder, "init.sql")
+        user = ["CREATE USER 'palisade'@'%';", "GRANT ALL ON *.* TO 'palisade'@'%';"]
+        first.write_text("\n".join(["CREATE DATABASE shop;", *statements, *user]) + "\n")
+        where = [f"--port={port}", f"--socket={folder}/socket", f"--pid-file={folder}/pid", f"--init-file={first}"]
+        self.start([*program, *where, "--bind-address=127.0.0.1", "--skip-name-resolve"])
+        address = f"127.0.0.1:{port}"
+        until_it_answers(lambda: mysql(address, "SELECT 1"), subprocess.CalledProcessError)
+        return address
+
     def _s3(self, name: str) -> tuple[str, str]:
-        if not self.s3:
-            self.s3 = f"{self.start_moto('fleet')}/fleet"
-        return self.s3, self.s3
+        url = f"{self._shared_moto()}/fleet"
+        return url, url
+
+    def _dynamodb(self, name: str) -> tuple[str, str]:
+        """A table for each arm: without a fence, an item with data has lost it."""
+        client = boto3.client("dynamodb", endpoint_url=self._shared_moto(), **KEYS)
+        client.create_table(
+            TableName=name,
+            KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        url = f"{self._shared_moto()}/{name}"
+        return url, url
+
+    def _files(self, name: str) -> tuple[str, str]:
+        folder = pathlib.Path(self.folder, "files", name)
+        folder.mkdir(parents=True)
+        if not name.endswith("-claim"):
+            (folder / "total").write_text("0")
+        return str(folder.parent), str(folder.parent)
+
+    def _shared_moto(self) -> str:
+        if not self.moto:
+            self.moto = self.start_moto("fleet")
+        return self.moto
 
     def start_moto(self, bucket: str) -> str:
         """S3, with this bucket, and DynamoDB."""
         port = free_port()
-        self.start([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
+        self.start([sys.executable, ONE_AT_A_TIME, "-H", "127.0.0.1", "-p", str(port)])
+        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **KEYS)
         until_it_answers(lambda: client.create_bucket(Bucket=bucket), Exception)
         return f"http://127.0.0.1:{port}"
 
@@ -158,6 +248,13 @@ class Servers:
                 threading.Thread(target=gateway.stdout.read, daemon=True).start()
                 return listening[0], url
         raise SystemExit("the gateway ended before it listened")
+
+
+def mysql(address: str, statement: str) -> str:
+    """Runs a statement in the database `shop` of MySQL or MariaDB."""
+    host, port = address.split(":")
+    ask = ["mariadb", "--no-defaults", f"-h{host}", f"-P{port}", "-upalisade", "shop", "-N", "-e", statement]
+    return subprocess.run(ask, check=True, capture_output=True, text=True).stdout
 
 
 def free_port() -> int:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
-import glob
 import json
-import os
 import pathlib
-import subprocess
 from typing import Any, Callable
 
 import boto3
 import psycopg
 import redis
 
-from servers import Servers, free_port, until_it_answers
+from servers import KEYS, Servers, free_port, mysql
 
 Reader = Callable[[], int]
 
@@ -45,32 +41,13 @@ def _postgresql(servers: Servers, folder: pathlib.Path) -> tuple[dict[str, str],
 
 
 def _mysql(servers: Servers, folder: pathlib.Path) -> tuple[dict[str, str], Reader]:
-    place, port = f"{servers.folder}/mysql", free_port()
-    os.makedirs(place)
-    shared = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={place}/data", f"--tmpdir={place}"]
-    programs = glob.glob("/usr/bin/mariadb-install-db")
-    assert programs, "MariaDB is missing: install the Debian package mariadb-server"
-    subprocess.run(
-        [programs[0], *shared, "--auth-root-authentication-method=normal", "--skip-test-db"],
-        check=True,
-        capture_output=True,
-    )
-    first = pathlib.Path(place, "init.sql")
     orders = ["CREATE TABLE shop.orders (total int) ENGINE=InnoDB;", "INSERT INTO shop.orders VALUES (0);"]
-    user = ["CREATE USER 'palisade'@'%';", "GRANT ALL ON *.* TO 'palisade'@'%';"]
-    first.write_text("\n".join(["CREATE DATABASE shop;", *orders, *user]) + "\n")
-    where = [f"--port={port}", f"--socket={place}/socket", f"--pid-file={place}/pid", f"--init-file={first}"]
-    servers.start(["/usr/sbin/mariadbd", *shared, *where, "--bind-address=127.0.0.1", "--skip-name-resolve"])
-    ask = ["mariadb", "-h127.0.0.1", f"-P{port}", "-upalisade", "shop", "-N", "-e", "SELECT total FROM orders"]
-
-    def total() -> int:
-        return int(subprocess.run(ask, check=True, capture_output=True, text=True).stdout)
-
-    until_it_answers(total, subprocess.CalledProcessError)
-    address = f"127.0.0.1:{port}"
+    address = servers.start_mariadb(*orders)
+    port = address.split(":")[1]
     found = {"SHOP_URL": f"mysql://palisade@{address}/shop", "GO_DSN": f"palisade@tcp({address})/shop"}
     jdbc = f"jdbc:mariadb://{address}/shop?user=palisade"
-    return {**found, "JDBC_URL": jdbc, "CLIENT": f"-h127.0.0.1 -P{port} -upalisade shop"}, total
+    client = f"-h127.0.0.1 -P{port} -upalisade shop"
+    return {**found, "JDBC_URL": jdbc, "CLIENT": client}, lambda: int(mysql(address, "SELECT total FROM orders"))
 
 
 def _redis(servers: Servers, folder: pathlib.Path) -> tuple[dict[str, str], Reader]:
@@ -86,8 +63,7 @@ def _aws(servers: Servers) -> dict[str, str]:
 
 
 def _client(kind: str, env: dict[str, str]) -> Any:
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    return boto3.client(kind, endpoint_url=env["AWS_ENDPOINT_URL"], **keys)
+    return boto3.client(kind, endpoint_url=env["AWS_ENDPOINT_URL"], **KEYS)
 
 
 def _s3(servers: Servers, folder: pathlib.Path) -> tuple[dict[str, str], Reader]:

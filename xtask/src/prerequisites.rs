@@ -371,7 +371,37 @@ pub(crate) fn ensure_environments(target: &Path) -> Result<(), String> {
     for environment in wanted {
         environment.ensure(target)?;
     }
+    ensure_postgres(&environment(target, "postgres"))?;
     ensure_mysql(&environment(target, "mysql"))
+}
+
+/// PostgreSQL in other versions than this machine's, as npm has it for this processor: `xtask/tools/postgres` locks it with
+/// checksums.
+fn ensure_postgres(place: &Path) -> Result<(), String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Ok(());
+    }
+    let lock = root().join("xtask/tools/postgres");
+    let read =
+        |file: &Path| std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()));
+    let wanted = read(&lock.join("package-lock.json"))?;
+    let installed = place.join("installed.json");
+    if std::fs::read(&installed).is_ok_and(|is| is == wanted) {
+        return Ok(());
+    }
+    println!("installing {} into {}", lock.display(), place.display());
+    let made = std::fs::create_dir_all(place);
+    made.map_err(|error| format!("{}: {error}", place.display()))?;
+    for name in ["package.json", "package-lock.json"] {
+        let copied = std::fs::copy(lock.join(name), place.join(name));
+        copied.map_err(|error| format!("{name}: {error}"))?;
+    }
+    let mut npm = Command::new("npm");
+    npm.args(["ci", "--silent", "--no-audit", "--no-fund"]);
+    run(npm.current_dir(place)).map_err(|error| {
+        format!("{error}: the oldest and the newest PostgreSQL are missing, with which the fence is tested; with npm's registry in reach, try again")
+    })?;
+    std::fs::write(&installed, wanted).map_err(|error| format!("{}: {error}", installed.display()))
 }
 
 /// MySQL of Oracle, which Debian's stable release does not have: mysql-server-core of its unstable release and the

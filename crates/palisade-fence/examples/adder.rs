@@ -2,15 +2,20 @@
 //! one number, in two steps, under a fence or without one.
 //!
 //! ```text
-//!   adder postgres|redis URL RESOURCE fenced|unfenced      then lines: "read TOKEN", "write TOKEN NUMBER"
+//!   adder postgres|mysql|redis|files URL RESOURCE fenced|unfenced      then lines: "read TOKEN", "write TOKEN NUMBER"
 //!   answers: the number, "written", or "rejected CODE"
 //! ```
+//!
+//! `mysql` is MariaDB, too. For `files` the URL is a folder, which has a folder for each resource.
 
 use std::error::Error;
 use std::io::{self, BufRead as _, Write as _};
 
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, Opts, TxOpts};
 use palisade_core::Token;
-use palisade_fence::{Checked, postgres, redis as fence};
+use palisade_fence::files::Folder;
+use palisade_fence::{Change, Checked, Write, mysql, postgres, redis as fence};
 use tokio_postgres::NoTls;
 
 type Answer = Result<String, Box<dyn Error>>;
@@ -26,7 +31,7 @@ struct Adder {
 async fn main() -> Result<(), Box<dyn Error>> {
     let given: Vec<String> = std::env::args().skip(1).collect();
     let [store, url, resource, arm] = given.as_slice() else {
-        return Err("usage: adder postgres|redis URL RESOURCE fenced|unfenced".into());
+        return Err("usage: adder postgres|mysql|redis|files URL RESOURCE fenced|unfenced".into());
     };
     let adder = Adder {
         url: url.clone(),
@@ -40,6 +45,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let number = words.next().map(str::parse).transpose()?;
         let answer = match store.as_str() {
             "postgres" => adder.postgres(token, number).await?,
+            "mysql" | "mariadb" => adder.mysql(token, number).await?,
+            "files" => adder.files(token, number)?,
             _ => adder.redis(token, number).await?,
         };
         println!("{answer}");
@@ -81,6 +88,68 @@ impl Adder {
         tx.commit().await?;
         connection.abort();
         Ok(answer)
+    }
+
+    async fn mysql(&self, token: Token, number: Option<i64>) -> Answer {
+        let mut connection = Conn::new(Opts::from_url(&self.url)?).await?;
+        let mut tx = connection.start_transaction(TxOpts::default()).await?;
+        if self.fenced
+            && let Checked::Rejected(reject) = mysql::claim(&mut tx, &self.resource, token).await?
+        {
+            tx.rollback().await?;
+            return Ok(format!("rejected {}", reject.code()));
+        }
+        let name = &self.resource;
+        let answer = match number {
+            None => {
+                let sql = "SELECT total FROM totals WHERE name = ?";
+                let total: Option<i64> = tx.exec_first(sql, (name,)).await?;
+                total.ok_or("the number is missing")?.to_string()
+            }
+            Some(number) => {
+                let sql = "UPDATE totals SET total = ? WHERE name = ?";
+                tx.exec_drop(sql, (number, name)).await?;
+                "written".to_owned()
+            }
+        };
+        tx.commit().await?;
+        connection.disconnect().await?;
+        Ok(answer)
+    }
+
+    /// A read claims first.
+    fn files(&self, token: Token, number: Option<i64>) -> Answer {
+        let path = std::path::Path::new(&self.url).join(&self.resource);
+        if !self.fenced {
+            let file = path.join("total");
+            return Ok(match number {
+                None => std::fs::read_to_string(file)?,
+                Some(number) => {
+                    let new = path.join(format!("new-{}", std::process::id()));
+                    std::fs::write(&new, number.to_string())?;
+                    std::fs::rename(new, file)?;
+                    "written".to_owned()
+                }
+            });
+        }
+        let folder = Folder::open(path)?;
+        let Some(number) = number else {
+            if let Checked::Rejected(reject) = folder.claim(token)? {
+                return Ok(format!("rejected {}", reject.code()));
+            }
+            return Ok(match folder.read(token, "/total")? {
+                Checked::Rejected(reject) => format!("rejected {}", reject.code()),
+                Checked::Admitted(read) => {
+                    String::from_utf8(read.value.unwrap_or_else(|| b"0".to_vec()))?
+                }
+            });
+        };
+        let number = number.to_string();
+        let put = Write::new("/total", Change::Put(number.as_bytes()));
+        Ok(match folder.write(token, put)? {
+            Checked::Rejected(reject) => format!("rejected {}", reject.code()),
+            Checked::Admitted(_) => "written".to_owned(),
+        })
     }
 
     /// A read claims, too.

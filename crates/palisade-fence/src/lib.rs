@@ -65,6 +65,8 @@ pub mod files;
 mod guard_row;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(any(feature = "files", feature = "sqlite"))]
+mod lock_holder;
 #[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(feature = "mysql")]
@@ -100,6 +102,8 @@ pub use checked::{Admitted, Checked};
 pub use claimed::{Claimed, enter, enter_all};
 pub use fault::FaultKind;
 pub use fence::{Change, Fence, Write};
+#[cfg(any(feature = "files", feature = "sqlite"))]
+pub use lock_holder::LockHolder;
 pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 #[cfg(any(feature = "memory", feature = "store"))]
 pub use objects::{Fault, Limits, View};

@@ -41,4 +41,4 @@ pub use members::{Etcd, ZooKeeper};
 pub use program::Program;
 pub use proxy::{Direction, Proxy};
 pub use servers::{LenientUpstream, MariaDb, Moto, MySql, Nats, PgBouncer, Postgres, Redis};
-pub use tools::python_tool;
+pub use tools::{postgres_programs, python_tool};

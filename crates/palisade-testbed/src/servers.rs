@@ -37,7 +37,15 @@ pub(crate) fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Redis, without persistence by default.
+/// A program of a server: in the folder that this environment variable names, to test another version, or the installed one.
+fn program(variable: &str, name: &str, installed: impl FnOnce() -> String) -> String {
+    match std::env::var(variable) {
+        Ok(folder) => format!("{folder}/{name}"),
+        Err(_) => installed(),
+    }
+}
+
+/// Redis, without persistence by default. `PALISADE_REDIS` names the folder of another `redis-server`.
 pub struct Redis(Instance);
 
 impl Redis {
@@ -51,7 +59,10 @@ impl Redis {
             prepare: nothing(),
             command: Box::new(move |dir, ports| {
                 let (dir, port) = (dir.display().to_string(), ports[0].to_string());
-                let mut command = owned(&["/usr/bin/redis-server", "--port", &port]);
+                let server = program("PALISADE_REDIS", "redis-server", || {
+                    "/usr/bin/redis-server".to_owned()
+                });
+                let mut command = owned(&[&server, "--port", &port]);
                 command.extend(owned(&["--bind", "127.0.0.1", "--dir", &dir, "--save", ""]));
                 command.extend(more.clone());
                 command
@@ -66,7 +77,7 @@ impl Redis {
     }
 }
 
-/// PostgreSQL: superuser `postgres`, no password.
+/// PostgreSQL: superuser `postgres`, no password. `PALISADE_POSTGRES` names the folder of another version's programs.
 pub struct Postgres(Instance);
 
 impl Postgres {
@@ -131,8 +142,12 @@ fn initdb(dir: &Path) {
     run(&command);
 }
 
-/// Returns a program of the newest installed version.
+/// Returns a program of the newest installed version, or of the one that the environment names.
 fn postgres_program(name: &str) -> String {
+    program("PALISADE_POSTGRES", name, || newest_postgres(name))
+}
+
+fn newest_postgres(name: &str) -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()
@@ -218,7 +233,7 @@ impl Deref for PgBouncer {
     }
 }
 
-/// MariaDB: user and database `palisade`, no password.
+/// MariaDB: user and database `palisade`, no password. `PALISADE_MARIADB` names the folder of another version's programs.
 pub struct MariaDb(Instance);
 
 impl MariaDb {
@@ -231,7 +246,10 @@ impl MariaDb {
             ports: 1,
             prepare: Box::new(mariadb_install),
             command: Box::new(move |dir, ports| {
-                let mut command = owned(&["/usr/sbin/mariadbd", "--no-defaults", "--user=root"]);
+                let server = program("PALISADE_MARIADB", "mariadbd", || {
+                    "/usr/sbin/mariadbd".to_owned()
+                });
+                let mut command = owned(&[&server, "--no-defaults", "--user=root"]);
                 command.extend([
                     format!("--datadir={}", data(dir)),
                     mariadb_tmpdir(dir),
@@ -261,13 +279,15 @@ fn mariadb_tmpdir(dir: &Path) -> String {
 }
 
 fn mariadb_install(dir: &Path) {
-    let program = "/usr/bin/mariadb-install-db";
+    let program = program("PALISADE_MARIADB", "mariadb-install-db", || {
+        "/usr/bin/mariadb-install-db".to_owned()
+    });
     assert!(
-        Path::new(program).exists(),
+        Path::new(&program).exists(),
         "{program} is missing: install the Debian package mariadb-server"
     );
     let datadir = format!("--datadir={}", data(dir));
-    let mut command = owned(&[program, "--no-defaults", "--user=root", &datadir]);
+    let mut command = owned(&[&program, "--no-defaults", "--user=root", &datadir]);
     command.push(mariadb_tmpdir(dir));
     command.extend(owned(&[
         "--auth-root-authentication-method=normal",

@@ -13,6 +13,14 @@ pub fn python_tool(environment: &str, program: &str) -> PathBuf {
     places.find(|path| path.exists()).unwrap_or_default()
 }
 
+/// Returns the folder of the programs of a PostgreSQL that `cargo xtask test` installed, `14` or `18`; empty if it did not.
+#[must_use]
+pub fn postgres_programs(version: &str) -> PathBuf {
+    installed(&format!(
+        "postgres/node_modules/postgresql-{version}/native/bin"
+    ))
+}
+
 /// Returns where `cargo xtask test` put this file or folder of a tool; empty if it did not.
 pub(crate) fn installed(inside: &str) -> PathBuf {
     // Tests run from the folder of their crate, and their program lies in the target folder.

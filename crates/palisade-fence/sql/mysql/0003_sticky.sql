@@ -25,9 +25,11 @@
 -- For a table whose rows carry their own token:
 --
 --     CREATE TRIGGER orders_update BEFORE UPDATE ON orders FOR EACH ROW
---         CALL palisade_check_column(OLD.last_fencing_token, NEW.last_fencing_token);
+--         CALL palisade_check_column(OLD.last_fencing_token, IF(NEW.id <=> OLD.id, NEW.last_fencing_token, NULL));
 --     CREATE TRIGGER orders_delete BEFORE DELETE ON orders FOR EACH ROW
 --         CALL palisade_check_column(OLD.last_fencing_token, NULL);
+--
+-- A row with another key is another resource: without the IF, a change of the key would take the fence away.
 --
 -- A trigger of MySQL cannot see which columns an UPDATE names. So the connection first sets the token that it
 -- will write: SET @palisade_column_token = 34, which palisade_fence::mysql::show_token does.
@@ -80,7 +82,9 @@ BEGIN
     IF place > 0 THEN
         SET shown = SUBSTRING_INDEX(SUBSTRING(@palisade_tokens, place + LENGTH(mine)), CHAR(10), 1);
     ELSEIF @palisade_resource IS NULL OR CAST(@palisade_resource AS BINARY) = resource_of_table THEN
-        SET shown = @palisade_token;
+        -- As text whatever it was before: MySQL keeps the type that a variable had when a routine first ran, and would read
+        -- '36; --' as 36.
+        SET shown = CAST(@palisade_token AS BINARY);
     END IF;
     -- With the lock, a concurrent claim waits for this transaction, or this transaction for the claim.
     SELECT MAX(g.token) INTO highest FROM palisade_fence g WHERE g.resource = resource_of_table LOCK IN SHARE MODE;
@@ -93,7 +97,7 @@ CREATE PROCEDURE palisade_check_column(was BIGINT, becomes BIGINT)
 BEGIN
     -- A row that was never fenced may be written by anyone.
     IF was > 0 THEN
-        CALL palisade_compare(IF(becomes IS NULL, NULL, @palisade_column_token), GREATEST(was, IFNULL(becomes, was)));
+        CALL palisade_compare(IF(becomes IS NULL, NULL, CAST(@palisade_column_token AS BINARY)), GREATEST(was, IFNULL(becomes, was)));
         IF becomes < was THEN
             CALL palisade_compare(becomes, was);
         END IF;

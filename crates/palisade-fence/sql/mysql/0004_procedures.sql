@@ -4,7 +4,7 @@
 --     CALL palisade_claim('orders', 34, NULL, NULL);   -- first: raises the fence, or fails
 --     SELECT total FROM orders;                        -- then read
 --     UPDATE orders SET total = 42;                    -- then write
---     COMMIT;                                          -- fence and data together
+--     COMMIT;                                          -- fence and data together; in MariaDB: CALL palisade_end(TRUE)
 --
 -- Call them in a transaction. A rejection is an error. MySQL does not end a transaction after an error: ROLLBACK, and
 -- write nothing more. Triggers of fenced tables then refuse the connection's writes.
@@ -62,6 +62,9 @@ BEGIN
     DECLARE bound_authority, bound_lock VARBINARY(255);
     DECLARE answer MEDIUMBLOB;
     DECLARE repeated BOOLEAN DEFAULT FALSE;
+    -- MariaDB from 11.6 on finds an old view by itself (innodb_snapshot_isolation).
+    DECLARE EXIT HANDLER FOR 1020 SIGNAL SQLSTATE 'PF012'
+        SET MESSAGE_TEXT = 'the transaction has read before it claimed, and sees an older state: begin again, claim first';
     IF p_resource IS NULL OR NOT HEX(p_resource) REGEXP '^([2-6][0-9A-F]|7[0-9A-E]){1,255}$' THEN
         SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a resource is 1 to 255 bytes of printable ASCII';
     ELSEIF given_token IS NULL OR NOT HEX(given_token) REGEXP '^3[1-9](3[0-9]){0,15}$'
@@ -148,8 +151,8 @@ BEGIN
     WHERE g.resource = p_resource;
     SET @palisade_tokens = CONCAT(@palisade_tokens, p_resource, CHAR(9), p_token, CHAR(10));
     -- A holder that stops inside its transaction has the row until the transaction ends. MariaDB ends it after 10 seconds, or
-    -- what is left of the lease (@palisade_lease_left_ms), and never later than the connection's own setting. MySQL has no
-    -- such setting, and takes this for a comment.
+    -- what is left of the lease (@palisade_lease_left_ms), and never later than the connection's own setting. That comes back
+    -- with palisade_end. MySQL has no such setting, and takes this for a comment.
     /*M!100300
     SET @palisade_own_idle = IFNULL(@palisade_own_idle, @@SESSION.idle_write_transaction_timeout),
         seconds = CEIL(IFNULL(@palisade_lease_left_ms, 10000) / 1000);
@@ -168,6 +171,25 @@ CREATE PROCEDURE palisade_claim(
     resource VARBINARY(256), token VARBINARY(64), authority VARBINARY(256), in_lock VARBINARY(256))
     MODIFIES SQL DATA
     CALL palisade_judge(resource, token, authority, in_lock, FALSE, NULL, NULL, FALSE, 70368744177664);
+
+-- Ends the transaction of a claim, and gives the connection its own bound for idle transactions back (MariaDB): else the next
+-- transaction, perhaps without a claim, would have the bound of this one. COMMIT alone leaves that bound.
+DROP PROCEDURE IF EXISTS palisade_end;
+CREATE PROCEDURE palisade_end(p_commit BOOLEAN)
+    MODIFIES SQL DATA
+BEGIN
+    DECLARE own BIGINT;
+    IF p_commit THEN
+        COMMIT;
+    ELSE
+        ROLLBACK;
+    END IF;
+    /*M!100300
+    SET own = IFNULL(@palisade_own_idle, @@SESSION.idle_write_transaction_timeout);
+    SET SESSION idle_write_transaction_timeout = own;
+    */
+    SET @palisade_own_idle = NULL, @palisade_lease_left_ms = NULL;
+END;
 
 -- Checks a token before a read that feeds a write, in a transaction that began with another claim. It decides as
 -- palisade_claim does.

@@ -11,6 +11,7 @@ DROP PROCEDURE IF EXISTS palisade_check_token;
 DROP PROCEDURE IF EXISTS palisade_check_column;
 DROP PROCEDURE IF EXISTS palisade_forget;
 DROP PROCEDURE IF EXISTS palisade_judge;
+DROP PROCEDURE IF EXISTS palisade_end;
 DROP PROCEDURE IF EXISTS palisade_claim;
 DROP PROCEDURE IF EXISTS palisade_check;
 DROP PROCEDURE IF EXISTS palisade_write;

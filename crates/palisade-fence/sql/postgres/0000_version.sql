@@ -6,6 +6,10 @@ DECLARE
     mine CONSTANT integer := 2;
     there integer;
 BEGIN
+    IF current_setting('server_version_num')::integer < 140000 THEN
+        RAISE EXCEPTION 'the fence needs PostgreSQL 14 or later, and this server is %', current_setting('server_version')
+            USING ERRCODE = '0A000', HINT = 'nothing has changed';
+    END IF;
     IF to_regprocedure('palisade_version()') IS NOT NULL THEN
         EXECUTE 'SELECT palisade_version()' INTO there;
         IF there > mine THEN

@@ -108,13 +108,14 @@ BEGIN
 END $$;
 
 -- Sticky enforcement for a table whose rows carry their own token: an UPDATE must name the token column and
--- must not lower it, and a row cannot be deleted, because it contains its fence.
+-- must not lower it, and a row cannot be deleted or get another primary key, because it contains its fence.
 --
 --     SELECT palisade_sticky_column('orders', 'last_fencing_token');
 CREATE OR REPLACE FUNCTION palisade_check_column() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     before bigint;
     after bigint;
+    key text;
 BEGIN
     IF TG_LEVEL = 'STATEMENT' THEN
         IF TG_OP = 'TRUNCATE' THEN
@@ -139,13 +140,22 @@ BEGIN
             USING ERRCODE = 'PF001', DETAIL = before::text,
                   HINT = 'a newer holder has written this row: give up, roll back, and write nothing more';
     END IF;
+    FOREACH key IN ARRAY TG_ARGV[1]::text[] LOOP
+        IF before > 0 AND to_jsonb(OLD) -> key IS DISTINCT FROM to_jsonb(NEW) -> key THEN
+            RAISE EXCEPTION 'this row of % is fenced: another % would take its fence away', TG_TABLE_NAME, key
+                USING ERRCODE = 'PF003';
+        END IF;
+    END LOOP;
     RETURN NEW;
 END $$;
 
 CREATE OR REPLACE FUNCTION palisade_sticky_column(target regclass, token_column name) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    run CONSTANT text := format('EXECUTE FUNCTION palisade_check_column(%L)', token_column);
+    run CONSTANT text := format('EXECUTE FUNCTION palisade_check_column(%L, %L)', token_column, ARRAY(
+        SELECT a.attname FROM pg_catalog.pg_index i
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+        WHERE i.indrelid = target AND i.indisprimary));
     each record;
 BEGIN
     FOR each IN SELECT m.member, c.relispartition FROM palisade_family(target) m

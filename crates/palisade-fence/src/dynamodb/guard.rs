@@ -2,15 +2,16 @@
 
 use aws_sdk_dynamodb::Error;
 use aws_sdk_dynamodb::types::{
-    CancellationReason, Delete, Get, ReturnValuesOnConditionCheckFailure, TransactGetItem,
-    TransactWriteItem,
+    AttributeValue, CancellationReason, Delete, Get, ReturnValuesOnConditionCheckFailure,
+    TransactGetItem, TransactWriteItem,
 };
 use palisade_core::fence::{Op, Pass, Rule, Verdict};
 
-use super::Attributes;
 use super::conditional::{Effect, Operation, carry_out};
 use super::error::{Fault, failed};
+use super::guards::PREFIX;
 use super::location::{Loaded, Location, PutOutcome, key_name};
+use super::{Attributes, FENCE};
 use crate::audit;
 use crate::checked::Checked;
 use crate::guard_row::Numbered;
@@ -73,10 +74,11 @@ impl Guard {
     }
 
     /// Writes up to 99 items, all or none, in one transaction with the check; a higher token is claimed in
-    /// the same step. Deleting a missing item is [`Reject::Missing`](crate::Reject::Missing) (rule F8).
+    /// the same step. A guard item, or an item with a fence of its own, is refused: another mark is another check. Deleting a missing item is [`Reject::Missing`](crate::Reject::Missing) (rule F8).
     ///
     /// # Errors
-    /// As [`Guard::claim`]; [`Fault::Condition`] if one of your conditions was false.
+    /// As [`Guard::claim`]; [`Fault::Condition`] if one of your conditions was false; [`Fault::Argument`] for an item with a
+    /// fence.
     pub async fn write<'p>(
         &self,
         pass: impl Into<Pass<'p>>,
@@ -102,10 +104,66 @@ impl Guard {
         operation: Operation<'_>,
         items: &[TransactWriteItem],
     ) -> Result<Checked<()>, Fault> {
-        let items = items.iter().cloned().map(must_exist).collect();
+        let items = items.iter().cloned().enumerate();
+        let items: Result<_, _> = items.map(|(at, item)| self.not_a_fence(at, item)).collect();
+        let items = items?;
         let effect = Transaction { guard: self, items };
         let done = carry_out(&self.location, self.rule, operation, &effect).await?;
         Ok(done.map(|_| ()))
+    }
+
+    /// Adds the conditions that an item has no fence of its own, and that a deletion deletes something. This guard's fence
+    /// was checked, and no other one: no call of its holder changes another mark.
+    fn not_a_fence(
+        &self,
+        index: usize,
+        mut item: TransactWriteItem,
+    ) -> Result<TransactWriteItem, Fault> {
+        let is_mark = |given: &Attributes| {
+            let mut names = self.location.key.keys();
+            names.any(|name| matches!(given.get(name), Some(AttributeValue::S(text)) if text.starts_with(PREFIX)))
+        };
+        let names_fence = |text: &str| text.contains(FENCE);
+        let (key, is_fence, condition, reply);
+        if let Some(put) = &mut item.put {
+            (key, is_fence) = (&put.item, put.item.contains_key(FENCE));
+            (condition, reply) = (
+                &mut put.condition_expression,
+                &mut put.return_values_on_condition_check_failure,
+            );
+        } else if let Some(update) = &mut item.update {
+            let mut aliased = update.expression_attribute_names.iter().flatten();
+            let aliased = aliased.any(|(_, name)| names_fence(name));
+            (key, is_fence) = (
+                &update.key,
+                aliased || names_fence(&update.update_expression),
+            );
+            (condition, reply) = (
+                &mut update.condition_expression,
+                &mut update.return_values_on_condition_check_failure,
+            );
+        } else if let Some(delete) = &mut item.delete {
+            let (alias, name) = key_name(&delete.key);
+            require(
+                &mut delete.condition_expression,
+                &format!("attribute_exists({alias})"),
+            );
+            let names = delete.expression_attribute_names.get_or_insert_default();
+            names.insert(alias.to_owned(), name);
+            (key, is_fence) = (&delete.key, false);
+            (condition, reply) = (
+                &mut delete.condition_expression,
+                &mut delete.return_values_on_condition_check_failure,
+            );
+        } else {
+            return Ok(item);
+        }
+        if is_fence || is_mark(key) {
+            return Err(has_fence(index));
+        }
+        require(condition, &format!("attribute_not_exists({FENCE})"));
+        *reply = Some(ReturnValuesOnConditionCheckFailure::AllOld);
+        Ok(item)
     }
 
     /// Reads the guard item and others at one moment; `None` if a transaction was in progress there.
@@ -150,21 +208,19 @@ fn in_range(items: usize) -> Result<(), Fault> {
     )))
 }
 
-/// Adds the condition that a deletion must delete something.
-fn must_exist(mut item: TransactWriteItem) -> TransactWriteItem {
-    if let Some(delete) = &mut item.delete {
-        let (alias, name) = key_name(&delete.key);
-        let exists = format!("attribute_exists({alias})");
-        delete.condition_expression = Some(match delete.condition_expression.take() {
-            Some(own) => format!("({own}) AND {exists}"),
-            None => exists,
-        });
-        let names = delete.expression_attribute_names.get_or_insert_default();
-        names.insert(alias.to_owned(), name);
-        delete.return_values_on_condition_check_failure =
-            Some(ReturnValuesOnConditionCheckFailure::AllOld);
-    }
-    item
+/// Adds a condition to those of the caller.
+fn require(condition: &mut Option<String>, more: &str) {
+    *condition = Some(match condition.take() {
+        Some(own) => format!("({own}) AND {more}"),
+        None => more.to_owned(),
+    });
+}
+
+fn has_fence(index: usize) -> Fault {
+    Fault::Argument(format!(
+        "item {index} of the write is a fence or has one of its own ({FENCE}), which this guard did not check: write it \
+         through its own Item or Guard"
+    ))
 }
 
 /// A transaction that writes the guard item and the others.
@@ -207,8 +263,12 @@ pub(super) async fn transact(
     let Some(index) = reasons.iter().position(failed_check) else {
         return Err(failed(Error::TransactionCanceledException(canceled)));
     };
+    let found = reasons[index].item();
+    if found.is_some_and(|item| item.contains_key(FENCE)) {
+        return Err(has_fence(index - guards));
+    }
     let deletes = deletes.get(index).is_some_and(Option::is_some);
-    let nothing = reasons[index].item().is_none_or(Attributes::is_empty);
+    let nothing = found.is_none_or(Attributes::is_empty);
     match deletes && nothing {
         true => Ok(PutOutcome::Missing),
         false => Err(Fault::Condition {

@@ -8,7 +8,7 @@ use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule, Verdict};
 
 use super::error::{Fault, failed};
 use super::guard::{Guard, transact};
-use super::location::{Location, PutOutcome};
+use super::location::{Location, PutOutcome, not_the_fence};
 use super::{Attributes, FENCE};
 use crate::admin::{Admin, Listed};
 use crate::audit;
@@ -17,7 +17,7 @@ use crate::name::ResourceId;
 use crate::stamped::{ATTEMPTS, back_off};
 
 /// The prefix of the resource's name in the partition key, so that guard items can share a table with others.
-const PREFIX: &str = "palisade_fence#";
+pub(super) const PREFIX: &str = "palisade_fence#";
 /// DynamoDB's limit for one transaction.
 const MAX_CLAIMS: usize = 100;
 
@@ -56,9 +56,10 @@ impl Guards {
     /// Returns the guard item of one resource.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if the name is not valid.
+    /// [`Fault::Invalid`] if the name is not valid; [`Fault::Argument`] if the table's key is the attribute of the fence.
     pub fn guard(&self, resource: &str) -> Result<Guard, Fault> {
         let id = ResourceId::new(resource)?;
+        not_the_fence(std::iter::once(&self.partition).chain(&self.sort))?;
         let at = format!("{PREFIX}{}", id.as_str());
         let mut key = Attributes::from([(self.partition.clone(), AttributeValue::S(at))]);
         if let Some(sort) = &self.sort {

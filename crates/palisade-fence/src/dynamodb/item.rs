@@ -7,7 +7,7 @@ use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 use super::Attributes;
 use super::conditional::{Effect, Operation, carry_out};
 use super::error::Fault;
-use super::location::{Loaded, Location, PutOutcome};
+use super::location::{Loaded, Location, PutOutcome, not_the_fence};
 use crate::checked::Checked;
 use crate::guard_row::Numbered;
 use crate::stamped::Stamped;
@@ -26,7 +26,7 @@ impl Item {
     /// Creates a handle for the item with this key; nothing is read or written yet.
     ///
     /// # Errors
-    /// [`Fault::Argument`] unless the key has one or two attributes.
+    /// [`Fault::Argument`] unless the key has one or two attributes, or if one is called like the fence's.
     pub fn new(client: Client, table: &str, key: Attributes, rule: Rule) -> Result<Item, Fault> {
         if !(1..=2).contains(&key.len()) {
             return Err(Fault::Argument(format!(
@@ -34,6 +34,7 @@ impl Item {
                 key.len()
             )));
         }
+        not_the_fence(key.keys())?;
         let location = Location {
             client,
             table: table.to_owned(),

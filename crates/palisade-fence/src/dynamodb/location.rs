@@ -194,6 +194,17 @@ pub(super) fn key_name(key: &Attributes) -> (&'static str, String) {
     ("#palisade_key", first.unwrap_or_default())
 }
 
+/// Refuses a key with the name of the fence's attribute. A put would write the fence into the key, and so another item than
+/// the one that was read.
+pub(super) fn not_the_fence<'a>(mut key: impl Iterator<Item = &'a String>) -> Result<(), Fault> {
+    match key.any(|name| name == FENCE) {
+        true => Err(Fault::Argument(format!(
+            "the table's key is called {FENCE}, as the attribute of the fence: use a table with another key"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Whether the condition was false, or a transaction is in progress there.
 fn is_refusal(error: &Error) -> bool {
     matches!(

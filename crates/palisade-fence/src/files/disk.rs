@@ -94,6 +94,12 @@ impl Disk {
         }
     }
 
+    /// Whether a file has hard links: it may be the file of another folder, with another fence, or a fence itself.
+    pub(super) fn has_other_names(&self, name: &str) -> Result<bool, Fault> {
+        let stat = fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        Ok(stat.map_err(at("look at", name))?.st_nlink > 1)
+    }
+
     /// Returns the names of all entries.
     pub(super) fn names(&self) -> Result<Vec<String>, Fault> {
         let entries = fs::Dir::read_from(&self.dir).map_err(at("list", "the folder"))?;
@@ -179,9 +185,13 @@ impl Disk {
         fs::fsync(self.dir.as_fd()).map_err(at("sync", "the folder"))
     }
 
+    /// Returns the status of a file, if there is one.
+    pub(super) fn status(&self, name: &str) -> Option<fs::Stat> {
+        fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()
+    }
+
     fn mode(&self, name: &str) -> Option<u32> {
-        let stat = fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some(stat.st_mode & 0o7777)
+        Some(self.status(name)?.st_mode & 0o7777)
     }
 }
 

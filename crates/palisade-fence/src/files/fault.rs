@@ -6,6 +6,7 @@ use std::time::Duration;
 use palisade_core::fence::FloorTooLow;
 
 use crate::fault::FaultKind;
+use crate::lock_holder::LockHolder;
 
 /// A fault at a fenced folder.
 #[derive(Debug, thiserror::Error)]
@@ -31,15 +32,17 @@ pub enum Fault {
         #[source]
         error: io::Error,
     },
-    /// Another holder kept the fence's lock. Nothing was written.
-    #[error(
-        "{folder}: the fence was not free for {waited:?}; the holder of its lock may be paused"
-    )]
+    /// Another process kept the fence's lock: it may be stopped. Nothing was written. The text says how to end it.
+    #[error("{folder}: the fence was not free for {waited:?}; {in_the_way}")]
     Busy {
         /// The folder.
         folder: String,
         /// How long this caller waited.
         waited: Duration,
+        /// The processes that have the lock, as far as they can be found out.
+        holders: Vec<LockHolder>,
+        /// What this says about them, and what to type.
+        in_the_way: String,
     },
     /// There are files and no fence state (rule F7). Nothing was written. An operator re-arms the folder with
     /// a floor. The same is necessary for files that existed before the fence.

@@ -14,6 +14,7 @@ use super::locked::{LOCK, Locked, OWN, load};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Write};
+use crate::lock_holder::{Lock, LockHolder, holders, in_the_way};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, digest};
 
@@ -180,10 +181,7 @@ impl Folder {
                 return Ok(lock);
             }
             if waited >= self.patience {
-                return Err(Fault::Busy {
-                    folder: self.name.to_string(),
-                    waited,
-                });
+                return Err(self.busy(waited));
             }
             #[expect(
                 clippy::disallowed_methods,
@@ -193,6 +191,28 @@ impl Folder {
             waited += pause;
             pause = (pause * 2).min(Duration::from_millis(20));
         }
+    }
+
+    fn busy(&self, waited: Duration) -> Fault {
+        let holders = self.holders();
+        let (parent, resource) = match self.name.trim_end_matches('/').rsplit_once('/') {
+            Some((parent, name)) => (parent, name),
+            None => (".", &*self.name),
+        };
+        let in_the_way = in_the_way(&holders, resource, &format!("file://{parent}"));
+        Fault::Busy {
+            folder: self.name.to_string(),
+            waited,
+            holders,
+            in_the_way,
+        }
+    }
+
+    /// The processes that have the lock of the fence at this moment. They have it for the time of one call, unless they are
+    /// stopped in it.
+    pub(super) fn holders(&self) -> Vec<LockHolder> {
+        let lock = self.disk.status(LOCK);
+        lock.map_or_else(Vec::new, |lock| holders(&lock, Lock::Whole))
     }
 
     /// Carries out an admitted operation; `None` from it means that there was nothing to change.
@@ -235,7 +255,7 @@ fn path(key: &str) -> Result<ObjectPath, Fault> {
     let name = file(&path);
     let problem = if name.contains('/') {
         "is in a subfolder, which would have its own fence"
-    } else if name.starts_with(OWN) {
+    } else if folded(name).starts_with(OWN) {
         "belongs to the fence: names that begin with .palisade- are not data"
     } else if name.len() > NAME_BYTES {
         "is too long; a file name has 1 ..= 255 bytes"
@@ -246,6 +266,17 @@ fn path(key: &str) -> Result<ObjectPath, Fault> {
         name: name.to_owned(),
         problem,
     })
+}
+
+/// A name as a file system may compare it that ignores case, and characters that are not seen.
+fn folded(name: &str) -> String {
+    let plain = name
+        .chars()
+        .map(|char| if char == 'ſ' { 's' } else { char });
+    plain
+        .filter(char::is_ascii)
+        .map(|char| char.to_ascii_lowercase())
+        .collect()
 }
 
 fn file(path: &ObjectPath) -> &str {

@@ -134,6 +134,12 @@ impl<'a> Locked<'a> {
             (Alter::Delete, None) => return Ok(None),
             (Alter::Delete, Some(_)) => Effect::Delete,
             (Alter::Put(_), _) => Effect::Put,
+            (Alter::Append(_), Some(_)) if self.disk.has_other_names(name)? => {
+                return Err(Fault::Name {
+                    name: name.to_owned(),
+                    problem: "has other names (hard links), and an append would change those files too: put it whole",
+                });
+            }
             (Alter::Append(_), before) => Effect::Append(before.unwrap_or(0)),
         };
         let bytes = alter.bytes();

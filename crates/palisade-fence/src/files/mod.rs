@@ -49,11 +49,13 @@
 //!   separate user own the folder. The fence notices only a changed length of the file that was written last:
 //!   [`Fault::Changed`].
 //! * A holder that is paused *within* a step keeps the lock, and the next one waits for it, in the end with
-//!   [`Fault::Busy`]. `palisade run` kills a job whose lease has ended, which frees the lock.
+//!   [`Fault::Busy`], which names the process ([`Root::unblock`] ends it). `palisade run` kills a job whose lease has ended,
+//!   which frees the lock. Never remove `.palisade-lock`: that would let two holders in.
 //! * **A restored folder** goes back to its old fence: re-arm it with a token that was just issued. A copied
 //!   folder is another resource with the same marks.
 //! * **Observers** see whole files after a put, and possibly part of an append in progress.
-//! * Several files are not written in one step; subfolders have their own fences.
+//! * Several files are not written in one step; subfolders have their own fences. A file with hard links is put whole: an
+//!   append would change the files of other folders.
 //! * **NFS**: `flock` must reach the server: version 4 or `lockd`, not mounted with `nolock` or `local_lock`,
 //!   and with a writable lock file. A client machine that is silent for the server's lease (usually 90 s)
 //!   loses the lock without being stopped, and its next call within a step still succeeds: there the step is

@@ -8,6 +8,7 @@ use super::disk::Disk;
 use super::fault::Fault;
 use super::folder::Folder;
 use crate::admin::{Admin, Listed};
+use crate::lock_holder::{LockHolder, end};
 use crate::name::ResourceId;
 
 /// A folder of fenced folders; the resource `reports` is its subfolder with this name.
@@ -31,6 +32,29 @@ impl Root {
             });
         }
         Folder::open(self.0.join(resource))
+    }
+
+    /// The processes that have the lock of a folder's fence. Calls have it for a moment; a process that is stopped within
+    /// one has it until it goes on or ends, and everybody else waits.
+    ///
+    /// # Errors
+    /// [`Fault`] if there is no such folder.
+    pub fn blockers(&self, resource: &str) -> Result<Vec<LockHolder>, Fault> {
+        Ok(self.folder(resource)?.holders())
+    }
+
+    /// Ends such a process with SIGKILL; the next call completes or undoes what it was doing. Returns whether that was done: a
+    /// process that has ended meanwhile, that is another one under the same number, or that has let go of the lock, is left
+    /// alone.
+    ///
+    /// # Errors
+    /// [`Fault`] if there is no such folder, or if this user may not end that process.
+    pub fn unblock(&self, resource: &str, blocker: &LockHolder) -> Result<bool, Fault> {
+        let folder = self.folder(resource)?;
+        end(blocker, || folder.holders()).map_err(|error| Fault::Io {
+            doing: format!("end {blocker}"),
+            error,
+        })
     }
 }
 

@@ -48,8 +48,8 @@
 //! plain read, whatever was locked since. A claim that is the **first** statement is safe: it waits for the
 //! transaction that has the guard row, and the first read comes after it. If the transaction had read before,
 //! it would compute from a state that the last holder has changed since; the claim detects that by the row's
-//! version and returns [`Fault::ReadBeforeClaim`] (or the server's own error 1020 where
-//! `innodb_snapshot_isolation` is on). READ COMMITTED and SERIALIZABLE do not have this problem. The column
+//! version, or by the server's own error where `innodb_snapshot_isolation` is on (MariaDB from 11.6), and
+//! returns [`Fault::ReadBeforeClaim`]. READ COMMITTED and SERIALIZABLE do not have this problem. The column
 //! forms write the row itself, and read it back under its lock; other reads in that transaction need a guard
 //! row.
 //!
@@ -57,7 +57,8 @@
 //!
 //! **Bounds.** A claim waits for `innodb_lock_wait_timeout` (50 s by default), which is [`FaultKind::Retry`]. A holder that
 //! stops inside its transaction is ended by MariaDB after 10 s, or what is left of its lease ([`transact`] takes it; other
-//! programs set `@palisade_lease_left_ms`); by MySQL after the connection's `wait_timeout`, 8 hours by default: set it in the
+//! programs set `@palisade_lease_left_ms`). That bound is the session's, and a bare COMMIT leaves it: [`transact`], or
+//! `CALL palisade_end(TRUE)`, commits and gives the connection its own setting back. MySQL ends it after the connection's `wait_timeout`, 8 hours by default: set it in the
 //! URL. If it stops while the server sends it a result, it is ended after `net_write_timeout` (60 s).
 //!
 //! **Deadlocks** and lock timeouts are [`FaultKind::Retry`]: roll back and begin again. Guard rows are

@@ -221,3 +221,28 @@ fn a_newer_token_clears_the_digest() {
         assert_eq!(digest(&t).is_some(), kept);
     }
 }
+
+/// Names that are one text when they are put together. Each resource has its mark and its objects.
+#[test]
+fn a_name_leads_to_no_other_mark() {
+    let mut t = table(Limits::DEFAULT);
+    let places = [
+        ("a", "/b/c"),
+        ("a/b", "/c"),
+        ("A", "/b/c"),
+        ("a/", "/b/c"),
+        ("..", "/a/b/c"),
+        ("a%2Fb", "/c"),
+    ];
+    for (token, (name, path)) in (1..).zip(places) {
+        let mut put = write(token, path, put(name), None);
+        put.resource = ResourceId::new(name).unwrap();
+        assert_eq!(run(&mut t, put).unwrap(), "admit");
+    }
+    for (token, (name, path)) in (1..).zip(places) {
+        let resource = ResourceId::new(name).unwrap();
+        assert_eq!(t.highest(&resource), Some(Token::new(token).unwrap()));
+        let object = t.object(&resource, &ObjectPath::new(path).unwrap());
+        assert_eq!(*object.unwrap(), name.as_bytes());
+    }
+}

@@ -46,17 +46,15 @@ mod session;
 mod sqlx_driver;
 #[cfg(feature = "postgres")]
 mod tokio_driver;
-#[cfg(feature = "postgres")]
 mod transact;
 
 pub use crate::guard_row::{Corrupt, Numbered};
-pub use crate::sql::{Fault, Strategy};
+pub use crate::sql::{Begin, Fault, Strategy};
 pub use column::{Column, KeyType};
 pub use guard::{Guard, claim, claim_all};
 pub use operator::{Blocker, Operator};
 pub use records::Records;
 pub use session::Session;
-#[cfg(feature = "postgres")]
 pub use transact::transact;
 
 /// The schema, as plain SQL: file name and text, in the order in which to run them, in one transaction. Running them

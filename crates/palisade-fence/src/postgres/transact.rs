@@ -3,23 +3,24 @@
 use std::time::Duration;
 
 use palisade_core::fence::Pass;
-use tokio_postgres::{Client, Transaction};
 
-use super::guard::claim;
-use super::session::{Arg, sealed::Drives as _};
+use super::guard;
+use super::session::{Arg, Session};
 use crate::checked::Checked;
-use crate::sql::{Fault, left_ms};
+use crate::sql::{Begin, Driver, Fault};
 
 const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true)::text";
 
 /// Begins a transaction, claims the resource, does the work in it and commits (rule F2: nothing is read before the claim).
 /// After an error of the work, or a rejection, the transaction is rolled back.
 ///
-/// `left` is what is left of the lease: if this program stops for longer inside the transaction, the server ends it. Without
-/// it, that is 10 s. The work may run twice only if you call this twice: after [`FaultKind::Retry`](crate::FaultKind::Retry)
-/// nothing took effect, and the whole call can be made again.
+/// It takes a `&mut tokio_postgres::Client`, or of sqlx a `&PgPool` or `&mut PgConnection`. `left` is what is left of the
+/// lease: if this program stops for longer inside the transaction, the server ends it. Without it, that is 10 s. The work
+/// may run twice only if you call this twice: after [`FaultKind::Retry`](crate::FaultKind::Retry) nothing took effect, and
+/// the whole call can be made again.
 ///
 /// ```no_run
+/// # #[cfg(feature = "postgres")] mod example {
 /// # use palisade_core::Token;
 /// # use palisade_fence::postgres::transact;
 /// # async fn add(client: &mut tokio_postgres::Client, token: Token) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -32,33 +33,83 @@ const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true):
 /// .into_result()?;
 /// # Ok(())
 /// # }
+/// # }
 /// ```
 ///
 /// # Errors
 /// Those of the work, and faults of the database. After [`FaultKind::Unknown`](crate::FaultKind::Unknown) it may have taken
 /// effect.
-pub async fn transact<'p, T, E, F>(
-    client: &mut Client,
+pub async fn transact<'p, C, T, E, F>(
+    connection: C,
     resource: &str,
     pass: impl Into<Pass<'p>>,
     left: Option<Duration>,
     work: F,
 ) -> Result<Checked<T>, E>
 where
-    F: AsyncFnOnce(&mut Transaction<'_>) -> Result<T, E>,
+    C: Begin,
+    F: AsyncFnOnce(&mut C::Tx) -> Result<T, E>,
     E: From<Fault>,
 {
-    let mut tx = client.transaction().await.map_err(Fault::from)?;
-    if let Some(left) = left {
-        let left = left_ms(left).to_string();
+    crate::sql::transact(connection, resource, pass.into(), left, work).await
+}
+
+/// Says what is left of the lease, if that is known.
+async fn began<S: Session>(mut tx: S, left_ms: Option<u64>) -> Result<S, Fault> {
+    if let Some(left) = left_ms {
+        let left = left.to_string();
         tx.run(LEASE_LEFT, &[Arg::Text(Some(&left))]).await?;
     }
-    match claim(&mut tx, resource, pass).await? {
-        Checked::Rejected(reject) => Ok(Checked::Rejected(reject)),
-        Checked::Admitted(admitted) => {
-            let done = work(&mut tx).await?;
-            tx.commit().await.map_err(Fault::from)?;
-            Ok(Checked::admitted(done, admitted.highest))
-        }
-    }
+    Ok(tx)
 }
+
+/// One driver: what begins a transaction, the transaction, and how it begins.
+macro_rules! driver {
+    ($lifetime:lifetime, $connection:ty, $tx:ty, $begin:path) => {
+        impl<$lifetime> Driver for $connection {
+            type Tx = $tx;
+
+            async fn begin(self, left_ms: Option<u64>) -> Result<$tx, Fault> {
+                began($begin(self).await?, left_ms).await
+            }
+
+            async fn claim(
+                tx: &mut $tx,
+                resource: &str,
+                pass: Pass<'_>,
+            ) -> Result<Checked<()>, Fault> {
+                guard::claim(tx, resource, pass).await
+            }
+
+            async fn commit(tx: $tx) -> Result<(), Fault> {
+                Ok(tx.commit().await?)
+            }
+
+            async fn roll_back(tx: $tx) {
+                let _ = tx.rollback().await;
+            }
+        }
+    };
+}
+
+#[cfg(feature = "postgres")]
+driver!(
+    'c,
+    &'c mut tokio_postgres::Client,
+    tokio_postgres::Transaction<'c>,
+    tokio_postgres::Client::transaction
+);
+#[cfg(feature = "sqlx-postgres")]
+driver!(
+    'c,
+    &'c mut sqlx::PgConnection,
+    sqlx::Transaction<'c, sqlx::Postgres>,
+    sqlx::Connection::begin
+);
+#[cfg(feature = "sqlx-postgres")]
+driver!(
+    'c,
+    &'c sqlx::PgPool,
+    sqlx::Transaction<'static, sqlx::Postgres>,
+    sqlx::PgPool::begin
+);

@@ -9,6 +9,8 @@
 mod column;
 mod decision;
 mod fault;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+mod transact;
 
 pub(crate) use column::{bound, judge, valid_id, valid_name};
 pub use decision::Strategy;
@@ -16,6 +18,10 @@ pub use decision::Strategy;
 pub(crate) use decision::decide_all;
 pub(crate) use decision::{in_name_order, recordable};
 pub use fault::Fault;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+pub use transact::Begin;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+pub(crate) use transact::{sealed::Driver, transact};
 
 /// The token in the words of the database's routines, `token N is stale: N < M`.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
@@ -23,11 +29,4 @@ pub(crate) fn stale_token(message: &str) -> Option<palisade_core::Token> {
     let (before, _) = message.split_once(" is stale: ")?;
     let number = before.rsplit(' ').next()?.parse().ok()?;
     palisade_core::Token::new(number).ok()
-}
-
-/// What is left of a lease, in whole milliseconds that the databases accept.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn left_ms(left: std::time::Duration) -> u64 {
-    const LONGEST_MS: u64 = 999_999_999;
-    u64::try_from(left.as_millis()).map_or(LONGEST_MS, |ms| ms.clamp(1, LONGEST_MS))
 }

@@ -41,6 +41,7 @@ impl Column {
         let trigger = |event: &str| identifier(&format!("palisade_column_{event}_{table}"));
         let names = [
             ("named", trigger("named")?),
+            ("moved", trigger("moved")?),
             ("update", trigger("update")?),
             ("delete", trigger("delete")?),
             ("insert", trigger("insert")?),
@@ -76,7 +77,7 @@ impl Column {
     }
 
     /// Returns the SQL that makes the table sticky (rule F9): an UPDATE must name the token column and must
-    /// not lower it, and a fenced row cannot be deleted. Run it with `execute_batch`.
+    /// not lower it, and a fenced row cannot be deleted or get another key. Run it with `execute_batch`.
     #[must_use]
     pub fn sticky(&self) -> &str {
         &self.sticky

@@ -6,6 +6,7 @@ use palisade_core::Token;
 use palisade_core::fence::{FenceState, Op, Pass, Rule, Sequence};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::busy;
 use super::rows::{in_transaction, int};
 use super::token_function::show_token;
 use crate::checked::Checked;
@@ -13,21 +14,24 @@ use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
 use crate::sql::{Fault, decide_all, in_name_order, recordable};
 
+// Of the file itself: a temporary table of that name, or an attached file, would have another mark.
+
 /// Takes the write lock, whether the row exists or not; only then is the row read.
 const TAKE: &str =
-    "UPDATE palisade_fence SET updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE resource = ?1
+    "UPDATE main.palisade_fence SET updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE resource = ?1
 RETURNING resource, authority, lock, token, written, sequence, digest, result";
 
 const SHOW: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
-FROM palisade_fence WHERE resource = ?1";
+FROM main.palisade_fence WHERE resource = ?1";
 
-const CREATE: &str = "INSERT INTO palisade_fence (resource) VALUES (?1)";
+const CREATE: &str = "INSERT INTO main.palisade_fence (resource) VALUES (?1)";
 
-const STORE: &str = "UPDATE palisade_fence SET authority = ?2, lock = ?3, token = ?4, written = ?5,
+const STORE: &str =
+    "UPDATE main.palisade_fence SET authority = ?2, lock = ?3, token = ?4, written = ?5,
     sequence = ?6, digest = ?7, result = ?8 WHERE resource = ?1";
 
 const RECORD: &str =
-    "UPDATE palisade_fence SET result = ?4, updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+    "UPDATE main.palisade_fence SET result = ?4, updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE resource = ?1 AND token = ?2 AND sequence = ?3";
 
 /// Claims a resource: from the commit on, no older token is admitted there. It must be the first statement of
@@ -167,7 +171,8 @@ impl Guard {
 /// Locks the row of a resource until the transaction ends, and creates it if it is missing.
 pub(super) fn take(tx: &Connection, resource: &str) -> Result<GuardRow, Fault> {
     let mut statement = tx.prepare_cached(TAKE)?;
-    if let Some(row) = statement.query_row([resource], guard_row).optional()? {
+    let row = statement.query_row([resource], guard_row).optional();
+    if let Some(row) = row.map_err(|error| busy::fault(tx, resource, error))? {
         return Ok(row);
     }
     tx.prepare_cached(CREATE)?.execute([resource])?;

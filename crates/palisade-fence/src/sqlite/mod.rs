@@ -49,8 +49,12 @@
 //! a transaction that has read before it claims may see an older state, and SQLite ends such a claim with
 //! `SQLITE_BUSY_SNAPSHOT` in WAL mode, or holds off the writer in the rollback journal's mode. A claim that
 //! is the **first** statement avoids both; it waits as long as `busy_timeout` says (rusqlite: 5 s) and is
-//! [`FaultKind::Retry`] afterwards. [`transact`] claims first by construction. A process that is stopped inside its
-//! transaction has the file until it ends: nothing but an operator can end it (`fuser FILE` names it).
+//! [`FaultKind::Retry`] afterwards; on Linux the fault names the process that has the lock. [`transact`] claims first by
+//! construction. A process that is stopped inside its transaction has the file until it ends: an operator ends it
+//! ([`Operator::unblock`], `palisade fence unblock`).
+//!
+//! **One file.** The guard rows are those of the file that the connection was opened with. Data of an attached file has no
+//! fence: open that file, and attach the other one.
 //!
 //! **Durability** is that of the file: with `PRAGMA synchronous = FULL`, SQLite's own default, an
 //! acknowledged COMMIT is on stable storage (rule F1). With `NORMAL` in WAL mode a power cut may roll back
@@ -61,6 +65,7 @@
 #[cfg(doc)]
 use crate::{Checked, FaultKind};
 
+mod busy;
 mod column;
 mod guard;
 mod operator;

@@ -2,24 +2,26 @@
 
 use palisade_core::AuthorityId;
 use palisade_core::fence::{FenceState, Rearm};
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
+use super::busy;
 use super::guard::{guard_row, show, take};
 use super::rows::int;
 use super::sticky::resource_of;
 use crate::admin::{Admin, FencedTable, Listed};
+use crate::lock_holder::{LockHolder, end};
 use crate::name::ResourceId;
 use crate::sql::Fault;
 
 const LIST: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
-FROM palisade_fence WHERE substr(resource, 1, length(?1)) = ?1 AND (?2 IS NULL OR resource > ?2)
+FROM main.palisade_fence WHERE substr(resource, 1, length(?1)) = ?1 AND (?2 IS NULL OR resource > ?2)
 ORDER BY resource LIMIT ?3";
 
 const TABLES: &str = "SELECT tbl_name, sql FROM sqlite_master
 WHERE type = 'trigger' AND name LIKE 'palisade\\_sticky\\_update\\_%' ESCAPE '\\' ORDER BY 1";
 
 const REARM: &str =
-    "UPDATE palisade_fence SET token = ?2, floor = ?2, authority = ?3, lock = NULL,
+    "UPDATE main.palisade_fence SET token = ?2, floor = ?2, authority = ?3, lock = NULL,
     written = 0, sequence = NULL, digest = NULL, result = NULL, rearmed = rearmed + 1 WHERE resource = ?1";
 
 /// The fences of a file. A re-arming is its own transaction, durable when it returns; all calls block.
@@ -57,6 +59,21 @@ impl<'a> Operator<'a> {
         }
         Ok(tables)
     }
+
+    /// The processes that have the file's write lock at this moment, for which every claim waits. Linux only.
+    #[must_use]
+    pub fn blockers(&self) -> Vec<LockHolder> {
+        busy::writers(self.0)
+    }
+
+    /// Ends such a process with SIGKILL; its transaction is rolled back. Returns whether that was done: a process that has
+    /// ended meanwhile, that is another one under the same number, or that has let go of the lock, is left alone.
+    ///
+    /// # Errors
+    /// This user may not end that process.
+    pub fn unblock(&self, blocker: &LockHolder) -> std::io::Result<bool> {
+        end(blocker, || self.blockers())
+    }
 }
 
 impl Admin for Operator<'_> {
@@ -87,9 +104,8 @@ impl Admin for Operator<'_> {
 
     async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
         ResourceId::new(resource)?;
-        let tx = self
-            .0
-            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let begun = Transaction::new_unchecked(self.0, TransactionBehavior::Immediate);
+        let tx = begun.map_err(|error| busy::fault(self.0, resource, error))?;
         take(&tx, resource)?.state()?.rearmed(with)?;
         let authority = with.authority.map(AuthorityId::as_str);
         let arguments = params![resource, int(with.floor.get()), authority];

@@ -16,7 +16,7 @@ pub(super) fn in_transaction(tx: &Connection) -> Result<(), Fault> {
 pub(super) use crate::guard_row::bigint as int;
 
 fn missing(words: &str) -> bool {
-    ["palisade_fence", "resource_records"]
+    ["main.palisade_fence", "resource_records"]
         .iter()
         .any(|table| words.contains(&format!("no such table: {table}")))
 }

@@ -3,6 +3,7 @@
 use palisade_core::fence::Pass;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
+use super::busy;
 use super::guard::claim;
 use crate::checked::Checked;
 use crate::sql::Fault;
@@ -19,8 +20,8 @@ pub fn transact<'p, T, E: From<Fault>>(
     pass: impl Into<Pass<'p>>,
     work: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
 ) -> Result<Checked<T>, E> {
-    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-    let tx = begun.map_err(Fault::from)?;
+    let begun = Transaction::new_unchecked(connection, TransactionBehavior::Immediate);
+    let tx = begun.map_err(|error| busy::fault(connection, resource, error))?;
     match claim(&tx, resource, pass)? {
         Checked::Rejected(reject) => Ok(Checked::Rejected(reject)),
         Checked::Admitted(admitted) => {

@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod adds;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
 #[cfg(feature = "files")]
@@ -28,6 +30,13 @@ mod memory;
 mod mysql;
 #[cfg(feature = "object-store")]
 mod object_store;
+#[cfg(any(
+    feature = "files",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+mod paused;
 #[cfg(all(feature = "postgres", feature = "sqlx-postgres"))]
 mod postgres;
 #[cfg(feature = "redis")]

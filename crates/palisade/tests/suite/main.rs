@@ -16,6 +16,7 @@ mod cli_fence;
 mod cli_help;
 mod cli_input;
 mod cli_locks;
+mod cli_unblock;
 mod cluster;
 mod cluster_cut_off;
 mod cluster_refused;

@@ -1,9 +1,9 @@
 //! Writes of several items in one step, and claims of several resources.
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::types::{ConditionCheck, Delete, Get, Put, TransactWriteItem};
-use palisade_fence::dynamodb::{Attributes, Fault, Guards};
-use palisade_fence::{Checked, Reject, Rule};
+use aws_sdk_dynamodb::types::{ConditionCheck, Delete, Get, Put, TransactWriteItem, Update};
+use palisade_fence::dynamodb::{Attributes, FENCE, Fault, Guards, Item};
+use palisade_fence::{Admin as _, Checked, Reject, Rule};
 
 use super::server::table;
 use super::{pass, text};
@@ -131,4 +131,146 @@ async fn several_resources_are_claimed_all_or_none() {
     }
     assert!(admitted >= 1);
     assert!(guards.claim_all(&all(18)).await.unwrap().is_admitted());
+}
+
+fn update(table: &str, id: &str, expression: &str, alias: Option<&str>) -> TransactWriteItem {
+    let mut update = Update::builder()
+        .table_name(table)
+        .set_key(Some(key(id)))
+        .update_expression(expression)
+        .expression_attribute_values(":new", text("x"));
+    if let Some(name) = alias {
+        update = update.expression_attribute_names("#name", name);
+    }
+    TransactWriteItem::builder()
+        .update(update.build().unwrap())
+        .build()
+}
+
+/// A guarded write compares one mark. It changes no other one: neither a guard item nor an item with its own fence.
+#[tokio::test]
+async fn a_guarded_write_changes_no_other_mark() {
+    let name = "marks";
+    let (client, mut guards) = guards(name).await;
+    let orders = guards.guard("orders").unwrap();
+    let seat = Item::new(client.clone(), name, key("seat"), Rule::CLAIM).unwrap();
+    let book = |seat: &mut Attributes| seat.insert("value".to_owned(), text("Alice")).is_none();
+    assert!(seat.write(pass(9), None, book).await.unwrap().is_admitted());
+    let other = guards.guard("other").unwrap();
+    assert!(other.claim(pass(9)).await.unwrap().is_admitted());
+    let mark = |item: &TransactWriteItem| {
+        let mut item = item.clone();
+        let put = item.put.as_mut().unwrap();
+        put.item.insert("at".to_owned(), text(FENCE));
+        item
+    };
+    let lowered = |item: &TransactWriteItem| {
+        let mut item = item.clone();
+        let put = item.put.as_mut().unwrap();
+        put.item.insert(FENCE.to_owned(), text("{}"));
+        item
+    };
+    let mut removed = delete(name, "palisade_fence#other", None);
+    let delete_key = &mut removed.delete.as_mut().unwrap().key;
+    delete_key.insert("at".to_owned(), text(FENCE));
+    for (what, item) in [
+        (
+            "replace another guard",
+            mark(&put(name, "palisade_fence#other", "x")),
+        ),
+        ("make a guard", mark(&put(name, "palisade_fence#new", "x"))),
+        ("delete another guard", removed),
+        (
+            "its own guard",
+            mark(&put(name, "palisade_fence#orders", "x")),
+        ),
+        ("replace a fenced item", put(name, "seat", "Bob")),
+        ("delete a fenced item", delete(name, "seat", None)),
+        ("make a fenced item", lowered(&put(name, "fresh", "Bob"))),
+        (
+            "update a fenced item",
+            update(name, "seat", "SET #name = :new", Some("value")),
+        ),
+        (
+            "lower a fence",
+            update(name, "fresh", "SET palisade_fence = :new", None),
+        ),
+        (
+            "by an alias",
+            update(name, "fresh", "SET #name = :new", Some(FENCE)),
+        ),
+    ] {
+        let items = [put(name, "a", "one"), item];
+        let refused = orders.write(pass(1), None, &items).await;
+        assert!(
+            matches!(refused, Err(Fault::Argument(_))),
+            "{what}: {refused:?}"
+        );
+        assert_eq!(
+            value(&client, name, "a").await,
+            None,
+            "{what}: half of the write"
+        );
+        assert_eq!(
+            value(&client, name, "seat").await.as_deref(),
+            Some("Alice"),
+            "{what}"
+        );
+        assert_eq!(
+            seat.show().await.unwrap().unwrap().highest(),
+            Some(pass(9).token),
+            "{what}"
+        );
+        let state = guards.show("other").await.unwrap().unwrap();
+        assert_eq!(state.highest(), Some(pass(9).token), "{what}");
+        assert_eq!(guards.show("new").await.unwrap(), None, "{what}");
+    }
+    // The control: the same calls on items without a fence.
+    let items = [
+        put(name, "a", "one"),
+        update(name, "b", "SET #name = :new", Some("value")),
+    ];
+    assert!(
+        orders
+            .write(pass(1), None, &items)
+            .await
+            .unwrap()
+            .is_admitted()
+    );
+    let items = [put(name, "a", "two"), delete(name, "b", None)];
+    assert!(
+        orders
+            .write(pass(1), None, &items)
+            .await
+            .unwrap()
+            .is_admitted()
+    );
+    // What an item's own holder writes cannot change its mark either.
+    let lower = |seat: &mut Attributes| seat.insert(FENCE.to_owned(), text("{}")).is_none();
+    assert!(
+        seat.write(pass(9), None, lower)
+            .await
+            .unwrap()
+            .is_admitted()
+    );
+    assert_eq!(
+        seat.show().await.unwrap().unwrap().highest(),
+        Some(pass(9).token)
+    );
+}
+
+/// The fence would be written into the key: every claim would make another item, and none would see another one.
+#[tokio::test]
+async fn a_key_that_is_called_like_the_fence_is_refused() {
+    let client = table("key", true).await;
+    let key = Attributes::from([(FENCE.to_owned(), text("orders"))]);
+    let item = Item::new(client.clone(), "key", key, Rule::CLAIM);
+    assert!(matches!(item, Err(Fault::Argument(_))), "{item:?}");
+    for guards in [
+        Guards::new(client.clone(), "key", FENCE, Rule::CLAIM),
+        Guards::new(client, "key", "id", Rule::CLAIM).with_sort_key(FENCE),
+    ] {
+        let guard = guards.guard("orders");
+        assert!(matches!(guard, Err(Fault::Argument(_))), "{guard:?}");
+    }
 }

@@ -30,9 +30,11 @@ pub(crate) enum Job {
     /// Appends and then records the number, without the fence.
     NaiveAppend,
     Race,
+    /// Appends, and stops before a step instead of dying.
+    StopInAppend,
 }
 
-const JOBS: [Job; 8] = [
+const JOBS: [Job; 9] = [
     Job::Put,
     Job::PutNew,
     Job::Append,
@@ -41,6 +43,7 @@ const JOBS: [Job; 8] = [
     Job::Claim,
     Job::NaiveAppend,
     Job::Race,
+    Job::StopInAppend,
 ];
 
 const RACE_ROUNDS: u64 = 150;
@@ -100,6 +103,11 @@ fn is_started_by_other_tests() {
     match job.unwrap() {
         Job::Race => race(&folder, number),
         Job::NaiveAppend => naive_append(&folder, &*dies_before(number)),
+        Job::StopInAppend => {
+            let folder = Folder::watched(&folder, signals_before(number, Signal::STOP)).unwrap();
+            let written = folder.write(t(2), write(Job::Append)).unwrap();
+            assert!(written.is_admitted());
+        }
         Job::Claim => {
             let folder = Folder::watched(&folder, dies_before(number)).unwrap();
             assert!(folder.claim(t(3)).unwrap().is_admitted());
@@ -112,10 +120,15 @@ fn is_started_by_other_tests() {
 }
 
 fn dies_before(step: u64) -> palisade_fence::files::Watch {
+    signals_before(step, Signal::KILL)
+}
+
+/// Sends the signal to its own process, which never gets beyond it.
+fn signals_before(step: u64, signal: Signal) -> palisade_fence::files::Watch {
     let taken = AtomicU64::new(0);
     Arc::new(move |_| {
         if taken.fetch_add(1, Ordering::Relaxed) + 1 == step {
-            kill_process(getpid(), Signal::KILL).unwrap();
+            kill_process(getpid(), signal).unwrap();
             loop {
                 std::thread::park();
             }

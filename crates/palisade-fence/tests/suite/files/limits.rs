@@ -33,6 +33,10 @@ fn a_name_outside_the_folder_is_refused_and_nothing_is_written() {
         ("/b/a", "subfolder"),
         ("/.palisade-fence", "belongs to the fence"),
         ("/.palisade-staged-1", "belongs to the fence"),
+        // The same file where case, or what is not seen, is ignored.
+        ("/.Palisade-Fence", "belongs to the fence"),
+        ("/.pali\u{17f}ade-lock", "belongs to the fence"),
+        ("/.palisade\u{200d}-fence", "belongs to the fence"),
         ("/a\nb", "control character"),
         (&long, "1 ..= 255 bytes"),
     ] {
@@ -43,6 +47,10 @@ fn a_name_outside_the_folder_is_refused_and_nothing_is_written() {
         assert!(folder.observe(key).is_err());
     }
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    for key in ["/palisade-fence", "/.palisade", "/x.palisade-fence"] {
+        let write = Write { key, ..PUT };
+        assert!(folder.write(t(1), write).unwrap().is_admitted(), "{key}");
+    }
     let none = Folder::open(place.path().join("none")).unwrap_err();
     assert!(none.to_string().contains("open folder"), "{none}");
     let longest = format!("/{}", "x".repeat(255));
@@ -70,6 +78,36 @@ fn a_symbolic_link_or_a_pipe_is_not_followed() {
     }
     assert!(folder.read(t(1), "/a").is_err());
     assert_eq!(fs::read_to_string(target).unwrap(), "theirs");
+}
+
+/// A hard link is one file of two folders. An append under one mark must not change what the other one guards.
+#[test]
+fn an_append_changes_no_file_of_another_folder_and_no_fence() {
+    let place = tempfile::tempdir().unwrap();
+    let [ours, theirs] = ["ours", "theirs"].map(|name| place.path().join(name));
+    for path in [&ours, &theirs] {
+        fs::create_dir(path).unwrap();
+    }
+    let [own, other] = [&ours, &theirs].map(|path| Folder::open(path).unwrap());
+    assert!(other.write(t(9), PUT).unwrap().is_admitted());
+    assert!(own.claim(t(1)).unwrap().is_admitted());
+    for target in ["a", ".palisade-fence"] {
+        let (target, link) = (theirs.join(target), ours.join("link"));
+        let before = fs::read(&target).unwrap();
+        fs::hard_link(&target, &link).unwrap();
+        let append = Write::new("/link", Change::Append(b"x"));
+        let refused = own.write(t(1), append).unwrap_err();
+        assert!(refused.to_string().contains("hard links"), "{refused}");
+        // A put makes a file of its own; the control is the append to that one.
+        for change in [Change::Put(b"x"), Change::Append(b"y")] {
+            let done = own.write(t(1), Write::new("/link", change)).unwrap();
+            assert!(done.is_admitted());
+        }
+        assert_eq!(fs::read(&target).unwrap(), before);
+        let delete = Write::new("/link", Change::Delete);
+        assert!(own.write(t(1), delete).unwrap().is_admitted());
+    }
+    assert!(other.claim(t(8)).unwrap().rejected().is_some());
 }
 
 #[test]
@@ -154,7 +192,12 @@ fn the_wait_for_the_fences_lock_is_bounded() {
         .unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     let soon = folder.clone().patience(Duration::from_millis(30));
-    assert!(matches!(soon.claim(t(2)), Err(Fault::Busy { .. })));
+    let busy = soon.claim(t(2)).unwrap_err();
+    let own = i32::try_from(std::process::id()).unwrap();
+    assert!(
+        matches!(&busy, Fault::Busy { holders, .. } if holders[0].process == own && !holders[0].stopped),
+        "{busy}"
+    );
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| folder.claim(t(2)));
         drop(lock);

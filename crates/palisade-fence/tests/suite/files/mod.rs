@@ -4,6 +4,7 @@ mod child;
 mod crash;
 mod limits;
 mod naive;
+mod stopped;
 mod subject;
 
 use palisade_core::Token;

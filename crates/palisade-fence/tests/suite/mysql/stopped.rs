@@ -1,81 +1,85 @@
 //! A holder whose process is stopped inside its transaction (rule F12): its successor waits within a bound. MariaDB has a
 //! bound for transactions, which a claim sets; MySQL has only the connection's `wait_timeout`, which its program sets.
 
-use std::io::Write as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use palisade_fence::FaultKind;
 use palisade_fence::mysql::{claim, transact};
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::Server;
 use super::limits::{begin, fresh, t};
 use super::subject::connect;
+use crate::adds::{AnyError, race};
+use crate::paused::Holder;
 
-/// A shell that runs these statements and waits for more.
-struct Holder(Child);
+/// A shell that runs these statements and waits for more. Rows are printed as they come.
+fn shell(url: &str, sql: &str) -> Holder {
+    let port = format!("--port={}", Server::shared().port());
+    let (_, database) = url.rsplit_once('/').unwrap();
+    let mut shell = Command::new("/usr/bin/mariadb");
+    shell.args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", &port]);
+    shell.args(["--unbuffered", "--quick", "--user=palisade", database]);
+    Holder::runs(shell.stdout(Stdio::null()), sql)
+}
 
-impl Holder {
-    fn runs(url: &str, sql: &str) -> Holder {
-        let port = format!("--port={}", Server::shared().port());
-        let (_, database) = url.rsplit_once('/').unwrap();
-        let mut shell = Command::new("/usr/bin/mariadb");
-        shell.args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", &port]);
-        shell.args(["--unbuffered", "--user=palisade", database]);
-        shell.stdin(Stdio::piped()).stdout(Stdio::null());
-        let mut child = shell
-            .spawn()
-            .expect("install the Debian package mariadb-client");
-        let stdin = child.stdin.as_mut().unwrap();
-        stdin.write_all(sql.as_bytes()).unwrap();
-        stdin.flush().unwrap();
-        Holder(child)
-    }
-
-    fn stop(&self) {
-        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
+/// Waits until the number is what the statement answers.
+async fn until(db: &mut Conn, sql: &str) {
+    while db.query_first::<bool, _>(sql).await.unwrap() != Some(true) {
+        tokio::time::sleep(Duration::from_millis(10)).await; // real time: another process has to get there
     }
 }
 
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+const CLAIM: &str = "CALL palisade_claim('r', 1, NULL, NULL);";
 
-const STEPS: [&str; 3] = [
-    "CALL palisade_claim('r', 1, NULL, NULL);",
-    "CALL palisade_claim('r', 1, NULL, NULL); SELECT n FROM things;",
-    "CALL palisade_claim('r', 1, NULL, NULL); UPDATE things SET n = 9;",
+/// Where the holder stops, and its bounds: what its claim and its session are told, in milliseconds and seconds.
+const STEPS: [(&str, &str); 4] = [
+    ("", IDLE),
+    ("SELECT n FROM things;", IDLE),
+    ("UPDATE things SET n = 9;", IDLE),
+    // 900 MB, more than the sockets hold.
+    (
+        "UPDATE things SET n = 9; WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900)
+         SELECT REPEAT('x', 1000000) FROM n;",
+        "SET SESSION net_write_timeout = 1;",
+    ),
 ];
+const IDLE: &str = "SET @palisade_lease_left_ms = 1000, SESSION wait_timeout = 2;";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
-    let bound = "SET @palisade_lease_left_ms = 1000, SESSION wait_timeout = 2;";
-    for (step, bounded) in STEPS.iter().flat_map(|step| [(step, true), (step, false)]) {
+    for ((step, bound), bounded) in STEPS.iter().flat_map(|step| [(step, true), (step, false)]) {
         let (url, mut db) = fresh().await;
         let table = "CREATE TABLE things (n INT) ENGINE = InnoDB; INSERT INTO things VALUES (0)";
         super::subject::script(&url, table).await;
-        let bound = if bounded {
-            bound
-        } else {
-            "SET @palisade_lease_left_ms = 100000;"
+        let bound = match bounded {
+            true => bound,
+            false => "SET @palisade_lease_left_ms = 100000;",
         };
         // A lock of the server's own shows that the holder has got there.
         let (_, name) = url.rsplit_once('/').unwrap();
-        let holder = Holder::runs(
-            &url,
-            &format!("{bound} BEGIN; {step} SELECT GET_LOCK('{name}', 0);\n"),
+        let there = format!("SELECT GET_LOCK('{name}', 0);");
+        let sends = step.contains("REPEAT");
+        let sql = match sends {
+            true => format!("{bound} BEGIN; {CLAIM} {there} {step}\n"),
+            false => format!("{bound} BEGIN; {CLAIM} {step} {there}\n"),
+        };
+        let holder = shell(&url, &sql);
+        let id = format!("IS_USED_LOCK('{name}')");
+        until(&mut db, &format!("SELECT {id} IS NOT NULL")).await;
+        let sending = format!(
+            "SELECT COUNT(*) = 1 FROM information_schema.processlist WHERE id = {id} AND info LIKE '%REPEAT%'"
         );
-        let there = format!("SELECT IS_USED_LOCK('{name}') IS NOT NULL");
-        while db.query_first::<bool, _>(&there).await.unwrap() == Some(false) {
-            tokio::time::sleep(Duration::from_millis(10)).await; // real time: another process has to get there
+        if sends {
+            until(&mut db, &sending).await;
         }
         holder.stop();
+        if sends {
+            let sends = db.query_first::<bool, _>(&sending).await.unwrap();
+            assert_eq!(sends, Some(true), "the holder has read everything");
+        }
         let mut successor = connect(&url, false).await.unwrap();
         // The control is the holder without a bound: it outlasts a time-out that is longer than the bound.
         let seconds = if bounded { 50 } else { 4 };
@@ -101,37 +105,27 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
     }
 }
 
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Many holders, each with a token of its own, add to what they read. None of the acknowledged adds is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn transact_loses_no_add() {
     let (url, mut db) = fresh().await;
     let table =
         "CREATE TABLE things (n BIGINT NOT NULL) ENGINE = InnoDB; INSERT INTO things VALUES (0);";
     super::subject::script(&url, table).await;
-    let next = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(1));
-    let mut holders = tokio::task::JoinSet::new();
+    let mut connections = Vec::new();
     for _ in 0..4 {
-        let (url, next) = (url.clone(), next.clone());
-        holders.spawn(async move {
-            let mut db = connect(&url, false).await.unwrap();
-            let mut added = 0_i64;
-            for _ in 0..50 {
-                let token = t(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-                let done = transact(&mut db, "r", token, None, async |tx| {
-                    let n: Option<i64> = tx.query_first("SELECT n FROM things").await?;
-                    tx.exec_drop("UPDATE things SET n = ?", (n.unwrap_or(0) + 1,))
-                        .await?;
-                    Ok::<_, AnyError>(())
-                });
-                // Others replace procedures on this server: error 1615 is Retry.
-                added += i64::from(done.await.is_ok_and(|done| done.is_admitted()));
-            }
-            added
-        });
+        connections.push(connect(&url, false).await.unwrap());
     }
-    let added: i64 = holders.join_all().await.into_iter().sum();
+    let added = race(connections, 50, async |db, token| {
+        let done = transact(db, "r", token, None, async |tx| {
+            let n: Option<i64> = tx.query_first("SELECT n FROM things").await?;
+            tx.exec_drop("UPDATE things SET n = ?", (n.unwrap_or(0) + 1,))
+                .await?;
+            Ok::<_, AnyError>(())
+        });
+        // Others replace procedures on this server: error 1615 is Retry.
+        done.await.is_ok_and(|done| done.is_admitted())
+    });
+    let added = added.await;
     assert!(added > 50, "{added} of 200 adds were admitted");
     let n: Option<i64> = db.query_first("SELECT n FROM things").await.unwrap();
     assert_eq!(n, Some(added));
@@ -142,4 +136,51 @@ async fn transact_loses_no_add() {
     assert_eq!(failed.await.unwrap_err().to_string(), "no");
     let n: Option<i64> = db.query_first("SELECT n FROM things").await.unwrap();
     assert_eq!(n, Some(added));
+}
+
+/// Else a later transaction of the connection, perhaps without a claim, would be ended by the bound of this one.
+#[tokio::test]
+async fn transact_leaves_the_connection_its_own_bound() {
+    let (_, mut db) = fresh().await;
+    let shown = "SHOW VARIABLES LIKE 'idle_write_transaction_timeout'";
+    let has_bound = db
+        .query_first::<(String, u64), _>(shown)
+        .await
+        .unwrap()
+        .is_some();
+    let bound = async |db: &mut Conn| -> u64 {
+        let found: Option<(String, u64)> = db.query_first(shown).await.unwrap();
+        found.map_or(0, |(_, seconds)| seconds)
+    };
+    for own in [0, 300] {
+        if has_bound {
+            let sql = format!("SET SESSION idle_write_transaction_timeout = {own}");
+            db.query_drop(sql).await.unwrap();
+        }
+        let own = bound(&mut db).await;
+        for (token, fails) in [(2, false), (3, true), (1, false)] {
+            let left = Some(Duration::from_secs(7));
+            let done = transact(&mut db, "r", t(token), left, async |tx| {
+                let found: Option<(String, u64)> = tx.query_first(shown).await?;
+                assert_eq!(found.map_or(7, |(_, seconds)| seconds), 7);
+                match fails {
+                    true => Err::<(), AnyError>("no".into()),
+                    false => Ok(()),
+                }
+            });
+            let done = done.await;
+            assert_eq!(done.is_err(), fails, "{done:?}");
+            assert_eq!(bound(&mut db).await, own, "token {token}");
+        }
+        // The control: a claim and a bare COMMIT.
+        db.query_drop("BEGIN").await.unwrap();
+        db.query_drop("CALL palisade_claim('r', 2, NULL, NULL)")
+            .await
+            .unwrap();
+        db.query_drop("COMMIT").await.unwrap();
+        assert_eq!(bound(&mut db).await, if has_bound { 10 } else { 0 });
+        db.query_drop("BEGIN").await.unwrap();
+        db.query_drop("CALL palisade_end(TRUE)").await.unwrap();
+        assert_eq!(bound(&mut db).await, own);
+    }
 }

@@ -53,10 +53,10 @@ pub(crate) fn sticky(table: &str, resource: &str) -> String {
     ["insert", "update", "delete"].iter().map(one).collect()
 }
 
-pub(crate) fn sticky_column(table: &str) -> String {
+pub(crate) fn sticky_column(table: &str, key: &str) -> String {
     format!(
         "CREATE TRIGGER {table}_update BEFORE UPDATE ON {table} FOR EACH ROW \
-             CALL palisade_check_column(OLD.last_fencing_token, NEW.last_fencing_token);
+             CALL palisade_check_column(OLD.last_fencing_token, IF(NEW.{key} <=> OLD.{key}, NEW.last_fencing_token, NULL));
          CREATE TRIGGER {table}_delete BEFORE DELETE ON {table} FOR EACH ROW \
              CALL palisade_check_column(OLD.last_fencing_token, NULL);"
     )
@@ -95,7 +95,8 @@ pub(crate) struct Subject {
 impl Subject {
     pub(crate) async fn new(server: &str, form: Form) -> Subject {
         let url = database(server).await;
-        let triggers = sticky_column("conf_column") + &sticky_column("resource_records");
+        let triggers =
+            sticky_column("conf_column", "id") + &sticky_column("resource_records", "resource_id");
         script(&url, &format!("{TABLE}{triggers}")).await;
         let form = match form {
             Form::Guard(rule) if rule.mode == Mode::Textbook => {

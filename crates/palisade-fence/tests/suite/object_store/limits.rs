@@ -2,7 +2,7 @@
 
 use object_store::ObjectStoreExt;
 use palisade_fence::object_store::Fault;
-use palisade_fence::{Admin, Change, Fence, Write};
+use palisade_fence::{Admin, Change, Checked, Fence, Write};
 
 use super::{in_memory, manifest, pass, puts};
 
@@ -83,4 +83,58 @@ async fn a_key_with_too_many_parts_must_be_put_whole() {
     let put = Write::new("/log", Change::Put(&whole));
     assert!(resource.write(pass(1), put).await.unwrap().is_admitted());
     assert!(resource.write(pass(1), append).await.unwrap().is_admitted());
+}
+
+/// Names that could lead to another resource's manifest, or to its own. Each resource has its mark and its data.
+#[tokio::test]
+async fn a_name_leads_to_no_other_mark() {
+    let mut store = in_memory().await.store;
+    let names = [
+        "a",
+        "A",
+        "a/",
+        "a/data",
+        "a%2Fdata",
+        "a/fence.json",
+        "a.",
+        "..",
+        ".",
+        "../a",
+        "fence.json",
+        "a//b",
+        "data/1-x",
+    ];
+    for (token, name) in (10..).zip(names) {
+        let resource = store.resource(name).unwrap();
+        puts(&resource, token, name).await;
+        for key in ["/fence.json", "/data/fence.json", "/%2e%2e/fence.json"] {
+            let write = Write::new(key, Change::Put(b"{}"));
+            assert!(
+                resource
+                    .write(pass(token), write)
+                    .await
+                    .unwrap()
+                    .is_admitted()
+            );
+            let delete = Write::new(key, Change::Delete);
+            assert!(
+                resource
+                    .write(pass(token), delete)
+                    .await
+                    .unwrap()
+                    .is_admitted()
+            );
+        }
+        store.sweep(name).await.unwrap();
+    }
+    for (token, name) in (10..).zip(names) {
+        let state = store.show(name).await.unwrap().unwrap();
+        assert_eq!(state.highest(), Some(pass(token).token), "{name}");
+        let resource = store.resource(name).unwrap();
+        let seen = resource.observe("/a").await.unwrap();
+        assert_eq!(seen.as_deref(), Some(name.as_bytes()));
+        let late = resource.claim(pass(token - 1)).await.unwrap();
+        assert!(matches!(late, Checked::Rejected(_)), "{name}");
+    }
+    assert_eq!(store.list("", None, 99).await.unwrap().len(), names.len());
 }

@@ -2,7 +2,7 @@
 
 use palisade_core::Token;
 use palisade_fence::FaultKind;
-use palisade_fence::postgres::{Fault, Operator, transact};
+use palisade_fence::postgres::{Fault, Operator};
 use palisade_testbed::Postgres;
 use tokio_postgres::Client;
 
@@ -286,60 +286,4 @@ async fn a_claim_after_a_read_of_the_fenced_table_is_refused() {
     client.batch_execute(late).await.unwrap();
     let row = client.query_one("SELECT n FROM totals", &[]).await.unwrap();
     assert_eq!(row.get::<_, i64>(0), 1, "two adds of 1 were acknowledged");
-}
-
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Many holders, each with a token of its own, add to what they read. None of the acknowledged adds is lost.
-#[tokio::test(flavor = "multi_thread")]
-async fn transact_loses_no_add() {
-    let url = database(&Postgres::shared().url()).await;
-    let client = connect(&url).await;
-    client.batch_execute(ORDERS).await.unwrap();
-    let next = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(1));
-    let mut holders = tokio::task::JoinSet::new();
-    for _ in 0..4 {
-        let (url, next) = (url.clone(), next.clone());
-        holders.spawn(async move {
-            let mut client = connect(&url).await;
-            let mut added = 0_i64;
-            for _ in 0..100 {
-                let token = t(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-                let done = transact(&mut client, "orders", token, None, async |tx| {
-                    let row = tx.query_one("SELECT total FROM orders", &[]).await?;
-                    let total = row.get::<_, i64>(0) + 1;
-                    tx.execute("UPDATE orders SET total = $1", &[&total])
-                        .await?;
-                    Ok::<_, AnyError>(())
-                });
-                added += i64::from(done.await.unwrap().is_admitted());
-            }
-            added
-        });
-    }
-    let added: i64 = holders.join_all().await.into_iter().sum();
-    assert!(added > 100, "{added} of 400 adds were admitted");
-    let row = client
-        .query_one("SELECT total FROM orders", &[])
-        .await
-        .unwrap();
-    assert_eq!(row.get::<_, i64>(0), added);
-    // An error of the work rolls back, and a rejected claim does no work.
-    let mut client = connect(&url).await;
-    let failed = transact(&mut client, "orders", t(500), None, async |tx| {
-        tx.batch_execute("UPDATE orders SET total = 0").await?;
-        Err::<(), AnyError>("no".into())
-    });
-    assert_eq!(failed.await.unwrap_err().to_string(), "no");
-    let stale = transact(&mut client, "orders", t(1), None, async |_| {
-        panic!("a stale holder works");
-        #[allow(unreachable_code, reason = "the type of the error")]
-        Ok::<(), AnyError>(())
-    });
-    assert!(stale.await.unwrap().rejected().is_some());
-    let row = client
-        .query_one("SELECT total FROM orders", &[])
-        .await
-        .unwrap();
-    assert_eq!(row.get::<_, i64>(0), added);
 }

@@ -10,7 +10,11 @@ mod limits;
 mod sticky;
 mod stopped;
 mod subject;
+mod transact;
 mod vectors;
+// npm has these servers for this processor.
+#[cfg(target_arch = "x86_64")]
+mod versions;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS};
 use palisade_fence::postgres::Strategy;

@@ -1,46 +1,23 @@
 //! A holder whose process is stopped inside its transaction (rule F12): its successor waits within a bound.
 
-use std::io::Write as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use palisade_fence::FaultKind;
 use palisade_fence::postgres::{Fault, Operator, claim};
 use palisade_testbed::Postgres;
-use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::Client;
 
 use super::doors::{connect, t};
 use super::subject::database;
+use crate::paused::Holder;
 
-/// A psql that runs these statements and then waits for more. Nobody reads what it prints.
-struct Holder(Child);
-
-impl Holder {
-    fn runs(url: &str, sql: &str) -> Holder {
-        let mut psql = Command::new("psql");
-        psql.args(["-X", "-q", url]).stdin(Stdio::piped());
-        psql.stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = psql
-            .spawn()
-            .expect("install the Debian package postgresql-client");
-        let stdin = child.stdin.as_mut().unwrap();
-        stdin.write_all(sql.as_bytes()).unwrap();
-        stdin.flush().unwrap();
-        Holder(child)
-    }
-
-    fn stop(&self) {
-        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A psql that runs these statements and then waits for more.
+fn psql(url: &str, sql: &str) -> Holder {
+    let mut psql = Command::new("psql");
+    psql.args(["-X", "-q", url]);
+    psql.stdout(Stdio::piped()).stderr(Stdio::null());
+    Holder::runs(&mut psql, sql)
 }
 
 /// Waits until a connection of this database is in this state.
@@ -84,7 +61,7 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
         let mut client = connect(&url).await;
         client.batch_execute(TABLE).await.unwrap();
         let sql = format!("BEGIN; SET LOCAL palisade.lease_left_ms = 1000; {step}");
-        let holder = Holder::runs(&url, &sql);
+        let holder = psql(&url, &sql);
         until(&client, state).await;
         holder.stop();
         // It fails by its own lock time-out, unless the server ends the holder before.
@@ -121,7 +98,7 @@ async fn a_successor_is_told_who_is_in_the_way_and_an_operator_ends_it() {
                 .unwrap();
         }
         let sql = "BEGIN; SET LOCAL palisade.lease_left_ms = 999999999; SELECT palisade_claim('orders', 1) AS last;\n";
-        let holder = Holder::runs(&url, sql);
+        let holder = psql(&url, sql);
         until(&client, IDLE).await;
         holder.stop();
         // Longer than the bound of the other test.

@@ -11,7 +11,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::subject::{File, Journal, carry_out, now};
 use crate::refused::{OrRefused as _, Refused};
 
-fn t(number: u64) -> Token {
+pub(crate) fn t(number: u64) -> Token {
     Token::new(number).unwrap()
 }
 

@@ -5,6 +5,7 @@ mod forms;
 mod late;
 mod limits;
 mod sticky;
+mod stopped;
 mod subject;
 mod vectors;
 

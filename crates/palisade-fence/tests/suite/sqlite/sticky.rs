@@ -133,4 +133,41 @@ fn a_fenced_row_cannot_be_written_without_its_column() {
         .unwrap();
     assert!(db.execute("UPDATE orders SET text = 'x'", []).is_err());
     assert_eq!(rows(&db), [(1, "mine".to_owned())]);
+    // An unfenced row may move, and not over a fenced one.
+    let two =
+        "INSERT INTO orders (id, text) VALUES (2, 'two'); UPDATE orders SET id = 3 WHERE id = 2";
+    db.execute_batch(two).unwrap();
+    let over = "UPDATE OR REPLACE orders SET id = 1 WHERE id = 3";
+    assert!(db.execute(over, []).is_err());
+    assert_eq!(rows(&db), [(1, "mine".to_owned()), (3, "two".to_owned())]);
+}
+
+/// A temporary table, or an attached file, hides the fence's table from statements that do not name the file.
+#[test]
+fn a_claim_is_one_of_the_file_itself() {
+    let (file, mut db) = orders();
+    carry_out(&mut db, |tx| claim(tx, "orders", t(9))).unwrap();
+    let mut other = file.open();
+    // The control: the same claim without the temporary table.
+    let stale = Reject::Stale { highest: t(9) };
+    for hidden in [false, true] {
+        if hidden {
+            let (_, sql) = palisade_fence::sqlite::MIGRATIONS[0];
+            let table = &sql[..sql.find("CREATE TRIGGER").unwrap()];
+            let table = table.replace("IF NOT EXISTS palisade_fence", "temp.palisade_fence");
+            other.execute_batch(&table).unwrap();
+        }
+        let tx = other.transaction().unwrap();
+        let claimed = claim(&tx, "orders", t(8)).unwrap();
+        assert_eq!(claimed.rejected(), Some(&stale), "hidden: {hidden}");
+    }
+    let mut memory = Connection::open_in_memory().unwrap();
+    let attached = file.path().display().to_string();
+    memory.execute("ATTACH ?1 AS shop", [attached]).unwrap();
+    let tx = memory.transaction().unwrap();
+    let claimed = claim(&tx, "orders", t(10));
+    assert!(
+        matches!(claimed, Err(palisade_fence::sqlite::Fault::NotInstalled(_))),
+        "{claimed:?}"
+    );
 }

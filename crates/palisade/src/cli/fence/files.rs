@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use palisade_fence::files::{Fault, Root};
-use palisade_fence::{Admin as _, FenceState, Listed, Rearm};
+use palisade_fence::{Admin as _, FenceState, Listed, LockHolder, Rearm};
 
 use super::super::failure::Failure;
 use super::kind::{PAGE, failed, too_low};
@@ -19,6 +19,14 @@ impl Folders {
         Err(Failure::usage(text).hint(
             "for example file:///srv/fenced; the resource reports is then /srv/fenced/reports",
         ))
+    }
+
+    pub(super) fn blockers(&self, resource: &str) -> Result<Vec<LockHolder>, Failure> {
+        Ok(self.0.blockers(resource)?)
+    }
+
+    pub(super) fn unblock(&self, resource: &str, blocker: &LockHolder) -> Result<bool, Failure> {
+        Ok(self.0.unblock(resource, blocker)?)
     }
 
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {

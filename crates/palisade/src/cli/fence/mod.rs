@@ -41,7 +41,7 @@ pub(crate) enum FenceCommand {
     Ls(LsArgs),
     /// Make a resource refuse everything below a floor, after its fence was lost, restored or poisoned
     Rearm(rearm::RearmArgs),
-    /// List the transactions that have a resource, so that its next holder waits, and end them (PostgreSQL)
+    /// List what has a resource, so that its next holder waits, and end it: transactions (PostgreSQL), processes (SQLite, files)
     Unblock(unblock::UnblockArgs),
 }
 

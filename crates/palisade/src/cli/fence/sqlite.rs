@@ -4,7 +4,7 @@ use std::path::Path;
 
 use palisade_core::Token;
 use palisade_fence::sqlite::{Fault, MIGRATIONS, Operator, UNINSTALL, claim, sticky, unstick};
-use palisade_fence::{Admin as _, Checked, FenceState, FencedTable, Listed, Rearm};
+use palisade_fence::{Admin as _, Checked, FenceState, FencedTable, Listed, LockHolder, Rearm};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::super::failure::Failure;
@@ -88,6 +88,15 @@ impl File {
 
     pub(super) fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
         Ok(Operator::new(&mut self.0).tables()?)
+    }
+
+    pub(super) fn blockers(&mut self) -> Vec<LockHolder> {
+        Operator::new(&mut self.0).blockers()
+    }
+
+    pub(super) fn unblock(&mut self, blocker: &LockHolder) -> Result<bool, Failure> {
+        let ended = Operator::new(&mut self.0).unblock(blocker);
+        ended.map_err(|error| Failure::local(format!("end {blocker}: {error}")))
     }
 
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {

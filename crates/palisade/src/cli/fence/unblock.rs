@@ -1,18 +1,21 @@
-//! `palisade fence unblock`: which transactions have a resource, and their end.
+//! `palisade fence unblock`: which transactions or processes have a resource, and their end.
 
 use clap::Args;
+use palisade_fence::LockHolder;
 use serde_json::json;
 
 use super::super::failure::Failure;
 use super::super::output::Out;
 use super::super::shell::shell_word;
+use super::postgres::Database;
 use super::resources::{Location, Resources};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct UnblockArgs {
     /// The resource.
     resource: String,
-    /// End them: their connections are closed and their transactions rolled back. Without it they are listed only.
+    /// End them. PostgreSQL: their connections are closed and their transactions rolled back. SQLite and files: the processes
+    /// get SIGKILL, and the next call rolls back or completes what they were doing. Without it they are listed only.
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
@@ -20,12 +23,78 @@ pub(crate) struct UnblockArgs {
 }
 
 pub(super) async fn unblock(args: &UnblockArgs, out: Out) -> Result<(), Failure> {
-    let Resources::Postgres(mut database) = Resources::open(&args.at).await? else {
-        return Err(Failure::usage("unblock is for PostgreSQL").hint(
-            "in MySQL and MariaDB, SHOW ENGINE INNODB STATUS names the transaction that has the row, and KILL ends it; \
-             in SQLite, `fuser FILE` names the process",
+    match Resources::open(&args.at).await? {
+        Resources::Postgres(mut database) => transactions(args, &mut database, out).await,
+        Resources::Files(folders) => {
+            let blockers = folders.blockers(&args.resource)?;
+            processes(args, &blockers, out, |one| {
+                folders.unblock(&args.resource, one)
+            })
+        }
+        Resources::Sqlite(mut file) => {
+            let blockers = file.blockers();
+            processes(args, &blockers, out, |one| file.unblock(one))
+        }
+        Resources::Mysql(_) | Resources::Redis(_) | Resources::DataDir(_) => {
+            Err(Failure::usage("unblock is for PostgreSQL, SQLite and files").hint(
+                "in MySQL and MariaDB, SHOW ENGINE INNODB STATUS names the transaction that has the row, and KILL ends it",
+            ))
+        }
+    }
+}
+
+/// Processes that have a lock of a file: the whole SQLite file, or the fence of a folder.
+fn processes(
+    args: &UnblockArgs,
+    blockers: &[LockHolder],
+    out: Out,
+    mut end: impl FnMut(&LockHolder) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    if blockers.is_empty() && !out.json {
+        let resource = &args.resource;
+        return out.text(&format!(
+            "no process of this machine has the lock of {resource}"
         ));
-    };
+    }
+    for blocker in blockers {
+        // Process, start and lock are compared again before it is ended.
+        let ended = args.yes && end(blocker)?;
+        if out.json {
+            out.value(&json!({
+                "process": blocker.process, "started": blocker.started, "program": blocker.program,
+                "stopped": blocker.stopped, "ended": ended,
+            }))?;
+            continue;
+        }
+        let what = outcome(ended, args.yes, "has the lock");
+        out.text(&format!("{blocker}: {what}"))?;
+    }
+    how_to_end(args, out)
+}
+
+const fn outcome(ended: bool, asked: bool, listed: &'static str) -> &'static str {
+    match (ended, asked) {
+        (true, _) => "ended",
+        (false, true) => "let go by itself",
+        (false, false) => listed,
+    }
+}
+
+fn how_to_end(args: &UnblockArgs, out: Out) -> Result<(), Failure> {
+    if args.yes || out.json {
+        return Ok(());
+    }
+    let resource = shell_word(&args.resource);
+    out.text(&format!(
+        "to end them: palisade fence unblock {resource} --yes"
+    ))
+}
+
+async fn transactions(
+    args: &UnblockArgs,
+    database: &mut Database,
+    out: Out,
+) -> Result<(), Failure> {
     let blockers = database.blockers(&args.resource).await?;
     if blockers.is_empty() && !out.json {
         return out.text(&format!("no transaction has {}", args.resource));
@@ -41,22 +110,12 @@ pub(super) async fn unblock(args: &UnblockArgs, out: Out) -> Result<(), Failure>
             }))?;
             continue;
         }
-        let what = match (ended, args.yes) {
-            (true, _) => "ended",
-            (false, true) => "let go by itself",
-            (false, false) => "has the resource",
-        };
+        let what = outcome(ended, args.yes, "has the resource");
         let application = &blocker.application;
         out.text(&format!(
             "process {process} {application:?}, {state} for {} s: {what}",
             since.as_secs()
         ))?;
     }
-    if !args.yes && !out.json {
-        let resource = shell_word(&args.resource);
-        out.text(&format!(
-            "to end them: palisade fence unblock {resource} --yes"
-        ))?;
-    }
-    Ok(())
+    how_to_end(args, out)
 }

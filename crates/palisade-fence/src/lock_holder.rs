@@ -1,0 +1,192 @@
+//! The processes that have a lock on a file, as Linux tells it in `/proc`: for messages, and for an operator who ends one.
+//!
+//! A process in another container, or on another machine, is not listed. Neither is one on a file system whose locks have
+//! another device number than its files (Btrfs, some overlays).
+
+use std::fs;
+use std::io;
+
+use rustix::fs::{Stat, major, minor};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// A process that has a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockHolder {
+    /// Its number.
+    pub process: i32,
+    /// When it started, in clock ticks since the machine did: another process under the same number has another start.
+    pub started: u64,
+    /// The name of its program, at most 15 bytes.
+    pub program: String,
+    /// Whether it is stopped (SIGSTOP, Ctrl-Z, a debugger).
+    pub stopped: bool,
+}
+
+impl std::fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let stopped = if self.stopped { ", stopped" } else { "" };
+        write!(f, "process {} ({}{stopped})", self.process, self.program)
+    }
+}
+
+/// The kind of a lock in `/proc/locks`, and a byte that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(feature = "files", feature = "sqlite")),
+    allow(dead_code, reason = "files have one kind, SQLite the other")
+)]
+pub(crate) enum Lock {
+    /// `flock`
+    Whole,
+    /// `fcntl`, to write; `None` is any byte.
+    Byte(Option<u64>),
+}
+
+/// The processes that have this lock; empty if nothing can be found out.
+pub(crate) fn holders(file: &Stat, lock: Lock) -> Vec<LockHolder> {
+    let listed = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let mut holders: Vec<LockHolder> = Vec::new();
+    for process in listed.lines().filter_map(|line| holds(line, file, lock)) {
+        if !holders.iter().any(|known| known.process == process) {
+            holders.extend(look_at(process));
+        }
+    }
+    holders
+}
+
+/// The process in a line like `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`, if it has the lock. A line with `->` is one
+/// that waits.
+fn holds(line: &str, file: &Stat, lock: Lock) -> Option<i32> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [_, kind, _, mode, process, place, first, last] = words[..] else {
+        return None;
+    };
+    let (device, inode) = place.rsplit_once(':')?;
+    let expected = format!("{:02x}:{:02x}", major(file.st_dev), minor(file.st_dev));
+    if device != expected || inode.parse() != Ok(file.st_ino) {
+        return None;
+    }
+    let is_it = match lock {
+        Lock::Whole => kind == "FLOCK",
+        Lock::Byte(byte) => {
+            let has = |byte| {
+                first.parse().is_ok_and(|first: u64| first <= byte)
+                    && last.parse().map_or(last == "EOF", |last: u64| byte <= last)
+            };
+            kind == "POSIX" && mode == "WRITE" && byte.is_none_or(has)
+        }
+    };
+    let process = process.parse().ok()?;
+    (is_it && process > 0).then_some(process)
+}
+
+fn look_at(process: i32) -> Option<LockHolder> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name is in parentheses, and may contain some.
+    let (before, after) = stat.rsplit_once(") ")?;
+    let (_, program) = before.split_once(" (")?;
+    let words: Vec<&str> = after.split(' ').collect();
+    Some(LockHolder {
+        process,
+        started: words.get(19)?.parse().ok()?,
+        program: program.to_owned(),
+        stopped: matches!(words.first(), Some(&("T" | "t"))),
+    })
+}
+
+/// Ends a process with SIGKILL if it is still the one that was seen and still has the lock; returns whether it was.
+pub(crate) fn end(seen: &LockHolder, now: impl Fn() -> Vec<LockHolder>) -> io::Result<bool> {
+    let Some(pid) = Pid::from_raw(seen.process) else {
+        return Ok(false);
+    };
+    // From here on the number cannot be another process's.
+    let process = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => return Ok(false),
+        other => other?,
+    };
+    let still = |one: &LockHolder| (one.process, one.started) == (seen.process, seen.started);
+    if !now().iter().any(still) {
+        return Ok(false);
+    }
+    pidfd_send_signal(process, Signal::KILL)?;
+    Ok(true)
+}
+
+/// What to say about the processes in the way, and what to type.
+pub(crate) fn in_the_way(holders: &[LockHolder], resource: &str, url: &str) -> String {
+    let names: Vec<String> = holders.iter().map(ToString::to_string).collect();
+    match names.is_empty() {
+        true => "the process that has its lock cannot be found out from here".to_owned(),
+        false => format!(
+            "{} has its lock: let it go on, or end it with: palisade fence unblock {resource} --url {url} --yes",
+            names.join(" and ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_the_kernel_writes_it() {
+        let mut file = rustix::fs::stat("/").unwrap();
+        (file.st_dev, file.st_ino) = (rustix::fs::makedev(0xfe, 0), 131);
+        for (line, lock, process) in [
+            (
+                "1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF",
+                Lock::Whole,
+                Some(4711),
+            ),
+            (
+                "1: -> FLOCK  ADVISORY  WRITE 4712 fe:00:131 0 EOF",
+                Lock::Whole,
+                None,
+            ),
+            (
+                "1: FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF",
+                Lock::Whole,
+                None,
+            ),
+            (
+                "1: FLOCK  ADVISORY  WRITE 4711 fe:00:132 0 EOF",
+                Lock::Whole,
+                None,
+            ),
+            (
+                "2: POSIX  ADVISORY  WRITE 47 fe:00:131 120 120",
+                Lock::Byte(Some(120)),
+                Some(47),
+            ),
+            (
+                "2: POSIX  ADVISORY  WRITE 47 fe:00:131 123 123",
+                Lock::Byte(Some(120)),
+                None,
+            ),
+            (
+                "2: POSIX  ADVISORY  WRITE 47 fe:00:131 0 EOF",
+                Lock::Byte(Some(120)),
+                Some(47),
+            ),
+            (
+                "2: POSIX  ADVISORY  READ 47 fe:00:131 120 120",
+                Lock::Byte(None),
+                None,
+            ),
+            (
+                "2: POSIX  ADVISORY  WRITE 47 fe:00:131 9 9",
+                Lock::Byte(None),
+                Some(47),
+            ),
+            (
+                "3: OFDLCK ADVISORY  WRITE -1 fe:00:131 0 EOF",
+                Lock::Byte(None),
+                None,
+            ),
+            ("", Lock::Whole, None),
+        ] {
+            assert_eq!(holds(line, &file, lock), process, "{line}");
+        }
+    }
+}

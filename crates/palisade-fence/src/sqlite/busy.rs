@@ -1,0 +1,46 @@
+//! The process that has the file's write lock: SQLite waits for it `busy_timeout` long, and then says no more than "busy".
+
+use rusqlite::{Connection, Error, ErrorCode};
+
+use crate::lock_holder::{Lock, LockHolder, holders, in_the_way};
+use crate::sql::Fault;
+
+/// The byte of the file `-shm` that the writer locks in WAL mode, as SQLite's file format says.
+const WAL_WRITE_LOCK: u64 = 120;
+
+/// The processes that have the write lock, in either journal mode. The lock file is not opened: closing it would release the
+/// locks of this very process.
+pub(super) fn writers(db: &Connection) -> Vec<LockHolder> {
+    let Some(path) = db.path().filter(|path| !path.is_empty()) else {
+        return Vec::new();
+    };
+    let at = |path: &str, lock| {
+        let status = rustix::fs::stat(path).ok();
+        status.map_or_else(Vec::new, |status| holders(&status, lock))
+    };
+    let mut found = at(&format!("{path}-shm"), Lock::Byte(Some(WAL_WRITE_LOCK)));
+    found.extend(at(path, Lock::Byte(None)));
+    found.dedup();
+    found
+}
+
+/// The fault for an error of a statement that takes the write lock; it names the process that is in the way.
+pub(super) fn fault(db: &Connection, resource: &str, error: Error) -> Fault {
+    let busy = error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
+    match Fault::from(error) {
+        Fault::Database {
+            state,
+            message,
+            retryable,
+        } if busy => {
+            let url = format!("sqlite://{}", db.path().unwrap_or_default());
+            let in_the_way = in_the_way(&writers(db), resource, &url);
+            Fault::Database {
+                state,
+                message: format!("{message}; {in_the_way}"),
+                retryable,
+            }
+        }
+        other => other,
+    }
+}

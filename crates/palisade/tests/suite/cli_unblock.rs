@@ -1,0 +1,98 @@
+//! `palisade fence unblock` where a process has the lock of a file, which no server can end.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::common::{json, palisade, status, text};
+
+/// A program that says when it has the lock, and has it until it ends.
+struct Holder(Child);
+
+impl Holder {
+    fn start(program: &str, path: &Path) -> Holder {
+        let mut command = Command::new("python3");
+        command
+            .args(["-c", program])
+            .arg(path)
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().expect("install the Debian package python3");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert_eq!(line, "locked\n");
+        Holder(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const FLOCK: &str = "import fcntl, sys, time
+file = open(sys.argv[1] + '/.palisade-lock', 'w')
+fcntl.flock(file, fcntl.LOCK_EX)
+print('locked', flush=True)
+time.sleep(600)";
+
+const TRANSACTION: &str = "import sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute('BEGIN IMMEDIATE')
+print('locked', flush=True)
+time.sleep(600)";
+
+fn unblock(url: &str, more: &[&str]) -> String {
+    let mut command = palisade();
+    command
+        .args(["fence", "unblock", "reports", "--url", url])
+        .args(more);
+    let output = command.output().unwrap();
+    assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn a_process_that_has_a_files_lock_is_listed_and_ended() {
+    let place = tempfile::tempdir().unwrap();
+    let (folder, file) = (place.path().join("reports"), place.path().join("db"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(&file, "").unwrap();
+    let folders = format!("file://{}", place.path().display());
+    let database = format!("sqlite://{}", file.display());
+    for (url, program, path) in [(folders, FLOCK, &folder), (database, TRANSACTION, &file)] {
+        let nobody = unblock(&url, &[]);
+        assert!(
+            nobody.contains("no process of this machine has the lock of reports"),
+            "{nobody}"
+        );
+        let mut holder = Holder::start(program, path);
+        let process = holder.0.id();
+        let listed = unblock(&url, &[]);
+        assert!(
+            listed.contains(&format!("process {process} (python3): has the lock")),
+            "{listed}"
+        );
+        assert!(
+            listed.contains("to end them: palisade fence unblock 'reports' --yes"),
+            "{listed}"
+        );
+        let listed = json(unblock(&url, &["--json"]).as_bytes());
+        assert_eq!(
+            (&listed["process"], &listed["ended"]),
+            (&process.into(), &false.into())
+        );
+        // Listing ends nothing.
+        assert!(holder.0.try_wait().unwrap().is_none());
+        let ended = unblock(&url, &["--yes"]);
+        assert!(
+            ended.contains(&format!("process {process} (python3): ended")),
+            "{ended}"
+        );
+        holder.0.wait().unwrap();
+        assert!(unblock(&url, &["--yes"]).contains("no process"));
+    }
+}
