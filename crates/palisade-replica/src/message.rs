@@ -235,36 +235,19 @@ impl Reply {
     }
 }
 
-/// The question which batches a node reads (rule R21), and its answer. The connections ask it, not the engine. A node of
-/// a build that does not know it answers that it has failed.
-pub(crate) const READS: [u8; 2] = [VERSION, 6];
-
-/// The answer: the newest version that is read.
-pub(crate) fn reads(version: u8) -> Vec<u8> {
-    vec![VERSION, 9, version]
-}
-
-/// The newest version in an answer; `None` if it is no answer to this question.
-pub(crate) fn read_by(answer: &[u8]) -> Option<u8> {
-    match answer {
-        [VERSION, 9, version] => Some(*version),
-        _ => None,
-    }
-}
-
-/// The question whether a node is there, and whether it leads with a quorum. A node of a build that does not know it answers
-/// that it has failed, which shows that it is there.
-pub(crate) const PROBE: [u8; 2] = [VERSION, 7];
+/// The question whether a node is there, and whether it leads with a quorum. A node of a build
+/// that does not know it answers that it has failed, which shows that it is there.
+pub(crate) const PROBE: [u8; 2] = [VERSION, 6];
 
 /// The answer.
 pub(crate) fn probed(leads: bool) -> Vec<u8> {
-    vec![VERSION, 10, leads.into()]
+    vec![VERSION, 9, leads.into()]
 }
 
 /// Whether the node leads, in an answer; `None` if it is no answer to this question.
 pub(crate) fn probed_by(answer: &[u8]) -> Option<bool> {
     match answer {
-        [VERSION, 10, leads] => Some(*leads != 0),
+        [VERSION, 9, leads] => Some(*leads != 0),
         _ => None,
     }
 }

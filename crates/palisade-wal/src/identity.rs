@@ -30,9 +30,7 @@ use crate::storage::{Access, File, FileId, Storage, locked_by, read_all};
 
 pub(crate) const NAME: &str = "identity";
 pub(crate) const TMP: &str = "identity.tmp";
-/// The newest version. Version 1 knows no openings: only its own device and inode. Version 2 knows no members, and is
-/// still written for everything else, so that an older program opens it.
-const VERSION: u32 = 3;
+const VERSION: u32 = 1;
 
 /// The purpose of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +77,6 @@ impl As {
 /// The files that an identity file vouches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recorded {
-    /// Version 1: the device and inode of the identity file itself.
-    Itself { device: u64, inode: u64 },
     /// None: a backup may be copied and moved.
     Nothing,
     Opening {
@@ -94,7 +90,6 @@ enum Recorded {
 /// An identity as found on disk.
 pub(crate) struct Found {
     pub(crate) identity: Identity,
-    pub(crate) file: Box<dyn File>,
     recorded: Recorded,
 }
 
@@ -106,16 +101,6 @@ impl Found {
         let what = || OpenError::io(format!("look at the files of {}", dir.display()));
         match self.recorded {
             Recorded::Nothing => Err(OpenError::Backup { dir }),
-            Recorded::Itself { device, inode } => {
-                let found = self.file.id().map_err(what())?;
-                if (found.device, found.inode) == (device, inode) {
-                    return Ok(());
-                }
-                let why = format!(
-                    "its identity file was written as device {device} inode {inode} and is {found} here"
-                );
-                Err(self.copied(storage, why))
-            }
             Recorded::Opening { opening, file, .. } => {
                 let name = opening.file();
                 let why = match storage.id_of(&name) {
@@ -150,7 +135,7 @@ impl Found {
             Recorded::Opening {
                 opening, before, ..
             } => (Some(opening), before),
-            Recorded::Itself { .. } | Recorded::Nothing => (None, None),
+            Recorded::Nothing => (None, None),
         };
         let refuse = |why| Err(self.copied(storage, why));
         let last = scan.opening;
@@ -187,7 +172,7 @@ impl Found {
     fn number(&self) -> u64 {
         match self.recorded {
             Recorded::Opening { opening, .. } => opening.number,
-            Recorded::Itself { .. } | Recorded::Nothing => 0,
+            Recorded::Nothing => 0,
         }
     }
 
@@ -346,29 +331,28 @@ pub(crate) fn read_as(storage: &dyn Storage, name: &str) -> Result<Option<Found>
     let body = checked_body(text).ok_or_else(|| damaged("its checksum line does not match"))?;
     let malformed = || damaged("a line is missing or malformed");
     let version = version(body).ok_or_else(malformed)?;
-    if !(1..=VERSION).contains(&version) {
+    if version != VERSION {
         return Err(ReadError::Unsupported {
             file: path(),
             found: version,
             supported: VERSION,
         });
     }
-    let (identity, recorded) = parse(body, version).ok_or_else(malformed)?;
+    let (identity, recorded) = parse(body).ok_or_else(malformed)?;
     Ok(Some(Found {
         identity,
-        file,
         recorded,
     }))
 }
 
 fn encode(identity: &Identity, recorded: &Recorded) -> String {
-    let (version, kind) = match identity.kind {
-        Kind::Live => (2, "live".to_owned()),
-        Kind::Member(node) => (VERSION, format!("member\nnode {node:016x}")),
-        Kind::Backup => (2, "backup".to_owned()),
+    let kind = match identity.kind {
+        Kind::Live => "live".to_owned(),
+        Kind::Member(node) => format!("member\nnode {node:016x}"),
+        Kind::Backup => "backup".to_owned(),
     };
     let mut body = format!(
-        "palisade-identity {version}\nowner {}\nincarnation {}\nkind {kind}\n",
+        "palisade-identity {VERSION}\nowner {}\nincarnation {}\nkind {kind}\n",
         identity.owner, identity.incarnation
     );
     if let Recorded::Opening {
@@ -414,7 +398,7 @@ fn version(body: &str) -> Option<u32> {
         .ok()
 }
 
-fn parse(body: &str, version: u32) -> Option<(Identity, Recorded)> {
+fn parse(body: &str) -> Option<(Identity, Recorded)> {
     let mut lines = body.lines().skip(1);
     let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
     let owner = field("owner")?.parse().ok()?;
@@ -425,12 +409,7 @@ fn parse(body: &str, version: u32) -> Option<(Identity, Recorded)> {
         "backup" => Kind::Backup,
         _ => return None,
     };
-    let recorded = if version == 1 {
-        Recorded::Itself {
-            device: field("device")?.parse().ok()?,
-            inode: field("inode")?.parse().ok()?,
-        }
-    } else if kind == Kind::Backup {
+    let recorded = if kind == Kind::Backup {
         Recorded::Nothing
     } else {
         Recorded::Opening {

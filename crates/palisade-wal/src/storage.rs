@@ -205,7 +205,7 @@ struct Held {
     /// The directory. Its flock is the one that no rename or removal of a file can lose; the kernel drops it with
     /// the last descriptor, also when the process dies.
     dir: OwnedFd,
-    /// The lock file, for older programs, which lock only this.
+    /// The lock file, for file systems that cannot lock a directory.
     _lock: Option<fs::File>,
     /// Spare descriptors, released when the process has no others left.
     spares: Mutex<Vec<OwnedFd>>,
@@ -314,14 +314,14 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Locks the directory and, for older programs, the lock file, and writes the process id into the latter.
+/// Locks the directory and the lock file, and writes the process id into the latter.
 fn take_locks(path: &Path, dir: &OwnedFd) -> Result<fs::File, OpenError> {
     let what = || format!("lock {}", path.display());
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(dir, LOCK, flags, Mode::RUSR | Mode::WUSR);
     let mut file = fs::File::from(opened.map_err(|e| OpenError::io(what())(e.into()))?);
     let of_directory = match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
-        // Some network file systems cannot lock a directory; the identity file's lock is left then.
+        // Some network file systems cannot lock a directory; the files' locks are left then.
         Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
         locked => locked,
     };

@@ -50,8 +50,8 @@ impl Active {
 
     /// Appends the frame of an opening; durable on return.
     ///
-    /// The rename of a new segment made its times differ, and those of an earlier build were never synced. Before the
-    /// frame they are made equal, durably, so that also after a power loss they say that the file was written last.
+    /// The rename of a new segment made its times differ. Before the frame they are made equal, durably, so that also after
+    /// a power loss they say that the file was written last.
     pub(crate) fn open(
         &mut self,
         opening: &Opening,

@@ -23,25 +23,20 @@ use crate::limits;
 use crate::outcome::{Effect, Ending};
 use crate::time::Timestamp;
 
-/// How much of what is over one entry ends. A log is replayed under the rule it was written under.
+/// How many grants and requests that are over, and that nobody asked about, one entry ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
-    /// Everything that is due, and with one grant of a lease all the others. Logs of version 1 follow this.
-    Whole,
-    /// What the entry asks about, and at most so many grants and requests that nobody asked about.
-    AtMost {
-        /// In an entry that is there for the time alone: [`Expire`](crate::Command::Expire) and
-        /// [`Grace`](crate::Command::Grace).
-        alone: u32,
-        /// In any other entry. At least 1: an entry at whose instant something is due changes something,
-        /// and so is logged.
-        beside: u32,
-    },
+pub struct Expiry {
+    /// In an entry that is there for the time alone: [`Expire`](crate::Command::Expire) and
+    /// [`Grace`](crate::Command::Grace).
+    pub alone: u32,
+    /// In any other entry. At least 1: an entry at whose instant something is due changes something,
+    /// and so is logged.
+    pub beside: u32,
 }
 
 impl Expiry {
-    /// The rule for what is written now.
-    pub const CURRENT: Expiry = Expiry::AtMost {
+    /// The rule of the format.
+    pub const CURRENT: Expiry = Expiry {
         alone: limits::EXPIRE_ALONE,
         beside: limits::EXPIRE_BESIDE,
     };
@@ -97,7 +92,7 @@ impl Tables {
 }
 
 impl Machine {
-    /// Sets the rule for the entries to come. It is no part of the state: a replay reads it from the log.
+    /// Sets other bounds for the entries to come, for tests: a log is replayed under [`Expiry::CURRENT`].
     pub fn set_expiry(&mut self, expiry: Expiry) {
         self.expiry = expiry;
     }
@@ -118,10 +113,10 @@ impl Machine {
 
     fn end_due(&mut self, alone: bool, effects: &mut Vec<Effect>) {
         self.tables.line_up(self.now);
-        let most = match self.expiry {
-            Expiry::Whole => u32::MAX,
-            Expiry::AtMost { alone: most, .. } if alone => most,
-            Expiry::AtMost { beside, .. } => beside,
+        let most = if alone {
+            self.expiry.alone
+        } else {
+            self.expiry.beside
         };
         while self.ended < most
             && let Some((_, first)) = self.first_due()
@@ -148,14 +143,6 @@ impl Machine {
         // The first of the least ones.
         let due = [lease, opening, wait].into_iter().flatten();
         due.min_by_key(|(at, _)| *at)
-    }
-
-    /// Ends all grants of a lease, in token order.
-    pub(super) fn expire_whole(&mut self, lease: Slot, effects: &mut Vec<Effect>) {
-        let grants: Vec<Slot> = self.tables.grants_of(lease).collect();
-        for grant in grants {
-            self.end_and_wake(grant, Ending::Expired, None, effects);
-        }
     }
 }
 
@@ -259,7 +246,7 @@ mod tests {
     fn an_entry_ends_a_bounded_number_of_what_nobody_asked_about() {
         for one_lease in [false, true] {
             let mut machine = ending_together(30, one_lease);
-            machine.set_expiry(Expiry::AtMost {
+            machine.set_expiry(Expiry {
                 alone: 7,
                 beside: 2,
             });
@@ -281,7 +268,7 @@ mod tests {
                 [10, 11, 12, 13, 14, 15, 16],
                 "not revived"
             );
-            machine.set_expiry(Expiry::Whole);
+            machine.set_expiry(Expiry::CURRENT);
             assert_eq!(
                 tokens(&apply(&mut machine, END, Command::Expire).1).len(),
                 14
@@ -294,7 +281,7 @@ mod tests {
     fn what_is_asked_about_is_over_wherever_it_stands_in_line() {
         for one_lease in [false, true] {
             let mut machine = ending_together(30, one_lease);
-            machine.set_expiry(Expiry::AtMost {
+            machine.set_expiry(Expiry {
                 alone: 1,
                 beside: 1,
             });
@@ -371,7 +358,7 @@ mod tests {
                 acquire(lock, "b", under, wait),
             );
         }
-        machine.set_expiry(Expiry::AtMost {
+        machine.set_expiry(Expiry {
             alone: 1,
             beside: 1,
         });
@@ -408,7 +395,7 @@ mod tests {
             let waits = acquire(lock, "b", new_lease(100 + lock, TTL_MS), wait);
             apply(&mut machine, Timestamp::ZERO, waits);
         }
-        let rule = Expiry::AtMost {
+        let rule = Expiry {
             alone: 9,
             beside: 1,
         };

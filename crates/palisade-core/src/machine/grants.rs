@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::expiry::Expiry;
 use super::grant::Grant;
 use super::memory::{Asked, Over};
 use super::record::{Closing, Contender, Lease, Owner};
@@ -218,16 +217,12 @@ impl Machine {
             return self.decide_set(acquire, effects);
         }
         // The lock first: what is due on it may hand other locks on, and open the lease asked for.
-        let mut standing = self.stand(&acquire.lock, effects);
-        let sets_wait = !self.tables.sets.is_empty();
-        let lease = match self.lease_for(&acquire.lock, &acquire.client, &acquire.under, effects) {
+        let standing = self.stand(&acquire.lock, effects);
+        let client = self.contender(&acquire.client);
+        let lease = match self.lease_for(&acquire.lock, client, &acquire.under) {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
-        if self.expiry == Expiry::Whole && sets_wait {
-            // What ended with the lease may have let a set have the lock, or leave it.
-            standing = self.stand(&acquire.lock, effects);
-        }
         let lock = match standing {
             Standing::Free => return self.grant_free(acquire, lease, effects),
             Standing::Kept(lock) => return self.decide_kept(lock, acquire, lease),
@@ -258,27 +253,9 @@ impl Machine {
         }
     }
 
-    /// The lease named by a request, or what is wrong with it. Under the rule of old one that is over by this
-    /// very instant ends first.
+    /// The lease named by a request, or what is wrong with it. One that is over counts as gone, whatever the timers have
+    /// seen.
     pub(super) fn lease_for(
-        &mut self,
-        lock: &LockName,
-        client: &ClientId,
-        under: &Under,
-        effects: &mut Vec<Effect>,
-    ) -> Result<LeaseFor, Outcome> {
-        let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
-        if self.expiry == Expiry::Whole
-            && let Some(slot) = self.tables.find_lease(key)
-            && self.tables.leases[slot].is_expired(self.now)
-        {
-            self.expire_whole(slot, effects);
-        }
-        self.peek_lease(lock, self.contender(client), under)
-    }
-
-    /// As [`Machine::lease_for`], without ending anything: an expired lease counts as gone.
-    pub(super) fn peek_lease(
         &self,
         lock: &LockName,
         client: Contender<'_>,
@@ -641,14 +618,13 @@ impl Machine {
         };
         let grant = self.tables.grant_on(slot);
         let holder = self.tables.writer(slot).lease();
-        match (self.tables.leases.get(holder), self.expiry) {
-            (Some(lease), _) if !lease.is_expired(self.now) => return Standing::Held(slot),
-            (Some(_), Expiry::Whole) => self.expire_whole(holder, effects),
-            (Some(_), _) => self.end_and_wake(grant, Ending::Expired, None, effects),
-            (None, _) if self.tables.has_live_readers_only(slot, self.now) => {
+        match self.tables.leases.get(holder) {
+            Some(lease) if !lease.is_expired(self.now) => return Standing::Held(slot),
+            Some(_) => self.end_and_wake(grant, Ending::Expired, None, effects),
+            None if self.tables.has_live_readers_only(slot, self.now) => {
                 return Standing::Shared(slot);
             }
-            (None, _) => self.bring_up(slot, effects),
+            None => self.bring_up(slot, effects),
         }
         match self.tables.find_lock(lock) {
             None => Standing::Free,
@@ -745,7 +721,6 @@ impl Machine {
     pub(super) fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
         let of_lock = self.over.of_lease(key).find(|over| over.lock == *lock);
         if of_lock.is_none()
-            && self.expiry != Expiry::Whole
             && let Some(lease) = self.tables.find_lease(key)
         {
             return Outcome::Ended {

@@ -123,7 +123,8 @@ impl Machine {
         for lock in acquire.locks() {
             self.stand(lock, effects);
         }
-        let lease = match self.lease_for(&acquire.lock, &acquire.client, &acquire.under, effects) {
+        let client = self.contender(&acquire.client);
+        let lease = match self.lease_for(&acquire.lock, client, &acquire.under) {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
@@ -408,7 +409,7 @@ impl Machine {
             id: &client.id,
         };
         let name = &self.tables.locks[waiter.lock].name;
-        self.peek_lease(name, client, &waiter.under)
+        self.lease_for(name, client, &waiter.under)
     }
 
     /// What a set is told whose client has some of its locks: as on arrival, those under another lease are taken over,

@@ -5,7 +5,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::expiry::Expiry;
 use super::grants::{LeaseFor, Missing, is_meant};
 use super::memory::Over;
 use super::record::Closing;
@@ -52,13 +51,6 @@ impl Machine {
         let lease = self.open(number, lease, self.contender(&acquire.client));
         let (mode, metadata) = (acquire.mode, acquire.metadata);
         self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
-    }
-
-    /// Whether a lock has readers, as no semaphore has. Looks at all shared grants: it is asked once, after a restore.
-    #[must_use]
-    pub fn has_readers(&self) -> bool {
-        let mut shares = self.tables.shares();
-        shares.any(|(share, _)| self.tables.slots_of(share).is_empty())
     }
 
     /// Whether a lock's phase is from before a restore. Its token may be lower than one of a writer since, who may have
@@ -297,10 +289,7 @@ impl Machine {
         if self.tables.closed(lock).is_some() {
             return self.open_due(lock, effects);
         }
-        let most = match self.expiry {
-            Expiry::Whole => u32::MAX,
-            Expiry::AtMost { beside, .. } => beside.max(1),
-        };
+        let most = self.expiry.beside.max(1);
         let mut ended = 0;
         while ended < most
             && let Some(oldest) = self.tables.oldest_reader(lock)

@@ -203,7 +203,7 @@ impl Machine {
             return at_once(last);
         }
         let name = &self.tables.locks[lock].name;
-        let lease = match self.peek_lease(name, client, &waiter.under) {
+        let lease = match self.lease_for(name, client, &waiter.under) {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };

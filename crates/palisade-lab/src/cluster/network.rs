@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use palisade_replica::peers::{HISTORY, Introduction, Offer, PeerHistory, Refusal, Standing};
 use palisade_replica::{Applier, Engine, Leader, Log, LogId, NodeId, Store, Transport};
-use palisade_server::pipeline::{Answer, Request};
+use palisade_server::pipeline::{Answer, Request, codec};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{Compactor, Id};
 use tokio::sync::{mpsc, oneshot};
@@ -229,6 +229,7 @@ impl Network {
             node: NodeId(place.into()),
             address: place.to_string(),
             url: String::new(),
+            reads: codec::VERSION,
             starts: host.starts,
             last: match self.mutant {
                 Some(Mutant::TornReturns) => Some(later),

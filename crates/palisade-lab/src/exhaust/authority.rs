@@ -281,9 +281,10 @@ impl Authority {
             Step::Lead => apply(&mut machine, Command::Grace(Away::Led)),
             // At the instant of the backup and in this order, as `palisade restore` does.
             Step::Restore { leap, restarts, .. } => {
-                let away = match machine.has_readers() && !restarts {
-                    true => Away::Restored,
-                    false => Away::Restarted,
+                let away = if restarts {
+                    Away::Restarted
+                } else {
+                    Away::Restored
                 };
                 let outcome = apply(&mut machine, Command::Grace(away));
                 if leap {

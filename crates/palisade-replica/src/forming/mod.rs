@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+use palisade_server::pipeline::codec;
 use palisade_wal::{Id, Purpose};
 use sha2::{Digest as _, Sha256};
 
@@ -474,6 +475,7 @@ pub fn introduction(
         node,
         address: address.to_owned(),
         url: url.to_owned(),
+        reads: codec::newest_version(),
         starts: 0,
         last: None,
         history: Vec::new(),

@@ -18,6 +18,7 @@ fn with(node: u64, address: &str, standing: Standing) -> Introduction {
         node: NodeId(node),
         address: address.to_owned(),
         url: format!("http://{address}"),
+        reads: 1,
         starts: 0,
         last: None,
         history: Vec::new(),

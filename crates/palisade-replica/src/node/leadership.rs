@@ -47,14 +47,14 @@ impl Candidate {
 }
 
 /// The batches that all members read, as far as this node has heard from them (rule R21). Until then, only those that
-/// every build with clusters reads.
+/// every build reads.
 #[derive(Debug)]
 pub struct Readable(Mutex<Writable>);
 
 impl Default for Readable {
     fn default() -> Readable {
         Readable(Mutex::new(Writable {
-            version: codec::BATCH_FLOOR,
+            version: codec::VERSION,
             refusal: Failure::Unavailable(
                 "this node leads, and does not know yet whether all members read this kind of request"
                     .to_owned(),
@@ -119,7 +119,7 @@ impl Log for Replicated {
 
     fn writable(&self) -> Writable {
         let by_all = self.readable.hold();
-        if by_all.version >= codec::BATCH_VERSION {
+        if by_all.version >= codec::newest_version() {
             return Writable::default();
         }
         Writable {

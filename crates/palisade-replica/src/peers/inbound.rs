@@ -7,7 +7,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade_server::pipeline::codec;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -17,7 +16,6 @@ use super::line::{ANSWERED, NOT_READY, numbered, prepare, write_all};
 use super::secure::{Connection, Halves, explain};
 use super::{LONGEST_MESSAGE, Peers, Shared, frame, hold};
 use crate::entry::NodeId;
-use crate::message::{READS, reads};
 
 /// Calls of one connection that are being answered.
 const AT_ONCE: usize = 64;
@@ -183,10 +181,7 @@ async fn answer_all(shared: &Arc<Shared>, node: NodeId, (mut from, to): Halves) 
             let (answer, answers) = (hold(&shared.answer).clone(), answers.clone());
             tokio::spawn(async move {
                 let mut bytes = vec![NOT_READY];
-                if message == READS {
-                    bytes = reads(codec::newest_batch());
-                    bytes.insert(0, ANSWERED);
-                } else if let Some(answer) = answer {
+                if let Some(answer) = answer {
                     bytes = answer(node, message).await;
                     bytes.insert(0, ANSWERED);
                 }

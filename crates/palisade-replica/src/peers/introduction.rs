@@ -26,6 +26,8 @@ pub struct Introduction {
     pub address: String,
     /// Where clients reach it.
     pub url: String,
+    /// The newest version of a batch that it reads (rule R21).
+    pub reads: u8,
     /// How often its log was opened in this life; 0 if there is none.
     pub starts: u64,
     /// The last entry of its log.
@@ -86,6 +88,7 @@ impl Introduction {
         out.u64(self.node.0);
         out.bytes(self.address.as_bytes());
         out.bytes(self.url.as_bytes());
+        out.u8(self.reads);
         out.u64(self.starts);
         out.option(self.last, Vec::log_id);
         out.u64(self.history.len() as u64);
@@ -135,6 +138,7 @@ impl Introduction {
             node: NodeId(from.u64()?),
             address: text(&mut from)?,
             url: text(&mut from)?,
+            reads: from.u8()?,
             starts: from.u64()?,
             last: from.option(Take::log_id)?,
             history: history(&mut from)?,

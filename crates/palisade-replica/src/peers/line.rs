@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade_server::pipeline::codec;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -23,13 +22,9 @@ use super::handshake::Lane;
 use super::secure::Halves;
 use super::{LONGEST_MESSAGE, Shared, frame, hold};
 use crate::entry::NodeId;
-use crate::message::{READS, read_by};
 
 /// Calls that wait to be written.
 const WAITING: usize = 64;
-
-/// After this time a node that was not ready is asked again.
-const NOT_READY_FOR: Duration = Duration::from_millis(500);
 
 /// What an answer begins with.
 pub(super) const ANSWERED: u8 = 0;
@@ -141,14 +136,7 @@ impl Link {
                 shared.set_connected(self.to, true);
             }
             self.phase.send_replace(Phase::Up(Arc::clone(&line)));
-            let ask = async {
-                if self.lane == Lane::Short
-                    && let Some(version) = line.ask_version().await
-                {
-                    shared.with(self.to, |seen| seen.status.reads = Some(version));
-                }
-            };
-            tokio::join!(line.carry(connection.split(), outgoing), ask);
+            line.carry(connection.split(), outgoing).await;
             if self.lane == Lane::Short {
                 shared.set_connected(self.to, false);
             }
@@ -203,21 +191,6 @@ impl Line {
         let sent = self.outgoing.send((number, message)).await;
         sent.map_err(|_| ended())?;
         is_answered.await.map_err(|_| ended())
-    }
-
-    /// Asks which batches the other node reads. One of a build that does not know the question reads what all builds
-    /// read. `None` if the connection ends first.
-    async fn ask_version(&self) -> Option<u8> {
-        loop {
-            let answer = self.call(READS.to_vec()).await.ok()?;
-            match answer.split_first() {
-                Some((&ANSWERED, answer)) => {
-                    return Some(read_by(answer).unwrap_or(codec::BATCH_FLOOR));
-                }
-                // It is of such a build, and has just started.
-                _ => tokio::time::sleep(NOT_READY_FOR).await,
-            }
-        }
     }
 
     /// Writes calls and reads answers until either fails; then every caller is told.

@@ -400,6 +400,7 @@ impl Shared {
         let seen = nodes.entry(theirs.node).or_default();
         seen.status.address.clone_from(&theirs.address);
         seen.status.url.clone_from(&theirs.url);
+        seen.status.reads = Some(theirs.reads);
         seen.status.refusal = None;
         hold(&self.history).met(theirs);
     }
@@ -431,52 +432,22 @@ mod tests {
     use super::*;
     use crate::entry::Vote;
     use crate::message::{Reply, Request};
-    use palisade_server::pipeline::codec;
 
-    /// One node of this build, and one of a build that does not know the question.
+    /// One node of this build, and one of the next.
     #[tokio::test]
-    async fn a_node_says_which_batches_it_reads_and_an_older_one_counts_as_the_oldest() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let here = listener.local_addr().unwrap().to_string();
-        let other = Peers::new(None, Settings::default(), member(2));
-        tokio::spawn(other.serve(listener));
-
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let there = listener.local_addr().unwrap().to_string();
-        tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let meeting = Meeting {
-                stream: &mut stream,
-                key: None,
-                own: member(3),
-            };
-            meeting.accept(|_| Ok(())).await.unwrap();
-            let failed = Reply::Failed("a message is of an unknown kind".into()).encode();
-            while let Ok(Some(question)) = frame::read(&mut stream, LONGEST_MESSAGE).await {
-                let number = &question[..8];
-                let answer = [&[line::ANSWERED], &*failed].concat();
-                frame::write(&mut stream, number, &answer).await.unwrap();
-            }
-        });
-
+    async fn a_node_says_which_batches_it_reads() {
         let own = Peers::new(None, Settings::default(), member(1));
-        for (node, address, reads) in [
-            (NodeId(2), here, codec::BATCH_VERSION),
-            (NodeId(3), there, codec::BATCH_FLOOR),
-        ] {
-            // The call itself is not answered by the first, and not understood by the second.
-            let _ = own
-                .call(node, &address, vec![0], Duration::from_secs(30))
-                .await;
-            let heard = async {
-                while own.status()[&node].reads.is_none() {
-                    tokio::task::yield_now().await;
-                }
+        for (node, reads) in [(2, 1), (3, 2)] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let introduction = Introduction {
+                reads,
+                ..member(node)
             };
-            tokio::time::timeout(Duration::from_secs(30), heard)
-                .await
-                .unwrap();
-            assert_eq!(own.status()[&node].reads, Some(reads));
+            let other = Peers::new(None, Settings::default(), introduction);
+            tokio::spawn(other.serve(listener));
+            own.meet(&address).await.unwrap();
+            assert_eq!(own.status()[&NodeId(node)].reads, Some(reads));
         }
     }
 

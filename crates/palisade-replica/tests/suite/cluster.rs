@@ -180,6 +180,7 @@ impl Process {
             node,
             address: address.clone(),
             url: "http://client".into(),
+            reads: 1,
             starts,
             last: log.look(|log| log.last()),
             history: log.look(|log| log.history(HISTORY)),

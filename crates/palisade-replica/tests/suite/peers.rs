@@ -32,6 +32,7 @@ fn introduction(node: u64, address: &str, starts: u64) -> Introduction {
         node: NodeId(node),
         address: address.to_owned(),
         url: format!("http://client-{node}"),
+        reads: 1,
         starts,
         last: None,
         history: Vec::new(),

@@ -100,6 +100,7 @@ impl Node {
             node: NodeId(node),
             address: format!("{name}:{port}"),
             url: format!("https://client-{node}"),
+            reads: 1,
             starts: 1,
             last: None,
             history: Vec::new(),

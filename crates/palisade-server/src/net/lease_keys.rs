@@ -9,8 +9,8 @@
 //! log or a backup, but not the file, has nothing that the server would take. The gate encrypts and decrypts for all
 //! interfaces; nothing behind it knows of this.
 //!
-//! Keys from before this was so are random, and clients have them as they are. New ones begin with [`MARK`], which tells
-//! the two apart without a table: a marked key is never taken unencrypted, and an unmarked one never encrypted.
+//! A lease's key begins with [`MARK`], which tells under which of several keys it was encrypted, and that what a caller shows
+//! was encrypted at all.
 //!
 //! A backup does not contain the file. Where it is lost, a new one is made: those who hold locks then lose their leases, which
 //! end after their time, and a repeated request is a new one.
@@ -105,13 +105,13 @@ impl LeaseKeys {
     pub(super) fn encrypt(&self, answer: &mut Answer) {
         if let Some(Ciphers { leases, .. }) = self.0.first()
             && let Answer::Outcome(Outcome::Granted(granted)) = answer
-            && is_marked(&granted.key)
         {
             granted.key = LeaseKey::from_bytes(encrypted(leases, *granted.key.as_bytes()));
         }
     }
 
-    /// The key of which a client has the encrypted form; what it shows, if that is from before keys were marked.
+    /// The key of which a client has the encrypted form. What it shows otherwise, such as what it read in a log, is that of no
+    /// lease.
     fn known(&self, shown: &LeaseKey) -> LeaseKey {
         let decrypted = self.0.iter().map(|Ciphers { leases, .. }| {
             let mut block = (*shown.as_bytes()).into();
@@ -119,12 +119,7 @@ impl LeaseKeys {
             LeaseKey::from_bytes(block.into())
         });
         let mut marked = decrypted.filter(is_marked);
-        match marked.next() {
-            Some(key) => key,
-            // Read in a log: no lease has this key.
-            None if is_marked(shown) => LeaseKey::from_bytes([0; 16]),
-            None => *shown,
-        }
+        marked.next().unwrap_or(LeaseKey::from_bytes([0; 16]))
     }
 }
 
@@ -182,9 +177,10 @@ mod tests {
             assert_ne!(asked(&others, token), key, "another server's file");
             // The control: without the file, what the log has is enough.
             assert_eq!(asked(&plain, key), key);
-            let old = LeaseKey::from_bytes([rest; 16]);
-            assert_eq!(asked(&tokens, old), old, "from before keys were marked");
-            assert_ne!(asked(&tokens, shown(&tokens, old)), old);
+            let bare = LeaseKey::from_bytes([rest; 16]);
+            let none = LeaseKey::from_bytes([0; 16]);
+            assert_eq!(asked(&tokens, bare), none, "it has no mark");
+            assert_eq!(asked(&tokens, shown(&tokens, bare)), none);
         }
     }
 

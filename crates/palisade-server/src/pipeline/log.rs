@@ -5,7 +5,7 @@ use std::fmt;
 use palisade_core::{Machine, Timestamp};
 
 use super::Failure;
-use super::codec::BATCH_VERSION;
+use super::codec::newest_version;
 
 /// A durable sequence of batches.
 ///
@@ -79,7 +79,7 @@ impl Default for Writable {
     /// Nobody else reads the log.
     fn default() -> Writable {
         Writable {
-            version: BATCH_VERSION,
+            version: newest_version(),
             refusal: Failure::Refused(String::new()),
         }
     }

@@ -93,19 +93,14 @@ pub enum Returning {
 
 impl Returning {
     /// The commands that have to be logged before any request is taken in.
-    fn commands(self, machine: &Machine) -> Vec<Command> {
+    fn commands(self) -> Vec<Command> {
         match self {
             Returning::Restarted => vec![Command::Grace(Away::Restarted)],
             Returning::Resumed { down, .. } => vec![Command::Grace(Away::Down(down))],
             Returning::Restored { leap } => {
                 // Grace first: otherwise a lease that is due would end with the leap's entry, and its lock would be
                 // granted under a token from before the leap.
-                // Where there are no readers, the older reason says the same (rule R21).
-                let away = match machine.has_readers() {
-                    true => Away::Restored,
-                    false => Away::Restarted,
-                };
-                vec![Command::Grace(away), Command::Leap { by: leap }]
+                vec![Command::Grace(Away::Restored), Command::Leap { by: leap }]
             }
         }
     }
@@ -162,7 +157,7 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     } else {
         Clock::running_from(resumed)
     };
-    let mut first = returning.map_or_else(Vec::new, |returning| returning.commands(&machine));
+    let mut first = returning.map_or_else(Vec::new, |returning| returning.commands());
     first.push(Command::Configure(limits));
     let parts = Parts::new(identity, machine.revision(), Leading::Here)?;
     let (inbox, shared) = (parts.inbox, Arc::clone(&parts.shared));

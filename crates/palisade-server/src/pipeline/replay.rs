@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::thread;
 
-use palisade_core::machine::{Corrupt, Expiry, Grants, Leases, Part, Past, Record};
+use palisade_core::machine::{Corrupt, Grants, Leases, Part, Past, Record};
 use palisade_core::{Effect, Entry, Event, Machine, Principal};
 
 use super::Returning;
@@ -60,7 +60,7 @@ impl Replay {
     /// Begins with nothing: a log from its first batch.
     #[must_use]
     pub fn from_nothing(seed: u64) -> Replay {
-        Replay::from_machine(Machine::new(seed), codec::BATCH_FLOOR)
+        Replay::from_machine(Machine::new(seed), codec::VERSION)
     }
 
     /// Goes on from a machine that was in use, and from the newest version of a batch in its log.
@@ -88,7 +88,7 @@ impl Replay {
         let machine = Machine::join(leases?, grants?, past?);
         let machine = machine.map_err(ReplayError::Corrupt)?;
         let version = snapshot.first().copied().unwrap_or_default();
-        Ok(Replay::from_machine(machine, codec::batch_version(version)))
+        Ok(Replay::from_machine(machine, version))
     }
 
     /// Makes room for the locks that so many bytes of the log can grant: tables that grow step by step cost a fifth
@@ -131,13 +131,12 @@ impl Replay {
         mut each: impl FnMut(&mut Machine, Entry),
     ) -> Result<(), ReplayError> {
         let mut entries = Vec::new();
-        let expiry = codec::decode_batch(bytes, |entry| entries.push(entry))?;
+        codec::decode_batch(bytes, |entry| entries.push(entry))?;
         self.version = bytes
             .first()
             .copied()
             .max(Some(self.version))
             .unwrap_or(self.version);
-        self.machine.set_expiry(expiry);
         let mut entries = entries.into_iter();
         while !entries.as_slice().is_empty() {
             let coming = entries.as_slice();
@@ -146,7 +145,6 @@ impl Replay {
                 each(&mut self.machine, entry);
             }
         }
-        self.machine.set_expiry(Expiry::CURRENT);
         Ok(())
     }
 
@@ -157,7 +155,7 @@ impl Replay {
         let (at, wall) = (self.machine.now(), wall());
         let mut batch = Vec::new();
         codec::encode_head(&mut batch, at, wall);
-        for command in returning.commands(&self.machine) {
+        for command in returning.commands() {
             codec::encode_command(&mut batch, &command);
             self.machine.replay(Entry {
                 at,
@@ -181,15 +179,13 @@ impl Replay {
         self.version
     }
 
-    /// Writes the state as a snapshot.
+    /// Writes the state as a snapshot, in the newest version of its log: a cluster goes on using what it has used,
+    /// whoever is there.
     ///
     /// # Errors
     /// Those of `write`.
     pub fn snapshot<E>(&self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        write(&[codec::snapshot_version(
-            self.version,
-            self.machine.records(),
-        )])?;
+        write(&[self.version])?;
         let mut record_bytes = Vec::new();
         for record in self.machine.records() {
             record_bytes.clear();
@@ -233,7 +229,7 @@ struct Records<'a> {
 impl<'a> Records<'a> {
     /// The three parts of a snapshot: leases, grants, and what is over.
     fn parts(snapshot: &'a [u8]) -> Result<[Records<'a>; 3], Malformed> {
-        let known = 1..=codec::newest_snapshot();
+        let known = codec::VERSION..=codec::newest_version();
         let whole = snapshot.split_first();
         let Some((_, mut bytes)) = whole.filter(|(version, _)| known.contains(version)) else {
             return Err(Malformed {
@@ -379,14 +375,19 @@ mod tests {
     }
 
     /// The acquire of a lock that nobody has.
-    fn first(mode: LockMode) -> Command {
+    fn first(mode: LockMode, metadata: &str) -> Command {
         let under = Under::New {
             key: LeaseKey::from_bytes(id(1 << 20)),
             ttl: Ttl::from_millis(60_000).unwrap(),
         };
         let client = ClientId::new("client").unwrap();
         let acquire = Acquire::new(LockName::new("lock").unwrap(), client, under, None);
-        Command::Acquire(Acquire { mode, ..acquire })
+        let metadata = Some(metadata.into());
+        Command::Acquire(Acquire {
+            mode,
+            metadata,
+            ..acquire
+        })
     }
 
     fn bytes(replay: &Replay) -> Vec<u8> {
@@ -399,123 +400,95 @@ mod tests {
         bytes
     }
 
-    /// Logs as they are on disks, each batch with its length before it, and the states they lead to. Those of
-    /// version 1 were written by the program that knew no other.
+    macro_rules! golden {
+        ($($name:literal),* $(,)?) => {
+            [$((
+                $name,
+                include_bytes!(concat!("golden/", $name, ".log")) as &[u8],
+                include_bytes!(concat!("golden/", $name, ".snapshot")) as &[u8],
+            )),*]
+        };
+    }
+
+    /// Logs as they are on disks, each batch with its length before it, and the states they lead to.
     ///
-    /// Versions 1 and 2: thirty grants under one lease and ten under leases of their own, with requests that wait, are
-    /// over at one instant; a release, an acquire and a stall follow. Version 3: four locks with two requests that
-    /// wait for each, a change of leader, a caller that comes back, and three releases.
-    /// Version 4: readers of two locks, with requests that wait, one of them an orphan; one writer has become a reader.
-    /// Version 5: a lock of nobody known, and locks of two principals with one client id; each of them waits for the
-    /// other's, under one request id; a release and an answer.
-    /// Version 6: two semaphores, one with fewer permits than before; a release, and requests that wait for one or more. Its
-    /// snapshot is newer than its log: P1 did not hold for a semaphore made smaller, and there had been no release.
-    /// Version 7: locks with lock-delays and reservations; two are closed, one by an expiry and one after a release.
-    /// Version 8: two leaders with values, one taken back; one resigns, and the next proclaims.
-    /// Version 9: a set of three locks, one of them released, and two sets that wait for parts of it, one of them an orphan;
-    /// a request waits behind them for a lock that is free.
-    /// Version 10: locks in mode update; two are upgraded, one after a wait and a change of leader, and a third upgrade
-    /// waits, an orphan, as requests for mode update do.
-    /// Version 11: two readers, one of them in mode update, and a restore; two others wait, one for mode update.
-    /// Version 12: two locks with requests that wait, one of them for both; some become orphans, one comes back and is
-    /// granted, and the window of another one ends.
+    /// `expiry`: thirty grants under one lease and ten under leases of their own, with requests that wait, are over at one
+    /// instant; a release, an acquire and a stall follow. `waits`: four locks with two requests that wait for each, a change of
+    /// leader, a caller that comes back, and three releases. `readers`: readers of two locks, with requests that wait, one of
+    /// them an orphan; one writer has become a reader. `principals`: a lock of nobody known, and locks of two principals with
+    /// one client id; each of them waits for the other's, under one request id; a release and an answer. `semaphores`: two of
+    /// them, one with fewer permits than before; a release, and requests that wait for one or more. `closing`: locks with
+    /// lock-delays and reservations; two are closed, one by an expiry and one after a release. `leaders`: two leaders with
+    /// values, one taken back; one resigns, and the next proclaims. `sets`: a set of three locks, one of them released, and two
+    /// sets that wait for parts of it, one of them an orphan; a request waits behind them for a lock that is free. `update`:
+    /// locks in mode update; two are upgraded, one after a wait and a change of leader, and a third upgrade waits, an orphan,
+    /// as requests for mode update do. `restore`: two readers, one of them in mode update, and a restore; two others wait, one
+    /// for mode update. `orphans`: two locks with requests that wait, one of them for both; some become orphans, one comes back
+    /// and is granted, and the window of another one ends.
+    const GOLDEN: [(&str, &[u8], &[u8]); 11] = golden![
+        "expiry",
+        "waits",
+        "readers",
+        "principals",
+        "semaphores",
+        "closing",
+        "leaders",
+        "sets",
+        "update",
+        "restore",
+        "orphans",
+    ];
+
     #[test]
-    fn a_log_is_replayed_under_the_rule_it_was_written_under() {
-        let golden: [(&[u8], &[u8]); 12] = [
-            (
-                include_bytes!("golden/version-1.log"),
-                include_bytes!("golden/version-1.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-2.log"),
-                include_bytes!("golden/version-2.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-3.log"),
-                include_bytes!("golden/version-3.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-4.log"),
-                include_bytes!("golden/version-4.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-5.log"),
-                include_bytes!("golden/version-5.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-6.log"),
-                include_bytes!("golden/version-6.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-7.log"),
-                include_bytes!("golden/version-7.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-8.log"),
-                include_bytes!("golden/version-8.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-9.log"),
-                include_bytes!("golden/version-9.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-10.log"),
-                include_bytes!("golden/version-10.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-11.log"),
-                include_bytes!("golden/version-11.snapshot"),
-            ),
-            (
-                include_bytes!("golden/version-12.log"),
-                include_bytes!("golden/version-12.snapshot"),
-            ),
-        ];
-        for (version, (mut log, state)) in (1..).zip(golden) {
+    fn a_log_leads_to_the_state_that_it_always_led_to() {
+        for (name, mut log, state) in GOLDEN {
             let mut replay = Replay::from_nothing(1);
             while let Some((batch, rest)) = split(log) {
-                assert_eq!(batch[0], version);
                 replay.batch(batch).unwrap();
                 assert_eq!(invariants::check(&replay.machine), Ok(()));
                 log = rest;
             }
-            // But for the version of those that are older than any that is written now.
-            let from = usize::from(version < 3);
-            assert!(bytes(&replay)[from..] == state[from..], "version {version}");
+            assert!(bytes(&replay) == state, "{name}");
             let read = Replay::from_snapshot(2, state).unwrap();
-            assert!(bytes(&read)[from..] == state[from..], "version {version}");
+            assert!(bytes(&read) == state, "{name}");
         }
-        assert!(golden[0].1 != golden[1].1, "the rule makes a difference");
-        let unknown = [codec::BATCH_VERSION + 1, 0, 0];
-        let unknown = Replay::from_nothing(1).batch(&unknown).unwrap_err();
-        let why = "a batch has an unknown version";
-        assert!(unknown.to_string().contains(why), "{unknown}");
     }
 
-    /// What needs no shared grants is written as the build before them wrote it, byte for byte (rule R21).
+    #[test]
+    fn an_unknown_version_is_refused() {
+        for version in [0, codec::newest_version() + 1] {
+            let batch = Replay::from_nothing(1).batch(&[version, 0, 0]);
+            let why = batch.unwrap_err().to_string();
+            assert!(why.contains("a batch has an unknown version"), "{why}");
+            let mut snapshot = bytes(&worked(1));
+            snapshot[0] = version;
+            let why = Replay::from_snapshot(1, &snapshot)
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(why.contains("a snapshot has an unknown version"), "{why}");
+        }
+    }
+
+    /// What needs nothing new is written as it always was, byte for byte (rule R21).
     #[test]
     fn a_batch_bears_the_lowest_version_that_expresses_it() {
-        for golden in [
-            &include_bytes!("golden/version-3.log")[..],
-            include_bytes!("golden/version-4.log"),
-            include_bytes!("golden/version-6.log"),
-            include_bytes!("golden/version-7.log"),
-            include_bytes!("golden/version-8.log"),
-            include_bytes!("golden/version-9.log"),
-            include_bytes!("golden/version-10.log"),
-            include_bytes!("golden/version-11.log"),
-            include_bytes!("golden/version-12.log"),
-        ] {
-            let mut log = golden;
+        for (name, mut log, _) in GOLDEN {
             while let Some((batch, rest)) = split(log) {
+                assert_eq!(batch[0], codec::VERSION);
                 let mut entries = Vec::new();
                 codec::decode_batch(batch, |entry| entries.push(entry)).unwrap();
                 let mut again = Vec::new();
                 codec::encode_head(&mut again, entries[0].at, entries[0].wall);
+                let mut by = Principal::ANONYMOUS;
                 for entry in &entries {
+                    if entry.by != by {
+                        by = entry.by;
+                        codec::encode_by(&mut again, by);
+                    }
                     codec::encode_command(&mut again, &entry.command);
                 }
-                assert!(again == batch, "version {}", batch[0]);
+                assert!(again == batch, "{name}");
                 log = rest;
             }
         }
@@ -529,22 +502,13 @@ mod tests {
             key: LeaseKey::from_bytes(id(1 << 20)),
             token: None,
         });
-        let permits = LockMode::Permits(palisade_core::Permits::new(1, 2).unwrap());
-        for (mode, version) in [
-            (LockMode::Exclusive, 3),
-            (LockMode::Shared, 4),
-            (permits, 6),
-            (LockMode::Update, 10),
-        ] {
+        for (metadata, version) in [("", codec::VERSION), (codec::NEXT, codec::VERSION + 1)] {
             let mut replay = Replay::from_nothing(1);
             let mut batch = Vec::new();
             codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));
-            codec::encode_command(&mut batch, &first(mode));
+            codec::encode_command(&mut batch, &first(LockMode::Exclusive, metadata));
             replay.batch(&batch).unwrap();
-            assert_eq!(
-                (replay.version(), bytes(&replay)[0]),
-                (version, version - 1)
-            );
+            assert_eq!((replay.version(), bytes(&replay)[0]), (version, version));
             batch.clear();
             codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));
             codec::encode_command(&mut batch, &release);
@@ -554,15 +518,14 @@ mod tests {
         }
     }
 
-    /// A restore where there are readers is a kind of its own, and written as such (S11).
     #[test]
     fn the_batch_of_a_return_leads_to_the_state_that_returned() {
-        for (mode, version) in [(LockMode::Exclusive, 3), (LockMode::Shared, 11)] {
+        for mode in [LockMode::Exclusive, LockMode::Shared] {
             let worked = || {
                 let mut replay = worked(10);
                 let mut batch = Vec::new();
                 codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));
-                codec::encode_command(&mut batch, &first(mode));
+                codec::encode_command(&mut batch, &first(mode, ""));
                 replay.batch(&batch).unwrap();
                 replay
             };
@@ -571,11 +534,6 @@ mod tests {
                 let batch = returned.return_from(returning);
                 follower.batch(&batch).unwrap();
                 assert!(bytes(&returned) == bytes(&follower));
-                let expected = match returning {
-                    Returning::Restarted | Returning::Resumed { .. } => 3,
-                    Returning::Restored { .. } => version,
-                };
-                assert_eq!(batch[0], expected, "{mode:?}");
             }
             let next = follower.finish().next_token();
             assert!(next.is_some_and(|next| next.get() > 1_000));

@@ -339,6 +339,7 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
             node: of.node,
             address: address.clone(),
             url: url.clone(),
+            reads: codec::newest_version(),
             starts,
             last: store.look(Log::last),
             history: store.look(|log| log.history(peers::HISTORY)),
@@ -438,15 +439,15 @@ impl View {
     /// The batches that all members read, and who is in the way of the others.
     fn writable(&self) -> Option<Writable> {
         let (members, peers) = (self.engine.progress().members.nodes, self.peers.status());
-        if members.is_empty() {
-            return None;
-        }
-        let others = members.iter().filter(|(node, _)| **node != self.node);
-        let reads = others
-            .map(|(node, address)| (peers.get(node).and_then(|peer| peer.reads), node, address));
-        let Some((reads, node, address)) = reads.min_by_key(|(reads, ..)| *reads) else {
-            return Some(Writable::default());
-        };
+        let reads = members.iter().map(|(node, address)| {
+            let reads = if *node == self.node {
+                Some(codec::newest_version())
+            } else {
+                peers.get(node).and_then(|peer| peer.reads)
+            };
+            (reads, node, address)
+        });
+        let (reads, node, address) = reads.min_by_key(|(reads, ..)| *reads)?;
         let refusal = match reads {
             Some(_) => Failure::Refused(format!(
                 "node {node} at {address} runs an older version, which does not know this kind of request and could not \
@@ -458,7 +459,7 @@ impl View {
             )),
         };
         Some(Writable {
-            version: reads.unwrap_or(codec::BATCH_FLOOR),
+            version: reads.unwrap_or(codec::VERSION),
             refusal,
         })
     }

@@ -213,47 +213,6 @@ fn a_leader_that_was_paused_answers_nothing_that_another_one_has_overtaken() {
     assert_eq!(cluster.token(leader, "b"), 3);
 }
 
-/// A member that was not heard of may be of an older version, which could not read what it does not know (R21).
-#[test]
-fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
-    let mut cluster = Cluster::planned(3);
-    (0..3).for_each(|at| cluster.start(at));
-    cluster.until_ready();
-    (0..3).for_each(|at| cluster.nodes[at].kill());
-    (0..2).for_each(|at| cluster.start(at));
-    let leader = cluster.until_ready();
-    let shared = |cluster: &Cluster, at: usize, lock: &str| {
-        let body = r#"{"client_id": "c", "lease_duration_ms": 600000, "mode": "shared"}"#;
-        let path = format!("/v1/locks/{lock}/acquire");
-        cluster.nodes[at].post_settled(&path, body)
-    };
-    let refused = || {
-        let (status, refused) = shared(&cluster, leader, "a");
-        assert_eq!(
-            (status, &refused["error"]["code"]),
-            (503, &"unavailable".into())
-        );
-        refused["error"]["message"].as_str().unwrap().to_owned()
-    };
-    // The other one that runs is heard of first.
-    until_in(ELECTION, "the name of the node that is away", || {
-        refused().contains(&cluster.nodes[2].peer)
-    });
-    assert!(refused().contains("palisade cluster remove"));
-    assert_eq!(cluster.token(leader, "b"), 1, "everything else goes on");
-
-    cluster.start(2);
-    until_in(ELECTION, "a shared grant", || {
-        shared(&cluster, leader, "a").0 == 200
-    });
-    // What the log contains, every member has to read, whoever is there now.
-    (0..3).for_each(|at| cluster.nodes[at].kill());
-    (0..2).for_each(|at| cluster.start(at));
-    let leader = cluster.until_ready();
-    let (status, granted) = shared(&cluster, leader, "c");
-    assert_eq!(status, 200, "{granted}");
-}
-
 /// The only node that votes hears nobody. It needs nobody, and serves for longer than a leader may hear no quorum.
 #[test]
 #[expect(

@@ -1,71 +1,171 @@
-//! A cluster in which one node is of an older build (R21). There is none at hand, so that node is of this build and reads no
-//! newer batches than an older one does: the feature `testing`.
+//! A cluster whose nodes are of two builds that follow each other (R21). There is no next build yet, so some of the nodes read
+//! the next version of the log and the others do not: the feature `testing`. An acquire with certain metadata needs it.
+
+use std::fs;
+use std::process::{Child, Command};
+
+use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::common::cluster::{Cluster, ELECTION};
 use crate::common::until_in;
 
-/// The batches that the first build with clusters read.
-const OLD: u8 = 3;
-
-/// Three nodes of which the last one is old; another one leads.
-fn mixed() -> (Cluster, usize) {
-    let mut cluster = Cluster::planned(3);
-    cluster.nodes[2].reads = Some(OLD);
-    (0..3).for_each(|at| cluster.start(at));
-    cluster.until_ready();
-    let new = cluster.nodes[0].get("/v1/cluster").unwrap().1["node"].clone();
-    until_in(ELECTION, "a leader that is new", || {
-        let leads = cluster.leader().is_some_and(|leader| leader != 2);
-        if !leads {
-            cluster.output(&["cluster", "transfer-leader", new.as_str().unwrap()]);
-        }
-        leads
-    });
-    let leader = cluster.until_ready();
-    (cluster, leader)
-}
-
-fn shared(cluster: &Cluster, at: usize, lock: &str) -> (u16, serde_json::Value) {
-    let body = r#"{"client_id": "c", "lease_duration_ms": 600000, "mode": "shared"}"#;
+/// What only the next version expresses.
+fn next(cluster: &Cluster, at: usize, lock: &str) -> (u16, Value) {
+    let body = r#"{"client_id": "c", "lease_duration_ms": 600000, "metadata": "next version: new"}"#;
     cluster.nodes[at].post_settled(&format!("/v1/locks/{lock}/acquire"), body)
 }
 
-#[test]
-fn the_leader_writes_nothing_that_an_older_node_does_not_read() {
-    let (mut cluster, leader) = mixed();
-    until_in(ELECTION, "what the older node reads", || {
-        let (status, refused) = shared(&cluster, leader, "a");
-        assert_ne!(status, 200, "{refused}");
-        refused["error"]["code"] == "refused"
+fn refusal(cluster: &Cluster, at: usize, code: &str) -> String {
+    let (status, refused) = next(cluster, at, "a");
+    assert_ne!(status, 200, "{refused}");
+    assert_eq!(refused["error"]["code"], code, "{refused}");
+    refused["error"]["message"].as_str().unwrap().to_owned()
+}
+
+/// Makes a node lead.
+fn lead(cluster: &Cluster, at: usize) {
+    let node = cluster.nodes[at].get("/v1/cluster").unwrap().1["node"].clone();
+    until_in(ELECTION, "the other leader", || {
+        let leads = cluster.leader() == Some(at);
+        if !leads {
+            cluster.output(&["cluster", "transfer-leader", node.as_str().unwrap()]);
+        }
+        leads
     });
-    let (_, refused) = shared(&cluster, leader, "a");
-    let why = refused["error"]["message"].as_str().unwrap();
-    for part in ["runs an older version", &cluster.nodes[2].peer, "upgrade"] {
-        assert!(why.contains(part), "{why}: {part}");
+    cluster.until_ready();
+}
+
+/// Stops a node as an operator does, and starts it as another build.
+fn restart(cluster: &mut Cluster, at: usize, next: bool) {
+    cluster.nodes[at].send(Signal::TERM);
+    assert_eq!(cluster.nodes[at].end(), Some(0));
+    cluster.nodes[at].next = next;
+    cluster.start(at);
+    cluster.until_ready();
+}
+
+/// Jobs that take one of two locks in turn, and note their tokens while they hold it.
+struct Load(Vec<Child>);
+
+impl Load {
+    const LOCKS: [&str; 2] = ["load-a", "load-b"];
+
+    fn start(cluster: &Cluster) -> Load {
+        let jobs = Load::LOCKS.iter().cycle().take(4).map(|lock| {
+            let job = format!(
+                "while [ ! -e stop ]; do {} run --wait 5m {lock} -- \
+                 sh -c 'echo $PALISADE_FENCING_TOKEN >> {lock}' || exit 1; done",
+                env!("CARGO_BIN_EXE_palisade")
+            );
+            Command::new("sh")
+                .args(["-c", &job])
+                .env("PALISADE_AUTHORITY", cluster.urls())
+                .current_dir(cluster.dir.path())
+                .spawn()
+                .unwrap()
+        });
+        Load(jobs.collect())
     }
-    // Everything else goes on, and the older node has it.
-    assert_eq!(cluster.token(leader, "b"), 1);
-    assert_eq!(cluster.token(2, "c"), 2);
-    until_in(ELECTION, "the older node's copy", || {
-        cluster.nodes[2]
-            .text("/metrics")
-            .contains("\npalisade_locks 2\n")
-    });
 
-    // It is upgraded.
-    cluster.nodes[2].kill();
-    cluster.nodes[2].reads = None;
-    cluster.start(2);
+    /// Waits until each lock was taken some times more.
+    fn goes_on(cluster: &Cluster) {
+        let taken = |lock| Load::tokens(cluster, lock).len();
+        let before = Load::LOCKS.map(taken);
+        until_in(ELECTION, "more grants", || {
+            let now = Load::LOCKS.map(taken);
+            before.iter().zip(now).all(|(before, now)| now > before + 2)
+        });
+    }
+
+    fn tokens(cluster: &Cluster, lock: &str) -> Vec<u64> {
+        let lines = fs::read_to_string(cluster.dir.path().join(lock)).unwrap_or_default();
+        lines.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Every job ends well, and no token was granted twice or out of order.
+    fn end(self, cluster: &Cluster) {
+        fs::write(cluster.dir.path().join("stop"), "").unwrap();
+        for mut job in self.0 {
+            assert!(job.wait().unwrap().success());
+        }
+        for lock in Load::LOCKS {
+            let tokens = Load::tokens(cluster, lock);
+            assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+        }
+    }
+}
+
+#[test]
+fn nodes_are_upgraded_one_after_another_under_load_and_back_again_while_nothing_new_was_used() {
+    let mut cluster = Cluster::of(3);
+    let load = Load::start(&cluster);
+    Load::goes_on(&cluster);
+    for upgraded in 0..2 {
+        restart(&mut cluster, upgraded, true);
+        // It leads, too, and writes nothing that the others do not read.
+        lead(&cluster, upgraded);
+        until_in(ELECTION, "what the others read", || {
+            next(&cluster, upgraded, "a").1["error"]["code"] == "refused"
+        });
+        let why = refusal(&cluster, upgraded, "refused");
+        assert!(
+            why.contains("runs an older version") && why.contains("upgrade"),
+            "{why}"
+        );
+        assert!(
+            (upgraded + 1..3).any(|older| why.contains(&cluster.nodes[older].peer)),
+            "{why}"
+        );
+        Load::goes_on(&cluster);
+    }
+    // One goes back: nothing is in its log that it does not know.
+    restart(&mut cluster, 1, false);
+    Load::goes_on(&cluster);
+    restart(&mut cluster, 1, true);
+    restart(&mut cluster, 2, true);
     let leader = cluster.until_ready();
-    until_in(ELECTION, "a shared grant", || {
-        shared(&cluster, leader, "a").0 == 200
+    until_in(ELECTION, "what is new", || {
+        next(&cluster, leader, "a").0 == 200
     });
+    Load::goes_on(&cluster);
+    load.end(&cluster);
 
-    // The control, which is what would have become of it: it goes back, and does not skip what it does not know.
+    // The control, which is what would have become of it: a node goes back, and does not skip what it does not know.
     cluster.nodes[2].kill();
-    cluster.nodes[2].reads = Some(OLD);
+    cluster.nodes[2].next = false;
     cluster.start(2);
     assert_ne!(cluster.nodes[2].end(), Some(0));
     let log = cluster.nodes[2].log();
     assert!(log.contains("has an unknown version"), "{log}");
+}
+
+/// A member that was not heard of may be of an older version, which could not read what it does not know.
+#[test]
+fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
+    let mut cluster = Cluster::planned(3);
+    cluster.nodes.iter_mut().for_each(|node| node.next = true);
+    (0..3).for_each(|at| cluster.start(at));
+    cluster.until_ready();
+    (0..3).for_each(|at| cluster.nodes[at].kill());
+    (0..2).for_each(|at| cluster.start(at));
+    let leader = cluster.until_ready();
+    // The other one that runs is heard of first.
+    until_in(ELECTION, "the name of the node that is away", || {
+        refusal(&cluster, leader, "unavailable").contains(&cluster.nodes[2].peer)
+    });
+    let why = refusal(&cluster, leader, "unavailable");
+    assert!(why.contains("palisade cluster remove"), "{why}");
+    assert_eq!(cluster.token(leader, "b"), 1, "everything else goes on");
+
+    cluster.start(2);
+    until_in(ELECTION, "what is new", || {
+        next(&cluster, leader, "a").0 == 200
+    });
+    // What the log contains, every member has to read, whoever is there now.
+    (0..3).for_each(|at| cluster.nodes[at].kill());
+    (0..2).for_each(|at| cluster.start(at));
+    let leader = cluster.until_ready();
+    let (status, granted) = next(&cluster, leader, "c");
+    assert_eq!(status, 200, "{granted}");
 }

@@ -162,7 +162,7 @@ fn a_delay_that_is_over_stays_over_where_the_lock_is_closed_for_another_reason()
 #[test]
 fn a_delay_that_was_about_to_begin_is_not_lost_by_a_restart() {
     let mut world = World::new();
-    world.machine.set_expiry(Expiry::AtMost {
+    world.machine.set_expiry(Expiry {
         alone: 1,
         beside: 1,
     });
@@ -182,7 +182,7 @@ fn a_delay_that_was_about_to_begin_is_not_lost_by_a_restart() {
 #[test]
 fn a_delay_that_was_over_by_the_last_entry_stays_over() {
     let mut world = World::new();
-    world.machine.set_expiry(Expiry::AtMost {
+    world.machine.set_expiry(Expiry {
         alone: 1,
         beside: 1,
     });
@@ -281,7 +281,7 @@ fn an_entry_opens_a_bounded_number_of_locks() {
     world.pass(ms(TTL_MS));
     world.expire();
     world.pass(ms(DELAY_MS));
-    world.machine.set_expiry(Expiry::AtMost {
+    world.machine.set_expiry(Expiry {
         alone: 2,
         beside: 1,
     });

@@ -1,9 +1,8 @@
 //! One lease with many grants: they are renewed together, expire together, and end the lease.
 
-use palisade_core::machine::Expiry;
 use palisade_core::{Change, Command, Ending, Entry, Granted, Invalid, Outcome, Under, limits};
 
-use crate::world::{TTL_MS, World, ask, grant, key, ms, ns, token, ttl, wall};
+use crate::world::{TTL_MS, World, ask, grant, key, ms, token, ttl, wall};
 
 /// A world in which client `a` holds x, y and z under one lease.
 fn three_under_one() -> (World, [Granted; 3]) {
@@ -74,30 +73,6 @@ fn one_touched_at_the_boundary_ends_all_of_them() {
         }
     ));
     assert_eq!(world.machine.leases(), 0);
-}
-
-#[test]
-fn a_lease_that_the_next_in_line_opens_again_is_not_opened_a_third_time() {
-    let mut world = World::new();
-    // Otherwise nobody but the timers ends a lease for what is asked about another lock.
-    world.machine.set_expiry(Expiry::Whole);
-    let held = world.granted(ask("x", "a"));
-    let same = key(9);
-    for request in [1, 2] {
-        let waits = ask("x", "b").wait(60_000).request(request).with_key(same);
-        assert_eq!(world.apply(Command::Acquire(waits)), Outcome::Queued);
-    }
-    // Between two ticks: at its deadline the lease is over and its timer has not fired.
-    world.pass(ns(500_000));
-    world.release(&grant("x", &held));
-    let (_, first) = world.handed_over();
-    assert_eq!(first.key, same);
-    world.pass(ms(TTL_MS));
-    let other = ask("y", "b").with_key(same);
-    let outcome = world.apply(Command::Acquire(other));
-    assert_eq!(world.handed_over().1.token, token(3));
-    assert_eq!(outcome, Outcome::Invalid(Invalid::LeaseKeyInUse));
-    assert_eq!((world.machine.locks(), world.machine.leases()), (1, 1));
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn an_entry_ends_a_bounded_number_of_orphans() {
     }
     world.apply(Command::Grace(Away::Led));
     free(&mut world, 1);
-    world.machine.set_expiry(Expiry::AtMost {
+    world.machine.set_expiry(Expiry {
         alone: 2,
         beside: 1,
     });
@@ -218,12 +218,10 @@ fn each_change_of_leader_opens_the_window_anew_and_revives_nothing() {
     world.release(&grant("x", &held));
     world.pass(ORPHAN_WINDOW);
     // Due by an entry before the next leader's, and only in line.
-    world
-        .machine
-        .set_expiry(palisade_core::machine::Expiry::AtMost {
-            alone: 0,
-            beside: 1,
-        });
+    world.machine.set_expiry(palisade_core::machine::Expiry {
+        alone: 0,
+        beside: 1,
+    });
     world.expire();
     world.apply(Command::Grace(Away::Led));
     world

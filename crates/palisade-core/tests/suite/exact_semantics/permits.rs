@@ -114,7 +114,7 @@ fn small_requests_go_on_as_soon_as_the_large_one_before_them_is_gone() {
 #[test]
 fn permits_are_over_with_their_lease_though_no_timer_has_seen_it() {
     let mut world = World::new();
-    world.machine.set_expiry(Expiry::AtMost {
+    world.machine.set_expiry(Expiry {
         alone: 1,
         beside: 1,
     });

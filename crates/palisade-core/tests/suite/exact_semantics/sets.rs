@@ -7,7 +7,7 @@ use palisade_core::{
 };
 
 use crate::world::{
-    Ask, TTL_MS, World, ask, ask_all, client_id, grant, key, lock_name, ms, ns, request, token, ttl,
+    Ask, TTL_MS, World, ask, ask_all, client_id, grant, key, lock_name, ms, request, token, ttl,
 };
 
 fn ab(client: &str) -> Ask {
@@ -466,7 +466,7 @@ fn an_entry_ends_a_bounded_number_of_orphaned_sets() {
         world.apply(Command::Grace(Away::Led));
         // The lock is kept for a request that is over at the same time as the set behind it.
         world.release(&grant("a", &held));
-        world.machine.set_expiry(Expiry::AtMost {
+        world.machine.set_expiry(Expiry {
             alone: most,
             beside: 1,
         });
@@ -474,23 +474,6 @@ fn an_entry_ends_a_bounded_number_of_orphaned_sets() {
         world.expire();
         assert_eq!(world.machine.waiters(), left, "{most}");
     }
-}
-
-/// Under the rule of old the whole lease ends that a request names. Here the set gets all its locks by that, and has no
-/// lease for them any more.
-#[test]
-fn a_lock_is_free_for_the_request_that_ended_the_set_it_was_kept_for() {
-    let mut world = World::new();
-    world.machine.set_expiry(Expiry::Whole);
-    world.pass(ns(1));
-    let held = world.granted(ask("b", "other"));
-    let lease = world.granted(ask("x", "set"));
-    world.queued(ab("set").under(lease.key).wait(60_000).request(1));
-    // Both leases are over, and no timer has seen it: they fire with the next millisecond.
-    world.pass(ms(TTL_MS));
-    let next = Command::Acquire(ask("a", "next").with_key(held.key));
-    let outcome = world.apply(next);
-    assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
 }
 
 #[test]

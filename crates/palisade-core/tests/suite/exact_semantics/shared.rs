@@ -233,7 +233,7 @@ fn a_request_ends_a_bounded_number_of_its_locks_readers() {
     for client in ["a", "b", "c", "d", "e", "f"] {
         world.granted(read(client));
     }
-    world.machine.set_expiry(Expiry::AtMost {
+    world.machine.set_expiry(Expiry {
         alone: 1,
         beside: 2,
     });
@@ -247,7 +247,7 @@ fn a_request_ends_a_bounded_number_of_its_locks_readers() {
 #[test]
 fn a_reader_does_not_join_a_writer_that_was_just_granted() {
     let mut world = World::new();
-    world.machine.set_expiry(Expiry::AtMost {
+    world.machine.set_expiry(Expiry {
         alone: 1,
         beside: 1,
     });

@@ -185,7 +185,7 @@ fn a_request_that_ends_the_last_readers_lease_does_not_overtake_the_upgrade() {
         let held = world.granted(update("u").ttl(60_000));
         world.queued(upgrade(&held).wait(60_000).request(1));
         world.queued(ask("x", "w").wait(60_000).request(2));
-        world.machine.set_expiry(Expiry::AtMost {
+        world.machine.set_expiry(Expiry {
             alone: 1,
             beside: 1,
         });

@@ -310,24 +310,3 @@ fn two_waiters_cannot_open_one_lease_twice() {
     );
     world.granted(ask("orders", "b").request(1));
 }
-
-/// One lease held two locks and is over by this very instant; what waited for the one opens the key
-/// that is asked for the other.
-#[test]
-fn a_lease_opened_while_an_acquire_ends_what_is_due_is_not_opened_again() {
-    let mut world = World::new();
-    // Otherwise the acquire ends nothing but the grant on its own lock.
-    world
-        .machine
-        .set_expiry(palisade_core::machine::Expiry::Whole);
-    world.pass(ns(1));
-    let a = world.granted(ask("orders", "a"));
-    world.granted(ask("seats", "a").under(a.key));
-    let same = key(20_000);
-    let waits = ask("seats", "b").wait(60_000).request(1).with_key(same);
-    assert_eq!(world.apply(Command::Acquire(waits)), Outcome::Queued);
-    world.pass(ms(TTL_MS));
-    let twin = Command::Acquire(ask("orders", "c").with_key(same));
-    assert_eq!(world.apply(twin), Outcome::Invalid(Invalid::LeaseKeyInUse));
-    assert_eq!(world.held_by("seats"), Some((3, "b".into())));
-}

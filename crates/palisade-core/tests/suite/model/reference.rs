@@ -458,10 +458,10 @@ impl Reference {
     }
 
     fn sweep(&mut self, alone: bool, now: &mut Now) {
-        let most = match self.expiry {
-            Expiry::Whole => u32::MAX,
-            Expiry::AtMost { alone: most, .. } if alone => most,
-            Expiry::AtMost { beside, .. } => beside,
+        let most = if alone {
+            self.expiry.alone
+        } else {
+            self.expiry.beside
         };
         while now.ended < most {
             let leases = self.leases.iter();
@@ -514,24 +514,6 @@ impl Reference {
             .max()
     }
 
-    /// Ends all grants of a lease.
-    fn expire(&mut self, key: &LeaseKey, now: &mut Now) {
-        let mut grants = self.grants.clone();
-        grants.retain(|grant| grant.key == *key);
-        grants.sort_by_key(|grant| grant.token);
-        for grant in grants {
-            self.end_and_hand_on(&grant, Ending::Expired, None, now);
-        }
-    }
-
-    fn touch_lease(&mut self, key: &LeaseKey, now: &mut Now) {
-        if self.expiry == Expiry::Whole
-            && self.lease(key).is_some_and(|lease| lease.expires <= now.at)
-        {
-            self.expire(key, now);
-        }
-    }
-
     fn touch_lock(&mut self, lock: &LockName, now: &mut Now) {
         if self.is_kept(lock) {
             self.hand_on(lock, &self.told(lock, now), now);
@@ -542,18 +524,14 @@ impl Reference {
         let Some(grant) = self.writer(lock) else {
             return;
         };
-        self.touch_lease(&grant.key, now);
-        if self.expiry != Expiry::Whole && self.lease(&grant.key).unwrap().expires <= now.at {
+        if self.lease(&grant.key).unwrap().expires <= now.at {
             self.end_and_hand_on(&grant, Ending::Expired, None, now);
         }
     }
 
     /// The oldest readers whose leases are over, as many as an entry may end beside its command.
     fn touch_readers(&mut self, lock: &LockName, now: &mut Now) {
-        let most = match self.expiry {
-            Expiry::Whole => u32::MAX,
-            Expiry::AtMost { beside, .. } => beside,
-        };
+        let most = self.expiry.beside;
         if self.size(lock).is_some() {
             let mut over = self.readers(lock);
             over.retain(|grant| self.lease(&grant.key).unwrap().expires <= now.at);
@@ -685,7 +663,6 @@ impl Reference {
         }
         let wanted = Wanted::by(now.by, acquire);
         let key = wanted.key();
-        self.touch_lease(&key, now);
         if let Some(wrong) = self.wrong_lease(wanted, now) {
             return wrong;
         }
@@ -847,7 +824,6 @@ impl Reference {
         }
         self.touch_lock(&acquire.lock, now);
         let (Under::New { key, .. } | Under::Existing { key, .. }) = acquire.under;
-        self.touch_lease(&key, now);
         if let Some(wrong) = self.wrong_lease(Wanted::by(now.by, acquire), now) {
             return wrong;
         }
@@ -1492,7 +1468,6 @@ impl Reference {
                     let mut over = self.over.iter().rev().filter(|over| over.key == key);
                     let of_lock = over.clone().find(|over| over.lock == *lock);
                     let due = self.grants.iter().filter(|grant| grant.key == key);
-                    let due = due.filter(|_| self.expiry != Expiry::Whole);
                     let due = due
                         .map(|grant| grant.token)
                         .max()

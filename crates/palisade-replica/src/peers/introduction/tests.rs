@@ -20,6 +20,7 @@ pub(crate) fn member(node: u64) -> Introduction {
         node: NodeId(node),
         address: format!("10.0.0.{node}:7421"),
         url: format!("http://10.0.0.{node}:7420"),
+        reads: 1,
         starts: 5,
         last: Some(entry(9)),
         history: vec![entry(0)],

@@ -1,13 +1,12 @@
 //! Batches of commands: the payload of one log frame.
 
-use palisade_core::machine::Expiry;
 use palisade_core::{
     Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, LockName, Others,
     Permits, Principal, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
 };
 
 use super::reader::{Malformed, Reader};
-use super::version::{BATCH_FLOOR, BATCH_VERSION, WITH_PRINCIPALS, newest_batch, version_needed};
+use super::version::{VERSION, newest_version, version_needed};
 use super::writer::Put;
 
 const ACQUIRE_NEW: u8 = 1;
@@ -28,14 +27,11 @@ const ACQUIRE_SET: u8 = 14;
 /// The acquire behind it is for mode update, or is an upgrade. The bits of its flags are used up.
 const ACQUIRE_UPDATE: u8 = 15;
 const ACQUIRE_UPGRADE: u8 = 16;
-/// From version 12 on.
 const ORPHAN: u8 = 17;
 const OPEN: u8 = 18;
 /// Not a command: who asked for those that follow it.
 const BY: u8 = 64;
 
-/// Only read: a stall of which the log does not say how long it was.
-const STALLED: u8 = 0;
 const RESTARTED: u8 = 1;
 const PAUSED: u8 = 2;
 const LED: u8 = 3;
@@ -56,7 +52,7 @@ const ACQUIRE_FLAGS: u8 =
 /// Begins a batch: everything in it happens at `at`.
 #[inline]
 pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
-    out.byte(BATCH_FLOOR);
+    out.byte(VERSION);
     out.number(at.as_nanos());
     out.number(wall.0);
 }
@@ -85,12 +81,8 @@ pub fn take_back(batch: &mut Vec<u8>, to: Place) {
     }
 }
 
-/// Says who asked for the commands that follow in a batch; before that it was nobody known. `batch` is the whole batch:
-/// its version becomes one that knows principals.
+/// Says who asked for the commands that follow in a batch; before that it was nobody known.
 pub fn encode_by(batch: &mut Vec<u8>, by: Principal) {
-    if let Some(version) = batch.first_mut() {
-        *version = (*version).max(WITH_PRINCIPALS);
-    }
     batch.byte(BY);
     batch.bytes(&by.to_bytes());
 }
@@ -175,7 +167,6 @@ fn put_away(out: &mut Vec<u8>, away: Away) {
 
 fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
     Ok(match reader.byte()? {
-        STALLED => Away::Paused(limits::STALL),
         DOWN => Away::Down(reader.span()?),
         RESTARTED => Away::Restarted,
         RESTORED => Away::Restored,
@@ -379,22 +370,19 @@ pub(super) fn get_limits(reader: &mut Reader<'_>) -> Result<Limits, Malformed> {
     })
 }
 
-/// Reads a batch, hands out its entries in order, and says under which rule of expiry they were applied.
+/// Reads a batch, and hands out its entries in order.
 ///
 /// # Errors
 /// [`Malformed`] where the bytes are not those of a batch; entries before that point were handed out.
-pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry, Malformed> {
+pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<(), Malformed> {
     let mut reader = Reader(bytes);
-    let version = reader.byte()?;
-    let expiry = match version {
-        1 => Expiry::Whole,
-        2..=BATCH_VERSION if version <= newest_batch() => Expiry::CURRENT,
-        _ => return reader.bad("a batch has an unknown version"),
-    };
+    if !(VERSION..=newest_version()).contains(&reader.byte()?) {
+        return reader.bad("a batch has an unknown version");
+    }
     let (at, wall) = (reader.timestamp()?, reader.wall()?);
     let mut by = Principal::ANONYMOUS;
     while !reader.is_empty() {
-        if version >= WITH_PRINCIPALS && reader.skip(BY) {
+        if reader.skip(BY) {
             by = reader.principal()?;
             continue;
         }
@@ -405,7 +393,7 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry,
             command: get_command(&mut reader)?,
         });
     }
-    Ok(expiry)
+    Ok(())
 }
 
 /// The instant that a batch was stamped with.

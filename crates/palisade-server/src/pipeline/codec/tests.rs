@@ -1,4 +1,4 @@
-use palisade_core::machine::{Answered, Closing, Expiry, KeptRecord, Part, Record, WaiterRecord};
+use palisade_core::machine::{Answered, Closing, KeptRecord, Part, Record, WaiterRecord};
 use palisade_core::{
     Acquire, Ahead, Away, ClientId, Command, Delayed, Delays, Ending, Entry, GrantId, GrantRef,
     Granted, Holder, LeaseId, LeaseKey, Limits, LockMode, LockName, Machine, Others, Outcome,
@@ -249,8 +249,7 @@ fn every_command_is_read_as_it_was_written_and_nothing_less() {
             command,
         };
         let mut read = Vec::new();
-        let expiry = decode_batch(&batch, |entry| read.push(entry));
-        assert_eq!(expiry, Ok(Expiry::CURRENT));
+        decode_batch(&batch, |entry| read.push(entry)).unwrap();
         assert_eq!(read, std::slice::from_ref(&written));
         for end in (0..batch.len()).filter(|end| *end != head.len()) {
             let cut = decode_batch(&batch[..end], |entry| panic!("{entry:?} of {end} bytes"));
@@ -280,64 +279,6 @@ fn a_batch_says_who_asked_for_each_command() {
     let mut read = Vec::new();
     decode_batch(&batch, |entry| read.push(entry.by)).unwrap();
     assert_eq!(read, asked);
-    // The control: a version that knows no principals has no such mark.
-    batch[0] = WITH_PRINCIPALS - 1;
-    let refused = decode_batch(&batch, |_| {}).unwrap_err();
-    assert_eq!(refused.what, "a command has an unknown tag");
-}
-
-/// What has no set and no mode update is written as before, and what has one needs the version that knows them.
-#[test]
-fn only_what_is_new_needs_a_new_version() {
-    for command in commands() {
-        let needs = |which: fn(&Acquire) -> bool| matches!(&command, Command::Acquire(acquire) if which(acquire));
-        let of_update =
-            needs(|acquire| matches!(acquire.mode, LockMode::Update | LockMode::Upgrade));
-        let of_set = needs(|acquire| !acquire.also.is_empty()) && !of_update;
-        assert_eq!(version_needed(&command) == 9, of_set);
-        assert_eq!(version_needed(&command) == 10, of_update);
-        let restored = command == Command::Grace(Away::Restored);
-        assert_eq!(version_needed(&command) == 11, restored);
-        let newest = matches!(
-            command,
-            Command::Orphan(_) | Command::Open { .. } | Command::Grace(Away::Down(_))
-        );
-        assert_eq!(version_needed(&command) == BATCH_VERSION, newest);
-    }
-    let held = set(&["a", "b"], "one", new_lease(1));
-    let waits = |names: &[&str]| Acquire {
-        wait: Some(Span::from_millis(30_000)),
-        request: Some(id(1)),
-        ..set(names, "two", new_lease(2))
-    };
-    let alone = |name| acquire(name, "one", new_lease(1));
-    let in_mode = |mode, under| Acquire {
-        mode,
-        ..acquire("a", "one", under)
-    };
-    let update = in_mode(LockMode::Update, new_lease(1));
-    let upgrade = in_mode(LockMode::Upgrade, existing(1, None));
-    for (commands, version) in [
-        (vec![alone("a")], 2),
-        (vec![alone("a"), waits(&["a"])], 2),
-        (vec![alone("a"), waits(&["a", "b"])], 8),
-        (vec![held], 8),
-        (vec![update.clone()], 9),
-        // An exclusive grant as any other.
-        (vec![update, upgrade], 2),
-    ] {
-        let mut machine = Machine::new(1);
-        for command in commands {
-            machine.replay(Entry {
-                at: AT,
-                wall: WALL,
-                by: Principal::ANONYMOUS,
-                command: Command::Acquire(command),
-            });
-        }
-        // As if nothing were known of the log.
-        assert_eq!(snapshot_version(BATCH_FLOOR, machine.records()), version);
-    }
 }
 
 #[test]

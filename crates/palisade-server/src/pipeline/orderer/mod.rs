@@ -23,6 +23,15 @@
 mod intake;
 mod presence;
 mod replies;
+/// What becomes of a request whose way to its caller broke.
+fn left_by(request: RequestId, may_return: bool) -> Command {
+    if may_return {
+        Command::Orphan(request)
+    } else {
+        Command::Withdraw(request)
+    }
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -38,10 +47,7 @@ use palisade_core::{
 pub use presence::Presence;
 pub use replies::Address;
 
-use super::codec::{
-    WITH_ORPHANS, WITH_PRINCIPALS, encode_by, encode_command, encode_head, place, take_back,
-    version_needed,
-};
+use super::codec::{encode_by, encode_command, encode_head, place, take_back, version_needed};
 use super::log::Writable;
 use super::request::{Answer, Asked, Failure, Request};
 use intake::{Intake, intake};
@@ -296,7 +302,6 @@ impl<A: Address> Orderer<A> {
     /// Takes a request in. A new lease gets the secret `key`.
     pub fn request(&mut self, asked: impl Into<Asked>, to: A, key: impl FnOnce() -> LeaseKey) {
         let Asked { by, request, .. } = asked.into();
-        let by = self.written(by);
         self.done += match &request {
             Request::List { .. } => PAGE_WEIGHT,
             Request::Acquire(wish) => 1 + wish.also.len(),
@@ -334,18 +339,10 @@ impl<A: Address> Orderer<A> {
 
     /// A request will not be granted by this process.
     fn leave_place(&mut self, by: Principal, request: RequestId) {
-        self.record(by, self.left_by(request, true));
+        self.record(by, left_by(request, true));
         let asked = (by, request);
         self.replies
             .settle_call(&asked, Answer::Failed(Failure::stopping()));
-    }
-
-    /// What becomes of a request whose way to its caller broke.
-    fn left_by(&self, request: RequestId, may_return: bool) -> Command {
-        match may_return && self.writable.version >= WITH_ORPHANS {
-            true => Command::Orphan(request),
-            false => Command::Withdraw(request),
-        }
     }
 
     /// Whether something is still to be recorded, and can be.
@@ -363,9 +360,8 @@ impl<A: Address> Orderer<A> {
     /// The caller of a waiting request went away. Unless it was asked again elsewhere, the request leaves the queue, or is
     /// an orphan if its caller `may_return` and every member reads that.
     pub fn gone(&mut self, by: Principal, request: RequestId, may_return: bool) {
-        let by = self.written(by);
         if self.replies.gone(&(by, request)) && self.draining.is_none() {
-            self.record(by, self.left_by(request, may_return));
+            self.record(by, left_by(request, may_return));
         }
     }
 
@@ -384,7 +380,7 @@ impl<A: Address> Orderer<A> {
 
     /// A grant reached nobody, and nobody can ask for it again: it is released, with this batch or the next.
     pub fn unclaimed(&mut self, by: Principal, grant: GrantRef) {
-        self.record(self.written(by), Command::Release(grant));
+        self.record(by, Command::Release(grant));
     }
 
     /// The bytes that must be durable before the batch is [`committed`](Orderer::committed); `None` if
@@ -463,15 +459,6 @@ impl<A: Address> Orderer<A> {
             return None;
         }
         self.presence.look(self.at, worked, self.machine.bears())
-    }
-
-    /// As whom a caller is written down. While a node of the cluster reads no principals, everybody shares client ids,
-    /// as before there were any: to refuse known callers would stop all of them during an upgrade.
-    fn written(&self, by: Principal) -> Principal {
-        match self.writable.version >= WITH_PRINCIPALS {
-            true => by,
-            false => Principal::ANONYMOUS,
-        }
     }
 
     fn carry_out(&mut self, by: Principal, command: Command, to: A) {

@@ -6,7 +6,7 @@ use palisade_core::{ClientId, Delays, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
 use crate::pipeline::KeepsPlace;
-use crate::pipeline::codec::{BATCH_FLOOR, WITH_ORPHANS, decode_batch};
+use crate::pipeline::codec::{NEXT, VERSION, decode_batch};
 use crate::pipeline::replay::Replay;
 
 mod growth;
@@ -237,11 +237,11 @@ fn what_is_taken_back_from_a_batch_does_not_raise_its_version() {
     let mut bench = Bench::new();
     bench.begin();
     bench.acquire(caller(1), "a", None);
-    let shared = Wish {
-        mode: LockMode::Shared,
+    let next = Wish {
+        metadata: Some(NEXT.into()),
         ..Wish::new(
             LockName::new("a").unwrap(),
-            ClientId::new("reader").unwrap(),
+            ClientId::new("next").unwrap(),
             Under::new(Ttl::from_millis(TTL_MS).unwrap()),
             None,
         )
@@ -249,26 +249,27 @@ fn what_is_taken_back_from_a_batch_does_not_raise_its_version() {
     let key = || LeaseKey::from_bytes([9; 16]);
     bench
         .orderer
-        .request(Request::Acquire(shared.clone()), caller(2), key);
+        .request(Request::Acquire(next.clone()), caller(2), key);
     assert_eq!(bench.commands().len(), 1);
-    assert_eq!(bench.orderer.entry().map(|entry| entry[0]), Some(3));
+    let version = |bench: &Bench| bench.orderer.entry().map(|entry| entry[0]);
+    assert_eq!(version(&bench), Some(VERSION));
 
     let free = Wish {
         lock: LockName::new("b").unwrap(),
-        ..shared
+        ..next
     };
     bench
         .orderer
         .request(Request::Acquire(free), caller(3), key);
     assert_eq!(bench.commands().len(), 2);
-    assert_eq!(bench.orderer.entry().map(|entry| entry[0]), Some(4));
+    assert_eq!(version(&bench), Some(VERSION + 1));
 }
 
-/// The same requests, with a member that reads no shared grants and without one.
+/// The same requests, with a member that reads nothing new and without one.
 #[test]
 fn what_a_member_cannot_read_is_refused_and_everything_else_goes_on() {
     let refusal = Failure::Refused("node 7 is of an older version".to_owned());
-    for (version, granted) in [(3, false), (4, true)] {
+    for (version, granted) in [(VERSION, false), (VERSION + 1, true)] {
         let mut bench = Bench::new();
         bench.orderer.limit_to(Writable {
             version,
@@ -276,11 +277,11 @@ fn what_a_member_cannot_read_is_refused_and_everything_else_goes_on() {
         });
         bench.begin();
         bench.acquire(caller(1), "a", None);
-        let shared = Wish {
-            mode: LockMode::Shared,
+        let next = Wish {
+            metadata: Some(NEXT.into()),
             ..Wish::new(
                 LockName::new("b").unwrap(),
-                ClientId::new("reader").unwrap(),
+                ClientId::new("next").unwrap(),
                 Under::new(Ttl::from_millis(TTL_MS).unwrap()),
                 Some(RequestId::from_bytes([8; 16])),
             )
@@ -288,13 +289,13 @@ fn what_a_member_cannot_read_is_refused_and_everything_else_goes_on() {
         let key = || LeaseKey::from_bytes([9; 16]);
         bench
             .orderer
-            .request(Request::Acquire(shared), caller(2), key);
-        let version = bench.orderer.entry().map(|entry| entry[0]);
+            .request(Request::Acquire(next), caller(2), key);
+        let written = bench.orderer.entry().map(|entry| entry[0]);
         let (answers, _) = bench.commit();
         grant_of(&answers, 1);
         let refused = matches!(&answers[1].1, Answer::Failed(why) if *why == refusal);
         assert_eq!(refused, !granted);
-        assert_eq!(version, Some(if granted { 4 } else { 3 }));
+        assert_eq!(written, Some(version));
     }
 }
 
@@ -545,46 +546,40 @@ fn a_quiet_authority_records_the_time_while_something_is_leased_or_closed() {
 /// Each wait that leaves would admit those behind it, who leave next: they would hold locks, and be told otherwise.
 #[test]
 fn an_authority_that_is_about_to_stop_grants_nothing_to_those_who_wait() {
-    for version in [BATCH_FLOOR, WITH_ORPHANS] {
-        let mut bench = Bench::new();
-        bench.orderer.limit_to(Writable {
-            version,
-            ..Writable::default()
-        });
-        bench.begin();
-        bench.acquire(caller(1), "a", None);
-        for number in 2..=5 {
-            bench.acquire(caller(number), "a", Some(60_000));
-        }
-        bench.acquire(of_session(7, 6), "a", Some(60_000));
-        let (answers, _) = bench.commit();
-        bench.begin();
-        assert!(!bench.orderer.drain());
-        let (told, _) = bench.commit();
-        let refused = |answer: &Answer| matches!(answer, Answer::Failed(Failure::Unavailable(_)));
-        assert!(told.iter().all(|(_, answer)| refused(answer)));
-        let told: Vec<u32> = told.iter().map(|(to, _)| *to).collect();
-        assert_eq!(told, [5, 4, 3, 2], "a session ends with its answers");
-
-        // The lock comes free, callers leave, and one more comes.
-        bench.begin();
-        bench.ask(caller(8), Request::Release(grant_of(&answers, 1)));
-        bench.orderer.hang_up(7);
-        bench.acquire(caller(9), "b", None);
-        bench.acquire(caller(10), "b", Some(60_000));
-        let (answers, _) = bench.commit();
-        assert!(matches!(
-            answers[1],
-            (9, Answer::Outcome(Outcome::Granted(_)))
-        ));
-        assert!(matches!(&answers[2], (10, answer) if refused(answer)));
-        bench.work(2_001);
-        bench.begin();
-        let (_, events) = bench.commit();
-        assert!(events.is_empty(), "{version}: {events:?}");
-        let recovered = bench.recovered();
-        assert_eq!((recovered.locks(), recovered.waiters()), (1, 0));
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    for number in 2..=5 {
+        bench.acquire(caller(number), "a", Some(60_000));
     }
+    bench.acquire(of_session(7, 6), "a", Some(60_000));
+    let (answers, _) = bench.commit();
+    bench.begin();
+    assert!(!bench.orderer.drain());
+    let (told, _) = bench.commit();
+    let refused = |answer: &Answer| matches!(answer, Answer::Failed(Failure::Unavailable(_)));
+    assert!(told.iter().all(|(_, answer)| refused(answer)));
+    let told: Vec<u32> = told.iter().map(|(to, _)| *to).collect();
+    assert_eq!(told, [5, 4, 3, 2], "a session ends with its answers");
+
+    // The lock comes free, callers leave, and one more comes.
+    bench.begin();
+    bench.ask(caller(8), Request::Release(grant_of(&answers, 1)));
+    bench.orderer.hang_up(7);
+    bench.acquire(caller(9), "b", None);
+    bench.acquire(caller(10), "b", Some(60_000));
+    let (answers, _) = bench.commit();
+    assert!(matches!(
+        answers[1],
+        (9, Answer::Outcome(Outcome::Granted(_)))
+    ));
+    assert!(matches!(&answers[2], (10, answer) if refused(answer)));
+    bench.work(2_001);
+    bench.begin();
+    let (_, events) = bench.commit();
+    assert!(events.is_empty(), "{events:?}");
+    let recovered = bench.recovered();
+    assert_eq!((recovered.locks(), recovered.waiters()), (1, 0));
 }
 
 #[test]
@@ -722,11 +717,9 @@ fn a_batch_names_principals_only_where_somebody_known_changed_something() {
     let [ada, eve] = [0xa1, 0xe2].map(|n| Principal::from_bytes([n; 16]));
     bench.begin();
     bench.acquire(caller(1), "plain", None);
-    assert_eq!(
-        bench.orderer.entry().unwrap()[0],
-        BATCH_FLOOR,
-        "as without principals"
-    );
+    let plain = bench.orderer.entry().unwrap();
+    let nobody = NOBODY.to_bytes();
+    assert!(plain.windows(16).all(|bytes| *bytes != nobody));
     bench.commit();
 
     bench.begin();
@@ -745,7 +738,7 @@ fn a_batch_names_principals_only_where_somebody_known_changed_something() {
     let entry = bench.orderer.entry().unwrap().to_vec();
     let mut by = Vec::new();
     decode_batch(&entry, |entry| by.push(entry.by)).unwrap();
-    assert_eq!((entry[0], by), (5, vec![ada, ada, NOBODY]));
+    assert_eq!(by, [ada, ada, NOBODY]);
     let named = |id: Principal| {
         let id = id.to_bytes();
         entry.windows(16).filter(|bytes| **bytes == id).count()
@@ -763,40 +756,6 @@ fn a_batch_names_principals_only_where_somebody_known_changed_something() {
     let recovered = bench.recovered();
     let named = recovered.records().any(|record| record.by() == ada);
     assert_eq!((recovered.locks(), named), (4, true));
-}
-
-/// As before there were principals: an upgrade stops nobody.
-#[test]
-fn while_a_node_reads_no_principals_nobody_is_written_as_one() {
-    let mut bench = Bench::new();
-    let ada = Principal::from_bytes([1; 16]);
-    bench.orderer.limit_to(Writable {
-        version: WITH_PRINCIPALS - 1,
-        ..Writable::default()
-    });
-    bench.begin();
-    bench.by = ada;
-    bench.acquire(caller(1), "a", None);
-    let waits = caller(2);
-    bench.acquire(waits.clone(), "a", Some(60_000));
-    let mut by = Vec::new();
-    decode_batch(bench.orderer.entry().unwrap(), |entry| by.push(entry.by)).unwrap();
-    assert_eq!(by, [NOBODY, NOBODY]);
-    let (answers, _) = bench.commit();
-    // The grant and the wait end as nobody's, too.
-    bench.begin();
-    waits.gone.set(true);
-    bench
-        .orderer
-        .gone(ada, RequestId::from_bytes([2; 16]), false);
-    bench.commit();
-    assert_eq!(bench.orderer.machine().waiters(), 0);
-    bench.orderer.limit_to(Writable::default());
-    // Once all nodes read principals, a grant from before is still its key's.
-    bench.begin();
-    bench.ask(caller(3), Request::Release(grant_of(&answers, 1)));
-    assert_eq!(bench.orderer.machine().locks(), 0);
-    bench.commit();
 }
 
 #[test]

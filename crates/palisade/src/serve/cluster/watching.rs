@@ -171,7 +171,7 @@ pub(super) async fn watch_versions(view: Arc<View>, readable: Arc<node::Readable
         let mut again = 50;
         // A node that knows no members does not lead.
         if let Some(writable) = view.writable() {
-            if writable.version >= codec::BATCH_VERSION {
+            if writable.version >= codec::newest_version() {
                 again = 1_000;
             }
             readable.set(writable);

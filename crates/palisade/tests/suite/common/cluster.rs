@@ -28,8 +28,8 @@ pub(crate) struct Node {
     pub(crate) data: PathBuf,
     pub(crate) listen: String,
     pub(crate) peer: String,
-    /// It reads no newer batches, as of an older build.
-    pub(crate) reads: Option<u8>,
+    /// It is of the next build, in tests of versions.
+    pub(crate) next: bool,
     /// The network namespace that it runs in, if it is not the tests' own.
     pub(crate) namespace: Option<String>,
     child: Option<Child>,
@@ -80,7 +80,7 @@ impl Cluster {
             data: self.dir.path().join(format!("node-{at}")),
             listen: address(7420),
             peer: address(7421),
-            reads: None,
+            next: false,
             namespace: None,
             child: None,
             log: self.dir.path().join(format!("log-{at}")),
@@ -208,10 +208,7 @@ impl Node {
             ])
             .arg(&self.data)
             .args(more)
-            .envs(
-                self.reads
-                    .map(|newest| ("PALISADE_TEST_BATCH_VERSION", newest.to_string())),
-            )
+            .envs(self.next.then_some(("PALISADE_TEST_NEXT_VERSION", "1")))
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
