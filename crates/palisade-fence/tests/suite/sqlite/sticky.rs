@@ -149,7 +149,10 @@ fn a_claim_is_one_of_the_file_itself() {
     carry_out(&mut db, |tx| claim(tx, "orders", t(9))).unwrap();
     let mut other = file.open();
     // The control: the same claim without the temporary table.
-    let stale = Reject::Stale { highest: t(9) };
+    let stale = Reject::Stale {
+        presented: t(8),
+        highest: t(9),
+    };
     for hidden in [false, true] {
         if hidden {
             let (_, sql) = palisade_fence::sqlite::MIGRATIONS[0];
