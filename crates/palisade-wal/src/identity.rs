@@ -339,10 +339,7 @@ pub(crate) fn read_as(storage: &dyn Storage, name: &str) -> Result<Option<Found>
         });
     }
     let (identity, recorded) = parse(body).ok_or_else(malformed)?;
-    Ok(Some(Found {
-        identity,
-        recorded,
-    }))
+    Ok(Some(Found { identity, recorded }))
 }
 
 fn encode(identity: &Identity, recorded: &Recorded) -> String {

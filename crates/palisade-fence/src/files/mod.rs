@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use palisade_fence::files::{Fault, Folder};
-//! use palisade_fence::{Change, Reject, Sequence, Write};
+//! use palisade_fence::{Change, Sequence, Write};
 //! # use palisade_core::Token;
 //!
 //! # fn main() -> Result<(), Fault> {
@@ -25,7 +25,7 @@
 //! assert!(reports.write(token(34), line)?.is_admitted());
 //! assert!(reports.write(token(34), line)?.is_admitted());
 //! let late = reports.write(token(33), line)?;
-//! assert_eq!(late.rejected(), Some(&Reject::Stale { highest: token(34) }));
+//! assert!(late.rejected().unwrap().to_string().contains("token 33 is stale: 33 < 34"));
 //! assert_eq!(reports.observe("/report.csv")?.unwrap(), b"2026-05,1204\n");
 //! # Ok(())
 //! # }

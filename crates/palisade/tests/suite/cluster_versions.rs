@@ -12,7 +12,8 @@ use crate::common::until_in;
 
 /// What only the next version expresses.
 fn next(cluster: &Cluster, at: usize, lock: &str) -> (u16, Value) {
-    let body = r#"{"client_id": "c", "lease_duration_ms": 600000, "metadata": "next version: new"}"#;
+    let body =
+        r#"{"client_id": "c", "lease_duration_ms": 600000, "metadata": "next version: new"}"#;
     cluster.nodes[at].post_settled(&format!("/v1/locks/{lock}/acquire"), body)
 }
 

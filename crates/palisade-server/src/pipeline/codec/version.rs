@@ -19,16 +19,19 @@ pub const NEXT: &str = "next version:";
 #[must_use]
 #[inline]
 pub fn newest_version() -> u8 {
-    #[cfg(test)]
-    return VERSION + 1;
-    #[cfg(all(feature = "testing", not(test)))]
-    {
-        static NEXT_TOO: std::sync::LazyLock<bool> =
-            std::sync::LazyLock::new(|| std::env::var_os("PALISADE_TEST_NEXT_VERSION").is_some());
-        return VERSION + u8::from(*NEXT_TOO);
-    }
-    #[cfg(not(any(test, feature = "testing")))]
-    VERSION
+    if reads_next() { VERSION + 1 } else { VERSION }
+}
+
+#[cfg(not(any(test, feature = "testing")))]
+const fn reads_next() -> bool {
+    false
+}
+
+#[cfg(any(test, feature = "testing"))]
+fn reads_next() -> bool {
+    static SET: std::sync::LazyLock<bool> =
+        std::sync::LazyLock::new(|| std::env::var_os("PALISADE_TEST_NEXT_VERSION").is_some());
+    cfg!(test) || *SET
 }
 
 /// The lowest version of a batch that may contain this command.
