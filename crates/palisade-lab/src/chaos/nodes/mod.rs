@@ -13,9 +13,9 @@ mod queue;
 mod shared;
 mod wish;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -286,9 +286,12 @@ impl Victim for Cluster {
     }
 }
 
-/// Addresses whose ports are free now.
+/// Addresses whose ports nobody else takes before the nodes do: they are on a loopback address of this cluster's own.
 fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, String> {
-    let bound = (0..count).map(|_| TcpListener::bind("127.0.0.1:0"));
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, high | 0x80, low, NEXT.fetch_add(1, Ordering::Relaxed));
+    let bound = (0..count).map(|_| TcpListener::bind((host, 0)));
     let bound: Result<Vec<TcpListener>, _> = bound.collect();
     let bound = bound.map_err(|error| error.to_string())?;
     let addresses = bound.iter().map(TcpListener::local_addr);
