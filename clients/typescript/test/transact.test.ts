@@ -56,6 +56,9 @@ const engines: Record<string, Engine> = {
     transact: (holders, work) => onMysql.transactAll(mysqlPool, holders, (db) => work(askingMysql(db))),
     unfenced: async (work) => {
       const db = await mysqlPool.getConnection();
+      // At MariaDB's default level, from 11.6 on, the server itself refuses to change what was read before somebody else's
+      // commit.
+      await db.query("SET TRANSACTION ISOLATION LEVEL READ COMMITTED");
       await db.beginTransaction();
       await work(askingMysql(db));
       await db.commit();
