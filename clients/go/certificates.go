@@ -102,7 +102,7 @@ func (c *certificates) dial(ctx context.Context, network, address string) (net.C
 func (c *certificates) current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// What was there stays, and the next connection looks again.
+	// The old ones stay, and the next connection looks again.
 	_ = c.look()
 	return c.config.Clone()
 }

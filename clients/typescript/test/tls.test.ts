@@ -26,7 +26,7 @@ async function secured(t: Scope, ca: string): Promise<Running> {
   return serve(t, ...own, "--tls-client-ca", join(ca, "ca.pem"));
 }
 
-/** What a client has that reads its files once. */
+/** The files of a client that reads them once. */
 function read(place: string): TlsOptions {
   const [ca, cert, key] = ["ca.pem", "me.pem", "me.key"].map((name) => readFileSync(join(place, name)));
   return { ca, cert, key };

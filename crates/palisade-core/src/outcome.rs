@@ -228,7 +228,7 @@ pub struct Event {
     pub shared: Option<GrantId>,
     /// The slots that it holds of a semaphore.
     pub slots: Slots,
-    /// Whose the client is, or who opens the lock. For records, not for watchers.
+    /// The principal of the client, or the one that opens the lock. For records, not for watchers.
     pub by: Principal,
     /// The lease that the grant is under, as `client`.
     pub lease: Option<LeaseId>,

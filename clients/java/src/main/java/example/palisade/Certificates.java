@@ -37,8 +37,9 @@ import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
 
 /**
- * What a client trusts and presents, as its files have it when a connection is made. A certificate may live for an hour and the
- * client for weeks. Files that cannot be used, because one of two is being replaced, leave what was there in force.
+ * The certificates of a client, its own and those that it trusts, as its files are when a connection is made. A certificate may
+ * live for an hour and the client for weeks. Files that cannot be used, because one of two is being replaced, leave the old
+ * ones in force.
  */
 final class Certificates extends SSLContextSpi {
     private static final Pattern KEY =
@@ -83,7 +84,7 @@ final class Certificates extends SSLContextSpi {
         try {
             look();
         } catch (IOException | GeneralSecurityException | IllegalArgumentException beingReplaced) {
-            // What was there stays, and the next connection looks again.
+            // The old ones stay, and the next connection looks again.
         }
         return context;
     }

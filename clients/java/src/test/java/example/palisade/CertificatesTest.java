@@ -59,7 +59,7 @@ public class CertificatesTest {
         Path fresh = authority();
         Path mine = Servers.folder("mine");
         take(mine, old, "ca.pem", "me.pem", "me.key");
-        // What a client has that reads its files once: those of a folder that nobody touches.
+        // The files of a client that reads them once: those of a folder that nobody touches.
         SSLContext once = files(old);
         try (Servers.Running first = serve(old); Servers.Running second = serve(old); Servers.Running third = serve(fresh);
                 Client client = Client.builder().endpoints(first.url(), second.url(), third.url())
