@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -208,11 +209,14 @@ fn signal_one(row: &Row, signal: Signal) {
 }
 
 fn processes() -> Option<Vec<Row>> {
+    // Another namespace's /proc has other processes under the same numbers.
+    let me = rustix::process::getpid().as_raw_nonzero().to_string();
+    if fs::read_link("/proc/self").ok()? != Path::new(&me) {
+        return None;
+    }
     let entries = fs::read_dir("/proc").ok()?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let rows: Vec<Row> = pids.filter_map(process).collect();
-    // A /proc that does not list even this process is useless.
-    (!rows.is_empty()).then_some(rows)
+    Some(pids.filter_map(process).collect())
 }
 
 fn process(pid: i32) -> Option<Row> {

@@ -10,6 +10,7 @@ use super::group;
 use super::guard::Guard;
 use super::renewals::Renewals;
 use super::signals::{self, Signals};
+use super::sys;
 use super::terminal::Terminal;
 use super::watchdog::{ReleaseCommand, Watchdog};
 use crate::cli::{Out, millis};
@@ -174,7 +175,7 @@ impl SupervisedJob<'_> {
         let leader = self.children.leader();
         if self.terminal.as_mut().is_some_and(|it| it.give(leader)) {
             self.children.group().signal(Signal::CONT);
-        } else if group::is_orphaned(rustix::process::getpgrp()) {
+        } else if sys::own_group().is_none_or(group::is_orphaned) {
             // No shell is left that could ever give it: the kernel ends such a job in the same way.
             self.out.warning(
                 "the command waits for the terminal, which another program has and nobody can give back: it is \

@@ -44,6 +44,13 @@ impl BeforeExec {
     }
 }
 
+/// This process's group; `None` if its leader is outside of this process's namespace, where `unshare --pid --fork` and
+/// sandboxes leave it. The kernel calls such a group 0, which rustix takes for impossible.
+pub(super) fn own_group() -> Option<Pid> {
+    // SAFETY: the call takes nothing, changes nothing and cannot fail.
+    Pid::from_raw(unsafe { libc::getpgrp() })
+}
+
 /// Makes `group` the foreground group of the terminal.
 ///
 /// A background process that does this gets SIGTTOU, which stops it unless it is blocked.

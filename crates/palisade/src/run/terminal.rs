@@ -22,8 +22,8 @@ use super::sys;
 #[derive(Debug)]
 pub(super) struct Terminal {
     device: OwnedFd,
-    /// palisade's own process group, which gets the terminal back.
-    ours: Pid,
+    /// palisade's own process group, which gets the terminal back. Without it the job never gets the terminal.
+    ours: Option<Pid>,
     given: bool,
 }
 
@@ -32,7 +32,7 @@ impl Terminal {
     pub(super) fn find() -> Option<Terminal> {
         Some(Terminal {
             device: controlling()?,
-            ours: rustix::process::getpgrp(),
+            ours: sys::own_group(),
             given: false,
         })
     }
@@ -66,16 +66,16 @@ impl Terminal {
 
     /// Takes the terminal back.
     pub(super) fn take_back(&mut self) {
-        if self.given {
+        if let Some(ours) = self.ours.filter(|_| self.given) {
             self.given = false;
             // Fails only if the terminal has hung up.
-            let _ = sys::set_foreground(self.device.as_fd(), self.ours);
+            let _ = sys::set_foreground(self.device.as_fd(), ours);
         }
     }
 
     /// Whether palisade is in the foreground.
     fn is_ours(&self) -> bool {
-        rustix::termios::tcgetpgrp(&self.device).is_ok_and(|group| group == self.ours)
+        rustix::termios::tcgetpgrp(&self.device).is_ok_and(|group| Some(group) == self.ours)
     }
 }
 

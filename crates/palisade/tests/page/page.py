@@ -32,12 +32,12 @@ TTL = 300_000
 LANES = 32
 
 
-def until(what, holds, patience=PATIENCE):
-    """Waits until it holds; fails naming what did not happen."""
+def until(what, holds, patience=PATIENCE, said=lambda: ""):
+    """Waits until it holds; fails naming what did not happen, and what is `said` instead."""
     end = time.monotonic() + patience
     while not holds():
         if time.monotonic() > end:
-            raise AssertionError(f"in {patience} s: {what}")
+            raise AssertionError(f"in {patience} s: {what} {said()}")
         time.sleep(0.05)
 
 
@@ -187,6 +187,13 @@ class Page:
     def connection(self):
         return self.tab.locator("#connection").get_attribute("class")
 
+    def until_agrees(self, when):
+        until(f"the page agrees {when}", self.agrees, said=self.text)
+
+    def text(self):
+        """All that it shows, and what went wrong in it."""
+        return f"{self.tab.locator('body').inner_text()}\n{self.problems}\n{self.server.call('v1/locks?limit=100')}"
+
     def agrees(self):
         """Whether the page says what the interface says."""
         status, locks = self.server.call("v1/status"), self.server.call("v1/locks?limit=100")["locks"]
@@ -228,7 +235,7 @@ def shows_what_the_interface_says(palisade, folder):
         stop.set()
         for loop in loops:
             loop.join()
-        until("the page agrees", page.agrees)
+        page.until_agrees("after the changes")
         until("the queue is ranked", lambda: [row[:2] for row in page.rows("Longest queues")] == [["orders/7", "1"]])
         until("the oldest is first", lambda: len(page.rows("Held longest")) == 2)
         oldest = server.call("v1/ranking")["oldest"]
@@ -241,7 +248,7 @@ def shows_what_the_interface_says(palisade, folder):
         assert page.rows("All locks"), "what was seen last stays"
         server.start()
         until("the page is back", lambda: page.connection() == "live")
-        until("the page agrees after a kill", page.agrees)
+        page.until_agrees("after a kill")
         after = server.acquire("after/kill", "a new client")["fencing_token"]
         shown = lambda tab: ["after/kill", str(after)] in [row[2:4] for row in tab.rows("Changes")]  # noqa: E731
         until("changes go on", lambda: shown(page))
@@ -249,6 +256,38 @@ def shows_what_the_interface_says(palisade, folder):
         assert not shown(deaf), "the control: a page that does not follow again shows no change"
         page.close()
         deaf.close()
+    server.end()
+
+
+def goes_on_after_a_refusal(palisade, folder):
+    """A server that cannot answer once, and then can."""
+    server = Server(palisade)
+    server.acquire("orders/7", "the holder")
+    once = "list = listing(\"\", bottom, signal);"
+    with browser() as chromium:
+        page = Page(chromium, server).open()
+        # The control keeps the list that the refusal took away.
+        kept = Page(chromium, server, plant=(once, once.replace("=", "??=", 1))).open()
+        found = Page(chromium, server).open("#/find/orders")
+        names = lambda: [row[0] for row in found.rows("Locks that begin with orders")]  # noqa: E731
+        until("the locks of a prefix", lambda: names() == ["orders/7"])
+        tabs = (page, kept, found)
+        for one in tabs[:2]:
+            one.until_agrees("at first")
+        refusal = {"error": {"code": "unavailable", "message": "not now"}}
+        for one in tabs:
+            one.tab.route("**/v1/locks?*", lambda route: route.fulfill(status=503, json=refusal))
+        for one in tabs:
+            until("it says why", lambda one=one: "not now" in one.text())
+        for one in tabs:
+            one.tab.unroute("**/v1/locks?*")
+        server.acquire("orders/8", "another holder")
+        page.until_agrees("after a refusal")
+        until("the locks of a prefix again", lambda: names() == ["orders/7", "orders/8"], said=found.text)
+        until("the control asks again", lambda: "not now" not in kept.text() and kept.figure("locks held") == "2")
+        assert not kept.agrees(), "the control: a list that was taken away shows nothing"
+        for one in tabs:
+            one.close()
     server.end()
 
 

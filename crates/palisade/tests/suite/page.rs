@@ -30,6 +30,11 @@ fn the_page_shows_what_the_interface_says() {
 }
 
 #[test]
+fn the_page_goes_on_after_a_refusal() {
+    plays("goes_on_after_a_refusal");
+}
+
+#[test]
 fn the_page_shows_one_lock_and_breaks_it_only_with_the_token() {
     plays("shows_one_lock");
 }

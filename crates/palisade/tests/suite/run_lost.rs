@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::proxy::Proxy;
 use crate::common::{
     PRINT_LIVE_PIDS, Run, STUBBORN, STUBBORN_PIDS, Server, exists, is_alive, living, now, send,
-    status, stop, text, until, until_dead, until_time,
+    stat, status, stop, text, until, until_dead, until_time,
 };
 use palisade_core::Timestamp;
 use rustix::process::Signal;
@@ -145,8 +145,7 @@ fn a_wrapper_stopped_past_its_ttl_loses_its_job_in_time() {
 }
 
 fn in_group(pid: i32, group: i32) -> bool {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::getpgid(Some(pid)).is_ok_and(|of| of.as_raw_nonzero().get() == group)
+    stat(pid).is_some_and(|it| it.group == group)
 }
 
 #[test]
@@ -191,8 +190,8 @@ fn a_watchdog_that_is_killed_is_replaced() {
     });
     until("the new watchdog to be ready", || {
         // It is ready once it has a session of its own.
-        let pid = rustix::process::Pid::from_raw(run.watchdog()).unwrap();
-        rustix::process::getsid(Some(pid)).is_ok_and(|session| session == pid)
+        let pid = run.watchdog();
+        stat(pid).is_some_and(|it| it.session == pid)
     });
     run.send(Signal::KILL);
     until_dead(&group);

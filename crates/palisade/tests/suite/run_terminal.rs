@@ -277,3 +277,30 @@ fn a_job_that_can_never_get_the_terminal_is_ended_and_the_lock_released() {
     until("the warning", || said().contains("ended with SIGHUP"));
     until("the release", || server.show("job")["holder"].is_null());
 }
+
+/// Its group began outside of its namespace, so nothing could give the terminal back to it afterwards.
+#[test]
+fn a_job_in_a_namespace_whose_group_is_outside_is_told_that_it_gets_no_terminal() {
+    let server = Server::start();
+    let job = r#""$PALISADE" run job --ttl 1h -- sh -c 'read line < /dev/tty'"#;
+    let apart = "unshare --pid --fork --mount-proc";
+    let script =
+        format!("{apart} {job} 2> said; echo in\" front\"; read line; echo \"read $line\"");
+    let mut session = Session::start(&server, &["-c", &script]);
+    session.shows("in front");
+    let said = std::fs::read_to_string(server.file("said")).unwrap();
+    assert!(said.contains("ended with SIGHUP"), "{said}");
+    until("the release", || server.show("job")["holder"].is_null());
+    session.press("on\n");
+    session.shows("read on");
+}
+
+/// There the numbers of processes are those of others.
+#[test]
+fn a_proc_of_another_namespace_is_not_read() {
+    let server = Server::start();
+    let script = r#"unshare --pid --fork "$PALISADE" run job -- sh -c 'sleep 300 & exit 3'; echo "ended $?""#;
+    let session = Session::start(&server, &["-c", script]);
+    session.shows("ended 3");
+    assert!(server.show("job")["holder"].is_null());
+}

@@ -218,28 +218,40 @@ fn children(parent: i32) -> Vec<i32> {
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     entries
-        .filter(|pid| stat(*pid).is_some_and(|(_, of)| of == parent))
+        .filter(|pid| stat(*pid).is_some_and(|it| it.parent == parent))
         .collect()
 }
 
-/// State and parent.
-fn stat(pid: i32) -> Option<(char, i32)> {
+/// What the kernel says of a process. A group or session that began outside of this namespace is 0.
+pub(crate) struct Stat {
+    state: char,
+    parent: i32,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+}
+
+pub(crate) fn stat(pid: i32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+    Some(Stat {
+        state: fields.next()?.chars().next()?,
+        parent: fields.next()?.parse().ok()?,
+        group: fields.next()?.parse().ok()?,
+        session: fields.next()?.parse().ok()?,
+    })
 }
 
 /// Whether a process can still do anything.
 pub(crate) fn is_alive(pid: i32) -> bool {
-    stat(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+    stat(pid).is_some_and(|it| !matches!(it.state, 'Z' | 'X'))
 }
 
 pub(crate) fn is_stopped(pid: i32) -> bool {
-    stat(pid).is_some_and(|(state, _)| state == 'T')
+    stat(pid).is_some_and(|it| it.state == 'T')
 }
 
 pub(crate) fn parent(pid: i32) -> i32 {
-    stat(pid).unwrap().1
+    stat(pid).unwrap().parent
 }
 
 pub(crate) fn living(pids: &[i32]) -> Vec<i32> {

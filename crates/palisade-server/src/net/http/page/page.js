@@ -377,6 +377,7 @@ function overview() {
           section("Changes", "as they become durable", feed), bottom);
         draw(middle, ranking(null));
         drawFeed();
+        list = listing("", bottom, signal);
       }
       const [status, members] = await Promise.all([get("v1/status"), orRefusal(get("v1/cluster"))]);
       if (signal.aborted) return;
@@ -385,7 +386,6 @@ function overview() {
         ["next token", status.next_token === null ? "none left" : number(status.next_token)]));
       draw(footer, `authority ${status.authority} · incarnation ${status.incarnation} · Palisade ${status.version}`);
       draw(cluster, ...[nodes(members)].filter(Boolean));
-      list ??= listing("", bottom, signal);
       await list.refresh();
       const ranked = await orRefusal(get("v1/ranking"));
       if (!signal.aborted) draw(middle, ranking(ranked));
@@ -440,17 +440,18 @@ function listing(prefix, place, signal) {
 
 function found(prefix) {
   let list = null;
+  const exact = el("p");
+  const rows = el("div");
   show(`Locks that begin with ${prefix}`, {
     prefix,
     load: async (place, signal) => {
       const status = await orRefusal(get(`v1/locks/${encodeURIComponent(prefix)}`));
       if (signal.aborted) return;
-      if (!list) {
-        const exact = el("p", {}, "The lock with exactly this name: ", lockLink(prefix));
-        const rows = el("div");
-        place.replaceChildren(status.refused ? el("p", { class: "notice" }, status.refused) : exact, rows);
-        list = listing(prefix, rows, signal);
-      }
+      // A refusal takes the place of all that was shown.
+      if (!rows.isConnected) place.replaceChildren(exact, rows);
+      exact.className = status.refused ? "notice" : "";
+      draw(exact, ...(status.refused ? [status.refused] : ["The lock with exactly this name: ", lockLink(prefix)]));
+      list ??= listing(prefix, rows, signal);
       await list.refresh();
     },
   });
