@@ -9,7 +9,6 @@ mod export;
 mod exposure;
 mod gateway;
 mod memory;
-#[cfg(feature = "otlp")]
 mod otlp;
 mod run;
 mod serve;

@@ -130,7 +130,6 @@ fn time(text: &str) -> Result<Duration, String> {
 
 impl GatewayArgs {
     /// Where spans are sent.
-    #[cfg(feature = "otlp")]
     pub(super) fn collector(&self) -> Option<&crate::otlp::Endpoint> {
         self.network.otlp.as_ref()
     }

@@ -35,15 +35,11 @@ pub(super) fn start(cli: &Cli) -> Result<(), Failure> {
     };
     let registry = Registry::default().with(logs);
     // This is the first and only subscriber of the process.
-    #[cfg(feature = "otlp")]
     let _ = registry.with(spans(cli)?).try_init();
-    #[cfg(not(feature = "otlp"))]
-    let _ = registry.try_init();
     Ok(())
 }
 
 /// The layer that makes spans, if the command has a collector. It sees its events whatever the log leaves out.
-#[cfg(feature = "otlp")]
 fn spans<S>(cli: &Cli) -> Result<Option<impl tracing_subscriber::Layer<S>>, Failure>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,

@@ -215,7 +215,6 @@ impl Command {
     }
 
     /// The name of a command that sends spans, and where to.
-    #[cfg(feature = "otlp")]
     fn collector(&self) -> Option<(&'static str, &crate::otlp::Endpoint)> {
         let (name, collector) = match self {
             Command::Serve(args) => ("serve", args.collector()),

@@ -46,7 +46,6 @@ pub(super) struct NetworkArgs {
     tls_client_crl: Option<PathBuf>,
     /// Send spans of grants and of rejected writes to the OpenTelemetry collector at this URL, as OTLP over HTTP, for
     /// callers whose `traceparent` says that their trace is recorded. Also from OTEL_EXPORTER_OTLP_ENDPOINT.
-    #[cfg(feature = "otlp")]
     #[arg(long, value_name = "URL")]
     pub(super) otlp: Option<crate::otlp::Endpoint>,
     /// Listen where other machines can connect, although nothing shows who they are.

@@ -71,7 +71,6 @@ pub(crate) struct ServeArgs {
 
 impl ServeArgs {
     /// Where spans are sent.
-    #[cfg(feature = "otlp")]
     pub(super) fn collector(&self) -> Option<&crate::otlp::Endpoint> {
         self.network.otlp.as_ref()
     }

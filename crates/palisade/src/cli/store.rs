@@ -108,7 +108,6 @@ impl FenceMode {
 
 impl StoreArgs {
     /// Where spans are sent.
-    #[cfg(feature = "otlp")]
     pub(super) fn collector(&self) -> Option<&crate::otlp::Endpoint> {
         self.network.otlp.as_ref()
     }

@@ -35,7 +35,6 @@ mod exposure;
 mod gateway;
 mod open_files;
 mod openapi;
-#[cfg(feature = "otlp")]
 mod otlp;
 mod page;
 mod pages;

@@ -226,7 +226,6 @@ fn required_settings_may_come_from_the_file() {
     );
 }
 
-#[cfg(feature = "otlp")]
 #[test]
 fn the_usual_variable_names_the_collector_where_nothing_of_ours_does() {
     const USUAL: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://usual:4318");
