@@ -46,13 +46,16 @@ impl Ranked {
     }
 
     pub(super) fn add(&mut self, page: Vec<LockView>) {
-        self.held += page.len() as u64;
         self.contended
             .extend(page.iter().filter(|lock| lock.waiters > 0).cloned());
         self.contended
             .sort_by_key(|lock| (Reverse(lock.waiters), since(lock)));
         self.contended.truncate(LISTED);
-        self.oldest.extend(page);
+        // Those that nobody holds are listed because they are closed after their last grant.
+        let held = page.into_iter().filter(|lock| lock.holder.is_some());
+        let before = self.oldest.len();
+        self.oldest.extend(held);
+        self.held += (self.oldest.len() - before) as u64;
         self.oldest.sort_by_key(since);
         self.oldest.truncate(LISTED);
     }

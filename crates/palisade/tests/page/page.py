@@ -199,7 +199,7 @@ class Page:
         status, locks = self.server.call("v1/status"), self.server.call("v1/locks?limit=100")["locks"]
         expected = {lock["resource_id"]: (str(lock["holder"]["fencing_token"]), str(lock["waiters"])) for lock in locks}
         shown = {row[0]: (row[1].replace("\u2009", ""), row[-1]) for row in self.rows("All locks")}
-        figures = [self.figure("locks held"), self.figure("requests waiting"), self.figure("next token")]
+        figures = [self.figure("locks"), self.figure("requests waiting"), self.figure("next token")]
         return figures == [str(status[name]) for name in ("locks", "waiters", "next_token")] and shown == expected
 
     def close(self, tolerate=False):
@@ -284,7 +284,7 @@ def goes_on_after_a_refusal(palisade, folder):
         server.acquire("orders/8", "another holder")
         page.until_agrees("after a refusal")
         until("the locks of a prefix again", lambda: names() == ["orders/7", "orders/8"], said=found.text)
-        until("the control asks again", lambda: "not now" not in kept.text() and kept.figure("locks held") == "2")
+        until("the control asks again", lambda: "not now" not in kept.text() and kept.figure("locks") == "2")
         assert not kept.agrees(), "the control: a list that was taken away shows nothing"
         for one in tabs:
             one.close()
@@ -344,6 +344,38 @@ def shows_one_lock(palisade, folder):
     server.end()
 
 
+def shows_a_closed_lock(palisade, folder):
+    """It is listed among the others; an operator opens it with a reason."""
+    server = Server(palisade)
+    server.acquire("orders/7", "the holder")
+    server.release("nightly", server.acquire("nightly", "the job", at_least_for_ms=86_400_000))
+    with browser() as chromium:
+        page = Page(chromium, server).open()
+        # The control reads the token of a holder that is not there.
+        token = "lock.holder ? number(lock.holder.fencing_token) : \"\"];"
+        blind = Page(chromium, server, plant=(token, "number(lock.holder.fencing_token)];")).open()
+        rows = lambda one: {row[0]: row[2] for row in one.rows("All locks")}  # noqa: E731
+        listed = {"nightly": "closed after its last grant", "orders/7": "the holder"}
+        until("both are listed", lambda: rows(page) == listed, said=page.text)
+        until("what is held is ranked", lambda: [row[0] for row in page.rows("Held longest")] == ["orders/7"], said=page.text)
+        assert server.call("v1/ranking")["held"] == 1
+        until("the control says that it failed", lambda: "this page failed" in blind.text())
+        assert rows(blind) != listed, "the control shows no list"
+        blind.close(tolerate=True)
+        page.tab.get_by_role("link", name="nightly").first.click()
+        until("it is closed", lambda: page.figure("state") == "closed")
+        assert page.figure("opens in").startswith("23 h 59 min"), page.text()
+        page.tab.get_by_role("button", name="Open …").click()
+        send = page.tab.get_by_role("button", name="Open the lock")
+        assert not send.is_enabled(), "without a reason"
+        page.tab.get_by_label("Reason, which watchers see").fill("the job failed")
+        send.click()
+        until("it is free", lambda: page.figure("state") == "free")
+        page.close()
+    assert server.acquire("nightly", "the next")["lock_acquired"]
+    server.end()
+
+
 def shows_text_as_text(palisade, folder):
     """Markup in names and metadata stays text; nothing is asked of another host."""
     server = Server(palisade)
@@ -377,7 +409,9 @@ def shows_itself_to_everybody(palisade, folder):
     server.queue("job/3", "worker-20")
     server.queue("job/3", "worker-21")
     server.acquire("report", "reader-1", mode="shared")
-    views = {"overview": "#/", "lock": "#/lock/job%2F3", "found": "#/find/job", "free": "#/lock/nobody"}
+    server.release("nightly", server.acquire("nightly", "job", at_least_for_ms=TTL))
+    views = {"overview": "#/", "lock": "#/lock/job%2F3", "found": "#/find/job", "free": "#/lock/nobody", "closed": "#/lock/nightly"}
+    asks = {"lock": ("Take the lock", "break"), "closed": ("Open …", "open")}
     with browser() as chromium:
         for scheme in ("light", "dark"):
             for width in (1280, 400):
@@ -392,11 +426,12 @@ def shows_itself_to_everybody(palisade, folder):
                     judged(page, f"{name}, {scheme}, {width}")
                     sideways = page.tab.evaluate("document.documentElement.scrollWidth - innerWidth")
                     assert sideways <= 0, f"{name} at {width}: {sideways} pixels stand out"
-                    if name == "lock":
-                        page.tab.get_by_role("button", name="Take the lock").click()
-                        judged(page, f"break, {scheme}, {width}")
+                    if name in asks:
+                        button, verb = asks[name]
+                        page.tab.get_by_role("button", name=button).click()
+                        judged(page, f"{verb}, {scheme}, {width}")
                         if folder:
-                            page.tab.screenshot(path=f"{folder}/break-{scheme}-{width}.png")
+                            page.tab.screenshot(path=f"{folder}/{verb}-{scheme}-{width}.png")
                     page.close()
         planted = ('el("h1", {}, title)', 'el("img", {src: "data:,"})')
         page = Page(chromium, server, plant=planted).open()
@@ -563,7 +598,7 @@ def shows_many_locks(palisade, folder):
         assert view < FIRST_VIEW_BYTES, loaded
         # Control: all locks would not fit in the bound.
         assert listings[0] * count / 100 > FIRST_VIEW_BYTES, listings
-        until("the figure", lambda: page.figure("locks held") == str(count))
+        until("the figure", lambda: page.figure("locks") == str(count))
         until("the ranking", lambda: [row[0] for row in page.rows("Longest queues")] == ["lock-77"], 120)
         until("the oldest", lambda: len(page.rows("Held longest")) == 10)
         ranked = server.call("v1/ranking")

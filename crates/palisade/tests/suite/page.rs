@@ -40,6 +40,11 @@ fn the_page_shows_one_lock_and_breaks_it_only_with_the_token() {
 }
 
 #[test]
+fn the_page_shows_a_closed_lock_and_opens_it_with_a_reason() {
+    plays("shows_a_closed_lock");
+}
+
+#[test]
 fn the_page_shows_text_as_text() {
     plays("shows_text_as_text");
 }

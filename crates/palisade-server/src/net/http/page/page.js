@@ -90,20 +90,25 @@ function table(caption, columns, rows) {
 /** A client id on one line; all of it where the pointer rests. */
 const client = (id) => el("span", { class: "one-line", title: id }, id);
 
+/** A lock that nobody holds is listed while it is closed after its last grant, or waited for. */
+const isClosed = (lock) => !lock.holder && lock.delayed_ms > 0;
+
 function holderOf(lock) {
   const readers = lock.reader_count ?? 0;
-  if (!lock.holder) return "";
+  if (!lock.holder) return isClosed(lock) ? "closed after its last grant" : "";
   const kind = lock.permits ? "holder" : "reader";
   return readers > 0 ? `${number(readers)} ${readers === 1 ? kind : `${kind}s`}` : client(lock.holder.client_id);
 }
 
 const LOCK = ["lock", "name", (lock) => lockLink(lock.resource_id)];
 const WAITING = ["waiting", "number", (lock) => number(lock.waiters)];
-const TOKEN = ["token", "number", (lock) => number(lock.holder.fencing_token)];
+const TOKEN = ["token", "number", (lock) => lock.holder ? number(lock.holder.fencing_token) : ""];
 const HOLDER = ["holder", "client", holderOf];
-const heldFor = (answer) => ["held for", "number", (lock) => held(lock.holder, answer)];
-const endsIn = (answer) =>
-  ["ends in", "number", (lock) => left(lock.holder.remaining_ms - (answer.age_ms ?? 0), answer.came)];
+const heldFor = (answer) => ["held for", "number", (lock) => lock.holder ? held(lock.holder, answer) : ""];
+const endsIn = (answer) => ["ends in", "number", (lock) => {
+  const ms = lock.holder ? lock.holder.remaining_ms : lock.delayed_ms;
+  return ms === undefined ? "" : left(ms - (answer.age_ms ?? 0), answer.came);
+}];
 
 const section = (title, note, ...content) =>
   el("section", {}, el("h2", {}, title, note ? el("small", {}, note) : null), ...content);
@@ -144,11 +149,18 @@ class Refused extends Error {
   }
 }
 
+/** Nothing came, or not all of it. */
+class NoAnswer extends Error {}
+const noAnswer = (error) => {
+  throw new NoAnswer(error.message);
+};
+
 async function ask(path, options = {}) {
   const token = sessionStorage.getItem(TOKEN_KEY);
   const headers = { ...options.headers };
   if (token) headers.authorization = `Bearer ${token}`;
-  const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" });
+  const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" })
+    .catch(noAnswer);
   if (answer.ok) return answer;
   const body = await answer.json().catch(() => ({}));
   throw new Refused(answer.status, body.error?.code ?? "", body.error?.message ?? answer.statusText);
@@ -159,7 +171,7 @@ async function get(path) {
   const answer = await ask(path, { signal: AbortSignal.timeout(20_000) });
   // The server's clock, to a second; without it, this machine's.
   const date = Date.parse(answer.headers.get("date") ?? "");
-  const body = await answer.json();
+  const body = await answer.json().catch(noAnswer);
   return Object.assign(body, { came: performance.now(), now: Number.isNaN(date) ? Date.now() : date + 500 });
 }
 
@@ -293,7 +305,11 @@ function failed(place, error) {
     place.replaceChildren(el("p", { class: "notice bad" }, error.message));
     return;
   }
-  connected("lost", lastLive ? `no answer; what you see is from ${clock(lastLive)}` : "no answer");
+  const old = lastLive ? `; what you see is from ${clock(lastLive)}` : "";
+  if (error instanceof NoAnswer) return connected("lost", `no answer${old}`);
+  // A mistake of this page is not the server's silence.
+  console.error(error);
+  connected("lost", `this page failed: ${error.message}${old}`);
 }
 
 function figures(...pairs) {
@@ -381,7 +397,7 @@ function overview() {
       }
       const [status, members] = await Promise.all([get("v1/status"), orRefusal(get("v1/cluster"))]);
       if (signal.aborted) return;
-      draw(top, figures(["locks held", number(status.locks)], ["requests waiting", number(status.waiters)],
+      draw(top, figures(["locks", number(status.locks)], ["requests waiting", number(status.waiters)],
         ["leases", number(status.leases)],
         ["next token", status.next_token === null ? "none left" : number(status.next_token)]));
       draw(footer, `authority ${status.authority} · incarnation ${status.incarnation} · Palisade ${status.version}`);
@@ -478,7 +494,8 @@ function lockParts(lock) {
   const holders = shared ? lock.readers : lock.holder ? [lock.holder] : [];
   const slots = holders.flatMap((holder) => holder.slots ?? []);
   const free = lock.permits - slots.filter((slot) => slot <= lock.permits).length;
-  const state = !lock.holder ? "free" : lock.permits ? "semaphore" : shared ? "held, shared" : "held";
+  const closed = isClosed(lock);
+  const state = closed ? "closed" : !lock.holder ? "free" : lock.permits ? "semaphore" : shared ? "held, shared" : "held";
   const title = lock.permits ? "Holders" : shared ? "Readers" : "Holder";
   const update = holders.find((holder) => holder.update);
   const grantOf = (holder) => holder.grant_id ?? holder.fencing_token;
@@ -497,10 +514,14 @@ function lockParts(lock) {
   const hidden = shared ? lock.reader_count - holders.length : lock.waiters - lock.queue?.length;
   return [
     figures(["state", state], ["token", lock.holder ? number(lock.holder.fencing_token) : "none"],
+      ...(closed ? [["opens in", left(lock.delayed_ms, lock.came)]] : []),
       ...(lock.permits ? [["permits", number(lock.permits)], ["free", number(free)]] : []),
       ...(shared ? [[title.toLowerCase(), number(lock.reader_count)]] : []),
       ...(update ? [["in mode update", update.client_id]] : []), ["waiting", number(lock.waiters)]),
-    section(title, "", holders.length === 0 ? empty("Nobody holds it.") : table(title, columns, holders)),
+    section(title, "", holders.length > 0 ? table(title, columns, holders) : closed
+      ? [empty("Nobody holds it, and nobody is granted it before it opens: its last holder asked for that."),
+        el("button", { type: "button", class: "bad", onclick: () => askToOpen(lock.resource_id) }, "Open …")]
+      : empty("Nobody holds it.")),
     section("Queue", "first come, first served", !lock.queue?.length ? empty("Nobody waits.")
       : table("Queue", [
         ["place", "number", ([place]) => String(place)],
@@ -601,23 +622,48 @@ function timeline(grants) {
 
 /** Asks whether to take a lock from its holder; the number must be typed. */
 function askToBreak(name, holder, grant, shared) {
-  const what = shared ? "grant" : "token";
+  askFirst({
+    title: `Take ${name} from its holder?`,
+    says: [el("p", { class: "name" }, holder.client_id),
+      el("p", {}, "It is not told before its next renewal, and may go on writing until then. Only a fence at the resource "
+        + "refuses those writes, once the next holder has claimed.")],
+    typed: [shared ? "grant" : "token", grant],
+    action: "Break the lock",
+    path: `v1/locks/${encodeURIComponent(name)}/break`,
+    body: { fencing_token: grant },
+  });
+}
+
+/** Asks whether to open a lock that is closed after its last grant. */
+function askToOpen(name) {
+  askFirst({
+    title: `Open ${name}?`,
+    says: [el("p", {}, "The next request is granted it. Its last holder asked that nobody is, for a time: perhaps because the job "
+      + "must not run again so soon, or because work of a lost holder may still be under way.")],
+    action: "Open the lock",
+    path: `v1/locks/${encodeURIComponent(name)}/open`,
+    body: {},
+  });
+}
+
+/** Asks for a reason, and for a number to type, before an operator's verb is sent. */
+function askFirst({ title, says, typed: [what, must] = [], action, path, body }) {
   const typed = el("input", { id: "typed", inputmode: "numeric", autocomplete: "off", required: true });
   const reason = el("input", { id: "reason", maxlength: "80", required: true, autocomplete: "off" });
-  const send = el("button", { class: "bad", disabled: true }, "Break the lock");
+  const send = el("button", { class: "bad", disabled: true }, action);
   const said = el("p", { role: "status" });
-  const dialog = el("dialog", { "aria-labelledby": "break-title" }, el("form", {
+  const dialog = el("dialog", { "aria-labelledby": "asked" }, el("form", {
     oninput: () => {
-      send.disabled = typed.value.trim() !== String(grant) || reason.value.trim() === "";
+      send.disabled = (what && typed.value.trim() !== String(must)) || reason.value.trim() === "";
     },
     onsubmit: async (event) => {
       event.preventDefault();
       send.disabled = true;
       try {
-        await ask(`v1/locks/${encodeURIComponent(name)}/break`, {
+        await ask(path, {
           method: "POST",
           headers: { "content-type": "application/json" },
-          body: JSON.stringify({ fencing_token: grant, reason: reason.value.trim() }),
+          body: JSON.stringify({ ...body, reason: reason.value.trim() }),
         });
         dialog.close();
       } catch (error) {
@@ -626,11 +672,9 @@ function askToBreak(name, holder, grant, shared) {
       }
     },
   },
-  el("h2", { id: "break-title" }, `Take ${name} from its holder?`),
-  el("p", { class: "name" }, holder.client_id),
-  el("p", {}, "It is not told before its next renewal, and may go on writing until then. Only a fence at the resource "
-    + "refuses those writes, once the next holder has claimed."),
-  el("label", {}, `Type the ${what} ${grant} to confirm`, typed),
+  el("h2", { id: "asked" }, title),
+  says,
+  what ? el("label", {}, `Type the ${what} ${must} to confirm`, typed) : null,
   el("label", {}, "Reason, which watchers see", reason),
   said,
   el("div", { class: "buttons" },
@@ -638,7 +682,7 @@ function askToBreak(name, holder, grant, shared) {
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
-  typed.focus();
+  (what ? typed : reason).focus();
 }
 
 /** Asks for a token, because the server does not know who this is. */
