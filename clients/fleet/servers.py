@@ -27,7 +27,7 @@ import redis
 KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
 #: moto itself checks a condition and changes the item in two steps.
 ONE_AT_A_TIME = str(
-    pathlib.Path(__file__).resolve().parents[2] / "crates" / "palisade-testbed" / "src" / "moto_one_at_a_time.py"
+    pathlib.Path(__file__).resolve().parents[2] / "proof" / "palisade-testbed" / "src" / "moto_one_at_a_time.py"
 )
 
 
