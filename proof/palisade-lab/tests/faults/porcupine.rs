@@ -1,4 +1,4 @@
-//! Recorded histories are judged by porcupine, a checker that nobody here wrote: `crates/palisade-lab/porcupine`.
+//! Recorded histories are judged by porcupine, a checker that nobody here wrote: `proof/palisade-lab/porcupine`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

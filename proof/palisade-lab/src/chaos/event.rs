@@ -63,7 +63,7 @@ pub(super) enum Operation {
     Write,
 }
 
-/// A call to a resource, or its answer: a line of the history of resources (`crates/palisade-lab/porcupine`).
+/// A call to a resource, or its answer: a line of the history of resources (`proof/palisade-lab/porcupine`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ResourceLine {
