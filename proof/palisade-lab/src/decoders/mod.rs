@@ -1,9 +1,9 @@
 //! Every decoder that takes bytes from outside, as a function that must never panic.
 //!
 //! ```text
-//!   fuzz/fuzz_targets/NAME.rs ──┐                                ┌─► wire · json · log · snapshot
-//!   tests/suite/decoders.rs ────┴─► TARGETS: bytes ──► target ───┤   log_file · snapshot_file · identity
-//!     committed corpus, and mutations of it                      └─► history · words
+//!   proof/fuzz/fuzz_targets/NAME.rs ─┐                              ┌─► wire · json · log · snapshot
+//!   tests/suite/decoders.rs ─────────┴─► TARGETS: bytes ──► target ─┤   log_file · snapshot_file · identity
+//!     committed corpus, and mutations of it                         └─► history · words
 //! ```
 //!
 //! libFuzzer and the gate's smoke run share the targets and the corpus. A target asserts more than the absence of

@@ -9,7 +9,7 @@ use palisade_lab::decoders::{Mutator, TARGETS, Target};
 
 fn corpus_of(target: &Target) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
+        .join("../fuzz/corpus")
         .join(target.name)
 }
 
