@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "clients" / name) for name in ("holder-suite", "fleet")]
+sys.path[:0] = [str(ROOT / name) for name in ("clients/holder-suite", "proof/fleet")]
 
 from fleet import LANGUAGES, PYTHON
 from servers import free_port

@@ -1,8 +1,8 @@
 """A mixed fleet: holders in every language add to one number, and are stopped at random with SIGSTOP.
 
     PYTHON=target/clients/python/bin/python
-    $PYTHON clients/fleet/fleet.py --palisade target/debug/palisade --adds 5000 --report fleet.json --markdown fleet.md
-    $PYTHON clients/fleet/fleet.py --palisade target/debug/palisade --quick      what clients/check runs
+    $PYTHON proof/fleet/fleet.py --palisade target/debug/palisade --adds 5000 --report fleet.json --markdown fleet.md
+    $PYTHON proof/fleet/fleet.py --palisade target/debug/palisade --quick      what clients/check runs
 
 `clients/check` builds what it needs. Each holder is two programs that are stopped together: the driver of the holder
 suite, which has the lock, and an adder, which reads and writes the number. Where a language's adder does not know a
@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "clients" / "holder-suite"), str(ROOT / "clients" / "fleet")]
+sys.path[:0] = [str(ROOT / "clients" / "holder-suite")]
 
 from servers import Servers
 from suite.driver import Driver
@@ -75,7 +75,7 @@ LANGUAGES = {
     ),
     "python": Language(
         f"{PYTHON} {ROOT}/clients/python/tests/driver.py --threads",
-        f"{PYTHON} {ROOT}/clients/fleet/adder.py",
+        f"{PYTHON} {ROOT}/proof/fleet/adder.py",
         frozenset({"postgres", "redis", "s3", "dynamodb", "files", "http"}),
     ),
     "go": Language(f"{TARGET}/clients/go/driver", f"{TARGET}/clients/go/adder", frozenset({"postgres", "http"})),
