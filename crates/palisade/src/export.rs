@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cfg(feature = "otlp")]
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use palisade_pipeline::Handle;
 use palisade_server::net::Counter;
-use palisade_server::pipeline::Handle;
 
 /// The export of spans, while a server runs; without a collector it does nothing.
 pub(crate) struct Exporting {

@@ -27,6 +27,7 @@
 
 mod disk;
 mod folder;
+pub mod growth;
 mod instance;
 mod members;
 mod program;

@@ -33,7 +33,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use palisade_server::pipeline::orderer::ROOM;
+use palisade_pipeline::orderer::ROOM;
 use palisade_tls::Certificate;
 use tokio::net::TcpStream;
 use tokio::sync::watch;

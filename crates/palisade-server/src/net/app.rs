@@ -20,8 +20,8 @@ use super::settings::Settings;
 use super::shares::Shares;
 use super::traces::Traces;
 use super::watch::Feed;
-use crate::pipeline::{Answer, Failure, Handle, Request};
 use crate::shell::{self, Phase, Shell};
+use palisade_pipeline::{Answer, Failure, Handle, Request};
 
 /// Access to the pipeline, the bounds in force, and whether the server is shutting down.
 pub(super) struct App {

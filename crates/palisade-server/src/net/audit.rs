@@ -37,7 +37,7 @@ use self::grants::Grant;
 pub(super) use self::grants::Recorder;
 use super::convert::Refusal;
 use super::quota::Rate;
-use crate::pipeline::clock::boottime;
+use palisade_pipeline::clock::boottime;
 
 /// What is recorded.
 #[derive(Serialize)]

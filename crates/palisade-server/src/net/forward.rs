@@ -49,8 +49,8 @@ use super::convert::{Refusal, not_leader};
 use super::gate;
 use super::http::reply;
 use super::settings::Settings;
-use crate::pipeline::Leading;
 use crate::shell::{self, remove_hop_by_hop};
+use palisade_pipeline::Leading;
 
 /// The way to the leader.
 pub(super) struct Forwarder {

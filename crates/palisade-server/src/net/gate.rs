@@ -42,11 +42,11 @@ use super::places::{Named, Places};
 use super::quota::{Demand, Held, Quotas};
 use super::rules::{LOOK, Rules, wall_seconds};
 use super::shares::{Full, Shares, Used};
-use crate::pipeline::{
+use crate::shell::{Caller, Origin, Peer};
+use palisade_pipeline::{
     self, Answer, Answers, Asked, Failure, Handle, Identity, KeepsPlace, Leading, Request, Since,
     Stats, Stopped,
 };
-use crate::shell::{Caller, Origin, Peer};
 
 /// The rules in force, what is used of quotas, and where what they decide is recorded.
 pub(super) struct Gate {
@@ -934,7 +934,7 @@ impl Pipeline {
 }
 
 /// A session of the pipeline behind the gate.
-pub(super) struct Session(pipeline::Session);
+pub(super) struct Session(palisade_pipeline::Session);
 
 impl Session {
     /// Operations that wait for nothing, or whose recording has ended well.

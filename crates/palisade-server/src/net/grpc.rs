@@ -31,7 +31,7 @@ use super::sequencer;
 use super::session::{CountingCodec, ReplyStream};
 use super::traces::Asked;
 use super::watch::{self, Batch, Batches, Notice};
-use crate::pipeline::{Answer, Request};
+use palisade_pipeline::{Answer, Request};
 
 /// The gRPC routes and their health service.
 pub(super) fn routes(app: &Arc<App>) -> Result<(Router, Health), ServeError> {

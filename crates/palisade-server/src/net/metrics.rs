@@ -12,7 +12,7 @@ use super::app::App;
 use super::convert::json::ending;
 use super::gate::ObservedAll;
 use super::rules::token_ends;
-use crate::pipeline::{Histogram, Operation, Stats, Verdict, request_place};
+use palisade_pipeline::{Histogram, Operation, Stats, Verdict, request_place};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade_core::{LockView, Token};
 use tokio::sync::Mutex;
 
-use crate::pipeline::clock::boottime;
+use palisade_pipeline::clock::boottime;
 
 /// How many locks are listed in each order.
 const LISTED: usize = 50;

@@ -17,8 +17,8 @@ use super::app::App;
 use super::convert::{Refusal, refusal};
 use super::gate::Who;
 use super::ranked::{Ranked, now, since};
-use crate::pipeline::clock::wall;
-use crate::pipeline::{Answer, Leading, Request};
+use palisade_pipeline::clock::wall;
+use palisade_pipeline::{Answer, Leading, Request};
 
 /// How many locks are read at a time.
 const PAGE: usize = 1_000;

@@ -36,7 +36,7 @@ use super::app::App;
 use super::convert::{Refusal, refusal};
 use super::gate::Who;
 use super::secrets::{self, ClusterSecret};
-use crate::pipeline::{Answer, Identity, Request};
+use palisade_pipeline::{Answer, Identity, Request};
 
 /// The name of the file in a server's data directory.
 pub const KEY_FILE: &str = "sequencer.keys";

@@ -19,8 +19,8 @@ use super::error::ServeError;
 use super::gate::Pipeline;
 use super::settings::Settings;
 use super::{gate, grpc, http as json, session};
-use crate::pipeline::{Handle, Stopped};
 use crate::shell::{Exchange, Listeners, Peer, Service, Shell, Transport};
+use palisade_pipeline::{Handle, Stopped};
 
 /// Serves gRPC, HTTP and plain sessions on `listeners` until `shutdown` completes or the pipeline stops. A member of a
 /// cluster names it.

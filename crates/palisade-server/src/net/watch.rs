@@ -29,7 +29,7 @@ use super::convert::Refusal;
 use super::gate::Observed;
 use super::shares::{Full, Slot};
 use super::watchers::{Position, QUEUE, Watcher, Watchers};
-use crate::pipeline::Leading;
+use palisade_pipeline::Leading;
 
 /// A message to a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]

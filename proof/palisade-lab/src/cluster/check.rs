@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use palisade_core::{Change, Effect, Ending, Machine, Outcome, RequestId, Timestamp, Token};
+use palisade_pipeline::codec::{decode_batch, encode_record};
 use palisade_replica::{Entry, LogId, Payload};
-use palisade_server::pipeline::codec::{decode_batch, encode_record};
 
 use super::network::Place;
 use super::rule::Rule;

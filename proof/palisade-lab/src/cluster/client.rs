@@ -8,7 +8,7 @@ use palisade_core::{
     ClientId, GrantRef, Granted, LockMode, LockName, Others, Outcome, RequestId, Span, Timestamp,
     Token, Ttl, Under, Wish,
 };
-use palisade_server::pipeline::{Answer, Request};
+use palisade_pipeline::{Answer, Request};
 use tokio::sync::oneshot;
 
 use super::network::{Ask, CLIENT, Place, Said};

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use palisade_pipeline::{Answer, Request, codec};
 use palisade_replica::peers::{HISTORY, Introduction, Offer, PeerHistory, Refusal, Standing};
 use palisade_replica::{Applier, Engine, Leader, Log, LogId, NodeId, Store, Transport};
-use palisade_server::pipeline::{Answer, Request, codec};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{Compactor, Id};
 use tokio::sync::{mpsc, oneshot};

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
+use palisade_pipeline::orderer::{Address, Moment, Orderer, Released};
+use palisade_pipeline::{Answer, Failure, take_over};
 use palisade_replica::peers::PeerHistory;
 use palisade_replica::{
     Applier, Directory, Engine, Leadership, Lent, Log, Members, NodeId, NotCommitted, Role,
     Settings, Sink, Start, State, StateError, Store, Stored, Work,
 };
-use palisade_server::pipeline::orderer::{Address, Moment, Orderer, Released};
-use palisade_server::pipeline::{Answer, Failure, take_over};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{
     Fold, OpenError, Opened, Options, Purpose, Seq, SnapshotReader, SnapshotWriter,

@@ -2,8 +2,8 @@
 
 use palisade_core::machine::Record;
 use palisade_core::{Machine, invariants};
-use palisade_server::pipeline::codec;
-use palisade_server::pipeline::replay::{Replay, ReplayError};
+use palisade_pipeline::codec;
+use palisade_pipeline::replay::{Replay, ReplayError};
 
 use crate::history::generate::{self, Shape};
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use palisade_core::{LockName, Token};
-use palisade_server::pipeline::Request;
+use palisade_pipeline::Request;
 
 use super::clock::hold;
 use super::fact::Fact;

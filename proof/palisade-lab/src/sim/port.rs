@@ -9,7 +9,7 @@ use palisade_client::service::{
 use palisade_client::{Fault, Lease, LockView, answers};
 use palisade_core::fence::Sequence;
 use palisade_core::{AuthorityId, GrantRef, LockName, RequestId, Span, Timestamp, Token, Ttl};
-use palisade_server::pipeline::{Answer, Request};
+use palisade_pipeline::{Answer, Request};
 use tokio::sync::oneshot;
 
 use super::clock::{MachineClock, hold};

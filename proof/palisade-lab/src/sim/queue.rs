@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use palisade_server::pipeline::{Answer, Request};
+use palisade_pipeline::{Answer, Request};
 
 use super::port::{Ask, Reply};
 use super::server::ReplyTo;

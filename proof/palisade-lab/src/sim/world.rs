@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use palisade_core::{AuthorityId, LockName, Token};
-use palisade_server::pipeline::{Answer, Failure, Request};
+use palisade_pipeline::{Answer, Failure, Request};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 

@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::{Audit, line};
 use crate::net::convert::json::ending;
 use crate::net::gate::Gate;
-use crate::pipeline::Handle;
+use palisade_pipeline::Handle;
 
 /// What a line says of a grant.
 #[derive(Serialize)]

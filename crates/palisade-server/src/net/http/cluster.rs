@@ -12,7 +12,7 @@ use crate::net::app::App;
 use crate::net::cluster::{Change, Cluster};
 use crate::net::convert::{Refusal, not_leader};
 use crate::net::gate::{Administered, Who};
-use crate::pipeline::Leading;
+use palisade_pipeline::Leading;
 
 /// Show the cluster as this node sees it
 #[utoipa::path(

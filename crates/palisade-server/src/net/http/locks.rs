@@ -23,7 +23,7 @@ use crate::net::convert::{self, Refusal, json, refusal};
 use crate::net::gate::Who;
 use crate::net::ranking;
 use crate::net::traces::Asked;
-use crate::pipeline::{Answer, Request};
+use palisade_pipeline::{Answer, Request};
 
 /// The lock in the path.
 #[derive(IntoParams)]

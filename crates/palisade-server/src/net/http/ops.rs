@@ -16,7 +16,7 @@ use crate::net::convert::{Refusal, json, refusal};
 use crate::net::gate::Who;
 use crate::net::metrics::{self as meters, Format};
 use crate::net::ranking;
-use crate::pipeline::{Answer, Request};
+use palisade_pipeline::{Answer, Request};
 
 /// Show the authority's state
 #[utoipa::path(

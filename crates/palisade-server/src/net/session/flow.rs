@@ -18,7 +18,7 @@ use super::super::convert::{Refusal, grpc as convert};
 use super::super::gate::{Permitted, Session, View, Who};
 use super::super::quota::Held;
 use super::super::shares::Used;
-use crate::pipeline::{self, Answer, Answers};
+use palisade_pipeline::{self as pipeline, Answer, Answers};
 
 /// Operations going in, replies coming out.
 pub(super) struct Flow {

@@ -1,8 +1,8 @@
 //! Who asks, what reaches the process, and what names say.
 
 use palisade_core::{Acquire, LockMode, Token};
-use palisade_server::pipeline::Request;
-use palisade_server::pipeline::orderer::Address;
+use palisade_pipeline::Request;
+use palisade_pipeline::orderer::Address;
 
 use crate::sim::locks::Locks;
 

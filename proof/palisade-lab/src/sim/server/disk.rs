@@ -3,8 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
-use palisade_server::pipeline::Returning;
-use palisade_server::pipeline::replay::Replay;
+use palisade_pipeline::Returning;
+use palisade_pipeline::replay::Replay;
 use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
 use palisade_wal::{
     CreateOptions, Fold, Id, OpenError, Options, Seq, SnapshotReader, SnapshotWriter, Wal,

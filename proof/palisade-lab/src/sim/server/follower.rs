@@ -8,8 +8,8 @@ use palisade_core::{
     Away, Change, Command, Effect, Entry, Event, LockMode, Machine, Outcome, Principal, RequestId,
     Timestamp, Token,
 };
-use palisade_server::pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
-use palisade_server::pipeline::orderer::Orderer;
+use palisade_pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
+use palisade_pipeline::orderer::Orderer;
 
 use super::caller::{Caller, ReplyTo, index, locks_of, session, wanted};
 use super::id_map::IdMap;

@@ -22,8 +22,8 @@ mod seams;
 use std::sync::Arc;
 
 use palisade_core::{Away, Command, LeaseKey, Limits, Span, Timestamp, WallTime, limits};
-use palisade_server::pipeline::orderer::{Moment, Released};
-use palisade_server::pipeline::{Answer, Request};
+use palisade_pipeline::orderer::{Moment, Released};
+use palisade_pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
 
 use super::clock::MachineClock;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 
 use palisade_core::{Away, Machine, Span, Timestamp};
-use palisade_server::pipeline::orderer::{Orderer, Presence};
+use palisade_pipeline::orderer::{Orderer, Presence};
 use palisade_wal::Wal;
 
 use super::caller::{Caller, Incoming};

@@ -2,7 +2,7 @@
 
 use palisade_core::machine::{Record, WaiterRecord};
 use palisade_core::{LockMode, LockName, Machine};
-use palisade_server::pipeline::Request;
+use palisade_pipeline::Request;
 
 use super::caller::wanted;
 use super::id_map::IdMap;

@@ -6,8 +6,8 @@ use palisade_core::{
     Machine, Outcome, Permits, Principal, Renewed, RequestId, Slots, Span, Timestamp, Token, Ttl,
     Under, Wish, set_of,
 };
-use palisade_server::pipeline::orderer::{Moment, Orderer};
-use palisade_server::pipeline::{Answer, Asked, KeepsPlace, Request};
+use palisade_pipeline::orderer::{Moment, Orderer};
+use palisade_pipeline::{Answer, Asked, KeepsPlace, Request};
 
 use super::caller::{Caller, index, locks_of, wanted};
 use super::id_map::IdMap;

@@ -18,8 +18,8 @@ use palisade_core::{
     AuthorityId, ClientId, Ending, GrantRef, LeaseKey, Limits, LockName, Machine, Outcome,
     RequestId, Span, Token, Ttl, Under, Wish,
 };
-use palisade_server::pipeline::replay::Replay;
-use palisade_server::pipeline::{
+use palisade_pipeline::replay::Replay;
+use palisade_pipeline::{
     Answer, Failure, Handle, Identity, Log, LogError, Pipeline, Request, Returning, Start, Stopped,
     start,
 };

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use palisade_core::{
     ClientId, GrantRef, LeaseKey, LockName, Outcome, Span, Token, Ttl, Under, Wish,
 };
-use palisade_server::durable::{self, Authority, Settings};
-use palisade_server::pipeline::{Answer, Handle, Request, Stopped};
+use palisade_pipeline::durable::{self, Authority, Settings};
+use palisade_pipeline::{Answer, Handle, Request, Stopped};
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use palisade_wal::{CreateOptions, Options, Wal};
 

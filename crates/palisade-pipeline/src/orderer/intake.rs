@@ -2,7 +2,7 @@
 
 use palisade_core::{Command, LeaseKey, LockView, Machine, Timestamp};
 
-use crate::pipeline::request::{Answer, Failure, Request, Status};
+use crate::request::{Answer, Failure, Request, Status};
 
 /// The way a request is handled.
 pub(super) enum Intake {

@@ -5,9 +5,9 @@ use palisade_core::LockMode;
 use palisade_core::{ClientId, Delays, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
-use crate::pipeline::KeepsPlace;
-use crate::pipeline::codec::{NEXT, VERSION, decode_batch};
-use crate::pipeline::replay::Replay;
+use crate::KeepsPlace;
+use crate::codec::{NEXT, VERSION, decode_batch};
+use crate::replay::Replay;
 
 mod growth;
 mod waits;

@@ -18,11 +18,16 @@
 //! more than the rest of a round.
 //!
 //! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
-//! the trait [`Log`].
+//! the trait [`Log`]. `durable` (feature) is the pipeline on a write-ahead log.
+//!
+//! This crate is internal to Palisade: the server, the replica and the lab use it, and its API changes without notice.
+//! Programs that want a lock use `palisade-client`.
 
-pub(crate) mod clock;
+pub mod clock;
 pub mod codec;
 mod driver;
+#[cfg(feature = "durable")]
+pub mod durable;
 mod election;
 mod handle;
 mod log;
@@ -46,9 +51,7 @@ pub use election::{Elected, Elections, take_over};
 pub use handle::{Answers, Handle, Identity, Leading, Session, Stopped};
 pub use log::{Forgetful, Log, LogError, Writable};
 pub use random::MARK;
-pub use recent::Since;
-#[cfg(feature = "net")]
-pub(crate) use recent::bytes_of;
+pub use recent::{Since, bytes_of};
 pub use request::{Answer, Asked, Failure, KeepsPlace, Operation, Request, Status, Verdict};
 pub use stats::{Counter, Histogram, Stats, request_place};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use palisade_core::{ClientId, LockName, Others, Outcome, Ttl, Under, Wish, limits};
-use palisade_server::durable::{self, Authority, Settings};
-use palisade_server::pipeline::{Answer, Handle, Request};
+use palisade_pipeline::durable::{self, Authority, Settings};
+use palisade_pipeline::{Answer, Handle, Request};
 use tokio::task::JoinSet;
 
 static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);

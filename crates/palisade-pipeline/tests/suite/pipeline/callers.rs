@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-use palisade_server::pipeline::Answers;
+use palisade_pipeline::Answers;
 
 use super::*;
 

@@ -17,7 +17,7 @@ use palisade_core::{
     Acquire, ClientId, Command, GrantRef, LeaseKey, LockName, RequestId, Timestamp, Token, Ttl,
     Under, WallTime,
 };
-use palisade_server::pipeline::codec::{decode_batch, encode_command, encode_head};
+use palisade_pipeline::codec::{decode_batch, encode_command, encode_head};
 
 fn main() {
     divan::main();

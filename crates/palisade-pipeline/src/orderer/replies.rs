@@ -6,7 +6,7 @@ use std::vec::Drain;
 
 use palisade_core::{Principal, RequestId};
 
-use crate::pipeline::request::{Answer, Failure};
+use crate::request::{Answer, Failure};
 
 /// Where an answer goes.
 pub trait Address {

@@ -1,7 +1,7 @@
 //! A batch costs what its requests cost, and not what others hold or wait for, in the orderer as in the machine (A13).
 
 use super::*;
-use crate::growth::{CROWDS, Costs, grows, least};
+use palisade_testbed::growth::{CROWDS, Costs, grows, least};
 
 /// What is done beside a crowd. Each leaves everything as it was.
 type Operation = (&'static str, fn(&mut Bench, u64));

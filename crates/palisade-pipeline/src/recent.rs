@@ -86,7 +86,8 @@ fn bytes(batch: &[Event]) -> usize {
 }
 
 /// The memory that an event takes.
-pub(crate) fn bytes_of(event: &Event) -> usize {
+#[must_use]
+pub fn bytes_of(event: &Event) -> usize {
     let reason = match &event.change {
         Change::Ended {
             reason: Some(reason),

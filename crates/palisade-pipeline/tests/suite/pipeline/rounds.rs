@@ -1,6 +1,6 @@
 //! When a round begins, and what it takes in.
 
-use palisade_server::pipeline::{Forgetful, orderer};
+use palisade_pipeline::{Forgetful, orderer};
 
 use super::*;
 
@@ -84,7 +84,7 @@ async fn a_wait_ends_when_it_is_over_and_not_at_the_next_heartbeat() {
 
 #[test]
 fn hash_tables_are_seeded_anew_each_time() {
-    let seeds = [(); 4].map(|()| palisade_server::pipeline::seed());
+    let seeds = [(); 4].map(|()| palisade_pipeline::seed());
     for (n, seed) in seeds.iter().enumerate() {
         assert!(!seeds[..n].contains(seed));
     }

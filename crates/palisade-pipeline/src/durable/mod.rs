@@ -1,7 +1,7 @@
 //! The authority on disk: the one place that ties the pipeline to the write-ahead log.
 //!
 //! ```text
-//!   directory ──open──► snapshot + frames ──replay──► Machine ──► pipeline::Start
+//!   directory ──open──► snapshot + frames ──replay──► Machine ──► Start
 //!                                                                     │ commit (one frame, one sync)
 //!   snapshot thread: sealed segments ──replay──► second Machine ──► new snapshot, old segments go
 //! ```
@@ -24,10 +24,10 @@ use palisade_wal::{
     RecoveryReport, ReplayError as WalReplayError, Seq, SnapshotReader, SnapshotWriter, Wal,
 };
 
-use crate::pipeline::clock::{boottime, wall};
-use crate::pipeline::orderer::ROOM;
-use crate::pipeline::replay::{Replay, ReplayError};
-use crate::pipeline::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
+use crate::clock::{boottime, wall};
+use crate::orderer::ROOM;
+use crate::replay::{Replay, ReplayError};
+use crate::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
 
 // A batch is one frame of the log.
 const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);

@@ -151,7 +151,7 @@ mod tests {
 
     use super::super::OnDisk;
     use super::*;
-    use crate::pipeline::Log as _;
+    use crate::Log as _;
 
     const MIB: u64 = 1 << 20;
 

@@ -84,7 +84,8 @@ impl Clock {
 }
 
 /// The time on the wall clock: for people, and for a restore, which leaps farther the later it is.
-pub(crate) fn wall() -> WallTime {
+#[must_use]
+pub fn wall() -> WallTime {
     let now = clock_gettime(ClockId::Realtime);
     let millis = i128::from(now.tv_sec) * 1_000 + i128::from(now.tv_nsec) / 1_000_000;
     WallTime(u64::try_from(millis).unwrap_or(0))
@@ -96,7 +97,8 @@ pub(super) fn processor_time() -> Span {
 }
 
 /// Nanoseconds since the machine started, suspended time included.
-pub(crate) fn boottime() -> u64 {
+#[must_use]
+pub fn boottime() -> u64 {
     nanos(ClockId::Boottime)
 }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use palisade_core::{ClientId, LockName, Outcome, Token, Ttl, Under, Wish, limits};
-use palisade_server::durable::{self, Authority, Error, Settings};
-use palisade_server::pipeline::{Answer, Request};
+use palisade_pipeline::durable::{self, Authority, Error, Settings};
+use palisade_pipeline::{Answer, Request};
 use palisade_wal::OpenError;
 
 fn open(dir: &Path) -> Result<Authority, Error> {

@@ -4,15 +4,17 @@
 use std::time::{Duration, Instant};
 
 /// The costs of one operation beside each crowd.
-pub(crate) type Costs = [Duration; 3];
+pub type Costs = [Duration; 3];
 
-pub(crate) const CROWDS: [u64; 3] = [1, 1_000, 100_000];
+/// How many others there are.
+pub const CROWDS: [u64; 3] = [1, 1_000, 100_000];
 
+/// The time of the quickest of these repetitions.
 #[expect(
     clippy::disallowed_methods,
     reason = "how long an operation takes is measured, and compared within one run"
 )]
-pub(crate) fn least(repeats: u32, mut operation: impl FnMut()) -> Duration {
+pub fn least(repeats: u32, mut operation: impl FnMut()) -> Duration {
     let times = (0..repeats).map(|_| {
         let begun = Instant::now();
         operation();
@@ -22,6 +24,7 @@ pub(crate) fn least(repeats: u32, mut operation: impl FnMut()) -> Duration {
 }
 
 /// A list of so many things is dearer by far; caches explain a factor of a few.
-pub(crate) fn grows([one, _, most]: Costs) -> bool {
+#[must_use]
+pub fn grows([one, _, most]: Costs) -> bool {
     most > one * 12 + Duration::from_micros(4)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use palisade_core::{
     AuthorityId, ClientId, Limits, LockName, Machine, Span, Ttl, Under, Wish, limits,
 };
-use palisade_server::pipeline::{Identity, Log, LogError, Pipeline, Request, Start, start};
+use palisade_pipeline::{Identity, Log, LogError, Pipeline, Request, Start, start};
 use rustix::time::{ClockId, clock_gettime};
 
 /// What the driver asks of its log.

@@ -1,6 +1,6 @@
 //! What can be seen from outside: counters, and events for those who watch.
 
-use palisade_server::pipeline::{Counter, Stats};
+use palisade_pipeline::{Counter, Stats};
 
 use super::*;
 

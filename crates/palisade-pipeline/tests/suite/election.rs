@@ -7,7 +7,7 @@ use palisade_core::{
     AuthorityId, ClientId, Command, Entry, Limits, LockName, Machine, Outcome, Span, Timestamp,
     Ttl, Under, WallTime, Wish,
 };
-use palisade_server::pipeline::{
+use palisade_pipeline::{
     Answer, Elected, Elections, Failure, Handle, Identity, InTurns, Leading, Log, LogError,
     Pipeline, Request, Stopped, start_in_turns,
 };

@@ -17,7 +17,7 @@ use std::path::Path;
 
 use palisade_core::{Span, Timestamp};
 
-use crate::pipeline::Returning;
+use crate::Returning;
 
 const NAME: &str = "clock";
 
