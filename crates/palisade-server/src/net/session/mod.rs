@@ -18,6 +18,7 @@
 mod codec;
 mod flow;
 mod grpc;
+mod in_flight;
 mod plain;
 
 pub(super) use codec::CountingCodec;
