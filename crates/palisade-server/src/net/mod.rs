@@ -11,9 +11,9 @@
 //! preface speaks HTTP/2, any other HTTP/1.1, and the path selects the handler. Nothing here orders, applies or syncs,
 //! and no operation gets its own task.
 
-mod app;
 mod audit;
 mod budget;
+mod calls;
 mod cluster;
 mod convert;
 mod error;
@@ -23,9 +23,11 @@ mod grpc;
 mod grpc_status;
 mod grpc_stream;
 mod http;
+mod interfaces;
 mod lease_keys;
 mod listings;
 mod metrics;
+mod phases;
 mod places;
 mod quota;
 mod ranked;

@@ -12,7 +12,6 @@ use http::header::AUTHORIZATION;
 use palisade_access::{Access, Bearer, Credential, Principal, Unknown};
 
 use super::{Gate, denied, name, unauthenticated};
-use crate::net::app::App;
 use crate::net::audit::Audit;
 use crate::net::convert::Refusal;
 use crate::net::forward::FORWARDED;
@@ -166,7 +165,7 @@ struct Identified(Result<Who, Refusal>, Audit);
 
 /// The middleware that settles who makes a request, in front of all others.
 pub(in crate::net) async fn identify(
-    State(app): State<Arc<App>>,
+    State(gate): State<Arc<Gate>>,
     mut request: HttpRequest,
     next: Next,
 ) -> Response {
@@ -181,7 +180,7 @@ pub(in crate::net) async fn identify(
     let identified = match bearer(request.headers()) {
         Ok(token) => {
             let address = peer.and_then(|peer| peer.origin.ip());
-            let who = app.gate.settle(&caller, address, token);
+            let who = gate.settle(&caller, address, token);
             let origin = peer.map(|peer| peer.origin);
             who.map(|who| Who {
                 forwarded,
@@ -192,7 +191,7 @@ pub(in crate::net) async fn identify(
         }
         Err(refusal) => Err(refusal),
     };
-    let audit = app.gate.audit.clone();
+    let audit = gate.audit.clone();
     request
         .extensions_mut()
         .insert(Identified(identified, audit));
@@ -218,8 +217,8 @@ pub(in crate::net) fn is_known(extensions: &http::Extensions) -> bool {
 
 /// Whether a request may be sent on to the leader, which sees this node's certificate in place of the caller's: only a
 /// token goes with it.
-pub(in crate::net) fn goes_with(app: &App, headers: &HeaderMap) -> bool {
-    !app.gate.is_closed() || headers.contains_key(AUTHORIZATION)
+pub(in crate::net) fn goes_with(gate: &Gate, headers: &HeaderMap) -> bool {
+    !gate.is_closed() || headers.contains_key(AUTHORIZATION)
 }
 
 /// The token of an `Authorization` header.

@@ -16,6 +16,7 @@ use crate::net::shares::Used;
 use crate::shell::Origin;
 
 /// The pipeline behind the gate.
+#[derive(Clone)]
 pub(in crate::net) struct Pipeline(Handle);
 
 impl Pipeline {

@@ -10,17 +10,17 @@ use std::vec;
 use palisade_proto::Code;
 use palisade_proto::v1::{Reply, Request, Requests, reply::Outcome};
 
-use super::super::app::App;
 use super::super::audit::Recording;
 use super::super::convert::{Refusal, grpc as convert};
 use super::super::gate::{Permitted, Session, Who};
 use super::super::quota::Held;
+use super::Sessions;
 use super::in_flight::InFlight;
 use palisade_pipeline::{self as pipeline, Answer, Answers};
 
 /// Operations going in, replies coming out.
 pub(super) struct Flow {
-    pub(super) app: Arc<App>,
+    pub(super) sessions: Arc<Sessions>,
     /// Dropped when no more requests follow: then `answers` ends.
     session: Option<Session>,
     /// Who is at the other end; known before the first operation.
@@ -42,13 +42,13 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(app: Arc<App>) -> Flow {
-        app.meters.sessions.fetch_add(1, Relaxed);
-        app.meters.sessions_opened.fetch_add(1, Relaxed);
-        let (session, answers) = app.handle.session();
+    pub(super) fn new(sessions: Arc<Sessions>) -> Flow {
+        sessions.meters.sessions.fetch_add(1, Relaxed);
+        sessions.meters.sessions_opened.fetch_add(1, Relaxed);
+        let (session, answers) = sessions.pipeline.session();
         Flow {
-            in_flight: InFlight::new(&app.budget),
-            app,
+            in_flight: InFlight::new(&sessions.budget),
+            sessions,
             session: Some(session),
             who: None,
             place: None,
@@ -63,16 +63,15 @@ impl Flow {
 
     /// Opens the session for a caller.
     pub(super) fn open(&mut self, who: Who) -> Result<(), Refusal> {
-        self.place = self.app.gate.open_session(&who)?;
+        self.place = self.sessions.gate.open_session(&who)?;
         self.who = Some(who);
         Ok(())
     }
 
     /// Whether the client may have more in flight.
     pub(super) fn has_room(&self) -> bool {
-        let settings = &self.app.settings;
         self.in_flight
-            .is_below(settings.session_operations, settings.session_bytes)
+            .is_below(self.sessions.operations, self.sessions.bytes)
     }
 
     /// Whether there is memory for a frame that announces this many bytes. If not, the task is woken when another try
@@ -131,7 +130,7 @@ impl Flow {
             let why = format!("id {id} is that of an operation in flight: use another one");
             return Err(Refusal::invalid(why));
         }
-        let mut permitted = self.app.gate.permit(who, request)?;
+        let mut permitted = self.sessions.gate.permit(who, request)?;
         self.in_flight.keep(id, &mut permitted);
         Ok(permitted)
     }
@@ -196,14 +195,14 @@ impl Flow {
             if self.in_flight.frame_is_full() {
                 return Poll::Ready(());
             }
-            while let Some((id, answer)) = self.rest.next() {
+            for (id, answer) in self.rest.by_ref() {
                 let view = self.in_flight.settle(id, Some(&answer));
                 let principal = self.who.as_ref().and_then(Who::principal);
-                let answer = self.app.gate.show(principal, view.as_ref(), answer);
+                let answer = self.sessions.gate.show(principal, view.as_ref(), answer);
                 self.in_flight.leaves();
                 // A listing that failed, because this node no longer leads, makes room for the next one too.
                 let failed = self.in_flight.is_page(id) && matches!(answer, Answer::Failed(_));
-                let reply = convert::reply(id, answer, self.app.handle.identity());
+                let reply = convert::reply(id, answer, self.sessions.pipeline.identity());
                 let is_page = failed || matches!(reply.outcome, Some(Outcome::Page(_)));
                 put(reply);
                 if is_page {
@@ -231,7 +230,7 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        self.app.meters.sessions.fetch_sub(1, Relaxed);
+        self.sessions.meters.sessions.fetch_sub(1, Relaxed);
     }
 }
 
