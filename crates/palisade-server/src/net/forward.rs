@@ -33,7 +33,7 @@ use bytes::Bytes;
 use http::header::{EXPECT, HOST, ORIGIN, TE};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, Method, Uri, Version};
+use http::{HeaderValue, Method, Uri, Version};
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -45,9 +45,9 @@ use tokio::time::sleep;
 
 use super::budget::{Budget, OPERATION_BYTES, Share};
 use super::convert::{Refusal, not_leader};
-use super::gate::{self, Gate, Pipeline};
-use super::http::reply;
+use super::gate::{self, FORWARDED, Gate, Pipeline};
 use super::phases::Phases;
+use super::reply;
 use super::settings::Settings;
 use crate::shell::{self, remove_hop_by_hop};
 use palisade_pipeline::Leading;
@@ -345,9 +345,6 @@ fn causes(error: &dyn Error) -> String {
     }
     text
 }
-
-/// Set on a forwarded request, to the node that forwarded it. A request that has it is never forwarded again.
-pub(super) const FORWARDED: HeaderName = HeaderName::from_static("x-palisade-forwarded");
 
 const GRPC: &str = "/palisade.v1.Locks/";
 const STREAMS: [&str; 2] = ["/palisade.v1.Locks/Session", "/palisade.v1.Locks/Watch"];

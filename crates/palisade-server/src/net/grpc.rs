@@ -27,11 +27,12 @@ use super::gate;
 use super::grpc_status::{CODE, status};
 use super::grpc_stream;
 use super::interfaces::Interfaces;
+use super::issuer::Issuer;
 use super::listings;
-use super::sequencer::Sequencers;
+use super::notice::{Batch, Notice};
 use super::session::{CountingCodec, ReplyStream, Sessions};
 use super::traces::{Asked, Traces};
-use super::watch::{Batch, Batches, Notice, Watches};
+use super::watch::{Batches, Watches};
 use palisade_pipeline::{Answer, Request};
 
 /// The gRPC routes and their health service.
@@ -40,7 +41,7 @@ pub(super) fn routes(interfaces: &Interfaces) -> Result<(Router, Health), ServeE
         calls: Arc::clone(&interfaces.calls),
         sessions: Arc::clone(&interfaces.sessions),
         watches: Arc::clone(&interfaces.watches),
-        sequencers: Arc::clone(&interfaces.sequencers),
+        issuer: Arc::clone(&interfaces.issuer),
         traces: Arc::clone(&interfaces.traces),
     })
     .max_decoding_message_size(interfaces.sessions.frame_bytes)
@@ -118,7 +119,7 @@ struct Service {
     calls: Arc<Calls>,
     sessions: Arc<Sessions>,
     watches: Arc<Watches>,
-    sequencers: Arc<Sequencers>,
+    issuer: Arc<Issuer>,
     traces: Arc<Traces>,
 }
 
@@ -226,7 +227,7 @@ impl Locks for Service {
             Ok((gate::who(call.extensions())?, lock, renew))
         };
         let (who, lock, renew) = asked().map_err(|refusal| status(&refusal))?;
-        said(match self.sequencers.issue(&who, &lock, renew).await {
+        said(match self.issuer.issue(&who, &lock, renew).await {
             Ok((token, signed)) => messages::sequenced(token, signed),
             Err(refusal) => messages::refused(0, &refusal),
         })

@@ -11,12 +11,13 @@ use super::cluster::Cluster;
 use super::error::ServeError;
 use super::forward::Forwarder;
 use super::gate::{Gate, Pipeline};
+use super::issuer::Issuer;
 use super::lease_keys::LeaseKeys;
 use super::listings::Listings;
 use super::metrics::Metrics;
 use super::phases::Phases;
 use super::ranking::Ranking;
-use super::sequencer::{Sequencers, Signer};
+use super::sequencer::Signer;
 use super::session::Sessions;
 use super::settings::Settings;
 use super::traces::Traces;
@@ -34,7 +35,7 @@ pub(super) struct Interfaces {
     pub(super) watches: Arc<Watches>,
     pub(super) listings: Arc<Listings>,
     pub(super) forwarder: Arc<Forwarder>,
-    pub(super) sequencers: Arc<Sequencers>,
+    pub(super) issuer: Arc<Issuer>,
     pub(super) traces: Arc<Traces>,
     pub(super) phases: Phases,
     ranking: Arc<Ranking>,
@@ -62,7 +63,7 @@ given! {
     pipeline: Pipeline,
     calls: Arc<Calls>,
     watches: Arc<Watches>,
-    sequencers: Arc<Sequencers>,
+    issuer: Arc<Issuer>,
     traces: Arc<Traces>,
     ranking: Arc<Ranking>,
     metrics: Arc<Metrics>,
@@ -152,7 +153,7 @@ impl Interfaces {
         Ok(Interfaces {
             listings: Arc::new(Listings::new(settings)),
             forwarder: Arc::new(forwarder),
-            sequencers: Arc::new(Sequencers::new(Arc::clone(&calls), signer)),
+            issuer: Arc::new(Issuer::new(Arc::clone(&calls), signer)),
             traces: Arc::default(),
             ranking: Arc::new(Ranking::new(Arc::clone(&calls))),
             metrics: Arc::new(metrics),

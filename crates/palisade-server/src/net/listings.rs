@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::convert::Refusal;
-use super::http::reply;
+use super::reply;
 use super::settings::Settings;
 
 /// Slots for listings that are being made or read.

@@ -11,12 +11,12 @@ use http::request::Parts;
 use palisade_proto::{Code, frames};
 use tokio::time::timeout;
 
-use super::audit::Recorder;
 use super::cluster::Cluster;
 use super::convert::Refusal;
 use super::error::ServeError;
 use super::gate::Pipeline;
 use super::interfaces::Interfaces;
+use super::recorder::Recorder;
 use super::session::{self, Sessions};
 use super::settings::Settings;
 use super::{gate, grpc, http as json};

@@ -13,37 +13,22 @@
 //! slow.
 
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_core::Stream;
-use palisade_core::Event;
 use palisade_proto::Code;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::convert::Refusal;
 use super::gate::{Gate, Observed, Pipeline};
+use super::notice::Batch;
 use super::phases::Phases;
 use super::shares::{Full, Shares, Slot};
 use super::watchers::{Position, QUEUE, Watcher, Watchers};
 use palisade_pipeline::Leading;
-
-/// A message to a watcher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
-    /// One change of a lock it watches.
-    Change(Event),
-    /// Changes, of all locks, that it did not get because it was too slow or disconnected.
-    Missed {
-        /// Their number.
-        missed: u64,
-        /// The revision of the last of them.
-        upto: u64,
-    },
-}
 
 /// All watches: how many there may be, and the task that serves them.
 pub(super) struct Watches {
@@ -149,27 +134,6 @@ impl Stream for Batches {
         // New rules under which it would show other locks end a watch. A watcher that reconnects misses nothing.
         let granted = self.gate.still_observes(&self.observed);
         Poll::Ready(batch.filter(|_| granted))
-    }
-}
-
-/// A batch for all watchers of the same locks at one revision.
-#[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) notices: Vec<Notice>,
-    encoded: OnceLock<Bytes>,
-}
-
-impl Batch {
-    pub(super) fn new(notices: Vec<Notice>) -> Arc<Batch> {
-        Arc::new(Batch {
-            notices,
-            encoded: OnceLock::new(),
-        })
-    }
-
-    /// The notices as bytes. The first caller encodes them; all others use the result.
-    pub(super) fn encoded(&self, encode: impl FnOnce(&[Notice]) -> Bytes) -> Bytes {
-        self.encoded.get_or_init(|| encode(&self.notices)).clone()
     }
 }
 

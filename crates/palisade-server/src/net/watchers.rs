@@ -18,7 +18,7 @@ use palisade_core::Event;
 use tokio::sync::mpsc;
 
 use super::gate::Prefixes;
-use super::watch::{Batch, Notice};
+use super::notice::{Batch, Notice};
 use palisade_pipeline::{Since, bytes_of};
 
 /// The last revision that watchers have processed, and the locks that they see.

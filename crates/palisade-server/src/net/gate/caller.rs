@@ -7,14 +7,13 @@ use std::sync::Arc;
 use axum::extract::{Request as HttpRequest, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use palisade_access::{Access, Bearer, Credential, Principal, Unknown};
 
 use super::{Gate, denied, name, unauthenticated};
 use crate::net::audit::Audit;
 use crate::net::convert::Refusal;
-use crate::net::forward::FORWARDED;
 use crate::net::rules::wall_seconds;
 use crate::shell::{Caller, Origin, Peer};
 
@@ -232,3 +231,6 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
         _ => Err(unauthenticated(&"Authorization must be: Bearer pal_…")),
     }
 }
+
+/// Set on a forwarded request, to the node that forwarded it. A request that has it is never forwarded again.
+pub(in crate::net) const FORWARDED: HeaderName = HeaderName::from_static("x-palisade-forwarded");

@@ -8,8 +8,8 @@ use palisade_core::{LockMode, LockName, Renewed, RequestId};
 use palisade_pipeline::{Asked, KeepsPlace, Request};
 
 use super::caller::{Who, by};
-use super::pipeline::Returning;
 use super::view::View;
+use super::waiting::Returning;
 use super::{Gate, forbidden, name};
 use crate::net::audit::{Event, Recording};
 use crate::net::convert::Refusal;

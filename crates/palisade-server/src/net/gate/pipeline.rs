@@ -1,19 +1,15 @@
 //! The pipeline behind the gate: it takes what is permitted, and nothing else.
 
-use std::mem;
 use std::pin::pin;
-use std::sync::Arc;
 
 use palisade_pipeline::{
-    Answer, Answers, Failure, Handle, Identity, KeepsPlace, Leading, Since, Stats, Stopped,
+    Answer, Answers, Failure, Handle, Identity, Leading, Since, Stats, Stopped,
 };
 use tokio::sync::watch;
 
 use super::Gate;
 use super::permit::Permitted;
-use crate::net::places::{Named, Places};
-use crate::net::shares::Used;
-use crate::shell::Origin;
+use super::waiting::Waiting;
 
 /// The pipeline behind the gate.
 #[derive(Clone)]
@@ -104,40 +100,5 @@ impl Session {
 
     pub(in crate::net) fn hang_up(&self) {
         self.0.hang_up();
-    }
-}
-
-/// A waiting request whose caller may come back.
-pub(super) struct Returning {
-    pub(super) places: Arc<Places>,
-    pub(super) named: Named,
-    pub(super) origin: Origin,
-}
-
-/// A caller that waits for an answer. If it goes away before that, its place is kept together with what it uses.
-struct Waiting {
-    place: Option<Returning>,
-    keeps_place: KeepsPlace,
-    used: Used,
-}
-
-impl Waiting {
-    fn settle(mut self, answer: &Answer) {
-        self.place = None;
-        mem::take(&mut self.used).settle(answer);
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(Returning {
-            places,
-            named,
-            origin,
-        }) = self.place.take()
-            && places.keep(named, origin, mem::take(&mut self.used))
-        {
-            self.keeps_place.keep();
-        }
     }
 }

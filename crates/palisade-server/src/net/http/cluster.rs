@@ -7,10 +7,10 @@ use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterReply, MemberBody, ReadyReply, TransferBody};
 
 use super::input::{Admin, Input};
-use super::reply::{Json, Refusals, Reply};
 use crate::net::cluster::{Change, Cluster};
 use crate::net::convert::{Refusal, not_leader};
 use crate::net::gate::{Administered, Gate, Pipeline, Who};
+use crate::net::reply::{Json, Refusals, Reply};
 use palisade_pipeline::Leading;
 
 /// The cluster that this server belongs to; `None` for a single one.

@@ -11,9 +11,9 @@ use palisade_proto::Code;
 use palisade_proto::json::Object;
 use serde::de::DeserializeOwned;
 
-use super::reply::Problem;
 use crate::net::convert::{self, Refusal};
 use crate::net::gate::{self, Administered, Gate, Who};
+use crate::net::reply::Problem;
 use crate::shell;
 
 /// The lock in the path; percent-encoded, so any name can be written.

@@ -17,11 +17,11 @@ use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use super::input::{Input, Lock, Named, Params, integer};
-use super::reply::{Json, Problem, Refusals, Reply};
 use crate::net::calls::Calls;
 use crate::net::convert::{self, Refusal, json, refusal};
 use crate::net::gate::Who;
 use crate::net::ranking::Ranking;
+use crate::net::reply::{Json, Problem, Refusals, Reply};
 use crate::net::traces::{Asked, Traces};
 use palisade_pipeline::{Answer, Request};
 

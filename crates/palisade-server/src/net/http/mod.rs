@@ -6,7 +6,6 @@ mod locks;
 mod openapi;
 mod ops;
 mod page;
-pub(super) mod reply;
 mod sequencer;
 mod watch;
 
@@ -24,9 +23,9 @@ pub use openapi::document;
 
 use super::convert::{self, Refusal};
 use super::interfaces::{Interfaces, Shared};
+use super::reply::{Problem, is_grpc};
 use super::{forward, listings};
 use input::Params;
-use reply::{Problem, is_grpc};
 
 /// The routes, and JSON answers for all other paths.
 pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {

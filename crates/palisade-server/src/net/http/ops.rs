@@ -10,12 +10,12 @@ use palisade_proto::Code;
 use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply};
 
 use super::input::{Admin, Input};
-use super::reply::{Json, Problem, Refusals, Reply};
 use crate::net::calls::Calls;
 use crate::net::convert::{Refusal, json, refusal};
 use crate::net::gate::{Gate, Pipeline, Who};
 use crate::net::metrics::{Format, Metrics};
 use crate::net::ranking::Ranking;
+use crate::net::reply::{Json, Problem, Refusals, Reply};
 use palisade_pipeline::{Answer, Request};
 
 /// Show the authority's state

@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 use tokio_stream::StreamExt as _;
 
 use super::input::{Params, integer};
-use super::reply::{Problem, Refusals};
 use crate::net::convert::{self, json};
 use crate::net::gate::{Gate, Who};
-use crate::net::watch::{Notice, Watches};
+use crate::net::notice::Notice;
+use crate::net::reply::{Problem, Refusals};
+use crate::net::watch::Watches;
 
 /// The parameters of a watch.
 #[derive(Debug, Deserialize)]

@@ -9,8 +9,8 @@ use palisade_proto::json::{DeniedReply, ErrorReply};
 use serde::Serialize;
 use utoipa::IntoResponses;
 
-use crate::net::convert::{Refusal, json};
-use crate::net::grpc_status::status;
+use super::convert::{Refusal, json};
+use super::grpc_status::status;
 
 /// An answer as JSON.
 pub(super) struct Json<T>(pub(super) T);
@@ -33,7 +33,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
 
 /// A refusal as an answer.
 #[derive(Debug)]
-pub(in crate::net) struct Problem {
+pub(super) struct Problem {
     refusal: Refusal,
     /// The lock of a denied acquire.
     denied: Option<LockName>,
@@ -88,7 +88,7 @@ impl IntoResponse for Problem {
 pub(super) type Reply<T> = Result<Json<T>, Problem>;
 
 /// A refusal from outside the handlers, in the form of the handler that such a request would reach.
-pub(in crate::net) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response {
+pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response {
     if is_grpc(headers) {
         return status(refusal).into_http();
     }
