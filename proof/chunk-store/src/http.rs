@@ -19,10 +19,10 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::Failure;
-use crate::wire::{Problem, ProblemCode};
+use crate::wire::{MAX_CHUNK, Problem, ProblemCode};
 
 /// The longest request and the longest answer: a whole chunk in JSON, where a line end takes two bytes.
-pub(crate) const MAX_BODY: usize = 2 * crate::server::MAX_CHUNK + (64 << 10);
+pub(crate) const MAX_BODY: usize = 2 * MAX_CHUNK + (64 << 10);
 
 /// The longest wait for an answer of a server: a grant waits for the end of a lease.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);

@@ -8,6 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::name::{ChunkId, ServerId};
 use crate::version::{Position, Version};
 
+/// The longest chunk, in bytes. GFS has 64 MiB; here a mutation rewrites the file.
+pub(crate) const MAX_CHUNK: usize = 1 << 20;
+
 /// A refusal, or the lack of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]

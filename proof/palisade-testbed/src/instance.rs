@@ -319,6 +319,18 @@ pub(crate) fn answer(port: u16, question: &[u8], expected: &str) -> String {
     received
 }
 
+pub(crate) fn nothing() -> Prepare {
+    Box::new(|_| {})
+}
+
+pub(crate) fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+pub(crate) fn data(dir: &Path) -> String {
+    dir.join("data").display().to_string()
+}
+
 /// Runs a preparation command.
 pub(crate) fn run(command: &[String]) {
     let output = Command::new(&command[0]).args(&command[1..]).output();

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use crate::folder::free_port;
-use crate::instance::{Instance, Recipe, answer, answers_with};
-use crate::servers::{data, nothing, owned};
+use crate::instance::{Instance, Recipe, answer, answers_with, data, nothing, owned};
 
 /// etcd, with one member or several.
 pub struct Etcd(pub(crate) Instance);

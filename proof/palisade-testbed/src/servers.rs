@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::instance::{Instance, Prepare, Recipe, answers_with, run};
+use crate::instance::{Instance, Recipe, answers_with, data, nothing, owned, run};
 use crate::members::{Etcd, ZooKeeper};
 
 /// Gives each server the methods of [`Instance`], and a server shared by the whole process.
@@ -28,14 +28,6 @@ macro_rules! servers {
 }
 
 servers! { Redis Postgres MariaDb MySql Etcd ZooKeeper Nats Moto }
-
-pub(crate) fn nothing() -> Prepare {
-    Box::new(|_| {})
-}
-
-pub(crate) fn owned(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
-}
 
 /// A program of a server: in the folder that this environment variable names, to test another version, or the installed one.
 fn program(variable: &str, name: &str, installed: impl FnOnce() -> String) -> String {
@@ -111,10 +103,6 @@ impl Postgres {
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())
     }
-}
-
-pub(crate) fn data(dir: &Path) -> String {
-    dir.join("data").display().to_string()
 }
 
 fn initdb(dir: &Path) {

@@ -22,7 +22,6 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 pub use replica::Checks;
-pub(crate) use replica::MAX_CHUNK;
 
 use crate::Failure;
 use crate::durable::Folder;
@@ -30,8 +29,8 @@ use crate::event::{Event, record};
 use crate::http;
 use crate::name::ServerId;
 use crate::wire::{
-    CloneChunk, Cloned, Collect, Content, Done, Install, Installed, Mutation, Problem, ProblemCode,
-    Read,
+    CloneChunk, Cloned, Collect, Content, Done, Install, Installed, MAX_CHUNK, Mutation, Problem,
+    ProblemCode, Read,
 };
 use replica::{Admitted, Replica};
 use slots::Slots;

@@ -19,10 +19,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::name::ChunkId;
 use crate::version::{Position, Version};
-use crate::wire::{Expected, Install, Mutation, Problem, ProblemCode, authority};
-
-/// The longest chunk, in bytes. GFS has 64 MiB; here a mutation rewrites the file.
-pub(crate) const MAX_CHUNK: usize = 1 << 20;
+use crate::wire::{Expected, Install, MAX_CHUNK, Mutation, Problem, ProblemCode, authority};
 
 /// The longest record, in bytes.
 pub(crate) const MAX_RECORD: usize = 64 << 10;

@@ -1,4 +1,6 @@
 //! The replicas of a chunk server: a slot for each chunk, and a file for each replica.
+//!
+//! [`primary`](super::primary) and this module import each other: a slot may have the primary, which works on the slot.
 
 use std::collections::BTreeMap;
 use std::io;

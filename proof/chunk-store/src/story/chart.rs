@@ -8,6 +8,8 @@
 //! look-ups     │ a, b, c ────│ b ──────────│ b, c ─────────────│ a, b, c
 //! time         │ \  \ …           steps in order, connected to an axis to scale
 //! ```
+//!
+//! [`picture`](super::picture) and this module import each other: it draws charts, and says how wide they are.
 
 use palisade_draw::axis::{Linear, Room, Steps, tracks};
 use palisade_draw::timeline::Sign;

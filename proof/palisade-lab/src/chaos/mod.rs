@@ -17,6 +17,10 @@
 //!
 //! A run proves something only if the control arms lose data: if holders were paused and the textbook fence loses less
 //! than 5 % of its acknowledged adds, the run is void.
+//!
+//! Two sets of modules here import each other. The arguments name nemeses and authorities, and these are started with them
+//! in a world whose workers they disturb: `args`, `fixture`, `nemesis`, `peers`, `verdict`, `worker`, `world`. A server
+//! may be a node, and nodes are such servers: `nodes`, `server`.
 
 mod args;
 mod arm;

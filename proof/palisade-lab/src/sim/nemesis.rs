@@ -8,10 +8,9 @@ use palisade_pipeline::Request;
 use super::clock::hold;
 use super::fact::Fact;
 use super::mutants::Mutant;
-use super::plan::{AUTHORITY, NODES, PlannedFault, RESOURCE};
+use super::plan::{AUTHORITY, NODES, PlannedFault, RESOURCE, lock_name};
 use super::queue::Event;
 use super::server::{Incoming, ReplyTo};
-use super::worker::lock_name;
 use super::world::{MS, World};
 
 /// Where answers to an operator go: nowhere.

@@ -64,6 +64,11 @@ pub(crate) const AUTHORITY: u8 = CLIENTS as u8;
 /// The resource among the nodes.
 pub(crate) const RESOURCE: u8 = AUTHORITY + 1;
 
+/// The name of a lock by its number.
+pub(crate) fn lock_name(lock: u8) -> String {
+    format!("lock-{lock}")
+}
+
 /// One fault; durations in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedFault {

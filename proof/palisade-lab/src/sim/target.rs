@@ -2,8 +2,7 @@
 
 use palisade_core::{Invalid, LockName, slot_key};
 
-use super::plan::Plan;
-use super::worker::lock_name;
+use super::plan::{Plan, lock_name};
 
 /// A lock, or one slot of a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,8 @@
 //!
 //! Latency counts from the instant an acquisition was due, not from when a lane started it: a server that stalls pays
 //! for all acquisitions that were due meanwhile.
+//!
+//! [`load`](super::load) and this module import each other: one of its workloads is this, and is counted as the others are.
 
 use rustix::thread::clock_nanosleep_relative;
 use rustix::time::{ClockId, Timespec};

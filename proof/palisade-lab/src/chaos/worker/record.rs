@@ -1,4 +1,6 @@
 //! The history of resources: each call to a resource, and its answer, on the clock of this machine.
+//!
+//! [`turn`](super::turn) and this module import each other: a lane of it is what writes here.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -14,8 +14,7 @@ use super::id_map::IdMap;
 use super::queues::Waiting;
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
-use crate::sim::plan::LOCKS;
-use crate::sim::worker::lock_name;
+use crate::sim::plan::{LOCKS, lock_name};
 
 /// Longer than a run.
 const NO_END: Span = Span::from_millis(3_600_000);

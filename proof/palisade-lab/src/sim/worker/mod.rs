@@ -19,7 +19,7 @@ use palisade_core::{LockName, Span, Timestamp, Token, slot_key};
 use crate::sim::clock::{ClientClock, hold};
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
-use crate::sim::plan::{LOCKS, PERMITS, Plan};
+use crate::sim::plan::{LOCKS, PERMITS, Plan, lock_name};
 use crate::sim::port::{Ask, Port, Reply, ResourceOp, Service};
 use crate::sim::rng::Rng;
 
@@ -415,10 +415,6 @@ fn grant(lease: &Lease) -> GrantRef {
         key: *lease.lease_key(),
         token: Some(lease.grant_id().map_or(lease.token(), |id| id.0)),
     }
-}
-
-pub(crate) fn lock_name(lock: u8) -> String {
-    format!("lock-{lock}")
 }
 
 pub(crate) fn client_name(client: u8) -> String {
