@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "clients" / name) for name in ("holder-suite", "fleet", "howto")]
+sys.path[:0] = [str(ROOT / name) for name in ("clients/holder-suite", "proof/fleet", "clients/howto")]
 
 import languages
 import resources

@@ -27,6 +27,7 @@ const ABSENT: &[(&str, &[&str])] = &[
         &[
             "palisade-client",
             "palisade-fence",
+            "palisade-pipeline",
             "palisade-server",
             "palisade-wal",
         ],
@@ -45,11 +46,35 @@ const ABSENT: &[(&str, &[&str])] = &[
             "socket2",
         ],
     ),
-    // The log is an optional dependency, behind one file: see the rule `log-seam`.
-    ("palisade-server", &["palisade-client", "palisade-fence"]),
+    // Without its feature `durable` it does not have the log's crate either, so the compiler keeps the rest from naming it.
+    (
+        "palisade-pipeline",
+        &[
+            "palisade-access",
+            "palisade-client",
+            "palisade-fence",
+            "palisade-proto",
+            "palisade-server",
+            "palisade-tls",
+            "hyper*",
+            "axum*",
+            "tonic*",
+            "socket2",
+        ],
+    ),
+    // How the log is made durable is not known to the network.
+    (
+        "palisade-server",
+        &["palisade-client", "palisade-fence", "palisade-wal"],
+    ),
     (
         "palisade-replica",
-        &["palisade-client", "palisade-fence", "palisade-proto"],
+        &[
+            "palisade-client",
+            "palisade-fence",
+            "palisade-proto",
+            "palisade-server",
+        ],
     ),
     ("palisade-client", &["palisade-fence"]),
     (
@@ -228,7 +253,10 @@ mod tests {
         for (owner, dependency) in [
             ("palisade-wal", "tokio-util"),
             ("palisade-wal", "palisade-core"),
+            ("palisade-pipeline", "hyper-util"),
+            ("palisade-pipeline", "palisade-server"),
             ("palisade-server", "palisade-client"),
+            ("palisade-server", "palisade-wal"),
             ("palisade-server", "palisade-fence"),
             ("palisade-client", "palisade-fence"),
             ("palisade-fence", "palisade-client"),
@@ -245,6 +273,7 @@ mod tests {
         }
         for (owner, dependency) in [
             ("palisade", "palisade-wal"),
+            ("palisade-pipeline", "palisade-wal"),
             ("palisade", "palisade-draw"),
             ("palisade-fence", "palisade-wal"),
             ("palisade-lab", "palisade-peers"),

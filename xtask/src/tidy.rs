@@ -52,19 +52,6 @@ pub(crate) const RULES: &[Rule] = &[
         find: long_files,
     },
     Rule {
-        id: "log-seam",
-        why: "the pipeline and the network do not know how the log is made durable: only `durable` ties the two",
-        fix: "go through the trait pipeline::Log, or do it in crates/palisade-server/src/durable/",
-        find: |tree| {
-            outside(
-                tree,
-                "palisade_wal",
-                "crates/palisade-server/src/",
-                "durable/",
-            )
-        },
-    },
-    Rule {
         id: "engine-seam",
         why: "the consensus engine can be replaced: one folder names it",
         fix: "say it in the replica's own terms, or do it in crates/palisade-replica/src/engine/",
@@ -73,7 +60,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         id: "orderer-io",
         why: "the orderer does no I/O: the simulator runs the same code in virtual time",
-        fix: "take it as an argument; the clock, the log, tasks and random numbers are in pipeline/driver.rs",
+        fix: "take it as an argument; the clock, the log, tasks and random numbers are in crates/palisade-pipeline/src/driver.rs",
         find: orderer_io,
     },
     Rule {
@@ -161,7 +148,7 @@ fn orderer_io(tree: &Tree) -> Vec<Finding> {
     code(tree, |file, line| {
         let inside = file
             .path
-            .strip_prefix("crates/palisade-server/src/pipeline/orderer")?;
+            .strip_prefix("crates/palisade-pipeline/src/orderer")?;
         let named = IO.iter().find(|name| line.contains(**name))?;
         (inside.starts_with(['/', '.'])).then(|| format!("`{named}`"))
     })

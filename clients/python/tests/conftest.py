@@ -18,7 +18,7 @@ import pytest
 import redis
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "clients" / "holder-suite"), str(ROOT / "clients" / "fleet")]
+sys.path[:0] = [str(ROOT / "clients" / "holder-suite"), str(ROOT / "proof" / "fleet")]
 
 from suite.servers import Palisade  # noqa: E402
 

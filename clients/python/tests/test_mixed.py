@@ -56,7 +56,7 @@ class Rust:
 
 
 class Python:
-    """The adder of clients/fleet, in this process."""
+    """The adder of proof/fleet, in this process."""
 
     def __init__(self, store: str, url: str, name: str, fenced: bool) -> None:
         self.adder = adder.STORES[store](url, name, fenced)

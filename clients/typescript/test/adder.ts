@@ -1,6 +1,6 @@
 /**
- * A holder's work in TypeScript, for clients/fleet and the mixed tests: it reads and writes one number, in two steps,
- * under a fence or without one. It speaks as clients/fleet/adder.py.
+ * A holder's work in TypeScript, for proof/fleet and the mixed tests: it reads and writes one number, in two steps,
+ * under a fence or without one. It speaks as proof/fleet/adder.py.
  *
  *     adder postgres|redis|s3|http URL RESOURCE fenced|unfenced      then lines: "read TOKEN", "write TOKEN NUMBER"
  *     answers: the number, "written", or "rejected CODE"

@@ -85,7 +85,7 @@ function connected(): Client {
   return client;
 }
 
-/** For clients/costs. */
+/** For proof/costs. */
 async function timed(count: number, work: () => unknown): Promise<Answer> {
   const before = performance.now();
   for (let number = 0; number < count; number += 1) {

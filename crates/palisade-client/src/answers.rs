@@ -4,7 +4,7 @@
 //! carries requests to an orderer by another way, such as a simulator.
 
 use palisade_core::{Outcome, QueueBound};
-use palisade_server::pipeline::{Answer, Failure};
+use palisade_pipeline::{Answer, Failure};
 
 use crate::fault::Fault;
 use crate::service::{Acquired, Proclamation, Released, Renewal, Reopened, Resized, Revocation};

@@ -11,7 +11,7 @@ use futures_util::stream;
 use palisade_core::{
     AuthorityId, Event, GrantRef, Limits, LockName, LockView, Machine, RequestId, Span, Token, Ttl,
 };
-use palisade_server::pipeline::{self, Answer, Forgetful, Handle, Identity, Request, Start};
+use palisade_pipeline::{self as pipeline, Answer, Forgetful, Handle, Identity, Request, Start};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 

@@ -1,4 +1,7 @@
 //! Reasons why input is refused. Each message names the value and the range.
+//!
+//! This module, [`limits`], [`name`](crate::name), [`time`](crate::time) and [`token`](crate::token) import each other: a bound
+//! is a value of such a type, its constructor compares with the bound, and its error has both.
 
 use core::fmt;
 

@@ -4,8 +4,8 @@ use std::mem;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use palisade_core::{Event, Machine};
-use palisade_server::pipeline::Handle;
-use palisade_server::pipeline::replay::Replay;
+use palisade_pipeline::Handle;
+use palisade_pipeline::replay::Replay;
 use tokio::sync::Notify;
 
 use crate::entry::{Entry, Leader, LogId, Members, Payload};

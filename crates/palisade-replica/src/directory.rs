@@ -16,8 +16,8 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 
-use palisade_server::durable;
-use palisade_server::pipeline::replay::Replay;
+use palisade_pipeline::durable;
+use palisade_pipeline::replay::Replay;
 use palisade_wal::{
     Conversion, DirStorage, Id, OpenError, Opened, Options, Purpose, ReadError, ReplayError,
     SnapshotWriter, Storage, Wal,

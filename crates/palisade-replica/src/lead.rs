@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{Machine, Timestamp};
-use palisade_server::pipeline::codec;
+use palisade_pipeline::codec;
 
 use crate::applier::{Applier, Lent};
 use crate::engine::{Engine, NotCommitted, Role, Runtime};

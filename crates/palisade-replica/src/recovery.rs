@@ -14,8 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_server::durable::{self, Restored};
-use palisade_server::pipeline::seed;
+use palisade_pipeline::durable::{self, Restored};
+use palisade_pipeline::seed;
 use palisade_wal::{
     DirStorage, Identity, InPlace, OpenError, Options, Purpose, ReadError, ReplayError,
     SnapshotReader, Storage, observe,

@@ -10,7 +10,7 @@
 
 use std::io;
 
-use palisade_server::pipeline::replay::{Replay, ReplayError};
+use palisade_pipeline::replay::{Replay, ReplayError};
 
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{LogId, Members, Payload};

@@ -26,12 +26,12 @@ use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockMode, LockName, Machine,
     RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
+use palisade_pipeline::Request;
+use palisade_pipeline::codec::{encode_command, encode_head};
+use palisade_pipeline::orderer::{Address, Moment, Orderer};
 use palisade_proto::borrowed;
 use palisade_proto::frames::{self, Open};
 use palisade_proto::v1 as pb;
-use palisade_server::pipeline::Request;
-use palisade_server::pipeline::codec::{encode_command, encode_head};
-use palisade_server::pipeline::orderer::{Address, Moment, Orderer};
 
 type Step = fn(u64);
 

@@ -1,18 +1,11 @@
-//! The lock server: the pipeline that orders and applies, and its faces.
+//! The faces of the lock server; what decides is in `palisade-pipeline`.
 //!
-//! * [`pipeline`] – one thread that orders, stamps, applies, syncs and answers. No sockets, no files.
-//! * `durable` (feature) – the pipeline on a write-ahead log.
-//! * `net` (feature) – gRPC and HTTP/JSON on one port.
-//! * `shell` (feature `net`) – connections, bounds and time-outs of every HTTP port, also of the store and the
+//! * [`net`] – gRPC and HTTP/JSON on one port.
+//! * [`shell`] – connections, bounds and time-outs of every HTTP port, also of the store and the
 //!   gateway.
+//!
+//! This crate is internal to Palisade: its API changes without notice.
 
-#[cfg(feature = "durable")]
-pub mod durable;
-#[cfg(test)]
-mod growth;
 pub mod memory;
-#[cfg(feature = "net")]
 pub mod net;
-pub mod pipeline;
-#[cfg(feature = "net")]
 pub mod shell;

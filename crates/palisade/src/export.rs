@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use palisade_pipeline::Handle;
 use palisade_server::net::Counter;
-use palisade_server::pipeline::Handle;
 
 use crate::otlp;
 

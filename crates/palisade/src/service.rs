@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use palisade_server::pipeline::{Handle, Request};
+use palisade_pipeline::{Handle, Request};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;

@@ -96,25 +96,6 @@ fn long_file() {
 }
 
 #[test]
-fn log_seam() {
-    let using = "use palisade_wal::Wal;\n";
-    finds(
-        "log-seam",
-        &[("crates/palisade-server/src/pipeline/log.rs", using)],
-        &["crates/palisade-server/src/pipeline/log.rs:1"],
-    );
-    finds(
-        "log-seam",
-        &[
-            ("crates/palisade-server/src/durable/mod.rs", using),
-            ("crates/palisade-server/tests/crash.rs", using),
-            ("crates/palisade-fence/src/store/mod.rs", using),
-        ],
-        &[],
-    );
-}
-
-#[test]
 fn engine_seam() {
     let line = "use openraft::Raft;\n";
     let at = |name: &str| format!("crates/palisade-replica/src/{name}");
@@ -125,7 +106,7 @@ fn engine_seam() {
 
 #[test]
 fn orderer_io() {
-    let at = |name: &str| format!("crates/palisade-server/src/pipeline/{name}");
+    let at = |name: &str| format!("crates/palisade-pipeline/src/{name}");
     let (orderer, part, driver) = (at("orderer.rs"), at("orderer/intake.rs"), at("driver.rs"));
     for line in [
         "use tokio::time::Instant;\n",

@@ -256,7 +256,7 @@ func (d *driver) lease(c command) *palisade.Lease {
 	return d.leases[c.Grant]
 }
 
-// timed is for clients/costs.
+// timed is for proof/costs.
 func timed(count int, work func() error) (answer, error) {
 	before := nowMS()
 	for n := 0; n < count; n++ {

@@ -14,7 +14,7 @@ use palisade_client::{
     Attempt, AuthorityId, Client, Code, GrantRef, LockName, LockView, Options, Ttl, secs,
 };
 use palisade_core::RequestId;
-use palisade_server::pipeline::Leading;
+use palisade_pipeline::Leading;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 

@@ -1,4 +1,7 @@
 //! The tables, and the few ways in which records are tied to one another.
+//!
+//! This module, [`record`](super::record), [`grant`](super::grant) and [`share`](super::share) import each other: a grant lies
+//! in the record of its lock or in a share, and the last two add to [`Tables`] what only they know.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

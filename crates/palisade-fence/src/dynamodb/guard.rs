@@ -9,8 +9,7 @@ use palisade_core::fence::{Op, Pass, Rule, Verdict};
 
 use super::conditional::{Effect, Operation, carry_out};
 use super::error::{Fault, failed};
-use super::guards::PREFIX;
-use super::location::{Loaded, Location, PutOutcome, key_name};
+use super::location::{Loaded, Location, PREFIX, PutOutcome, key_name};
 use super::{Attributes, FENCE};
 use crate::audit;
 use crate::checked::Checked;

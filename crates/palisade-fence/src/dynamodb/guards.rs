@@ -8,7 +8,7 @@ use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule, Verdict};
 
 use super::error::{Fault, failed};
 use super::guard::{Guard, transact};
-use super::location::{Location, PutOutcome, not_the_fence};
+use super::location::{Location, PREFIX, PutOutcome, not_the_fence};
 use super::{Attributes, FENCE};
 use crate::admin::{Admin, Listed};
 use crate::audit;
@@ -16,8 +16,6 @@ use crate::checked::Checked;
 use crate::name::ResourceId;
 use crate::stamped::{ATTEMPTS, back_off};
 
-/// The prefix of the resource's name in the partition key, so that guard items can share a table with others.
-pub(super) const PREFIX: &str = "palisade_fence#";
 /// DynamoDB's limit for one transaction.
 const MAX_CLAIMS: usize = 100;
 

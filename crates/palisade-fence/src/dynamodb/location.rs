@@ -10,6 +10,9 @@ use super::{Attributes, FENCE};
 use crate::guard_row::Corrupt;
 use crate::stamped::{ATTEMPTS, Stamped, back_off};
 
+/// The prefix of the resource's name in the partition key, so that guard items can share a table with others.
+pub(super) const PREFIX: &str = "palisade_fence#";
+
 /// The placeholder of the condition's value.
 const SEEN: &str = ":palisade_seen";
 

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use palisade_server::pipeline::codec;
+use palisade_pipeline::codec;
 use palisade_wal::{Id, Purpose};
 use sha2::{Digest as _, Sha256};
 

@@ -8,7 +8,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use palisade_core::Machine;
-use palisade_server::pipeline::{Elected, Elections, Failure, Log, LogError, Writable, codec};
+use palisade_pipeline::{Elected, Elections, Failure, Log, LogError, Writable, codec};
 
 use super::writer::Disk;
 use crate::applier::Applier;

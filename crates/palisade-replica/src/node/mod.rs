@@ -20,8 +20,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use palisade_core::Limits;
-use palisade_server::durable::Snapshots;
-use palisade_server::pipeline::{Handle, Identity, InTurns, Pipeline, seed, start_in_turns};
+use palisade_pipeline::durable::Snapshots;
+use palisade_pipeline::{Handle, Identity, InTurns, Pipeline, seed, start_in_turns};
 use palisade_wal::RecoveryReport;
 use tokio::runtime::{self, Runtime};
 use tokio::sync::watch;

@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::frame;
 use super::introduction::Introduction;
-use super::loss::{Loss, Refusal};
+use super::refusal::{Loss, Refusal};
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::NodeId;
 

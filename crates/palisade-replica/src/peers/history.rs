@@ -21,7 +21,7 @@ use palisade_wal::Id;
 use sha2::{Digest as _, Sha256};
 
 use super::introduction::{Introduction, Known, Standing, judge};
-use super::loss::Refusal;
+use super::refusal::Refusal;
 use super::{Peers, hold};
 use crate::entry::{Leader, LogId, NodeId};
 use crate::message::Offer;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use palisade_wal::Id;
 
-use super::loss::{Loss, Refusal};
+use super::refusal::{Loss, Refusal};
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{LogId, NodeId};
 

@@ -8,7 +8,6 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -16,39 +15,9 @@ use tokio::sync::watch;
 
 use super::handshake::Lane;
 use super::introduction::{Introduction, Standing};
+use super::refusal::{Loss, Refusal};
 use super::{Peers, Shared, hold};
-use crate::codec::{Malformed, Put, Take};
 use crate::entry::{LogId, NodeId};
-
-/// Why a node is not let in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// For people, on both sides.
-    pub why: String,
-    /// What it had and has no longer, if that is why.
-    pub loss: Option<Loss>,
-}
-
-impl From<String> for Refusal {
-    fn from(why: String) -> Refusal {
-        Refusal { why, loss: None }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-/// What a node was known to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// So often its log was opened.
-    pub starts: u64,
-    /// The entry that it had acknowledged, which is committed.
-    pub agreed: Option<LogId>,
-}
 
 impl Loss {
     /// Whether this node did lose that, by what its own directory says.
@@ -57,33 +26,6 @@ impl Loss {
         let is_member = matches!(own.standing, Standing::Member { .. });
         let has = |agreed| own.contains(agreed);
         is_member && (own.starts < self.starts || !self.agreed.is_none_or(has))
-    }
-
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.u64(self.starts);
-        out.option(self.agreed, Vec::log_id);
-        out
-    }
-
-    pub(super) fn decode(bytes: &[u8]) -> Result<Loss, Malformed> {
-        let mut from = Take(bytes);
-        let loss = Loss {
-            starts: from.u64()?,
-            agreed: from.option(Take::log_id)?,
-        };
-        from.end()?;
-        Ok(loss)
-    }
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "was started {} times", self.starts)?;
-        match self.agreed {
-            Some(agreed) => write!(f, " and acknowledged {agreed}"),
-            None => Ok(()),
-        }
     }
 }
 

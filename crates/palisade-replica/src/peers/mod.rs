@@ -24,6 +24,7 @@ mod introduction;
 mod line;
 mod liveness;
 mod loss;
+mod refusal;
 mod secure;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -33,7 +34,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use palisade_server::pipeline::orderer::ROOM;
+use palisade_pipeline::orderer::ROOM;
 use palisade_tls::Certificate;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -49,7 +50,7 @@ pub use handshake::Key;
 pub use history::PeerHistory;
 pub use introduction::{HISTORY, Introduction, Known, MOST_NODES, Standing, judge};
 pub use liveness::SILENT;
-pub use loss::{Loss, Refusal};
+pub use refusal::{Loss, Refusal};
 pub use secure::{PROTOCOL, Security, host};
 
 /// The longest message: the largest batch, or as many entries as the engine puts into one, and what stands around them.

@@ -8,14 +8,14 @@ use std::time::Duration;
 use palisade_core::{
     Acquire, ClientId, Command, LeaseKey, LockName, Others, Timestamp, Ttl, Under, WallTime,
 };
+use palisade_pipeline::codec;
+use palisade_pipeline::durable;
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::peers::{HISTORY, Introduction, Peers, Settings as PeerSettings, Standing};
 use palisade_replica::{
     Applier, Directory, Engine, LogId, NodeId, NotCommitted, Role, Settings, Sink, Start, Store,
     Stored, Tokio, Work, Writer,
 };
-use palisade_server::durable;
-use palisade_server::pipeline::codec;
 use palisade_wal::{CreateOptions, OpenError, Opened, Options, Purpose, Wal};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;

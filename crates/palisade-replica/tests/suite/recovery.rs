@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use palisade_core::Token;
+use palisade_pipeline::durable::{self, Restored};
 use palisade_replica::{
     Directory, Entry, Founding, Leader, LogId, Members, NodeId, Payload, Sink, Store, Stored, Work,
     Writer, recovery,
 };
-use palisade_server::durable::{self, Restored};
 use palisade_wal::{DirStorage, Id, Options, Purpose};
 
 use crate::cluster::{grant, single_server};

@@ -34,10 +34,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use self::grants::Grant;
-pub(super) use self::grants::Recorder;
+pub(super) use self::grants::line_of;
 use super::convert::Refusal;
 use super::quota::Rate;
-use crate::pipeline::clock::boottime;
+use palisade_pipeline::clock::boottime;
 
 /// What is recorded.
 #[derive(Serialize)]
@@ -242,7 +242,7 @@ impl Audit {
     }
 
     /// Records lines, and waits until they are written, or counted as lost.
-    async fn note_lines(&self, lines: Vec<u8>, count: u64) {
+    pub(super) async fn note_lines(&self, lines: Vec<u8>, count: u64) {
         if let Some(queue) = &self.queue {
             let (done, had_its_turn) = oneshot::channel();
             match queue.jobs.try_send(Job::Note(lines, count, Some(done))) {
@@ -253,7 +253,7 @@ impl Audit {
         }
     }
 
-    fn lose(&self, lines: u64) {
+    pub(super) fn lose(&self, lines: u64) {
         if let Some(queue) = &self.queue {
             queue.lost.fetch_add(lines, Relaxed);
         }

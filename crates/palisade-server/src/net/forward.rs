@@ -33,7 +33,7 @@ use bytes::Bytes;
 use http::header::{EXPECT, HOST, ORIGIN, TE};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, Method, Uri, Version};
+use http::{HeaderValue, Method, Uri, Version};
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -43,14 +43,14 @@ use palisade_tls::Connector;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
-use super::app::App;
-use super::budget::{OPERATION_BYTES, Share};
+use super::budget::{Budget, OPERATION_BYTES, Share};
 use super::convert::{Refusal, not_leader};
-use super::gate;
-use super::http::reply;
+use super::gate::{self, FORWARDED, Gate, Pipeline};
+use super::phases::Phases;
+use super::reply;
 use super::settings::Settings;
-use crate::pipeline::Leading;
 use crate::shell::{self, remove_hop_by_hop};
+use palisade_pipeline::Leading;
 
 /// The way to the leader.
 pub(super) struct Forwarder {
@@ -60,6 +60,11 @@ pub(super) struct Forwarder {
     secure: bool,
     acquires: Lane,
     others: Lane,
+    gate: Arc<Gate>,
+    pipeline: Pipeline,
+    /// The memory for requests on their way, which sessions share.
+    budget: Arc<Budget>,
+    phases: Phases,
 }
 
 /// One connection to the leader, and how many requests may be in flight on it.
@@ -89,13 +94,13 @@ enum Failed {
 
 /// The middleware around the handlers that need the leader. On a node that leads it costs one look.
 pub(super) async fn to_leader(
-    State(app): State<Arc<App>>,
+    State(forwarder): State<Arc<Forwarder>>,
     request: Request,
     next: Next,
 ) -> Response {
-    if app.handle.leader() == Leading::Here
+    if forwarder.pipeline.leader() == Leading::Here
         || request.headers().contains_key(&FORWARDED)
-        || !gate::goes_with(&app, request.headers())
+        || !gate::goes_with(&forwarder.gate, request.headers())
         || !gate::is_known(request.extensions())
         || is_stream(&request)
     {
@@ -109,7 +114,7 @@ pub(super) async fn to_leader(
             return reply::refused(&head.headers, &refusal);
         }
     };
-    match app.forwarder.settle(&app, &head, &body).await {
+    match forwarder.settle(&head, &body).await {
         Ok(Some(answer)) => answer,
         // The handler answers: this node leads now, or it says that it does not.
         Ok(None) => next.run(Request::from_parts(head, Body::from(body))).await,
@@ -125,7 +130,13 @@ fn is_stream(request: &Request) -> bool {
 impl Forwarder {
     /// # Errors
     /// The certificates for the way to the leader cannot be used.
-    pub(super) fn new(settings: &Settings) -> Result<Forwarder, palisade_tls::Error> {
+    pub(super) fn new(
+        settings: &Settings,
+        gate: Arc<Gate>,
+        pipeline: Pipeline,
+        budget: Arc<Budget>,
+        phases: Phases,
+    ) -> Result<Forwarder, palisade_tls::Error> {
         let node = settings.node.as_deref().unwrap_or("node");
         let secure = node.starts_with("https://");
         let tls = secure.then(|| palisade_tls::Client::new(&settings.to_leader));
@@ -135,16 +146,15 @@ impl Forwarder {
             node: HeaderValue::from_str(node).unwrap_or(HeaderValue::from_static("node")),
             acquires: Lane::new(tls.clone()),
             others: Lane::new(tls),
+            gate,
+            pipeline,
+            budget,
+            phases,
         })
     }
 
     /// The leader's answer; `None` if the handler of this node is to answer.
-    async fn settle(
-        &self,
-        app: &App,
-        head: &Parts,
-        body: &Bytes,
-    ) -> Result<Option<Response>, Refusal> {
+    async fn settle(&self, head: &Parts, body: &Bytes) -> Result<Option<Response>, Refusal> {
         let kind = Kind::of(head);
         let lane = if kind == Kind::Acquire {
             &self.acquires
@@ -152,17 +162,18 @@ impl Forwarder {
             &self.others
         };
         let bytes = OPERATION_BYTES + body.len();
-        let (Ok(_place), Some(_share)) = (lane.places.try_acquire(), Share::of(&app.budget, bytes))
+        let (Ok(_place), Some(_share)) =
+            (lane.places.try_acquire(), Share::of(&self.budget, bytes))
         else {
             let why = "too many requests are on their way to the leader; nothing happened";
             return Err(Refusal::new(Code::Unavailable, why));
         };
-        let mut leading = app.handle.leading();
+        let mut leading = self.pipeline.leading();
         let mut patience = pin!(sleep(PATIENCE));
         loop {
             let leader = leading.borrow_and_update().clone();
             if let Leading::At(url) = &leader {
-                match self.ask(app, lane, kind, url, head, body).await {
+                match self.ask(lane, kind, url, head, body).await {
                     Ok(answer) => return Ok(Some(answer)),
                     Err(Failed::Unknown(why)) if kind != Kind::Read => {
                         return Err(Refusal::new(Code::UnknownOutcome, why));
@@ -193,7 +204,6 @@ impl Forwarder {
     /// Sends the request to the leader and reads its answer to the end. Dropping this ends the request there.
     async fn ask(
         &self,
-        app: &App,
         lane: &Lane,
         kind: Kind,
         url: &Arc<str>,
@@ -220,10 +230,10 @@ impl Forwarder {
         };
         tokio::select! {
             answer = answered => answer,
-            () = deposed(app.handle.leading(), url) => {
+            () = deposed(self.pipeline.leading(), url) => {
                 Err(Failed::Unknown(format!("{url} no longer leads and gave no answer")))
             }
-            () = app.draining(), if kind == Kind::Acquire => {
+            () = self.phases.draining(), if kind == Kind::Acquire => {
                 Err(Failed::Unknown("the server is stopping; the wait is over".to_owned()))
             }
         }
@@ -335,9 +345,6 @@ fn causes(error: &dyn Error) -> String {
     }
     text
 }
-
-/// Set on a forwarded request, to the node that forwarded it. A request that has it is never forwarded again.
-pub(super) const FORWARDED: HeaderName = HeaderName::from_static("x-palisade-forwarded");
 
 const GRPC: &str = "/palisade.v1.Locks/";
 const STREAMS: [&str; 2] = ["/palisade.v1.Locks/Session", "/palisade.v1.Locks/Watch"];

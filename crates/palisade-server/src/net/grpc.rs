@@ -19,34 +19,40 @@ use tonic::{Response, Status, Streaming};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::app::App;
+use super::calls::Calls;
 use super::convert::{self, Refusal, grpc as messages};
 use super::error::ServeError;
 use super::forward;
 use super::gate;
 use super::grpc_status::{CODE, status};
 use super::grpc_stream;
+use super::interfaces::Interfaces;
+use super::issuer::Issuer;
 use super::listings;
-use super::sequencer;
-use super::session::{CountingCodec, ReplyStream};
-use super::traces::Asked;
-use super::watch::{self, Batch, Batches, Notice};
-use crate::pipeline::{Answer, Request};
+use super::notice::{Batch, Notice};
+use super::session::{CountingCodec, ReplyStream, Sessions};
+use super::traces::{Asked, Traces};
+use super::watch::{Batches, Watches};
+use palisade_pipeline::{Answer, Request};
 
 /// The gRPC routes and their health service.
-pub(super) fn routes(app: &Arc<App>) -> Result<(Router, Health), ServeError> {
+pub(super) fn routes(interfaces: &Interfaces) -> Result<(Router, Health), ServeError> {
     let locks = LocksServer::new(Service {
-        app: Arc::clone(app),
+        calls: Arc::clone(&interfaces.calls),
+        sessions: Arc::clone(&interfaces.sessions),
+        watches: Arc::clone(&interfaces.watches),
+        issuer: Arc::clone(&interfaces.issuer),
+        traces: Arc::clone(&interfaces.traces),
     })
-    .max_decoding_message_size(app.settings.frame_bytes)
+    .max_decoding_message_size(interfaces.sessions.frame_bytes)
     .max_encoding_message_size(usize::MAX);
     let (reporter, health) = tonic_health::server::health_reporter();
-    let sessions = Arc::clone(app);
-    let to_leader = || from_fn_with_state(Arc::clone(app), forward::to_leader);
+    let sessions = Arc::clone(&interfaces.sessions);
+    let to_leader = || from_fn_with_state(Arc::clone(&interfaces.forwarder), forward::to_leader);
     let listing = Router::new()
         .route_service(LIST, locks.clone())
         .route_layer(to_leader());
-    let calls = listings::bounded(app, listing).route(
+    let calls = listings::bounded(&interfaces.listings, listing).route(
         SESSION,
         any(move |request| session(Arc::clone(&sessions), request)),
     );
@@ -55,7 +61,7 @@ pub(super) fn routes(app: &Arc<App>) -> Result<(Router, Health), ServeError> {
     let others = mount(Router::new(), health);
     let others = mount(others, reflection().build_v1().map_err(descriptor)?);
     let others = mount(others, reflection().build_v1alpha().map_err(descriptor)?);
-    let ending = from_fn_with_state(Arc::clone(app), grpc_stream::until_draining);
+    let ending = from_fn_with_state(interfaces.phases.clone(), grpc_stream::until_draining);
     let router = others.route_layer(ending).merge(calls);
     let router = router.route_layer(from_fn(grpc_stream::over_http2));
     Ok((router, Health(reporter)))
@@ -110,7 +116,11 @@ impl Health {
 
 /// `palisade.v1.Locks`.
 struct Service {
-    app: Arc<App>,
+    calls: Arc<Calls>,
+    sessions: Arc<Sessions>,
+    watches: Arc<Watches>,
+    issuer: Arc<Issuer>,
+    traces: Arc<Traces>,
 }
 
 type Replied = Result<Response<v1::Reply>, Status>;
@@ -121,14 +131,14 @@ impl Service {
         let asked = asked.and_then(|request| Asked::of(call.extensions(), request));
         let permitted = request.and_then(|request| {
             let who = gate::who(call.extensions())?;
-            self.app.gate.permit(&who, request)
+            self.calls.gate.permit(&who, request)
         });
         let permitted = permitted.map_err(|refusal| status(&refusal))?;
-        let answer = self.app.ask(permitted).await;
+        let answer = self.calls.ask(permitted).await;
         if let Answer::Outcome(Outcome::Granted(granted)) = &answer {
-            self.app.traces.keep(asked, granted);
+            self.traces.keep(asked, granted);
         }
-        said(messages::reply(0, answer, self.app.handle.identity()))
+        said(messages::reply(0, answer, self.calls.pipeline.identity()))
     }
 }
 
@@ -217,12 +227,10 @@ impl Locks for Service {
             Ok((gate::who(call.extensions())?, lock, renew))
         };
         let (who, lock, renew) = asked().map_err(|refusal| status(&refusal))?;
-        said(
-            match sequencer::issue(&self.app, &who, &lock, renew).await {
-                Ok((token, signed)) => messages::sequenced(token, signed),
-                Err(refusal) => messages::refused(0, &refusal),
-            },
-        )
+        said(match self.issuer.issue(&who, &lock, renew).await {
+            Ok((token, signed)) => messages::sequenced(token, signed),
+            Err(refusal) => messages::refused(0, &refusal),
+        })
     }
 
     async fn open(&self, call: tonic::Request<v1::OpenRequest>) -> Replied {
@@ -255,8 +263,8 @@ impl Locks for Service {
         let prefix = convert::prefix(&message.prefix).map_err(|refusal| status(&refusal))?;
         let after = (message.after_revision > 0).then_some(message.after_revision);
         let batches = gate::who(call.extensions())
-            .and_then(|who| self.app.gate.observe(&who, &prefix))
-            .and_then(|observed| watch::watch(&self.app, observed, after));
+            .and_then(|who| self.calls.gate.observe(&who, &prefix))
+            .and_then(|observed| self.watches.watch(observed, after));
         let batches = batches.map_err(|refusal| status(&refusal))?;
         Ok(Response::new(Events {
             batches,
@@ -270,7 +278,7 @@ impl Locks for Service {
         &self,
         call: tonic::Request<Streaming<v1::Requests>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        Sessions(Arc::clone(&self.app)).call(call).await
+        Streams(Arc::clone(&self.sessions)).call(call).await
     }
 }
 
@@ -279,22 +287,22 @@ type FrameOf = fn(Frame) -> Frame;
 
 /// The session's method is served separately, because its frames are counted before they are decoded.
 async fn session(
-    app: Arc<App>,
+    sessions: Arc<Sessions>,
     request: axum::extract::Request,
 ) -> http::Response<axum::body::Body> {
     let codec = CountingCodec {
-        most: app.settings.frame_operations,
+        most: sessions.frame_operations,
     };
     let mut grpc = tonic::server::Grpc::new(codec)
-        .max_decoding_message_size(app.settings.frame_bytes)
+        .max_decoding_message_size(sessions.frame_bytes)
         .max_encoding_message_size(usize::MAX);
-    let answer = grpc.streaming(Sessions(app), request).await;
+    let answer = grpc.streaming(Streams(sessions), request).await;
     answer.map(axum::body::Body::new)
 }
 
-struct Sessions(Arc<App>);
+struct Streams(Arc<Sessions>);
 
-impl StreamingService<v1::Requests> for Sessions {
+impl StreamingService<v1::Requests> for Streams {
     type Response = v1::Replies;
     type ResponseStream = ReplyStream<Map<Streaming<v1::Requests>, FrameOf>>;
     type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;

@@ -14,9 +14,9 @@ use palisade_proto::Code;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use super::app::App;
 use super::convert::Refusal;
 use super::grpc_status::status;
+use super::phases::Phases;
 use crate::shell::{self, BodyError};
 
 /// Refuses a call that does not use HTTP/2: over HTTP/1.1 the server would wait for its body in vain.
@@ -33,7 +33,7 @@ pub(super) async fn over_http2(request: Request, next: Next) -> Response {
 /// Ends streams when the server shuts down: health and reflection do not know about the shutdown. The answers end
 /// first, with the reason; only then the requests, because a service that sees its requests end reports success.
 pub(super) async fn until_draining(
-    State(app): State<Arc<App>>,
+    State(phases): State<Phases>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -54,7 +54,7 @@ pub(super) async fn until_draining(
         Body::new(EndableStream {
             body: Some((body, Some(answering))),
             last: Some(status(&stopping)),
-            end: Box::pin(app.draining()),
+            end: Box::pin(phases.draining()),
         })
     })
 }

@@ -24,7 +24,7 @@ use aes::cipher::{BlockCipherDecrypt as _, BlockCipherEncrypt as _, KeyInit as _
 use palisade_core::{LeaseKey, Outcome, RequestId, Under};
 
 use super::secrets::{self, ClusterSecret};
-use crate::pipeline::{Answer, MARK, Request};
+use palisade_pipeline::{Answer, MARK, Request};
 
 /// The name of the file in a server's data directory: 32 random bytes.
 pub const LOCK_TOKEN_FILE: &str = "lock_token.key";

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
@@ -12,28 +13,48 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use palisade_proto::Code;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::app::App;
 use super::convert::Refusal;
-use super::http::reply;
+use super::reply;
+use super::settings::Settings;
+
+/// Slots for listings that are being made or read.
+pub(super) struct Listings {
+    slots: Arc<Semaphore>,
+    most: usize,
+    /// How long a listing waits for a slot.
+    patience: Duration,
+}
+
+impl Listings {
+    pub(super) fn new(settings: &Settings) -> Listings {
+        Listings {
+            slots: Arc::new(Semaphore::new(
+                settings.listings.min(Semaphore::MAX_PERMITS),
+            )),
+            most: settings.listings,
+            patience: settings.shell.head_timeout,
+        }
+    }
+}
 
 /// Applies the bound to every route of `router`.
 pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
-    app: &Arc<App>,
+    listings: &Arc<Listings>,
     router: Router<S>,
 ) -> Router<S> {
-    router.layer(from_fn_with_state(Arc::clone(app), admit))
+    router.layer(from_fn_with_state(Arc::clone(listings), admit))
 }
 
-async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn admit(State(listings): State<Arc<Listings>>, request: Request, next: Next) -> Response {
     let slot = timeout(
-        app.settings.shell.head_timeout,
-        Arc::clone(&app.listings).acquire_owned(),
+        listings.patience,
+        Arc::clone(&listings.slots).acquire_owned(),
     );
     let Ok(Ok(slot)) = slot.await else {
-        let most = app.settings.listings;
+        let most = listings.most;
         let message = format!(
             "{most} listings are being made or read, which is the limit; nothing happened, try again later"
         );

@@ -1,6 +1,7 @@
 //! `/metrics`: the counters of the pipeline and the network, in Prometheus' text formats.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -8,11 +9,15 @@ use std::time::Duration;
 use palisade_core::Ending;
 use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
 
-use super::app::App;
+use super::cluster::Cluster;
 use super::convert::json::ending;
-use super::gate::ObservedAll;
+use super::gate::{Gate, ObservedAll, Pipeline};
 use super::rules::token_ends;
-use crate::pipeline::{Histogram, Operation, Stats, Verdict, request_place};
+use super::session::Meters;
+use super::settings::{Counter, Settings};
+use super::shares::Shares;
+use crate::shell::{self, Shell};
+use palisade_pipeline::{Histogram, Operation, Stats, Verdict, request_place};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,95 +68,360 @@ impl Format {
     }
 }
 
-/// All metrics as text. `oldest` is how long the oldest lock has been held, if that is known.
-pub(super) fn text(
-    app: &Arc<App>,
-    _: &ObservedAll,
-    oldest: Option<Duration>,
-    format: Format,
-) -> String {
-    let scrape = Scrape {
-        app: Arc::clone(app),
-    };
-    let mut text = String::with_capacity(4 * 1024);
-    let mut metric = |name: &str, kind: &str, sample: &str, (_, help, value): Reading| {
-        // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "# HELP {name} {help}\n# TYPE {name} {kind}\n{sample} {value}\n"
-        );
-    };
-    let around = app.settings.counters.iter();
-    let around = around.map(|counter| (counter.name, counter.help, counter.value.load(Relaxed)));
-    for counter in scrape.counters().into_iter().chain(around) {
-        let family = format!("palisade_{}", counter.0);
-        let sample = format!("{family}_total");
-        let name = match format {
-            Format::Plain => &sample,
-            Format::OpenMetrics => &family,
-        };
-        metric(name, "counter", &sample, counter);
-    }
-    for gauge in scrape.gauges() {
-        let name = format!("palisade_{}", gauge.0);
-        metric(&name, "gauge", &name, gauge);
-    }
-    if let Some(oldest) = oldest {
-        let _ = write!(
-            text,
-            "# HELP {OLDEST} How long the lock that was granted first has been held; 0 if no lock is held\n\
-             # TYPE {OLDEST} gauge\n{OLDEST} {:?}\n",
-            oldest.as_secs_f64()
-        );
-    }
-    process_text(&mut text, app);
-    quota_text(&mut text, app, format);
-    for (name, help, unit, histogram) in scrape.histograms() {
-        histogram_text(&mut text, name, help, unit, &[("", histogram)]);
-    }
-    let stats = app.handle.stats();
-    histogram_text(
-        &mut text,
-        "hold_seconds",
-        "How long grants lasted, by how they ended; by the wall clock",
-        SECONDS,
-        &ENDINGS.map(|how| {
-            let labels = format!("how=\"{}\"", ending(how));
-            (labels, &stats.hold[how as usize])
-        }),
-    );
-    request_text(&mut text, stats);
-    if let Some(cluster) = &app.cluster {
-        cluster_text(&mut text, &cluster.view(), format);
-    }
-    if format == Format::OpenMetrics {
-        text.push_str("# EOF\n");
-    }
-    text
+/// Where the values come from.
+pub(super) struct Metrics {
+    gate: Arc<Gate>,
+    pipeline: Pipeline,
+    sessions: Arc<Meters>,
+    watches: Arc<Shares>,
+    /// `None` for a single server.
+    cluster: Option<Arc<dyn Cluster>>,
+    /// The shell's counters, and how many connections may be open.
+    shell: Arc<shell::Meters>,
+    connections: u32,
+    data: Option<PathBuf>,
+    /// Of the program around the server.
+    around: Vec<Counter>,
 }
 
-/// What runs here, since when, and how much room its disk has: these are asked first when something is wrong. What the
-/// system does not say is left out.
-fn process_text(text: &mut String, app: &App) {
-    let version = env!("CARGO_PKG_VERSION");
-    let _ = write!(
-        text,
-        "# HELP palisade_build_info The version of the program, as a label\n# TYPE palisade_build_info gauge\n\
-         palisade_build_info{{version=\"{version}\"}} 1\n"
-    );
-    if let Some(started) = started() {
-        let _ = write!(
-            text,
-            "# HELP {START} When the process started, in seconds since 1970\n# TYPE {START} gauge\n{START} {started}\n"
-        );
+impl Metrics {
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        pipeline: Pipeline,
+        sessions: Arc<Meters>,
+        watches: Arc<Shares>,
+        cluster: Option<Arc<dyn Cluster>>,
+        shell: &Shell,
+        settings: &Settings,
+    ) -> Metrics {
+        Metrics {
+            gate,
+            pipeline,
+            sessions,
+            watches,
+            cluster,
+            shell: shell.meters(),
+            connections: shell.connections(),
+            data: settings.data.clone(),
+            around: settings.counters.clone(),
+        }
     }
-    let data = app.settings.data.as_ref();
-    if let Some(disk) = data.and_then(|data| rustix::fs::statvfs(data).ok()) {
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+
+    /// All metrics as text. `oldest` is how long the oldest lock has been held, if that is known.
+    pub(super) fn text(&self, _: &ObservedAll, oldest: Option<Duration>, format: Format) -> String {
+        let mut text = String::with_capacity(4 * 1024);
+        let mut metric = |name: &str, kind: &str, sample: &str, (_, help, value): Reading| {
+            // Writing to a string cannot fail.
+            let _ = write!(
+                text,
+                "# HELP {name} {help}\n# TYPE {name} {kind}\n{sample} {value}\n"
+            );
+        };
+        let around = self.around.iter();
+        let around =
+            around.map(|counter| (counter.name, counter.help, counter.value.load(Relaxed)));
+        for counter in self.counters().into_iter().chain(around) {
+            let family = format!("palisade_{}", counter.0);
+            let sample = format!("{family}_total");
+            let name = match format {
+                Format::Plain => &sample,
+                Format::OpenMetrics => &family,
+            };
+            metric(name, "counter", &sample, counter);
+        }
+        for gauge in self.gauges() {
+            let name = format!("palisade_{}", gauge.0);
+            metric(&name, "gauge", &name, gauge);
+        }
+        if let Some(oldest) = oldest {
+            let _ = write!(
+                text,
+                "# HELP {OLDEST} How long the lock that was granted first has been held; 0 if no lock is held\n\
+             # TYPE {OLDEST} gauge\n{OLDEST} {:?}\n",
+                oldest.as_secs_f64()
+            );
+        }
+        self.process_text(&mut text);
+        self.quota_text(&mut text, format);
+        for (name, help, unit, histogram) in self.histograms() {
+            histogram_text(&mut text, name, help, unit, &[("", histogram)]);
+        }
+        let stats = self.pipeline.stats();
+        histogram_text(
+            &mut text,
+            "hold_seconds",
+            "How long grants lasted, by how they ended; by the wall clock",
+            SECONDS,
+            &ENDINGS.map(|how| {
+                let labels = format!("how=\"{}\"", ending(how));
+                (labels, &stats.hold[how as usize])
+            }),
+        );
+        request_text(&mut text, stats);
+        if let Some(cluster) = &self.cluster {
+            cluster_text(&mut text, &cluster.view(), format);
+        }
+        if format == Format::OpenMetrics {
+            text.push_str("# EOF\n");
+        }
+        text
+    }
+
+    /// What runs here, since when, and how much room its disk has: these are asked first when something is wrong. What the
+    /// system does not say is left out.
+    fn process_text(&self, text: &mut String) {
+        let version = env!("CARGO_PKG_VERSION");
         let _ = write!(
             text,
-            "# HELP {FREE} Free bytes of the disk that has the data directory\n# TYPE {FREE} gauge\n{FREE} {free}\n"
+            "# HELP palisade_build_info The version of the program, as a label\n# TYPE palisade_build_info gauge\n\
+         palisade_build_info{{version=\"{version}\"}} 1\n"
         );
+        if let Some(started) = started() {
+            let _ = write!(
+                text,
+                "# HELP {START} When the process started, in seconds since 1970\n# TYPE {START} gauge\n{START} {started}\n"
+            );
+        }
+        let data = self.data.as_ref();
+        if let Some(disk) = data.and_then(|data| rustix::fs::statvfs(data).ok()) {
+            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+            let _ = write!(
+                text,
+                "# HELP {FREE} Free bytes of the disk that has the data directory\n# TYPE {FREE} gauge\n{FREE} {free}\n"
+            );
+        }
+    }
+
+    /// Refusals for a quota, by its bound.
+    fn quota_text(&self, text: &mut String, format: Format) {
+        let family = "palisade_over_quota";
+        let name = match format {
+            Format::Plain => "palisade_over_quota_total",
+            Format::OpenMetrics => family,
+        };
+        let _ = write!(
+            text,
+            "# HELP {name} Requests refused because a quota was used up, by its bound\n# TYPE {name} counter\n"
+        );
+        for (bound, refused) in self.gate.quotas().refused() {
+            let _ = writeln!(text, "{family}_total{{bound=\"{bound}\"}} {refused}");
+        }
+    }
+
+    /// The values that only grow; `_total` is added to each name.
+    fn counters(&self) -> [Reading; 26] {
+        let (stats, net) = (self.pipeline.stats(), &self.sessions);
+        let shell = &self.shell;
+        [
+            ("granted", "Grants issued", stats.granted.get()),
+            (
+                "held",
+                "Acquires denied because another client held the lock, or it was closed after its last grant",
+                stats.held.get(),
+            ),
+            ("renewed", "Leases renewed", stats.renewed.get()),
+            (
+                "renewed_near_deadline",
+                "Leases renewed when less than a quarter of their time to live was left",
+                stats.renewed_near_deadline.get(),
+            ),
+            (
+                "proclaimed",
+                "Values that leaders of elections proclaimed",
+                stats.proclaimed.get(),
+            ),
+            (
+                "released",
+                "Grants released by their holders",
+                stats.released.get(),
+            ),
+            ("expired", "Grants whose lease expired", stats.expired.get()),
+            (
+                "revoked",
+                "Grants revoked by an operator",
+                stats.revoked.get(),
+            ),
+            (
+                "superseded",
+                "Grants replaced by the same client",
+                stats.superseded.get(),
+            ),
+            (
+                "invalid",
+                "Requests refused as malformed",
+                stats.invalid.get(),
+            ),
+            (
+                "wrong_principal",
+                "Requests with the key of another principal's lease, refused",
+                stats.wrong_principal.get(),
+            ),
+            (
+                "audit_lost",
+                "Lines that could not be written to the audit file",
+                self.gate.audit().lost(),
+            ),
+            (
+                "audit_left_out",
+                "Refusals without a line in the audit file, because their caller had too many",
+                self.gate.audit().left_out(),
+            ),
+            (
+                "queue_full",
+                "Requests refused because a queue was full",
+                stats.queue_full.get(),
+            ),
+            ("operations", "Operations received", stats.operations.get()),
+            (
+                "batches",
+                "Batches made durable, one sync each",
+                stats.batches.get(),
+            ),
+            (
+                "log_bytes",
+                "Bytes written to the log",
+                stats.log_bytes.get(),
+            ),
+            (
+                "graces",
+                "How often leases got their full time again because the authority was down or stalled, or another node took over",
+                stats.graces.get(),
+            ),
+            (
+                "lease_extensions",
+                "How often a lease was extended without a renewal for that",
+                stats.extended.get(),
+            ),
+            (
+                "connections_accepted",
+                "Connections accepted",
+                shell.accepted.load(Relaxed),
+            ),
+            (
+                "connections_refused",
+                "Connections closed at once because too many were open, in total or from one address",
+                shell.refused.load(Relaxed),
+            ),
+            (
+                "watches_refused",
+                "Watches refused because too many were open, in total or from one address",
+                self.watches.refused(),
+            ),
+            (
+                "waits_refused",
+                "Requests with a wait refused because too many from one address waited",
+                self.gate.waits().refused(),
+            ),
+            (
+                "tls_handshakes_failed",
+                "TLS handshakes that failed or took too long",
+                shell.handshakes_failed.load(Relaxed),
+            ),
+            (
+                "requests",
+                "HTTP and gRPC requests; a session counts as one",
+                shell.requests.load(Relaxed),
+            ),
+            (
+                "sessions_opened",
+                "Sessions opened",
+                net.sessions_opened.load(Relaxed),
+            ),
+        ]
+    }
+
+    /// Name, help, how many of its values are one of the metric's unit.
+    fn histograms(&self) -> [(&'static str, &'static str, f64, &Histogram); 3] {
+        let stats = self.pipeline.stats();
+        [
+            (
+                "sync_seconds",
+                "Time until a batch was durable; in a cluster, on the disks of a majority",
+                SECONDS,
+                &stats.sync,
+            ),
+            (
+                "batch_operations",
+                "Operations taken in for one batch",
+                1.0,
+                &stats.batch,
+            ),
+            (
+                "wait_seconds",
+                "How long requests that were granted had waited for the lock; 0 if it was free",
+                SECONDS,
+                &stats.wait,
+            ),
+        ]
+    }
+
+    fn gauges(&self) -> [Reading; 16] {
+        let (stats, net) = (self.pipeline.stats(), &self.sessions);
+        let shell = &self.shell;
+        let rules = self.gate.rules();
+        let (next_end, ended) = rules.map_or((0, 0), |access| token_ends(&access));
+        [
+            ("locks", "Locks held", stats.locks.get()),
+            ("leases", "Live leases", stats.leases.get()),
+            (
+                "leases_extended",
+                "Live leases that were extended since their last renewal, because the authority was away",
+                stats.extended_now.get(),
+            ),
+            (
+                "readers",
+                "Grants of readers and of permits, which hold a lock together with others",
+                stats.readers.get(),
+            ),
+            (
+                "waiters",
+                "Requests waiting for a lock",
+                stats.waiters.get(),
+            ),
+            (
+                "next_token",
+                "The fencing token of the next grant; 0 when the range is exhausted",
+                stats.next_token.get(),
+            ),
+            (
+                "log_full",
+                "1 while the log has no room (disk full), otherwise 0",
+                stats.log_full.get(),
+            ),
+            ("connections", "Connections open", shell.open.load(Relaxed)),
+            (
+                "connections_limit",
+                "Connections that may be open at the same time",
+                self.connections.into(),
+            ),
+            ("sessions", "Sessions open", net.sessions.load(Relaxed)),
+            ("watchers", "Watches open", self.watches.open()),
+            (
+                "certificate_expires_timestamp_seconds",
+                "When this server's certificate ends, since 1970; 0 without TLS",
+                shell.certificate_expires.load(Relaxed),
+            ),
+            (
+                "client_ca_expires_timestamp_seconds",
+                "When the first certificate of --tls-client-ca ends, since 1970; 0 without it",
+                shell.client_ca_expires.load(Relaxed),
+            ),
+            (
+                "client_crl_expires_timestamp_seconds",
+                "When the first list of --tls-client-crl is due to be replaced, since 1970; 0 without it",
+                shell.client_crl_expires.load(Relaxed),
+            ),
+            (
+                "auth_token_expires_timestamp_seconds",
+                "When the next bearer token of the access file ends, since 1970; 0 if none will",
+                next_end,
+            ),
+            (
+                "auth_tokens_expired",
+                "Bearer tokens in the access file that have ended",
+                ended,
+            ),
+        ]
     }
 }
 
@@ -226,22 +496,6 @@ fn request_text(text: &mut String, stats: &Stats) {
         SECONDS,
         &seen,
     );
-}
-
-/// Refusals for a quota, by its bound.
-fn quota_text(text: &mut String, app: &App, format: Format) {
-    let family = "palisade_over_quota";
-    let name = match format {
-        Format::Plain => "palisade_over_quota_total",
-        Format::OpenMetrics => family,
-    };
-    let _ = write!(
-        text,
-        "# HELP {name} Requests refused because a quota was used up, by its bound\n# TYPE {name} counter\n"
-    );
-    for (bound, refused) in app.gate.quotas().refused() {
-        let _ = writeln!(text, "{family}_total{{bound=\"{bound}\"}} {refused}");
-    }
 }
 
 /// The metrics of a cluster's member; those of its peers have a label.
@@ -366,226 +620,4 @@ const ENDINGS: [Ending; 4] = [
     Ending::Superseded,
 ];
 
-struct Scrape {
-    app: Arc<App>,
-}
-
 type Reading = (&'static str, &'static str, u64);
-
-impl Scrape {
-    /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 26] {
-        let (stats, net) = (self.app.handle.stats(), &self.app.meters);
-        let shell = &self.app.shell;
-        [
-            ("granted", "Grants issued", stats.granted.get()),
-            (
-                "held",
-                "Acquires denied because another client held the lock, or it was closed after its last grant",
-                stats.held.get(),
-            ),
-            ("renewed", "Leases renewed", stats.renewed.get()),
-            (
-                "renewed_near_deadline",
-                "Leases renewed when less than a quarter of their time to live was left",
-                stats.renewed_near_deadline.get(),
-            ),
-            (
-                "proclaimed",
-                "Values that leaders of elections proclaimed",
-                stats.proclaimed.get(),
-            ),
-            (
-                "released",
-                "Grants released by their holders",
-                stats.released.get(),
-            ),
-            ("expired", "Grants whose lease expired", stats.expired.get()),
-            (
-                "revoked",
-                "Grants revoked by an operator",
-                stats.revoked.get(),
-            ),
-            (
-                "superseded",
-                "Grants replaced by the same client",
-                stats.superseded.get(),
-            ),
-            (
-                "invalid",
-                "Requests refused as malformed",
-                stats.invalid.get(),
-            ),
-            (
-                "wrong_principal",
-                "Requests with the key of another principal's lease, refused",
-                stats.wrong_principal.get(),
-            ),
-            (
-                "audit_lost",
-                "Lines that could not be written to the audit file",
-                self.app.gate.audit().lost(),
-            ),
-            (
-                "audit_left_out",
-                "Refusals without a line in the audit file, because their caller had too many",
-                self.app.gate.audit().left_out(),
-            ),
-            (
-                "queue_full",
-                "Requests refused because a queue was full",
-                stats.queue_full.get(),
-            ),
-            ("operations", "Operations received", stats.operations.get()),
-            (
-                "batches",
-                "Batches made durable, one sync each",
-                stats.batches.get(),
-            ),
-            (
-                "log_bytes",
-                "Bytes written to the log",
-                stats.log_bytes.get(),
-            ),
-            (
-                "graces",
-                "How often leases got their full time again because the authority was down or stalled, or another node took over",
-                stats.graces.get(),
-            ),
-            (
-                "lease_extensions",
-                "How often a lease was extended without a renewal for that",
-                stats.extended.get(),
-            ),
-            (
-                "connections_accepted",
-                "Connections accepted",
-                shell.accepted.load(Relaxed),
-            ),
-            (
-                "connections_refused",
-                "Connections closed at once because too many were open, in total or from one address",
-                shell.refused.load(Relaxed),
-            ),
-            (
-                "watches_refused",
-                "Watches refused because too many were open, in total or from one address",
-                self.app.watches.refused(),
-            ),
-            (
-                "waits_refused",
-                "Requests with a wait refused because too many from one address waited",
-                self.app.gate.waits().refused(),
-            ),
-            (
-                "tls_handshakes_failed",
-                "TLS handshakes that failed or took too long",
-                shell.handshakes_failed.load(Relaxed),
-            ),
-            (
-                "requests",
-                "HTTP and gRPC requests; a session counts as one",
-                shell.requests.load(Relaxed),
-            ),
-            (
-                "sessions_opened",
-                "Sessions opened",
-                net.sessions_opened.load(Relaxed),
-            ),
-        ]
-    }
-
-    /// Name, help, how many of its values are one of the metric's unit.
-    fn histograms(&self) -> [(&'static str, &'static str, f64, &Histogram); 3] {
-        let stats = self.app.handle.stats();
-        [
-            (
-                "sync_seconds",
-                "Time until a batch was durable; in a cluster, on the disks of a majority",
-                SECONDS,
-                &stats.sync,
-            ),
-            (
-                "batch_operations",
-                "Operations taken in for one batch",
-                1.0,
-                &stats.batch,
-            ),
-            (
-                "wait_seconds",
-                "How long requests that were granted had waited for the lock; 0 if it was free",
-                SECONDS,
-                &stats.wait,
-            ),
-        ]
-    }
-
-    fn gauges(&self) -> [Reading; 16] {
-        let (stats, net) = (self.app.handle.stats(), &self.app.meters);
-        let shell = &self.app.shell;
-        let rules = self.app.gate.rules();
-        let (next_end, ended) = rules.map_or((0, 0), |access| token_ends(&access));
-        [
-            ("locks", "Locks held", stats.locks.get()),
-            ("leases", "Live leases", stats.leases.get()),
-            (
-                "leases_extended",
-                "Live leases that were extended since their last renewal, because the authority was away",
-                stats.extended_now.get(),
-            ),
-            (
-                "readers",
-                "Grants of readers and of permits, which hold a lock together with others",
-                stats.readers.get(),
-            ),
-            (
-                "waiters",
-                "Requests waiting for a lock",
-                stats.waiters.get(),
-            ),
-            (
-                "next_token",
-                "The fencing token of the next grant; 0 when the range is exhausted",
-                stats.next_token.get(),
-            ),
-            (
-                "log_full",
-                "1 while the log has no room (disk full), otherwise 0",
-                stats.log_full.get(),
-            ),
-            ("connections", "Connections open", shell.open.load(Relaxed)),
-            (
-                "connections_limit",
-                "Connections that may be open at the same time",
-                self.app.connections.into(),
-            ),
-            ("sessions", "Sessions open", net.sessions.load(Relaxed)),
-            ("watchers", "Watches open", self.app.watches.open()),
-            (
-                "certificate_expires_timestamp_seconds",
-                "When this server's certificate ends, since 1970; 0 without TLS",
-                shell.certificate_expires.load(Relaxed),
-            ),
-            (
-                "client_ca_expires_timestamp_seconds",
-                "When the first certificate of --tls-client-ca ends, since 1970; 0 without it",
-                shell.client_ca_expires.load(Relaxed),
-            ),
-            (
-                "client_crl_expires_timestamp_seconds",
-                "When the first list of --tls-client-crl is due to be replaced, since 1970; 0 without it",
-                shell.client_crl_expires.load(Relaxed),
-            ),
-            (
-                "auth_token_expires_timestamp_seconds",
-                "When the next bearer token of the access file ends, since 1970; 0 if none will",
-                next_end,
-            ),
-            (
-                "auth_tokens_expired",
-                "Bearer tokens in the access file that have ended",
-                ended,
-            ),
-        ]
-    }
-}

@@ -11,9 +11,9 @@
 //! preface speaks HTTP/2, any other HTTP/1.1, and the path selects the handler. Nothing here orders, applies or syncs,
 //! and no operation gets its own task.
 
-mod app;
 mod audit;
 mod budget;
+mod calls;
 mod cluster;
 mod convert;
 mod error;
@@ -23,13 +23,19 @@ mod grpc;
 mod grpc_status;
 mod grpc_stream;
 mod http;
+mod interfaces;
+mod issuer;
 mod lease_keys;
 mod listings;
 mod metrics;
+mod notice;
+mod phases;
 mod places;
 mod quota;
 mod ranked;
 mod ranking;
+mod recorder;
+mod reply;
 mod rules;
 mod secrets;
 mod sequencer;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade_core::{LockView, Token};
 use tokio::sync::Mutex;
 
-use crate::pipeline::clock::boottime;
+use palisade_pipeline::clock::boottime;
 
 /// How many locks are listed in each order.
 const LISTED: usize = 50;
@@ -19,7 +19,7 @@ const KEPT: Duration = Duration::from_secs(1);
 const REST: u32 = 4;
 
 /// The last result, which is made by one caller at a time.
-pub(super) type Ranking = Mutex<Option<Arc<Ranked>>>;
+pub(super) type Last = Mutex<Option<Arc<Ranked>>>;
 
 /// The first locks of each order, as they were a moment ago.
 pub(super) struct Ranked {

@@ -11,7 +11,7 @@ use ring::digest::{SHA256, digest};
 
 use super::audit::{Audit, Event};
 use super::error::ServeError;
-use crate::pipeline::clock::wall;
+use palisade_pipeline::clock::wall;
 
 pub(super) struct Rules {
     path: PathBuf,

@@ -25,18 +25,14 @@ use std::time::SystemTime;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use palisade_access::replace::{self, NotEdited};
-use palisade_core::{LockName, LockView, Outcome, Slots, Token};
-use palisade_proto::Code;
+use palisade_core::{LockName, LockView, Slots, Token};
 use ring::digest::{SHA256, digest};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::app::App;
-use super::convert::{Refusal, refusal};
-use super::gate::Who;
 use super::secrets::{self, ClusterSecret};
-use crate::pipeline::{Answer, Identity, Request};
+use palisade_pipeline::Identity;
 
 /// The name of the file in a server's data directory.
 pub const KEY_FILE: &str = "sequencer.keys";
@@ -284,14 +280,14 @@ pub(super) struct Signer {
 type Stamp = (u64, u64, SystemTime);
 
 /// What a grant is of: the mode, and the slots of a semaphore.
-struct Held {
+pub(super) struct Held {
     mode: &'static str,
     slots: Slots,
 }
 
 impl Held {
     /// The grant with this token, as a look at the lock shows it; `None` if it has ended.
-    fn find(view: &LockView, token: Token) -> Option<Held> {
+    pub(super) fn find(view: &LockView, token: Token) -> Option<Held> {
         if view.permits.is_some() {
             let mut holders = view.readers.iter();
             let holder = holders.find(|reader| reader.holder.token == token)?;
@@ -392,7 +388,13 @@ impl Signer {
     }
 
     /// Signs what somebody holds.
-    fn sign(&self, lock: &LockName, token: Token, held: &Held, principal: Option<&str>) -> String {
+    pub(super) fn sign(
+        &self,
+        lock: &LockName,
+        token: Token,
+        held: &Held,
+        principal: Option<&str>,
+    ) -> String {
         let mut payload = json!({
             "iss": self.identity.authority.as_str(), "lock": lock.as_str(), "mode": held.mode,
             "token": token.get(),
@@ -410,39 +412,6 @@ impl Signer {
         let signature = keys.pair.sign(signed.as_bytes());
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
-}
-
-/// The signer of a server that has keys.
-pub(super) fn signer(app: &App) -> Result<&Signer, Refusal> {
-    app.signer.as_ref().ok_or_else(|| {
-        let why = "this server signs no sequencers, because it has no keys: a node of a cluster makes them of the cluster's key; start all nodes with --cluster-key-file";
-        Refusal::new(Code::Refused, why)
-    })
-}
-
-/// Signs what a caller holds, with the token that is signed. `renew` shows the key of its lease.
-pub(super) async fn issue(
-    app: &App,
-    who: &Who,
-    lock: &LockName,
-    renew: Request,
-) -> Result<(Token, String), Refusal> {
-    let renew = app.gate.permit(who, renew)?;
-    let signer = signer(app)?;
-    let principal = renew.principal().map(str::to_owned);
-    let renewed = match app.ask(renew).await {
-        Answer::Outcome(Outcome::Renewed(renewed)) => renewed,
-        other => return Err(refusal(other)),
-    };
-    let look = app.gate.look_as_holder(who, lock.clone(), &renewed);
-    let held = match app.ask(look).await {
-        Answer::Lock(view) => Held::find(&view, renewed.token),
-        other => return Err(refusal(other)),
-    };
-    let ended = || Refusal::new(Code::NotHeld, "the grant ended in this moment");
-    let held = held.ok_or_else(ended)?;
-    let signed = signer.sign(lock, renewed.token, &held, principal.as_deref());
-    Ok((renewed.token, signed))
 }
 
 fn pair(seed: &[u8]) -> Option<Ed25519KeyPair> {

@@ -11,16 +11,17 @@ use http::request::Parts;
 use palisade_proto::{Code, frames};
 use tokio::time::timeout;
 
-use super::app::App;
-use super::audit::Recorder;
 use super::cluster::Cluster;
 use super::convert::Refusal;
 use super::error::ServeError;
 use super::gate::Pipeline;
+use super::interfaces::Interfaces;
+use super::recorder::Recorder;
+use super::session::{self, Sessions};
 use super::settings::Settings;
-use super::{gate, grpc, http as json, session};
-use crate::pipeline::{Handle, Stopped};
+use super::{gate, grpc, http as json};
 use crate::shell::{Exchange, Listeners, Peer, Service, Shell, Transport};
+use palisade_pipeline::{Handle, Stopped};
 
 /// Serves gRPC, HTTP and plain sessions on `listeners` until `shutdown` completes or the pipeline stops. A member of a
 /// cluster names it.
@@ -61,12 +62,15 @@ async fn run(
 ) -> Result<(), ServeError> {
     settings.check()?;
     let shell = Shell::new(settings.shell.clone())?;
-    let app = Arc::new(App::new(handle.clone(), cluster, settings, &shell)?);
+    let interfaces = Arc::new(Interfaces::new(handle.clone(), cluster, &settings, &shell)?);
     let pipeline = handle.clone();
-    let mut recorder = Recorder::new(&app.gate, handle);
-    let (grpc, health) = grpc::routes(&app)?;
-    let router = grpc.merge(json::routes(&app));
-    let router = router.layer(from_fn_with_state(Arc::clone(&app), gate::identify));
+    let mut recorder = Recorder::new(&interfaces.gate, handle);
+    let (grpc, health) = grpc::routes(&interfaces)?;
+    let router = grpc.merge(json::routes(&interfaces));
+    let router = router.layer(from_fn_with_state(
+        Arc::clone(&interfaces.gate),
+        gate::identify,
+    ));
     health.serving().await;
     let shutdown = async {
         tokio::select! {
@@ -75,21 +79,26 @@ async fn run(
                 // the server stops. A cluster without a quorum may not be able to record that.
                 let _ = timeout(RECORD_WAITS, pipeline.drain()).await;
             }
-            () = pipeline_stopped(&app.handle) => {}
+            () = pipeline_stopped(&interfaces.pipeline) => {}
         }
         health.not_serving().await;
     };
-    let serving = shell.serve(listeners, Arc::clone(&app), router, shutdown);
-    let reloading = app.gate.keep_reloading(std::future::pending());
+    let serving = shell.serve(
+        listeners,
+        Arc::clone(&interfaces.sessions),
+        router,
+        shutdown,
+    );
+    let reloading = interfaces.gate.keep_reloading(std::future::pending());
     tokio::select! {
         _ = serving => {}
         () = reloading => {}
-        () = app.gate.audit().keep_reopening() => {}
-        () = app.gate.keep_counting() => {}
+        () = interfaces.gate.audit().keep_reopening() => {}
+        () = interfaces.gate.keep_counting() => {}
         () = recorder.follow() => {}
     }
     recorder.finish().await;
-    match &*app.handle.stopped().borrow() {
+    match &*interfaces.pipeline.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
         Some(Stopped::Asked | Stopped::Deposed) | None => Ok(()),
     }
@@ -100,7 +109,7 @@ async fn pipeline_stopped(handle: &Pipeline) {
     while stopped.borrow_and_update().is_none() && stopped.changed().await.is_ok() {}
 }
 
-impl Service for App {
+impl Service for Sessions {
     const OWN_PROTOCOL: Option<u8> = Some(frames::PREFACE[0]);
 
     fn exchange(&self, head: &Parts) -> Exchange {
@@ -121,22 +130,22 @@ impl Service for App {
 
     /// The first plain sessions run on the pipeline's own thread ([`Settings::sessions_near`]), further ones on other
     /// threads.
-    async fn serve_own<T: Transport>(self: Arc<App>, stream: T, read: Bytes, peer: Peer) {
+    async fn serve_own<T: Transport>(self: Arc<Sessions>, stream: T, read: Bytes, peer: Peer) {
         let read = BytesMut::from(read);
         // Asking who may what is work for other threads, too.
         if !T::MOVES || self.gate.is_closed() || self.gate.audit().is_on() {
             return session::serve(self, stream, read, peer).await;
         }
-        if self.meters.sessions_near.fetch_add(1, Relaxed) >= self.settings.sessions_near {
+        if self.meters.sessions_near.fetch_add(1, Relaxed) >= self.near {
             self.meters.sessions_near.fetch_sub(1, Relaxed);
             return session::serve(self, stream, read, peer).await;
         }
-        let app = Arc::clone(&self);
+        let sessions = Arc::clone(&self);
         if let Ok(attach) = stream.detach() {
-            let session = self.handle.near(async move {
+            let session = self.pipeline.near(async move {
                 // Registered with the runtime of the pipeline's thread.
                 match attach() {
-                    Ok(stream) => session::serve(app, stream, read, peer).await,
+                    Ok(stream) => session::serve(sessions, stream, read, peer).await,
                     Err(error) => tracing::warn!(%error, "a session could not start"),
                 }
             });

@@ -8,8 +8,8 @@ use palisade_proto::Code;
 
 use super::convert::Refusal;
 use super::quota::{Held, Opening};
-use crate::pipeline::Answer;
 use crate::shell::Origin;
+use palisade_pipeline::Answer;
 
 /// What is open of one kind, and whose it is.
 pub(super) struct Shares {

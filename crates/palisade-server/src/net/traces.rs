@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use palisade_core::{ClientId, Granted, LockName, LockView, Token};
 
-use crate::pipeline::Request;
 use crate::shell::{TraceId, TraceParent};
+use palisade_pipeline::Request;
 
 /// By the number that names the grant.
 #[derive(Default)]

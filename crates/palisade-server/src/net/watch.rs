@@ -13,126 +13,97 @@
 //! slow.
 
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_core::Stream;
-use palisade_core::Event;
 use palisade_proto::Code;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::app::App;
 use super::convert::Refusal;
-use super::gate::Observed;
-use super::shares::{Full, Slot};
+use super::gate::{Gate, Observed, Pipeline};
+use super::notice::Batch;
+use super::phases::Phases;
+use super::shares::{Full, Shares, Slot};
 use super::watchers::{Position, QUEUE, Watcher, Watchers};
-use crate::pipeline::Leading;
+use palisade_pipeline::Leading;
 
-/// A message to a watcher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
-    /// One change of a lock it watches.
-    Change(Event),
-    /// Changes, of all locks, that it did not get because it was too slow or disconnected.
-    Missed {
-        /// Their number.
-        missed: u64,
-        /// The revision of the last of them.
-        upto: u64,
-    },
+/// All watches: how many there may be, and the task that serves them.
+pub(super) struct Watches {
+    gate: Arc<Gate>,
+    pipeline: Pipeline,
+    shares: Arc<Shares>,
+    phases: Phases,
+    /// The sender to the task. The first watcher starts it.
+    feed: Mutex<Option<mpsc::UnboundedSender<(Position, Watcher)>>>,
 }
 
-/// Starts a watch. It ends when the returned stream is dropped, or when the server shuts down.
-///
-/// The watcher sees every change made after this returns. A watcher that reconnects first gets what it missed: the
-/// changes themselves, as far as they are still known. `after` is the last change that it has seen, if it says so.
-///
-/// # Errors
-/// If it names a revision that this authority, or this node of it, has not reached, or if too many watches are open.
-pub(super) fn watch(
-    app: &Arc<App>,
-    observed: Observed,
-    after: Option<u64>,
-) -> Result<Batches, Refusal> {
-    let latest = app.handle.revision();
-    let position = after.unwrap_or(latest);
-    if position > latest {
-        // A node that follows may still be a step behind the one that reported the revision.
-        if let Leading::At(_) | Leading::Nowhere = app.handle.leader() {
-            return Err(Refusal::new(
-                Code::Unavailable,
-                format!(
-                    "this node has not reached revision {position} yet; try again, or ask another node"
-                ),
-            ));
+impl Watches {
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        pipeline: Pipeline,
+        shares: Arc<Shares>,
+        phases: Phases,
+    ) -> Watches {
+        Watches {
+            gate,
+            pipeline,
+            shares,
+            phases,
+            feed: Mutex::default(),
         }
-        return Err(Refusal::invalid(format!(
-            "revision {position} is in the future: this authority's latest is {latest} and never goes back, \
+    }
+
+    /// How many are open, and how many were refused.
+    pub(super) fn shares(&self) -> Arc<Shares> {
+        Arc::clone(&self.shares)
+    }
+
+    /// Starts a watch. It ends when the returned stream is dropped, or when the server shuts down.
+    ///
+    /// The watcher sees every change made after this returns. A watcher that reconnects first gets what it missed: the
+    /// changes themselves, as far as they are still known. `after` is the last change that it has seen, if it says so.
+    ///
+    /// # Errors
+    /// If it names a revision that this authority, or this node of it, has not reached, or if too many watches are open.
+    pub(super) fn watch(
+        self: &Arc<Watches>,
+        observed: Observed,
+        after: Option<u64>,
+    ) -> Result<Batches, Refusal> {
+        let latest = self.pipeline.revision();
+        let position = after.unwrap_or(latest);
+        if position > latest {
+            // A node that follows may still be a step behind the one that reported the revision.
+            if let Leading::At(_) | Leading::Nowhere = self.pipeline.leader() {
+                return Err(Refusal::new(
+                    Code::Unavailable,
+                    format!(
+                        "this node has not reached revision {position} yet; try again, or ask another node"
+                    ),
+                ));
+            }
+            return Err(Refusal::invalid(format!(
+                "revision {position} is in the future: this authority's latest is {latest} and never goes back, \
              so it came from another authority. List the locks again, and watch without a revision"
-        )));
-    }
-    let slot = app.watches.take(observed.origin(), 1);
-    let slot = slot.map_err(Full::of_watches)?;
-    let (sender, batches) = mpsc::channel(QUEUE);
-    app.feed.join(app, (position, observed.prefixes()), sender);
-    Ok(Batches {
-        batches,
-        observed,
-        app: Arc::clone(app),
-        _slot: slot,
-    })
-}
-
-/// The batches of one watcher.
-pub(super) struct Batches {
-    batches: mpsc::Receiver<Arc<Batch>>,
-    observed: Observed,
-    app: Arc<App>,
-    _slot: Slot,
-}
-
-impl Stream for Batches {
-    type Item = Arc<Batch>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Arc<Batch>>> {
-        let batch = ready!(self.batches.poll_recv(cx));
-        // New rules under which it would show other locks end a watch. A watcher that reconnects misses nothing.
-        let granted = self.app.gate.still_observes(&self.observed);
-        Poll::Ready(batch.filter(|_| granted))
-    }
-}
-
-/// A batch for all watchers of the same locks at one revision.
-#[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) notices: Vec<Notice>,
-    encoded: OnceLock<Bytes>,
-}
-
-impl Batch {
-    pub(super) fn new(notices: Vec<Notice>) -> Arc<Batch> {
-        Arc::new(Batch {
-            notices,
-            encoded: OnceLock::new(),
+            )));
+        }
+        let slot = self.shares.take(observed.origin(), 1);
+        let slot = slot.map_err(Full::of_watches)?;
+        let (sender, batches) = mpsc::channel(QUEUE);
+        self.join((position, observed.prefixes()), sender);
+        Ok(Batches {
+            batches,
+            observed,
+            gate: Arc::clone(&self.gate),
+            _slot: slot,
         })
     }
 
-    /// The notices as bytes. The first caller encodes them; all others use the result.
-    pub(super) fn encoded(&self, encode: impl FnOnce(&[Notice]) -> Bytes) -> Bytes {
-        self.encoded.get_or_init(|| encode(&self.notices)).clone()
-    }
-}
-
-/// The sender to the task that serves all watchers. The first watcher starts the task.
-#[derive(Default)]
-pub(super) struct Feed(Mutex<Option<mpsc::UnboundedSender<(Position, Watcher)>>>);
-
-impl Feed {
-    fn join(&self, app: &Arc<App>, position: Position, watcher: Watcher) {
-        let mut task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn join(self: &Arc<Watches>, position: Position, watcher: Watcher) {
+        let mut task = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
         let joining = match &*task {
             Some(task) => match task.send((position, watcher)) {
                 Ok(()) => return,
@@ -143,14 +114,33 @@ impl Feed {
         let (sender, joined) = mpsc::unbounded_channel();
         let _ = sender.send(joining);
         *task = Some(sender);
-        tokio::spawn(feed(Arc::clone(app), joined));
+        tokio::spawn(feed(Arc::clone(self), joined));
     }
 }
 
-async fn feed(app: Arc<App>, mut joined: mpsc::UnboundedReceiver<(Position, Watcher)>) {
-    let mut news = app.handle.news();
+/// The batches of one watcher.
+pub(super) struct Batches {
+    batches: mpsc::Receiver<Arc<Batch>>,
+    observed: Observed,
+    gate: Arc<Gate>,
+    _slot: Slot,
+}
+
+impl Stream for Batches {
+    type Item = Arc<Batch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Arc<Batch>>> {
+        let batch = ready!(self.batches.poll_recv(cx));
+        // New rules under which it would show other locks end a watch. A watcher that reconnects misses nothing.
+        let granted = self.gate.still_observes(&self.observed);
+        Poll::Ready(batch.filter(|_| granted))
+    }
+}
+
+async fn feed(watches: Arc<Watches>, mut joined: mpsc::UnboundedReceiver<(Position, Watcher)>) {
+    let mut news = watches.pipeline.news();
     let mut watchers = Watchers::default();
-    let mut draining = pin!(app.draining());
+    let mut draining = pin!(watches.phases.draining());
     let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     let mut poll = tokio::time::interval(POLL_INTERVAL);
     poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -167,7 +157,7 @@ async fn feed(app: Arc<App>, mut joined: mpsc::UnboundedReceiver<(Position, Watc
         while let Ok((position, watcher)) = joined.try_recv() {
             watchers.join(position, vec![watcher]);
         }
-        while watchers.send_round(|revision| app.handle.since(revision)) {
+        while watchers.send_round(|revision| watches.pipeline.since(revision)) {
             tokio::task::yield_now().await;
         }
         // Under load, one round serves many batches; with many watchers there are fewer rounds, so that serving them

@@ -18,8 +18,8 @@ use palisade_core::Event;
 use tokio::sync::mpsc;
 
 use super::gate::Prefixes;
-use super::watch::{Batch, Notice};
-use crate::pipeline::{Since, bytes_of};
+use super::notice::{Batch, Notice};
+use palisade_pipeline::{Since, bytes_of};
 
 /// The last revision that watchers have processed, and the locks that they see.
 pub(super) type Position = (u64, Prefixes);
@@ -320,7 +320,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::growth::{CROWDS, grows, least};
+    use palisade_testbed::growth::{CROWDS, grows, least};
 
     fn event(revision: u64, lock: &str) -> Event {
         Event {

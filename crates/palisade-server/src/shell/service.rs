@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::Lifetime;
-use crate::pipeline::clock::wall;
+use palisade_pipeline::clock::wall;
 
 /// The part of a port that answers, besides its router.
 pub trait Service: Send + Sync + 'static {

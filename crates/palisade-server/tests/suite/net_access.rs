@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use palisade_access::{Token, Verb};
+use palisade_pipeline::Leading;
 use palisade_proto::v1::request::Operation;
 use palisade_proto::v1::{self, reply::Outcome};
 use palisade_proto::{Code, frames};
 use palisade_server::net::Settings;
-use palisade_server::pipeline::Leading;
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -866,10 +866,9 @@ async fn a_lock_from_before_the_rules_is_its_key_holders_until_it_ends() {
         palisade_core::Under::new(palisade_core::Ttl::from_millis(10_000).unwrap()),
         None,
     );
-    let before = palisade_server::pipeline::Request::Acquire(wish);
+    let before = palisade_pipeline::Request::Acquire(wish);
     let answer = server.handle.call(before).await;
-    let palisade_server::pipeline::Answer::Outcome(palisade_core::Outcome::Granted(granted)) =
-        answer
+    let palisade_pipeline::Answer::Outcome(palisade_core::Outcome::Granted(granted)) = answer
     else {
         panic!("{answer:?}");
     };

@@ -3,8 +3,8 @@
 use std::os::unix::fs::symlink;
 
 use palisade_core::AuthorityId;
+use palisade_pipeline::Identity;
 use palisade_server::net::{SequencerKeys, ServeError, Settings};
-use palisade_server::pipeline::Identity;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::net_support::{Server, Wish, soon};
 use palisade_core::Span;
+use palisade_pipeline::Request;
 use palisade_proto::v1;
 use palisade_proto::v1::locks_client::LocksClient;
-use palisade_server::pipeline::Request;
 use palisade_server::shell::Settings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

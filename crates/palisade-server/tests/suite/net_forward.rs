@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade_pipeline::Leading;
 use palisade_proto::v1;
 use palisade_proto::v1::reply::Outcome;
-use palisade_server::pipeline::Leading;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use palisade_core::AuthorityId;
 use palisade_fence::sequencer::{BadSequencer, Keys, Mode, Sequencer};
+use palisade_pipeline::Identity;
 use palisade_proto::v1::{SequencerRequest, reply::Outcome};
 use palisade_server::net::{KeyFileError, SequencerKeys, ServeError, Settings};
-use palisade_server::pipeline::Identity;
 use serde_json::json;
 
 use crate::net_access::{call, closed_with, code_of, code_of_status, rules, token};

@@ -2,12 +2,12 @@
 
 use crate::net_support::grpc::{acquire, client, error, granted, release, said};
 use crate::net_support::{Server, Wish, soon};
+use palisade_pipeline::Leading;
 use palisade_proto::frames;
 use palisade_proto::v1::reply::Outcome;
 use palisade_proto::v1::request::Operation;
 use palisade_proto::v1::{self, Replies, Reply, Request, Requests};
 use palisade_server::net::Settings;
-use palisade_server::pipeline::Leading;
 use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -6,11 +6,11 @@ use crate::net_session::{Dress, Session};
 use crate::net_support::grpc::client;
 use crate::net_support::{Server, exchange, soon};
 use palisade_core::{LockName, LockView, Span, Token};
+use palisade_pipeline::{Answer, Request};
 use palisade_proto::v1::acquire_option::Option as Wanted;
 use palisade_proto::v1::reply::Outcome;
 use palisade_proto::v1::request::Operation;
 use palisade_proto::v1::{self, AcquireOption};
-use palisade_server::pipeline::{Answer, Request};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 

@@ -4,6 +4,10 @@
 //!   arguments → Cli (clap checks the values while parsing) → one function for each command → Out
 //!                                                                 ↘ Failure: status, code, message, hint
 //! ```
+//!
+//! [`crate::run`] and [`crate::service`] are called from here and import this module, too. The one takes the arguments of its
+//! command and prints with the same [`Out`]. The other has the settings read again at SIGHUP, which is done here because
+//! a setting is a flag.
 
 mod args;
 mod auth;

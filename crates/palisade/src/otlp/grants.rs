@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use palisade_core::{Change, Ending, Event};
-use palisade_server::pipeline::Handle;
+use palisade_pipeline::Handle;
 use tokio::sync::mpsc;
 
 use super::counters::DROPPED;

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use palisade_client::TlsFiles;
 use palisade_core::AuthorityId;
+use palisade_pipeline::{Failure, Handle, Identity, Leading, Writable, codec, seed};
 use palisade_proto::json::AddMemberBody;
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::node::{self, Engines, Membership, Node};
@@ -24,7 +25,6 @@ use palisade_replica::{
     Directory, Engine, Leader, Log, Members, NodeId, Payload, Progress, Stored, Tokio, mark,
 };
 use palisade_server::net::Change;
-use palisade_server::pipeline::{Failure, Handle, Identity, Leading, Writable, codec, seed};
 use palisade_server::shell::keep_reloading;
 use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use palisade_core::Limits;
+use palisade_pipeline::durable::{self, Authority};
 use palisade_replica::node;
-use palisade_server::durable::{self, Authority};
 use palisade_server::net::Cluster as _;
 use palisade_server::shell::{BindError, Listen, Listeners};
 use palisade_server::{net, shell};

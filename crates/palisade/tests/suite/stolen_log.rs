@@ -5,8 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
+use palisade_pipeline::MARK;
 use palisade_server::net::LOCK_TOKEN_FILE;
-use palisade_server::pipeline::MARK;
 use serde_json::{Value, json};
 
 use crate::common::{Server, palisade, text};

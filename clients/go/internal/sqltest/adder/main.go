@@ -1,4 +1,4 @@
-// Adder is a holder's work in Go, for clients/fleet: it reads and writes one number, in two steps, under a fence or without
+// Adder is a holder's work in Go, for proof/fleet: it reads and writes one number, in two steps, under a fence or without
 // one. It speaks as crates/palisade-fence/examples/adder.rs.
 //
 //	adder postgres|http URL RESOURCE fenced|unfenced      then lines: "read TOKEN", "write TOKEN NUMBER"

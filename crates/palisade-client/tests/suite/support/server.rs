@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use palisade_core::Span;
-use palisade_server::durable::{self, Authority};
+use palisade_pipeline::durable::{self, Authority};
+use palisade_pipeline::{Answer, Handle, Request};
 use palisade_server::net::{ServeError, Settings, serve};
-use palisade_server::pipeline::{Answer, Handle, Request};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

@@ -8,7 +8,7 @@ use palisade_proto::borrowed;
 use palisade_proto::v1::{self, reply::Outcome as Say, request::Operation};
 
 use super::{Refusal, refusal};
-use crate::pipeline::{Answer, Identity, Request, Status};
+use palisade_pipeline::{Answer, Identity, Request, Status};
 
 /// One operation of a session.
 pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request, Refusal> {
@@ -662,7 +662,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_an_error_reply_with_its_code() {
-        let failed = Answer::Failed(crate::pipeline::Failure::Unavailable("full".into()));
+        let failed = Answer::Failed(palisade_pipeline::Failure::Unavailable("full".into()));
         let Some(Say::Error(error)) = reply(1, failed, &identity()).outcome else {
             panic!("none")
         };

@@ -10,7 +10,7 @@ use palisade_proto::json as wire;
 
 use super::Refusal;
 use crate::net::ranked::Ranked;
-use crate::pipeline::{Identity, Request, Status};
+use palisade_pipeline::{Identity, Request, Status};
 
 pub(in crate::net) fn acquire(
     lock: LockName,

@@ -12,7 +12,7 @@ use palisade_core::{
 };
 use palisade_proto::{Code, json as wire};
 
-use crate::pipeline::{Answer, Failure};
+use palisade_pipeline::{Answer, Failure};
 
 /// Why the caller does not get what it requested.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,12 +7,14 @@ use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterReply, MemberBody, ReadyReply, TransferBody};
 
 use super::input::{Admin, Input};
-use super::reply::{Json, Refusals, Reply};
-use crate::net::app::App;
 use crate::net::cluster::{Change, Cluster};
 use crate::net::convert::{Refusal, not_leader};
-use crate::net::gate::{Administered, Who};
-use crate::pipeline::Leading;
+use crate::net::gate::{Administered, Gate, Pipeline, Who};
+use crate::net::reply::{Json, Refusals, Reply};
+use palisade_pipeline::Leading;
+
+/// The cluster that this server belongs to; `None` for a single one.
+type Here = Option<Arc<dyn Cluster>>;
 
 /// Show the cluster as this node sees it
 #[utoipa::path(
@@ -25,9 +27,13 @@ use crate::pipeline::Leading;
         Refusals,
     )
 )]
-pub(super) async fn view(State(app): State<Arc<App>>, who: Who) -> Reply<ClusterReply> {
-    app.gate.view_cluster(&who)?;
-    Ok(Json(cluster(&app)?.view()))
+pub(super) async fn view(
+    State(gate): State<Arc<Gate>>,
+    State(cluster): State<Here>,
+    who: Who,
+) -> Reply<ClusterReply> {
+    gate.view_cluster(&who)?;
+    Ok(Json(member(&cluster)?.view()))
 }
 
 /// Add a node
@@ -46,11 +52,12 @@ pub(super) async fn view(State(app): State<Arc<App>>, who: Who) -> Reply<Cluster
     )
 )]
 pub(super) async fn add(
-    State(app): State<Arc<App>>,
+    State(gate): State<Arc<Gate>>,
+    State(cluster): State<Here>,
     Admin(by): Admin,
     Input(body): Input<AddMemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, by, Change::Add(body)).await
+    change(&gate, &cluster, by, Change::Add(body)).await
 }
 
 /// Give a node a vote
@@ -66,11 +73,12 @@ pub(super) async fn add(
     )
 )]
 pub(super) async fn promote(
-    State(app): State<Arc<App>>,
+    State(gate): State<Arc<Gate>>,
+    State(cluster): State<Here>,
     Admin(by): Admin,
     Input(body): Input<MemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, by, Change::Promote(body.node)).await
+    change(&gate, &cluster, by, Change::Promote(body.node)).await
 }
 
 /// Remove a node
@@ -88,11 +96,12 @@ pub(super) async fn promote(
     )
 )]
 pub(super) async fn remove(
-    State(app): State<Arc<App>>,
+    State(gate): State<Arc<Gate>>,
+    State(cluster): State<Here>,
     Admin(by): Admin,
     Input(body): Input<MemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, by, Change::Remove(body.node)).await
+    change(&gate, &cluster, by, Change::Remove(body.node)).await
 }
 
 /// Let another node lead
@@ -108,11 +117,12 @@ pub(super) async fn remove(
     )
 )]
 pub(super) async fn transfer(
-    State(app): State<Arc<App>>,
+    State(gate): State<Arc<Gate>>,
+    State(cluster): State<Here>,
     Admin(by): Admin,
     Input(body): Input<TransferBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, by, Change::Transfer(body.to)).await
+    change(&gate, &cluster, by, Change::Transfer(body.to)).await
 }
 
 /// Check that this server can serve clients
@@ -125,16 +135,19 @@ pub(super) async fn transfer(
     tag = "operation",
     responses((status = 200, description = "It can.", body = ReadyReply), Refusals)
 )]
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Reply<ReadyReply> {
-    if app.handle.stopped().borrow().is_some() {
+pub(super) async fn ready(
+    State(pipeline): State<Pipeline>,
+    State(cluster): State<Here>,
+) -> Reply<ReadyReply> {
+    if pipeline.stopped().borrow().is_some() {
         return Err(Refusal::new(Code::Unavailable, "the authority has stopped").into());
     }
-    let (status, leader) = match app.handle.leader() {
-        Leading::Here if app.handle.stats().log_full.get() > 0 => return Err(full_disk("").into()),
+    let (status, leader) = match pipeline.leader() {
+        Leading::Here if pipeline.stats().log_full.get() > 0 => return Err(full_disk("").into()),
         Leading::Here => ("leading", None),
         Leading::At(url) => ("forwarding", Some(url.as_ref().to_owned())),
         Leading::Nowhere => {
-            let disk_full = app.cluster.as_ref().and_then(|at| at.view().disk_full);
+            let disk_full = cluster.as_ref().and_then(|at| at.view().disk_full);
             return Err(disk_full
                 .map_or_else(|| not_leader(None), |why| full_disk(&why))
                 .into());
@@ -155,19 +168,25 @@ fn full_disk(why: &str) -> Refusal {
     )
 }
 
-async fn change(app: &App, by: Administered, change: Change) -> Reply<ClusterReply> {
-    let cluster = cluster(app)?;
-    app.gate.be_sure(by, format!("{change:?}")).await?;
+async fn change(
+    gate: &Gate,
+    cluster: &Here,
+    by: Administered,
+    change: Change,
+) -> Reply<ClusterReply> {
+    let cluster = member(cluster)?;
+    gate.be_sure(by, format!("{change:?}")).await?;
     match cluster.change(change).await {
         Ok(()) => Ok(Json(cluster.view())),
         Err(not_changed) => Err(Refusal::new(not_changed.code, not_changed.why).into()),
     }
 }
 
-fn cluster(app: &App) -> Result<&dyn Cluster, Refusal> {
+/// The cluster, of a server that is a member of one.
+fn member(cluster: &Here) -> Result<&dyn Cluster, Refusal> {
     let single = || {
         let why = "this server is a single one; a cluster is formed by `palisade serve --cluster`";
         Refusal::new(Code::Refused, why)
     };
-    app.cluster.as_deref().ok_or_else(single)
+    cluster.as_deref().ok_or_else(single)
 }

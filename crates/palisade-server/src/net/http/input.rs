@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Query, RawPathParams, Request};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
 use axum::http::request::Parts;
@@ -11,20 +11,19 @@ use palisade_proto::Code;
 use palisade_proto::json::Object;
 use serde::de::DeserializeOwned;
 
-use super::reply::Problem;
-use crate::net::app::App;
 use crate::net::convert::{self, Refusal};
-use crate::net::gate::{self, Administered, Who};
+use crate::net::gate::{self, Administered, Gate, Who};
+use crate::net::reply::Problem;
 use crate::shell;
 
 /// The lock in the path; percent-encoded, so any name can be written.
 pub(super) struct Lock(pub(super) LockName);
 
-impl FromRequestParts<Arc<App>> for Lock {
+impl<S: Send + Sync> FromRequestParts<S> for Lock {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Lock, Problem> {
-        let name = segment(parts, app, "resource_id").await?;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Lock, Problem> {
+        let name = segment(parts, "resource_id").await?;
         Ok(Lock(convert::lock_name("resource_id", &name)?))
     }
 }
@@ -32,19 +31,19 @@ impl FromRequestParts<Arc<App>> for Lock {
 /// The request id in the path.
 pub(super) struct Named(pub(super) RequestId);
 
-impl FromRequestParts<Arc<App>> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for Named {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Named, Problem> {
-        let id = segment(parts, app, "request_id").await?;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Named, Problem> {
+        let id = segment(parts, "request_id").await?;
         Ok(Named(convert::json::request_id(&id)?))
     }
 }
 
-impl FromRequestParts<Arc<App>> for Who {
+impl<S: Send + Sync> FromRequestParts<S> for Who {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Who, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Who, Problem> {
         Ok(gate::who(&parts.extensions)?)
     }
 }
@@ -53,19 +52,22 @@ impl FromRequestParts<Arc<App>> for Who {
 /// what a body must be.
 pub(super) struct Admin(pub(super) Administered);
 
-impl FromRequestParts<Arc<App>> for Admin {
+impl<S: Send + Sync> FromRequestParts<S> for Admin
+where
+    Arc<Gate>: FromRef<S>,
+{
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Admin, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Admin, Problem> {
         let who = gate::who(&parts.extensions)?;
-        Ok(Admin(app.gate.administer(&who)?))
+        Ok(Admin(Arc::<Gate>::from_ref(state).administer(&who)?))
     }
 }
 
 /// The variable part of the path, decoded.
-async fn segment(parts: &mut Parts, app: &Arc<App>, name: &str) -> Result<String, Refusal> {
+async fn segment(parts: &mut Parts, name: &str) -> Result<String, Refusal> {
     let escapes = well_escaped(name, parts.uri.path());
-    let params = RawPathParams::from_request_parts(parts, app).await;
+    let params = RawPathParams::from_request_parts(parts, &()).await;
     escapes?;
     // Text that is not UTF-8 is not a name either.
     let params = params.map_err(|_| Refusal::invalid(format!("{name} is not printable ASCII")))?;
@@ -90,10 +92,10 @@ fn well_escaped(what: &str, encoded: &str) -> Result<(), Refusal> {
 /// The parameters after `?`.
 pub(super) struct Params<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Params<T>, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Params<T>, Problem> {
         well_escaped("parameters", parts.uri.query().unwrap_or_default())?;
         match Query::try_from_uri(&parts.uri) {
             Ok(Query(params)) => Ok(Params(params)),
@@ -133,10 +135,10 @@ pub(super) fn integer(name: &str, text: Option<&str>) -> Result<Option<u64>, Ref
 /// A JSON object as the body. An empty body is allowed where every field is optional.
 pub(super) struct Input<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for Input<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &Arc<App>) -> Result<Input<T>, Problem> {
+    async fn from_request(request: Request, _: &S) -> Result<Input<T>, Problem> {
         declared_as_json(request.headers())?;
         let body = shell::read(request.into_body())
             .await

@@ -17,13 +17,13 @@ use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use super::input::{Input, Lock, Named, Params, integer};
-use super::reply::{Json, Problem, Refusals, Reply};
-use crate::net::app::App;
+use crate::net::calls::Calls;
 use crate::net::convert::{self, Refusal, json, refusal};
 use crate::net::gate::Who;
-use crate::net::ranking;
-use crate::net::traces::Asked;
-use crate::pipeline::{Answer, Request};
+use crate::net::ranking::Ranking;
+use crate::net::reply::{Json, Problem, Refusals, Reply};
+use crate::net::traces::{Asked, Traces};
+use palisade_pipeline::{Answer, Request};
 
 /// The lock in the path.
 #[derive(IntoParams)]
@@ -57,7 +57,8 @@ struct LockPath {
     )
 )]
 pub(super) async fn acquire(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
+    State(traces): State<Arc<Traces>>,
     who: Who,
     Lock(lock): Lock,
     extensions: Extensions,
@@ -66,14 +67,14 @@ pub(super) async fn acquire(
     let poll = json::poll(&body)?;
     let request = json::acquire(lock.clone(), &body)?;
     let asked = Asked::of(&extensions, &request);
-    let permitted = app
+    let permitted = calls
         .gate
         .permit(&who, request)
         .map_err(|refusal| match refusal.code {
             Code::OverQuota => Problem::denied(lock.clone(), refusal),
             _ => refusal.into(),
         })?;
-    let answered = app.ask(permitted);
+    let answered = calls.ask(permitted);
     let answer = match poll {
         // The call ends as if its connection had broken, so that it keeps its place.
         Some(poll) => match timeout(poll, answered).await {
@@ -84,8 +85,8 @@ pub(super) async fn acquire(
     };
     match answer {
         Answer::Outcome(Outcome::Granted(granted)) => {
-            app.traces.keep(asked, &granted);
-            let reply = json::granted(&lock, &granted, app.handle.identity());
+            traces.keep(asked, &granted);
+            let reply = json::granted(&lock, &granted, calls.pipeline.identity());
             Ok(Acquired::Granted(reply))
         }
         other => Err(Problem::denied(lock, refusal(other))),
@@ -132,18 +133,20 @@ impl IntoResponse for Acquired {
     )
 )]
 pub(super) async fn renew(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     who: Who,
     Lock(lock): Lock,
     Input(body): Input<RenewBody>,
 ) -> Reply<RenewReply> {
-    match app
-        .ask(app.gate.permit(&who, json::renew(lock.clone(), &body)?)?)
+    match calls
+        .ask(calls.gate.permit(&who, json::renew(lock.clone(), &body)?)?)
         .await
     {
-        Answer::Outcome(Outcome::Renewed(renewed)) => {
-            Ok(Json(json::renewed(&lock, &renewed, app.handle.identity())))
-        }
+        Answer::Outcome(Outcome::Renewed(renewed)) => Ok(Json(json::renewed(
+            &lock,
+            &renewed,
+            calls.pipeline.identity(),
+        ))),
         other => Err(refusal(other).into()),
     }
 }
@@ -167,13 +170,13 @@ pub(super) async fn renew(
     )
 )]
 pub(super) async fn proclaim(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     who: Who,
     Lock(lock): Lock,
     Input(body): Input<ProclaimBody>,
 ) -> Reply<ProclaimReply> {
     let request = json::proclaim(lock.clone(), &body)?;
-    match app.ask(app.gate.permit(&who, request)?).await {
+    match calls.ask(calls.gate.permit(&who, request)?).await {
         Answer::Outcome(Outcome::Proclaimed { token, revision }) => Ok(Json(ProclaimReply {
             resource_id: lock.as_str().to_owned(),
             fencing_token: token.get(),
@@ -201,13 +204,17 @@ pub(super) async fn proclaim(
     )
 )]
 pub(super) async fn release(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     who: Who,
     Lock(lock): Lock,
     Input(body): Input<ReleaseBody>,
 ) -> Reply<ReleaseReply> {
-    let (token, already_released, delayed) = match app
-        .ask(app.gate.permit(&who, json::release(lock.clone(), &body)?)?)
+    let (token, already_released, delayed) = match calls
+        .ask(
+            calls
+                .gate
+                .permit(&who, json::release(lock.clone(), &body)?)?,
+        )
         .await
     {
         Answer::Outcome(Outcome::Released { token, delayed }) => (token, false, delayed),
@@ -222,7 +229,7 @@ pub(super) async fn release(
         released: true,
         already_released,
         fencing_token: token.get(),
-        authority: app.handle.identity().authority.as_str().to_owned(),
+        authority: calls.pipeline.identity().authority.as_str().to_owned(),
         delayed_ms: delayed.map(palisade_core::Span::as_millis),
     }))
 }
@@ -248,13 +255,13 @@ pub(super) async fn release(
     )
 )]
 pub(super) async fn abandon(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     who: Who,
     Named(request): Named,
     Input(Nothing {}): Input<Nothing>,
 ) -> Reply<AbandonReply> {
-    match app
-        .ask(app.gate.permit(&who, Request::Abandon(request))?)
+    match calls
+        .ask(calls.gate.permit(&who, Request::Abandon(request))?)
         .await
     {
         Answer::Outcome(Outcome::Done) => Ok(Json(AbandonReply {
@@ -283,15 +290,19 @@ pub(super) async fn abandon(
     )
 )]
 pub(super) async fn revoke(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     who: Who,
     Lock(lock): Lock,
     body: Result<Input<BreakBody>, Problem>,
 ) -> Reply<BreakReply> {
-    app.gate.operate(&who, &lock)?;
+    calls.gate.operate(&who, &lock)?;
     let Input(body) = body?;
-    match app
-        .ask(app.gate.permit(&who, json::revoke(lock.clone(), &body)?)?)
+    match calls
+        .ask(
+            calls
+                .gate
+                .permit(&who, json::revoke(lock.clone(), &body)?)?,
+        )
         .await
     {
         Answer::Outcome(Outcome::Revoked { token }) => Ok(Json(BreakReply {
@@ -331,15 +342,15 @@ pub(super) async fn revoke(
     )
 )]
 pub(super) async fn open(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     who: Who,
     Lock(lock): Lock,
     body: Result<Input<OpenBody>, Problem>,
 ) -> Reply<OpenReply> {
-    app.gate.operate(&who, &lock)?;
+    calls.gate.operate(&who, &lock)?;
     let Input(body) = body?;
     let request = json::open(lock.clone(), &body)?;
-    match app.ask(app.gate.permit(&who, request)?).await {
+    match calls.ask(calls.gate.permit(&who, request)?).await {
         Answer::Outcome(Outcome::Done) => Ok(Json(OpenReply {
             resource_id: lock.as_str().to_owned(),
             opened: true,
@@ -377,15 +388,15 @@ pub(super) async fn open(
     )
 )]
 pub(super) async fn resize(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     who: Who,
     Lock(lock): Lock,
     body: Result<Input<ResizeBody>, Problem>,
 ) -> Reply<ResizeReply> {
-    app.gate.operate(&who, &lock)?;
+    calls.gate.operate(&who, &lock)?;
     let Input(body) = body?;
     let request = json::resize(lock.clone(), &body)?;
-    match app.ask(app.gate.permit(&who, request)?).await {
+    match calls.ask(calls.gate.permit(&who, request)?).await {
         Answer::Outcome(Outcome::Done) => Ok(Json(ResizeReply {
             resource_id: lock.as_str().to_owned(),
             // At most 64, or it would not have been done.
@@ -415,13 +426,17 @@ pub(super) async fn resize(
     )
 )]
 pub(super) async fn show(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
+    State(traces): State<Arc<Traces>>,
     who: Who,
     Lock(lock): Lock,
 ) -> Reply<LockReply> {
-    match app.ask(app.gate.permit(&who, Request::Show(lock))?).await {
+    match calls
+        .ask(calls.gate.permit(&who, Request::Show(lock))?)
+        .await
+    {
         Answer::Lock(view) => Ok(Json(LockReply {
-            trace_id: app.traces.of(&view).map(|trace| trace.to_string()),
+            trace_id: traces.of(&view).map(|trace| trace.to_string()),
             ..json::lock(&view)
         })),
         other => Err(refusal(other).into()),
@@ -455,7 +470,7 @@ pub(super) struct Listing {
     )
 )]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     who: Who,
     Params(listing): Params<Listing>,
 ) -> Reply<ListReply> {
@@ -477,8 +492,8 @@ pub(super) async fn list(
             cursor,
             limit: limit - found.len(),
         };
-        let page = app.gate.permit(&who, page)?;
-        (found, next) = append(found, app.ask(page).await)?;
+        let page = calls.gate.permit(&who, page)?;
+        (found, next) = append(found, calls.ask(page).await)?;
     }
     Ok(Json(json::page(&found, next)))
 }
@@ -493,8 +508,8 @@ pub(super) async fn list(
     tag = "locks",
     responses((status = 200, description = "The first locks of each order.", body = RankingReply), Refusals)
 )]
-pub(super) async fn ranking(State(app): State<Arc<App>>, who: Who) -> Reply<RankingReply> {
-    Ok(Json(json::ranking(&*ranking::ranked(&app, &who).await?)))
+pub(super) async fn ranking(State(ranking): State<Arc<Ranking>>, who: Who) -> Reply<RankingReply> {
+    Ok(Json(json::ranking(&*ranking.ranked(&who).await?)))
 }
 
 type Page = (Vec<palisade_core::LockView>, Option<u64>);

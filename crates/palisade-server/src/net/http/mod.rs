@@ -6,7 +6,6 @@ mod locks;
 mod openapi;
 mod ops;
 mod page;
-pub(super) mod reply;
 mod sequencer;
 mod watch;
 
@@ -14,7 +13,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::{HeaderMap, Method, Uri};
-use axum::middleware::{from_extractor_with_state, from_fn_with_state};
+use axum::middleware::{from_extractor, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use palisade_proto::Code;
@@ -22,16 +21,16 @@ use palisade_proto::json::Nothing;
 
 pub use openapi::document;
 
-use super::app::App;
 use super::convert::{self, Refusal};
+use super::interfaces::{Interfaces, Shared};
+use super::reply::{Problem, is_grpc};
 use super::{forward, listings};
 use input::Params;
-use reply::{Problem, is_grpc};
 
 /// The routes, and JSON answers for all other paths.
-pub(super) fn routes(app: &Arc<App>) -> Router {
-    let to_leader = || from_fn_with_state(Arc::clone(app), forward::to_leader);
-    let no_parameters = || from_extractor_with_state::<Params<Nothing>, _>(Arc::clone(app));
+pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
+    let to_leader = || from_fn_with_state(Arc::clone(&interfaces.forwarder), forward::to_leader);
+    let no_parameters = || from_extractor::<Params<Nothing>>();
     let listing = Router::new()
         .route("/v1/locks", get(locks::list))
         .merge(
@@ -71,13 +70,13 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .route("/page.js", get(page::script))
         .route_layer(no_parameters());
     Router::new()
-        .merge(listings::bounded(app, listing))
+        .merge(listings::bounded(&interfaces.listings, listing))
         .route("/v1/watch", get(watch::watch))
         .merge(of_the_leader)
         .merge(of_every_node)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .with_state(Arc::clone(app))
+        .with_state(Shared(Arc::clone(interfaces)))
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {

@@ -3,8 +3,8 @@
 use axum::response::IntoResponse;
 use utoipa::OpenApi;
 
-use super::reply::{Json, Refusals};
 use super::{cluster, locks, ops, sequencer, watch};
+use crate::net::reply::{Json, Refusals};
 
 /// The HTTP interface as an OpenAPI document.
 #[must_use]

@@ -10,13 +10,13 @@ use palisade_proto::Code;
 use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply};
 
 use super::input::{Admin, Input};
-use super::reply::{Json, Problem, Refusals, Reply};
-use crate::net::app::App;
+use crate::net::calls::Calls;
 use crate::net::convert::{Refusal, json, refusal};
-use crate::net::gate::Who;
-use crate::net::metrics::{self as meters, Format};
-use crate::net::ranking;
-use crate::pipeline::{Answer, Request};
+use crate::net::gate::{Gate, Pipeline, Who};
+use crate::net::metrics::{Format, Metrics};
+use crate::net::ranking::Ranking;
+use crate::net::reply::{Json, Problem, Refusals, Reply};
+use palisade_pipeline::{Answer, Request};
 
 /// Show the authority's state
 #[utoipa::path(
@@ -25,9 +25,9 @@ use crate::pipeline::{Answer, Request};
     tag = "operation",
     responses((status = 200, description = "Its state.", body = StatusReply), Refusals)
 )]
-pub(super) async fn status(State(app): State<Arc<App>>, who: Who) -> Reply<StatusReply> {
-    match app.ask(app.gate.permit(&who, Request::Status)?).await {
-        Answer::Status(status) => Ok(Json(json::status(&status, app.handle.identity()))),
+pub(super) async fn status(State(calls): State<Arc<Calls>>, who: Who) -> Reply<StatusReply> {
+    match calls.ask(calls.gate.permit(&who, Request::Status)?).await {
+        Answer::Status(status) => Ok(Json(json::status(&status, calls.pipeline.identity()))),
         other => Err(refusal(other).into()),
     }
 }
@@ -48,12 +48,15 @@ pub(super) async fn status(State(app): State<Arc<App>>, who: Who) -> Reply<Statu
     )
 )]
 pub(super) async fn advance(
-    State(app): State<Arc<App>>,
+    State(calls): State<Arc<Calls>>,
     _: Admin,
     who: Who,
     Input(body): Input<AdvanceBody>,
 ) -> Reply<ClockReply> {
-    match app.ask(app.gate.permit(&who, json::advance(&body)?)?).await {
+    match calls
+        .ask(calls.gate.permit(&who, json::advance(&body)?)?)
+        .await
+    {
         Answer::Clock(now) => Ok(Json(ClockReply {
             now_ms: now.as_millis(),
         })),
@@ -68,11 +71,11 @@ pub(super) async fn advance(
     tag = "operation",
     responses((status = 200, description = "It works.", body = HealthReply), Refusals)
 )]
-pub(super) async fn health(State(app): State<Arc<App>>) -> Reply<HealthReply> {
-    if app.handle.stopped().borrow().is_some() {
+pub(super) async fn health(State(pipeline): State<Pipeline>) -> Reply<HealthReply> {
+    if pipeline.stopped().borrow().is_some() {
         return Err(Refusal::new(Code::Unavailable, "the authority has stopped").into());
     }
-    let log_full = app.handle.stats().log_full.get() > 0;
+    let log_full = pipeline.stats().log_full.get() > 0;
     Ok(Json(HealthReply {
         status: "serving".to_owned(),
         log_full,
@@ -95,15 +98,17 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Reply<HealthReply> {
     )
 )]
 pub(super) async fn metrics(
-    State(app): State<Arc<App>>,
+    State(gate): State<Arc<Gate>>,
+    State(ranking): State<Arc<Ranking>>,
+    State(metrics): State<Arc<Metrics>>,
     who: Who,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
-    let observed = app.gate.observe_all(&who)?;
-    let oldest = ranking::oldest(&app, &who).await;
+    let observed = gate.observe_all(&who)?;
+    let oldest = ranking.oldest(&who).await;
     let accept = headers.get_all(ACCEPT).iter();
     let accept: Vec<_> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::asked_for(&accept.join(","));
     let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "Accept")];
-    Ok((headers, meters::text(&app, &observed, oldest, format)))
+    Ok((headers, metrics.text(&observed, oldest, format)))
 }

@@ -7,11 +7,10 @@ use palisade_proto::json::{ErrorReply, RenewBody, SequencerBody, SequencerReply}
 use serde_json::Value;
 
 use super::input::{Input, Lock};
-use super::reply::{Json, Refusals, Reply};
-use crate::net::app::App;
 use crate::net::convert::json;
 use crate::net::gate::Who;
-use crate::net::sequencer;
+use crate::net::issuer::Issuer;
+use crate::net::reply::{Json, Refusals, Reply};
 
 /// Get a sequencer
 ///
@@ -40,7 +39,7 @@ use crate::net::sequencer;
     )
 )]
 pub(super) async fn sign(
-    State(app): State<Arc<App>>,
+    State(issuer): State<Arc<Issuer>>,
     who: Who,
     Lock(lock): Lock,
     Input(body): Input<SequencerBody>,
@@ -51,7 +50,7 @@ pub(super) async fn sign(
         lease_duration_ms: None,
     };
     let renew = json::renew(lock.clone(), &renew)?;
-    let (token, sequencer) = sequencer::issue(&app, &who, &lock, renew).await?;
+    let (token, sequencer) = issuer.issue(&who, &lock, renew).await?;
     Ok(Json(SequencerReply {
         resource_id: lock.as_str().to_owned(),
         fencing_token: token.get(),
@@ -72,6 +71,6 @@ pub(super) async fn sign(
         Refusals,
     )
 )]
-pub(super) async fn keys(State(app): State<Arc<App>>) -> Reply<Value> {
-    Ok(Json(sequencer::signer(&app)?.published()))
+pub(super) async fn keys(State(issuer): State<Arc<Issuer>>) -> Reply<Value> {
+    Ok(Json(issuer.signer()?.published()))
 }

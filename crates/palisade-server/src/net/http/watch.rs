@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use tokio_stream::StreamExt as _;
 
 use super::input::{Params, integer};
-use super::reply::{Problem, Refusals};
-use crate::net::app::App;
 use crate::net::convert::{self, json};
-use crate::net::gate::Who;
-use crate::net::watch::{self as feed, Notice};
+use crate::net::gate::{Gate, Who};
+use crate::net::notice::Notice;
+use crate::net::reply::{Problem, Refusals};
+use crate::net::watch::Watches;
 
 /// The parameters of a watch.
 #[derive(Debug, Deserialize)]
@@ -51,7 +51,8 @@ pub(super) struct Watching {
     )
 )]
 pub(super) async fn watch(
-    State(app): State<Arc<App>>,
+    State(gate): State<Arc<Gate>>,
+    State(watches): State<Arc<Watches>>,
     who: Who,
     Params(watching): Params<Watching>,
     headers: HeaderMap,
@@ -62,8 +63,8 @@ pub(super) async fn watch(
         Some(id) => integer(LAST_EVENT_ID, Some(id.to_str().unwrap_or_default()))?,
         None => integer("after_revision", watching.after_revision.as_deref())?,
     };
-    let observed = app.gate.observe(&who, &prefix)?;
-    let batches = feed::watch(&app, observed, after)?;
+    let observed = gate.observe(&who, &prefix)?;
+    let batches = watches.watch(observed, after)?;
     let mut quiet = tokio::time::interval(KEEP_ALIVE);
     // The first tick comes after one period, not at once.
     quiet.reset();

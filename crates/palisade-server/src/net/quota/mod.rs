@@ -24,8 +24,8 @@ use palisade_proto::Code;
 use self::locks::{Acquiring, Locks};
 pub(super) use self::rate::Rate;
 use super::convert::Refusal;
-use crate::pipeline::clock::boottime;
-use crate::pipeline::{Answer, Handle, Request};
+use palisade_pipeline::clock::boottime;
+use palisade_pipeline::{Answer, Handle, Request};
 
 /// What is in use.
 pub(super) struct Quotas {

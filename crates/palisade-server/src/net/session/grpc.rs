@@ -8,9 +8,9 @@ use futures_core::Stream;
 use palisade_proto::v1::{Replies, Requests};
 use tonic::Status;
 
-use super::super::app::App;
 use super::super::convert::Refusal;
 use super::super::gate::Who;
+use super::Sessions;
 use super::flow::{FRAMES_A_TURN, Flow};
 
 /// A session's stream of replies; `S` is the stream of requests that it reads.
@@ -29,14 +29,14 @@ impl<S> ReplyStream<S> {
     /// # Errors
     /// A quota is used up.
     pub(in crate::net) fn new(
-        app: Arc<App>,
+        sessions: Arc<Sessions>,
         who: Who,
         frames: S,
     ) -> Result<ReplyStream<S>, Refusal> {
-        let mut flow = Flow::new(Arc::clone(&app));
+        let mut flow = Flow::new(Arc::clone(&sessions));
         flow.open(who)?;
         Ok(ReplyStream {
-            draining: Box::pin(app.draining()),
+            draining: Box::pin(sessions.phases.draining()),
             flow,
             frames: Some(frames),
             held: None,

@@ -18,8 +18,68 @@
 mod codec;
 mod flow;
 mod grpc;
+mod in_flight;
 mod plain;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::budget::Budget;
+use super::gate::{Gate, Pipeline};
+use super::phases::Phases;
+use super::settings::Settings;
 
 pub(super) use codec::CountingCodec;
 pub(super) use grpc::ReplyStream;
 pub(super) use plain::{refused, serve};
+
+/// What all sessions share, and their bounds.
+pub(super) struct Sessions {
+    pub(super) gate: Arc<Gate>,
+    pub(super) pipeline: Pipeline,
+    budget: Arc<Budget>,
+    phases: Phases,
+    pub(super) meters: Arc<Meters>,
+    /// How many run on the pipeline's own thread.
+    pub(super) near: u64,
+    /// The bounds of one: operations, bytes, and both in one frame.
+    operations: usize,
+    bytes: usize,
+    pub(super) frame_operations: usize,
+    pub(super) frame_bytes: usize,
+}
+
+/// Counters of sessions.
+#[derive(Debug, Default)]
+pub(super) struct Meters {
+    pub(super) sessions: AtomicU64,
+    pub(super) sessions_near: AtomicU64,
+    pub(super) sessions_opened: AtomicU64,
+}
+
+impl Sessions {
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        pipeline: Pipeline,
+        budget: Arc<Budget>,
+        phases: Phases,
+        settings: &Settings,
+    ) -> Sessions {
+        Sessions {
+            gate,
+            pipeline,
+            budget,
+            phases,
+            meters: Arc::default(),
+            near: settings.sessions_near,
+            operations: settings.session_operations,
+            bytes: settings.session_bytes,
+            frame_operations: settings.frame_operations,
+            frame_bytes: settings.frame_bytes,
+        }
+    }
+
+    pub(super) fn meters(&self) -> Arc<Meters> {
+        Arc::clone(&self.meters)
+    }
+}

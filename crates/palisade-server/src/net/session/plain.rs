@@ -22,28 +22,27 @@ use prost::Message as _;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-use super::super::app::App;
 use super::super::convert::{Refusal, grpc as convert};
+use super::Sessions;
 use super::flow::{FRAMES_A_TURN, Flow};
-use crate::shell::{Peer, Phase, Transport};
+use crate::shell::{Peer, Transport};
 
 /// Serves one session to its end; `read` was already read from the stream.
 pub(in crate::net) async fn serve<T: Transport>(
-    app: Arc<App>,
+    sessions: Arc<Sessions>,
     stream: T,
     read: BytesMut,
     peer: Peer,
 ) {
-    let mut phase = app.phase();
-    let mut plain = Plain::new(app, stream, read, peer);
+    let cutting = sessions.phases.cutting();
+    let mut plain = Plain::new(sessions, stream, read, peer);
     tokio::select! {
         ended = std::future::poll_fn(|cx| plain.poll(cx)) => {
             if let Err(error) = ended {
                 tracing::debug!(%error, "session ended");
             }
         }
-        // An error means that the server is gone.
-        _ = phase.wait_for(|phase| *phase == Phase::Cutting) => {}
+        () = cutting => {}
     }
 }
 
@@ -91,10 +90,10 @@ struct Plain<T> {
 }
 
 impl<T: Transport> Plain<T> {
-    fn new(app: Arc<App>, stream: T, inbound: BytesMut, peer: Peer) -> Plain<T> {
+    fn new(sessions: Arc<Sessions>, stream: T, inbound: BytesMut, peer: Peer) -> Plain<T> {
         Plain {
-            draining: Box::pin(app.draining()),
-            flow: Flow::new(app),
+            draining: Box::pin(sessions.phases.draining()),
+            flow: Flow::new(sessions),
             peer,
             stream,
             inbound,
@@ -229,13 +228,13 @@ impl<T: Transport> Plain<T> {
                     return Err(Refusal::invalid(why));
                 }
             };
-            let who = self.flow.app.gate.identify(&self.peer, token)?;
+            let who = self.flow.sessions.gate.identify(&self.peer, token)?;
             self.flow.open(who)?;
             self.opened = true;
             self.inbound.advance(opening);
         }
-        let most = self.flow.app.settings.frame_bytes;
-        let most_operations = self.flow.app.settings.frame_operations;
+        let most = self.flow.sessions.frame_bytes;
+        let most_operations = self.flow.sessions.frame_operations;
         while self.flow.has_room() && self.done < TURN {
             let frame = match frames::first(&self.inbound, most) {
                 Ok(Some(frame)) => frame,

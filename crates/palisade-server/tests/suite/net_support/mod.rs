@@ -10,10 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use palisade_core::{AuthorityId, Limits, Machine};
+use palisade_pipeline::{Answer, Handle, Identity, Log, LogError, Request, Start, Status, start};
 use palisade_server::net::{self, ServeError, Settings};
-use palisade_server::pipeline::{
-    Answer, Handle, Identity, Log, LogError, Request, Start, Status, start,
-};
 use palisade_server::shell::{self, Hosts, Listen, Listeners};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;

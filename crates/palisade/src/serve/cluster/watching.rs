@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use palisade_pipeline::{Leading, codec};
 use palisade_replica::node;
 use palisade_replica::peers::{self, PeerStatus};
 use palisade_replica::{NodeId, Role, Unsound};
-use palisade_server::pipeline::{Leading, codec};
 
 use super::View;
 

@@ -19,7 +19,7 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 
 /**
- * A holder's work in Java, for clients/fleet: it reads and writes one number, in two steps, under a fence or without one.
+ * A holder's work in Java, for proof/fleet: it reads and writes one number, in two steps, under a fence or without one.
  * It speaks as crates/palisade-fence/examples/adder.rs: {@code adder postgres|http URL RESOURCE fenced|unfenced}, then
  * lines: "read TOKEN", "write TOKEN NUMBER".
  */

@@ -1,0 +1,189 @@
+//! The only clocks of the server.
+
+use std::time::Duration;
+
+use palisade_core::{Span, Timestamp, WallTime};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The clock that stamps the log.
+#[derive(Debug)]
+pub enum Clock {
+    /// CLOCK_BOOTTIME, which counts suspended time, resumed from where the log ended.
+    Running(Running),
+    /// Moves only when it is set. For tests of expiry in a user's own code.
+    Manual(Timestamp),
+}
+
+/// A clock that goes on by itself.
+#[derive(Debug)]
+pub struct Running {
+    resumed_at: Timestamp,
+    boot_then: u64,
+}
+
+impl Clock {
+    /// A clock that shows `at` now and runs.
+    #[must_use]
+    pub fn running_from(at: Timestamp) -> Clock {
+        Clock::Running(Running {
+            resumed_at: at,
+            boot_then: boottime(),
+        })
+    }
+
+    /// A clock that shows `at` until it is moved.
+    #[must_use]
+    pub fn manual_from(at: Timestamp) -> Clock {
+        Clock::Manual(at)
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        match self {
+            Clock::Running(Running {
+                resumed_at,
+                boot_then,
+            }) => resumed_at.after(Span::from_nanos(boottime().saturating_sub(*boot_then))),
+            Clock::Manual(now) => *now,
+        }
+    }
+
+    /// What CLOCK_BOOTTIME showed when this clock showed `at`; `None` of a manual clock.
+    pub(super) fn boottime_at(&self, at: Timestamp) -> Option<u64> {
+        match self {
+            Clock::Running(running) => {
+                let since = at.since(running.resumed_at).as_nanos();
+                Some(running.boot_then.saturating_add(since))
+            }
+            Clock::Manual(_) => None,
+        }
+    }
+
+    /// How long to sleep until the clock shows `due`, at most `longest`. Waiting does not move a manual clock.
+    pub(super) fn until(&self, due: Option<Timestamp>, longest: Duration) -> Duration {
+        match (self, due) {
+            (Clock::Running(_), Some(due)) => longest.min(due.since(self.now()).to_duration()),
+            (Clock::Manual(now), Some(due)) if due <= *now => Duration::ZERO,
+            _ => longest,
+        }
+    }
+
+    /// Moves a manual clock; `None` if this one runs by itself.
+    pub(super) fn advance(&mut self, by: Span) -> Option<Timestamp> {
+        match self {
+            Clock::Running(_) => None,
+            Clock::Manual(now) => {
+                *now = now.after(by);
+                Some(*now)
+            }
+        }
+    }
+
+    pub(super) fn is_manual(&self) -> bool {
+        matches!(self, Clock::Manual(_))
+    }
+}
+
+/// The time on the wall clock: for people, and for a restore, which leaps farther the later it is.
+#[must_use]
+pub fn wall() -> WallTime {
+    let now = clock_gettime(ClockId::Realtime);
+    let millis = i128::from(now.tv_sec) * 1_000 + i128::from(now.tv_nsec) / 1_000_000;
+    WallTime(u64::try_from(millis).unwrap_or(0))
+}
+
+/// The processor time that this thread has used, which is not the time that passed.
+pub(super) fn processor_time() -> Span {
+    Span::from_nanos(nanos(ClockId::ThreadCPUTime))
+}
+
+/// Nanoseconds since the machine started, suspended time included.
+#[must_use]
+pub fn boottime() -> u64 {
+    nanos(ClockId::Boottime)
+}
+
+fn nanos(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+    u64::try_from(nanos).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn time(clock: ClockId) -> Duration {
+        Duration::try_from(clock_gettime(clock)).unwrap()
+    }
+
+    #[test]
+    fn each_clock_shows_what_the_kernel_shows() {
+        type Read = fn() -> Duration;
+        let clocks: [(ClockId, Read, u128); 3] = [
+            (
+                ClockId::Realtime,
+                || Duration::from_millis(wall().0),
+                1_000_000,
+            ),
+            (ClockId::ThreadCPUTime, || processor_time().to_duration(), 1),
+            (ClockId::Boottime, || Duration::from_nanos(boottime()), 1),
+        ];
+        for (clock, read, unit) in clocks {
+            let [before, shown, after] = [time(clock), read(), time(clock)];
+            let [before, shown, after] = [before, shown, after].map(|time| time.as_nanos() / unit);
+            assert!(before <= shown && shown <= after, "{clock:?}");
+            assert!(shown > 0);
+        }
+    }
+
+    #[test]
+    fn a_running_clock_goes_on_from_where_it_was_and_is_not_moved() {
+        let before = time(ClockId::Boottime);
+        let mut clock = Clock::running_from(at(5_000));
+        let moves = (0..1_000_000).any(|_| clock.now() > at(5_000));
+        assert!(moves);
+        assert_eq!(clock.advance(Span::from_millis(1 << 30)), None);
+        let shown = clock.now().since(at(5_000)).to_duration();
+        assert!(shown <= time(ClockId::Boottime) - before);
+        assert!(!clock.is_manual());
+    }
+
+    #[test]
+    fn a_manual_clock_shows_what_it_was_set_to() {
+        let mut clock = Clock::manual_from(at(5_000));
+        assert_eq!(clock.now(), at(5_000));
+        assert_eq!(clock.advance(Span::from_millis(7)), Some(at(5_007)));
+        assert_eq!(clock.now(), at(5_007));
+        assert!(clock.is_manual());
+    }
+
+    #[test]
+    fn a_sleep_ends_when_something_is_due_and_a_manual_clock_does_not_wait_for_it() {
+        let longest = Duration::from_secs(3_600);
+        let running = Clock::running_from(at(5_000));
+        let manual = Clock::manual_from(at(5_000));
+        for (due, by_hand) in [
+            (None, longest),
+            (Some(at(5_001)), longest),
+            (Some(at(5_000)), Duration::ZERO),
+            (Some(at(4_999)), Duration::ZERO),
+        ] {
+            assert_eq!(manual.until(due, longest), by_hand, "{due:?}");
+        }
+        for (due, at_most) in [
+            (None, longest),
+            (Some(at(3_700_000)), longest),
+            (Some(at(65_000)), Duration::from_secs(60)),
+            (Some(at(5_000)), Duration::ZERO),
+        ] {
+            let slept = running.until(due, longest);
+            assert!(slept <= at_most, "{due:?}: {slept:?}");
+            let passed = running.now().since(at(5_000)).to_duration();
+            assert!(slept + passed >= at_most, "{due:?}: {slept:?}");
+        }
+    }
+}

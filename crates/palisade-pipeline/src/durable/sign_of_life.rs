@@ -1,0 +1,182 @@
+//! When the server on a directory was last there, so that within one boot of the machine no time is lost.
+//!
+//! ```text
+//!   last entry      last sign of life            started again
+//!       │ served, quiet    │        down               │
+//!   ────┴──────────────────┴───────────────────────────┴──►  CLOCK_BOOTTIME, and the authority's clock with it
+//! ```
+//!
+//! The file `clock` holds one line: the boot, CLOCK_BOOTTIME, and what the authority's clock showed then. It is
+//! overwritten in place and never synced: after SIGKILL the kernel still has it, and after a boot it counts for nothing.
+//! Then the clock goes on from the log's last entry, which is a minute old at most while anything is leased or closed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use palisade_core::{Span, Timestamp};
+
+use crate::Returning;
+
+const NAME: &str = "clock";
+
+/// A sign is not given more often.
+const EVERY: Span = Span::from_millis(20);
+
+pub(super) struct SignOfLife {
+    file: File,
+    boot: String,
+    given: Timestamp,
+}
+
+impl SignOfLife {
+    /// Begins to give signs in this directory, and says what the last server gave. `None` where the system does not say
+    /// which boot this is, or the file cannot be used: then time between two processes is not known.
+    pub(super) fn begin(dir: &Path) -> Option<(SignOfLife, Option<Seen>)> {
+        let begun = boot().and_then(|boot| {
+            let mut options = OpenOptions::new();
+            let options = options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600);
+            let mut file = options.open(dir.join(NAME))?;
+            let mut line = String::new();
+            // What is not text is no line of ours.
+            let _ = file.by_ref().take(LINE as u64).read_to_string(&mut line);
+            let seen = Seen::parse(&line, &boot);
+            let given = Timestamp::ZERO;
+            Ok((SignOfLife { file, boot, given }, seen))
+        });
+        let why = match begun {
+            Ok(begun) => return Some(begun),
+            Err(why) => why,
+        };
+        tracing::warn!(
+            "{}: {why}; after a kill, the time since the last entry of the log will not count",
+            dir.join(NAME).display()
+        );
+        None
+    }
+
+    /// Where the clock is moved by hand there are none, and none is left for later.
+    pub(super) fn forget(dir: &Path) {
+        if let Err(error) = fs::remove_file(dir.join(NAME))
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!("cannot remove {}: {error}", dir.join(NAME).display());
+        }
+    }
+
+    /// The server is there, and everything that was due by `at` is durable; CLOCK_BOOTTIME showed `boottime` then.
+    pub(super) fn give(&mut self, at: Timestamp, boottime: u64) {
+        if at.since(self.given) < EVERY && self.given != Timestamp::ZERO {
+            return;
+        }
+        self.given = at;
+        let line = line(&self.boot, boottime, at);
+        // Without it, a later start knows less; nothing else depends on it.
+        let _ = self.file.write_all_at(line.as_bytes(), 0);
+    }
+}
+
+/// The last sign of a server that was there in this boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    boottime: u64,
+    at: Timestamp,
+}
+
+impl Seen {
+    /// What a process is to know that starts at `now` of CLOCK_BOOTTIME on a log that ends at `last`.
+    pub(super) fn returning(self, last: Timestamp, now: u64) -> Option<Returning> {
+        let passed = Span::from_nanos(now.checked_sub(self.boottime)?);
+        let there = self.at.max(last);
+        let shows = self.at.after(passed);
+        // A log that is ahead of the clock is not the one that this clock stamped.
+        (shows >= there).then(|| Returning::Resumed {
+            served: there.since(last),
+            down: shows.since(there),
+        })
+    }
+
+    fn parse(line: &str, boot: &str) -> Option<Seen> {
+        let (number, rest) = line.strip_suffix('\n')?.split_once(' ')?;
+        let (at, of) = rest.split_once(' ')?;
+        let seen = Seen {
+            boottime: number.parse().ok()?,
+            at: Timestamp::from_nanos(at.parse().ok()?),
+        };
+        (of.trim_end() == boot).then_some(seen)
+    }
+}
+
+/// The length of a line: numbers of 20 digits, and the longest name of a boot.
+const LINE: usize = 160;
+
+fn line(boot: &str, boottime: u64, at: Timestamp) -> String {
+    let line = format!("{boottime:020} {:020} {boot}", at.as_nanos());
+    let width = LINE - 1;
+    format!("{line:<width$}\n")
+}
+
+/// The boot of the machine, and whose CLOCK_BOOTTIME it is: a namespace may have one of its own.
+fn boot() -> io::Result<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    // A kernel without such namespaces has one clock.
+    let of = fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    Ok(format!("{} {}", id.trim(), of.display()).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1_000)
+    }
+
+    #[test]
+    fn the_time_since_the_last_sign_is_exact_within_one_boot_and_unknown_in_another() {
+        let text = line("b time:[1]", 1_000 * SECOND, at(50));
+        assert_eq!(text.len(), LINE);
+        assert_eq!(Seen::parse(&text, "c time:[1]"), None);
+        assert_eq!(Seen::parse(&text, "b time:[2]"), None);
+        assert_eq!(Seen::parse(&text[..LINE - 2], "b time:[1]"), None);
+        assert_eq!(Seen::parse("", "b time:[1]"), None);
+        let seen = Seen::parse(&text, "b time:[1]").unwrap();
+        let resumed = |served, down| {
+            let [served, down] = [served, down].map(|span: u64| Span::from_millis(span * 1_000));
+            Some(Returning::Resumed { served, down })
+        };
+        assert_eq!(seen.returning(at(40), 1_007 * SECOND), resumed(10, 7));
+        // Entries that were logged after the last sign.
+        assert_eq!(seen.returning(at(52), 1_007 * SECOND), resumed(0, 5));
+        // A log that another clock has stamped, and a clock that went back.
+        assert_eq!(seen.returning(at(58), 1_007 * SECOND), None);
+        assert_eq!(seen.returning(at(40), 999 * SECOND), None);
+    }
+
+    #[test]
+    fn a_server_finds_what_the_one_before_it_gave() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut signs, seen) = SignOfLife::begin(dir.path()).unwrap();
+        assert_eq!(seen, None);
+        signs.give(at(1), SECOND);
+        signs.give(at(1).after(Span::from_millis(19)), 2 * SECOND);
+        let found = |seconds| {
+            let (boottime, at) = (seconds * SECOND, at(seconds));
+            Some(Seen { boottime, at })
+        };
+        assert_eq!(SignOfLife::begin(dir.path()).unwrap().1, found(1));
+        signs.give(at(2), 2 * SECOND);
+        assert_eq!(SignOfLife::begin(dir.path()).unwrap().1, found(2));
+        SignOfLife::forget(dir.path());
+        SignOfLife::forget(dir.path());
+        assert_eq!(SignOfLife::begin(dir.path()).unwrap().1, None);
+    }
+}

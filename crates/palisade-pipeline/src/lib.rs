@@ -1,0 +1,234 @@
+//! The heart of the server: order, stamp, apply, sync, answer – one thread, which never waits for a
+//! socket.
+//!
+//! ```text
+//!   faces (gRPC, HTTP, in-process)
+//!      │ Request                                  ▲ Answer, only when it is durable
+//!      ▼                                          │
+//!   Handle ──► inbox ──► Driver { Orderer { Machine }, Log, Clock } ──► callers
+//!                                                 │
+//!                                                 └──► events ──► watchers
+//! ```
+//!
+//! Everything that decides is in [`orderer`], which does no I/O; the driver gives it messages and time, makes
+//! its batches durable, and lets out what it releases.
+//!
+//! The thread runs other tasks between two rounds, if it is asked to ([`Handle::near`]): a session that
+//! lives there hands in its requests and gets its answers without waking another thread, which costs
+//! more than the rest of a round.
+//!
+//! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
+//! the trait [`Log`]. `durable` (feature) is the pipeline on a write-ahead log.
+//!
+//! This crate is internal to Palisade: the server, the replica and the lab use it, and its API changes without notice.
+//! Programs that want a lock use `palisade-client`.
+
+pub mod clock;
+pub mod codec;
+mod driver;
+#[cfg(feature = "durable")]
+pub mod durable;
+mod election;
+mod handle;
+mod log;
+pub mod orderer;
+mod random;
+mod recent;
+pub mod replay;
+pub mod request;
+mod stats;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use palisade_core::{Away, Command, Limits, Machine, Span};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+
+pub use clock::{Clock, Running};
+pub use election::{Elected, Elections, take_over};
+pub use handle::{Answers, Handle, Identity, Leading, Session, Stopped};
+pub use log::{Forgetful, Log, LogError, Writable};
+pub use random::MARK;
+pub use recent::{Since, bytes_of};
+pub use request::{Answer, Asked, Failure, KeepsPlace, Operation, Request, Status, Verdict};
+pub use stats::{Counter, Histogram, Stats, request_place};
+
+use driver::Driver;
+use handle::{Message, Shared};
+
+/// The parts and settings that a pipeline starts with.
+pub struct Start {
+    /// Which authority this is.
+    pub identity: Identity,
+    /// The state its log ends in.
+    pub machine: Machine,
+    /// Where batches become durable.
+    pub log: Box<dyn Log>,
+    /// Whether the clock moves only when it is set.
+    pub manual_clock: bool,
+    /// The operator's bounds.
+    pub limits: Limits,
+    /// Whether this authority was here before: its leases then get their full time again (rule A7),
+    /// and its counter perhaps a leap (rule A5).
+    pub returning: Option<Returning>,
+}
+
+/// How an authority comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returning {
+    /// Its process was started again, and nothing is known of the time since the log's last entry.
+    Restarted,
+    /// As [`Returning::Restarted`], within one boot of the machine.
+    Resumed {
+        /// How long the former process was there after the log's last entry.
+        served: Span,
+        /// How long there was none.
+        down: Span,
+    },
+    /// It was restored from a backup: the counter leaps.
+    Restored {
+        /// How far; [`palisade_core::limits::restore_leap`] unless a test says otherwise.
+        leap: u64,
+    },
+}
+
+impl Returning {
+    /// The commands that have to be logged before any request is taken in.
+    fn commands(self) -> Vec<Command> {
+        match self {
+            Returning::Restarted => vec![Command::Grace(Away::Restarted)],
+            Returning::Resumed { down, .. } => vec![Command::Grace(Away::Down(down))],
+            Returning::Restored { leap } => {
+                // Grace first: otherwise a lease that is due would end with the leap's entry, and its lock would be
+                // granted under a token from before the leap.
+                vec![Command::Grace(Away::Restored), Command::Leap { by: leap }]
+            }
+        }
+    }
+}
+
+/// The parts and settings of a pipeline that serves whenever its node is elected.
+pub struct InTurns {
+    /// Which authority this is.
+    pub identity: Identity,
+    /// The revision of the state that the node's log ends in.
+    pub revision: u64,
+    /// When this node leads.
+    pub elections: Box<dyn Elections>,
+    /// The operator's bounds, which are in force while this node leads.
+    pub limits: Limits,
+}
+
+/// A running pipeline: the way in, and its thread.
+pub struct Pipeline {
+    /// The way in.
+    pub handle: Handle,
+    /// Ends after [`Handle::stop`] or when the log fails, and when the tasks near it have ended.
+    pub thread: JoinHandle<()>,
+}
+
+/// A random seed for the machine's hash tables.
+#[must_use]
+pub fn seed() -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = random::bytes();
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// Starts the pipeline. The clock resumes where the log ended, or shows what it would without the restart where that is
+/// known. The commands of a return are durable when
+/// this returns.
+///
+/// # Errors
+/// If the log takes nothing, or the operating system gives no thread.
+pub fn start(start: Start) -> io::Result<Pipeline> {
+    let Start {
+        identity,
+        machine,
+        log,
+        manual_clock,
+        limits,
+        returning,
+    } = start;
+    let resumed = match returning {
+        Some(Returning::Resumed { served, down }) => machine.now().after(served).after(down),
+        _ => machine.now(),
+    };
+    let clock = if manual_clock {
+        Clock::manual_from(resumed)
+    } else {
+        Clock::running_from(resumed)
+    };
+    let mut first = returning.map_or_else(Vec::new, |returning| returning.commands());
+    first.push(Command::Configure(limits));
+    let parts = Parts::new(identity, machine.revision(), Leading::Here)?;
+    let (inbox, shared) = (parts.inbox, Arc::clone(&parts.shared));
+    let mut driver = Driver::new(machine, log, clock, inbox, shared);
+    driver.open(first).map_err(io::Error::other)?;
+    run(parts.runtime, parts.handle, parts.shared, driver.run())
+}
+
+/// Starts a pipeline that serves whenever its node leads.
+///
+/// # Errors
+/// If the operating system gives no thread.
+pub fn start_in_turns(start: InTurns) -> io::Result<Pipeline> {
+    let InTurns {
+        identity,
+        revision,
+        elections,
+        limits,
+    } = start;
+    let parts = Parts::new(identity, revision, Leading::Nowhere)?;
+    let shared = Arc::clone(&parts.shared);
+    let turns = election::run(elections, limits, parts.inbox, shared);
+    run(parts.runtime, parts.handle, parts.shared, turns)
+}
+
+/// What every pipeline consists of.
+struct Parts {
+    runtime: Runtime,
+    shared: Arc<Shared>,
+    handle: Handle,
+    inbox: mpsc::UnboundedReceiver<Message>,
+}
+
+impl Parts {
+    fn new(identity: Identity, revision: u64, leading: Leading) -> io::Result<Parts> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let shared = Shared::new(identity, runtime.handle().clone(), revision, leading);
+        let (sender, inbox) = mpsc::unbounded_channel();
+        Ok(Parts {
+            handle: Handle::new(sender, Arc::clone(&shared)),
+            runtime,
+            shared,
+            inbox,
+        })
+    }
+}
+
+/// Runs the pipeline's work on a thread of its own.
+fn run(
+    runtime: Runtime,
+    handle: Handle,
+    shared: Arc<Shared>,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<Pipeline> {
+    let thread = std::thread::Builder::new()
+        .name("palisade-order".into())
+        .spawn(move || {
+            // A task like its neighbours, so that they have their turn before it takes in a round.
+            let work = runtime.spawn(work);
+            runtime.block_on(async {
+                if let Err(failed) = work.await
+                    && let Ok(panic) = failed.try_into_panic()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+                shared.neighbours.close();
+                shared.neighbours.wait().await;
+            });
+        })?;
+    Ok(Pipeline { handle, thread })
+}

@@ -1,0 +1,107 @@
+//! When a round begins, and what it takes in.
+
+use palisade_pipeline::{Forgetful, orderer};
+
+use super::*;
+
+#[tokio::test]
+async fn what_gathers_during_a_sync_becomes_one_batch() {
+    let paper = Paper::default();
+    let pipeline = fresh(&paper);
+    let (session, mut answers) = pipeline.handle.session();
+    let before = paper.begun.load(Ordering::SeqCst);
+    let shut = paper.gate.lock().unwrap();
+    let ask = |n: u64| {
+        let wish = wish(&format!("lock-{n}"), "c1", None);
+        session.submit(vec![(n, Request::Acquire(wish))]);
+    };
+    ask(0);
+    while paper.begun.load(Ordering::SeqCst) == before {
+        tokio::task::yield_now().await;
+    }
+    (1..=10).for_each(ask);
+    drop(shut);
+    assert_eq!(answers.recv().await.unwrap().len(), 1);
+    assert_eq!(answers.recv().await.unwrap().len(), 10);
+    assert_eq!(paper.written(), before + 2);
+}
+
+/// Otherwise the log would be asked for more room than it said it has.
+#[tokio::test]
+async fn no_batch_grows_beyond_the_room_that_the_log_was_asked_for() {
+    let paper = Paper::default();
+    let pipeline = fresh(&paper);
+    let (session, mut answers) = pipeline.handle.session();
+    let before = paper.written();
+    let wishes = (0..3_000).map(|n| {
+        let name = format!("{n:0>255}");
+        let mut wish = wish(&name, &name, None);
+        wish.metadata = Some("m".repeat(256).into());
+        (n, Request::Acquire(wish))
+    });
+    session.submit(wishes.collect());
+    let mut answered = 0;
+    while answered < 3_000 {
+        answered += answers.recv().await.unwrap().len();
+    }
+    let batches = paper.batches.lock().unwrap();
+    assert!(batches.len() > before + 2, "{} batches", batches.len());
+    for batch in &batches[before..] {
+        assert!(batch.len() <= orderer::ROOM, "{} bytes", batch.len());
+    }
+}
+
+/// What is due before the alarm rings brings the alarm forward. How long a machine takes is no part of the test: one
+/// wait that ends before the alarm of a heartbeat can ring is enough, and without the rule there is none.
+#[tokio::test]
+async fn a_wait_ends_when_it_is_over_and_not_at_the_next_heartbeat() {
+    const HEARTBEAT_MS: u128 = 100;
+    let paper = Paper::default();
+    let pipeline = running(&paper);
+    let handle = &pipeline.handle;
+    // So long that nothing else is due.
+    let mut held = wish("a", "c1", None);
+    held.under = Under::new(Ttl::MAX);
+    acquire(handle, held).await;
+    let in_time = async || {
+        let rests = paper.rests.load(Ordering::SeqCst);
+        while paper.rests.load(Ordering::SeqCst) == rests {
+            tokio::task::yield_now().await;
+        }
+        // From then on the alarm is set for the next heartbeat.
+        let rested = *paper.rested.lock().unwrap();
+        let ended = acquire(handle, wish("a", "c2", Some(10))).await;
+        assert!(matches!(ended, Outcome::Held(_)), "{ended:?}");
+        milliseconds(ClockId::Boottime) < rested + HEARTBEAT_MS
+    };
+    for _ in 0..50 {
+        if in_time().await {
+            return;
+        }
+    }
+    panic!("every wait ended at a heartbeat");
+}
+
+#[test]
+fn hash_tables_are_seeded_anew_each_time() {
+    let seeds = [(); 4].map(|()| palisade_pipeline::seed());
+    for (n, seed) in seeds.iter().enumerate() {
+        assert!(!seeds[..n].contains(seed));
+    }
+}
+
+#[tokio::test]
+async fn an_authority_without_a_log_grants() {
+    let pipeline = start(Start {
+        identity: Identity {
+            authority: AuthorityId::new("test").unwrap(),
+            incarnation: "1".into(),
+        },
+        machine: Machine::new(1),
+        log: Box::new(Forgetful),
+        manual_clock: false,
+        limits: Limits::DEFAULT,
+        returning: None,
+    });
+    granted(&pipeline.unwrap().handle, "a", "c1").await;
+}

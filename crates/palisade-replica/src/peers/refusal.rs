@@ -1,0 +1,65 @@
+//! What a node is told that is not let in.
+
+use std::fmt;
+
+use crate::codec::{Malformed, Put, Take};
+use crate::entry::LogId;
+
+/// Why a node is not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// For people, on both sides.
+    pub why: String,
+    /// What it had and has no longer, if that is why.
+    pub loss: Option<Loss>,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Refusal {
+        Refusal { why, loss: None }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// What a node was known to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// So often its log was opened.
+    pub starts: u64,
+    /// The entry that it had acknowledged, which is committed.
+    pub agreed: Option<LogId>,
+}
+
+impl Loss {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.u64(self.starts);
+        out.option(self.agreed, Vec::log_id);
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Loss, Malformed> {
+        let mut from = Take(bytes);
+        let loss = Loss {
+            starts: from.u64()?,
+            agreed: from.option(Take::log_id)?,
+        };
+        from.end()?;
+        Ok(loss)
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "was started {} times", self.starts)?;
+        match self.agreed {
+            Some(agreed) => write!(f, " and acknowledged {agreed}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Which locks a caller may observe: for watches and metrics.
+
+use std::sync::Arc;
+
+use palisade_access::Verb;
+
+use super::caller::Who;
+use super::{Gate, forbidden};
+use crate::net::convert::Refusal;
+use crate::net::quota::{Demand, Held};
+use crate::shell::Origin;
+
+/// A caller may observe all locks.
+pub(in crate::net) struct ObservedAll(());
+
+/// The locks that a caller may observe among those of a prefix.
+pub(in crate::net) struct Observed {
+    who: Who,
+    /// What it asked for.
+    prefix: Box<str>,
+    /// The part of it that the rules grant.
+    prefixes: Prefixes,
+    /// What the watch uses of quotas.
+    _held: Option<Held>,
+}
+
+/// The locks whose names begin with one of these; sorted, and none begins with another one.
+pub(in crate::net) type Prefixes = Arc<[Box<str>]>;
+
+impl Observed {
+    /// Where the watcher's connection comes from.
+    pub(in crate::net) fn origin(&self) -> Option<Origin> {
+        self.who.origin
+    }
+
+    pub(in crate::net) fn prefixes(&self) -> Prefixes {
+        Arc::clone(&self.prefixes)
+    }
+}
+
+impl Gate {
+    /// Whether a caller may observe all locks.
+    pub(in crate::net) fn observe_all(&self, who: &Who) -> Result<ObservedAll, Refusal> {
+        self.recorded(who, self.decide_all(who, Verb::Observe))?;
+        self.admit(who, None, Demand::request)?;
+        Ok(ObservedAll(()))
+    }
+
+    /// Which locks of a prefix a caller may observe; it is refused if it may observe none of them.
+    pub(in crate::net) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
+        let prefixes = self.recorded(who, self.observable(who, prefix))?;
+        // A watch of several parts counts for what contains all of them: its own prefix.
+        let within = match &*prefixes {
+            [one] => one,
+            _ => prefix,
+        };
+        Ok(Observed {
+            _held: self.admit(who, Some(within), Demand::watch)?,
+            prefixes,
+            who: who.clone(),
+            prefix: prefix.into(),
+        })
+    }
+
+    /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison,
+    /// and with a JWT a look at the clock.
+    pub(in crate::net) fn still_observes(&self, observed: &Observed) -> bool {
+        match (&self.rules, &observed.who.known) {
+            _ if observed.who.caller.check_time().is_err() => false,
+            (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
+                let now = self.observable(&observed.who, &observed.prefix);
+                now.is_ok_and(|prefixes| prefixes == observed.prefixes)
+            }
+            (Some(_), Some(known)) => known.check_time().is_ok(),
+            _ => true,
+        }
+    }
+
+    fn observable(&self, who: &Who, prefix: &str) -> Result<Prefixes, Refusal> {
+        let Some((access, principal)) = self.now(who)? else {
+            return Ok(Arc::new([prefix.into()]));
+        };
+        let granted = access.decide_some(&principal, Verb::Observe, prefix);
+        let granted = granted.map_err(|denied| forbidden(&denied))?;
+        Ok(granted.into_iter().map(Box::from).collect())
+    }
+}

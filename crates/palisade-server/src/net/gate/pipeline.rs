@@ -1,0 +1,104 @@
+//! The pipeline behind the gate: it takes what is permitted, and nothing else.
+
+use std::pin::pin;
+
+use palisade_pipeline::{
+    Answer, Answers, Failure, Handle, Identity, Leading, Since, Stats, Stopped,
+};
+use tokio::sync::watch;
+
+use super::Gate;
+use super::permit::Permitted;
+use super::waiting::Waiting;
+
+/// The pipeline behind the gate.
+#[derive(Clone)]
+pub(in crate::net) struct Pipeline(Handle);
+
+impl Pipeline {
+    pub(in crate::net) fn new(handle: Handle) -> Pipeline {
+        Pipeline(handle)
+    }
+
+    /// Carries out a request; the answer contains only what the caller may see.
+    pub(in crate::net) async fn call(&self, gate: &Gate, permitted: Permitted) -> Answer {
+        if let Err(refusal) = permitted.recording.await {
+            return Answer::Failed(Failure::Unavailable(refusal.message));
+        }
+        let keeps_place = permitted.asked.keeps_place.clone();
+        let mut answer = pin!(self.0.call(permitted.asked));
+        // Dropped before the call is, which tells the pipeline whether the place is kept.
+        let waiting = Waiting {
+            place: permitted.place,
+            keeps_place,
+            used: permitted.used,
+        };
+        let answer = answer.as_mut().await;
+        waiting.settle(&answer);
+        gate.show(permitted.principal.as_ref(), Some(&permitted.view), answer)
+    }
+
+    pub(in crate::net) fn session(&self) -> (Session, Answers) {
+        let (session, answers) = self.0.session();
+        (Session(session), answers)
+    }
+
+    pub(in crate::net) fn near<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> impl Future<Output = Option<T>> {
+        let near = self.0.near(task);
+        async move { near.await.ok() }
+    }
+
+    pub(in crate::net) fn since(&self, revision: u64) -> Since {
+        self.0.since(revision)
+    }
+
+    pub(in crate::net) fn identity(&self) -> &Identity {
+        self.0.identity()
+    }
+
+    pub(in crate::net) fn stats(&self) -> &Stats {
+        self.0.stats()
+    }
+
+    pub(in crate::net) fn stopped(&self) -> watch::Receiver<Option<Stopped>> {
+        self.0.stopped()
+    }
+
+    pub(in crate::net) fn leader(&self) -> Leading {
+        self.0.leader()
+    }
+
+    pub(in crate::net) fn leading(&self) -> watch::Receiver<Leading> {
+        self.0.leading()
+    }
+
+    pub(in crate::net) fn revision(&self) -> u64 {
+        self.0.revision()
+    }
+
+    pub(in crate::net) fn news(&self) -> watch::Receiver<u64> {
+        self.0.news()
+    }
+}
+
+/// A session of the pipeline behind the gate.
+pub(in crate::net) struct Session(palisade_pipeline::Session);
+
+impl Session {
+    /// Operations that wait for nothing, or whose recording has ended well.
+    pub(in crate::net) fn submit(&self, operations: Vec<(u64, Permitted)>) {
+        let operations = operations.into_iter();
+        self.0.submit(
+            operations
+                .map(|(id, permitted)| (id, permitted.asked))
+                .collect(),
+        );
+    }
+
+    pub(in crate::net) fn hang_up(&self) {
+        self.0.hang_up();
+    }
+}

@@ -1,0 +1,88 @@
+//! What a caller may see of an answer.
+
+use palisade_access::{Principal, Verb};
+use palisade_core::{Ahead, ClientId, Holder, Outcome};
+use palisade_pipeline::Answer;
+
+use super::caller::Who;
+use super::{Gate, name};
+use crate::net::audit::Event;
+
+/// What the caller may see of the answer.
+pub(in crate::net) enum View {
+    /// All of it.
+    Everything,
+    /// Not who else holds the lock.
+    OthersHidden,
+    /// The locks that the caller may observe.
+    Observed(Box<Who>),
+}
+
+/// What stands in place of another principal's client id.
+const HIDDEN: &str = "(hidden)";
+
+impl Gate {
+    /// The answer as its caller may see it, reported where an operator should know of it.
+    #[inline]
+    pub(in crate::net) fn show(
+        &self,
+        principal: Option<&Principal>,
+        view: Option<&View>,
+        mut answer: Answer,
+    ) -> Answer {
+        self.report(principal, &answer);
+        self.lease_keys.encrypt(&mut answer);
+        match view {
+            Some(view) => self.filter(view, answer),
+            None => answer,
+        }
+    }
+
+    /// Tells the operator of a caller that had the secret of a lease that is not its own.
+    #[inline]
+    fn report(&self, principal: Option<&Principal>, answer: &Answer) {
+        if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer
+            && let (principal, lock) = (name(principal), lock.as_str())
+            && let Some(left_out) = self.audit.refusal(Some(principal))
+        {
+            tracing::warn!(
+                principal,
+                lock,
+                left_out,
+                "security: a caller has the lock_token of another principal's lease; it was refused"
+            );
+            self.audit.note(&Event::WrongPrincipal {
+                principal,
+                lock,
+                left_out,
+            });
+        }
+    }
+
+    /// What the caller may see of an answer.
+    fn filter(&self, view: &View, mut answer: Answer) -> Answer {
+        match (view, &mut answer) {
+            (
+                View::OthersHidden,
+                Answer::Outcome(
+                    Outcome::Held(Holder { client, .. }) | Outcome::Behind(Ahead { client, .. }),
+                ),
+            ) => {
+                // A constant within the limits.
+                if let Ok(hidden) = ClientId::new(HIDDEN) {
+                    *client = hidden;
+                }
+            }
+            (View::Observed(who), Answer::Locks { locks, .. }) => match self.now(who) {
+                Ok(Some((access, principal))) => locks.retain(|view| {
+                    let decided = access.decide(&principal, Verb::Observe, view.lock.as_str());
+                    decided.is_ok()
+                }),
+                Ok(None) => {}
+                Err(_) => locks.clear(),
+            },
+            _ => {}
+        }
+        answer
+    }
+}

@@ -1,0 +1,169 @@
+//! The parts of the network side, and what each of them is made of. A handler is given the parts that it names.
+
+use std::sync::Arc;
+
+use axum::extract::FromRef;
+
+use super::audit::{Audit, Event};
+use super::budget::Budget;
+use super::calls::Calls;
+use super::cluster::Cluster;
+use super::error::ServeError;
+use super::forward::Forwarder;
+use super::gate::{Gate, Pipeline};
+use super::issuer::Issuer;
+use super::lease_keys::LeaseKeys;
+use super::listings::Listings;
+use super::metrics::Metrics;
+use super::phases::Phases;
+use super::ranking::Ranking;
+use super::sequencer::Signer;
+use super::session::Sessions;
+use super::settings::Settings;
+use super::traces::Traces;
+use super::watch::Watches;
+use crate::shell::Shell;
+use palisade_pipeline::Handle;
+
+/// What routes are made of. No part knows all others.
+pub(super) struct Interfaces {
+    pub(super) gate: Arc<Gate>,
+    /// The pipeline, behind the gate.
+    pub(super) pipeline: Pipeline,
+    pub(super) calls: Arc<Calls>,
+    pub(super) sessions: Arc<Sessions>,
+    pub(super) watches: Arc<Watches>,
+    pub(super) listings: Arc<Listings>,
+    pub(super) forwarder: Arc<Forwarder>,
+    pub(super) issuer: Arc<Issuer>,
+    pub(super) traces: Arc<Traces>,
+    pub(super) phases: Phases,
+    ranking: Arc<Ranking>,
+    metrics: Arc<Metrics>,
+    /// `None` for a single server.
+    cluster: Option<Arc<dyn Cluster>>,
+}
+
+/// The state of the HTTP routes: handlers take single parts of it.
+#[derive(Clone)]
+pub(super) struct Shared(pub(super) Arc<Interfaces>);
+
+macro_rules! given {
+    ($($part:ident: $kind:ty),+ $(,)?) => {
+        $(impl FromRef<Shared> for $kind {
+            fn from_ref(shared: &Shared) -> $kind {
+                shared.0.$part.clone()
+            }
+        })+
+    };
+}
+
+given! {
+    gate: Arc<Gate>,
+    pipeline: Pipeline,
+    calls: Arc<Calls>,
+    watches: Arc<Watches>,
+    issuer: Arc<Issuer>,
+    traces: Arc<Traces>,
+    ranking: Arc<Ranking>,
+    metrics: Arc<Metrics>,
+    cluster: Option<Arc<dyn Cluster>>,
+}
+
+impl Interfaces {
+    pub(super) fn new(
+        handle: Handle,
+        cluster: Option<Arc<dyn Cluster>>,
+        settings: &Settings,
+        shell: &Shell,
+    ) -> Result<Interfaces, ServeError> {
+        let audit = Audit::open(settings.audit.as_deref());
+        let audit = audit.map_err(|source| ServeError::Audit {
+            file: settings.audit.clone().unwrap_or_default(),
+            source,
+        })?;
+        let keys = settings.sequencer_keys.as_deref();
+        let secret = settings.cluster_secret.as_ref();
+        let lease_keys = LeaseKeys::open(settings.lease_keys.as_deref(), secret);
+        let lease_keys = lease_keys.map_err(|source| ServeError::LeaseKeys {
+            file: settings.lease_keys.clone().unwrap_or_default(),
+            source,
+        })?;
+        let identity = handle.identity();
+        let signer = keys.map(|file| {
+            Signer::open(file, identity, secret, |previous| {
+                // A backup has no keys: a directory that has none, and is not new, was restored. A node of a cluster
+                // may have just joined.
+                let restored = previous.is_some() || handle.revision() > 0;
+                if restored && secret.is_none() {
+                    audit.note(&Event::Restored {
+                        authority: identity.authority.as_str(),
+                        incarnation: &identity.incarnation,
+                        previous,
+                    });
+                }
+            })
+        });
+        let signer = signer.transpose()?;
+        let gate = Arc::new(Gate::new(
+            settings.access.as_deref(),
+            audit,
+            lease_keys,
+            settings.wait_shares(),
+            handle.clone(),
+        )?);
+        let pipeline = Pipeline::new(handle);
+        let budget = Budget::new(settings.sessions_bytes);
+        let phases = Phases::new(shell.phase());
+        let calls = Arc::new(Calls::new(
+            Arc::clone(&gate),
+            pipeline.clone(),
+            Arc::clone(&budget),
+            cluster.clone(),
+        ));
+        let sessions = Arc::new(Sessions::new(
+            Arc::clone(&gate),
+            pipeline.clone(),
+            Arc::clone(&budget),
+            phases.clone(),
+            settings,
+        ));
+        let watches = Arc::new(Watches::new(
+            Arc::clone(&gate),
+            pipeline.clone(),
+            settings.watch_shares(),
+            phases.clone(),
+        ));
+        let forwarder = Forwarder::new(
+            settings,
+            Arc::clone(&gate),
+            pipeline.clone(),
+            budget,
+            phases.clone(),
+        )?;
+        let metrics = Metrics::new(
+            Arc::clone(&gate),
+            pipeline.clone(),
+            sessions.meters(),
+            watches.shares(),
+            cluster.clone(),
+            shell,
+            settings,
+        );
+        Ok(Interfaces {
+            listings: Arc::new(Listings::new(settings)),
+            forwarder: Arc::new(forwarder),
+            issuer: Arc::new(Issuer::new(Arc::clone(&calls), signer)),
+            traces: Arc::default(),
+            ranking: Arc::new(Ranking::new(Arc::clone(&calls))),
+            metrics: Arc::new(metrics),
+            gate,
+            pipeline,
+            calls,
+            sessions,
+            watches,
+            phases,
+            cluster,
+        })
+    }
+}
