@@ -5,7 +5,7 @@
 //! check here is that it stays so, and that no dependency brings back what the attribute keeps out.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
@@ -94,16 +94,11 @@ const ABSENT: &[(&str, &[&str])] = &[
     ("palisade-draw", &["*"]),
 ];
 
-/// Programs and tools: only other programs and tools use them.
-const LEAVES: &[&str] = &[
-    "chunk-store",
-    "palisade",
-    "palisade-draw",
-    "palisade-lab",
-    "palisade-peers",
-    "palisade-testbed",
-    "xtask",
-];
+/// Programs and tools: only other programs and tools use them, and what is in [`PROOF`].
+const LEAVES: &[&str] = &["palisade", "palisade-draw", "xtask"];
+
+/// The folder of what proves the rest. What ships needs none of it, except in its own tests.
+const PROOF: &str = "proof";
 
 /// The part of `cargo metadata` that is needed here.
 #[derive(Deserialize)]
@@ -114,7 +109,15 @@ struct Metadata {
 #[derive(Deserialize)]
 struct Package {
     name: String,
+    manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
+}
+
+impl Package {
+    fn is_proof(&self) -> bool {
+        let room = self.manifest_path.parent().and_then(Path::parent);
+        room.is_some_and(|room| room.ends_with(PROOF))
+    }
 }
 
 #[derive(Deserialize)]
@@ -174,6 +177,11 @@ pub(crate) fn check() -> Result<String, String> {
 
 fn forbidden(metadata: &Metadata) -> Vec<String> {
     let mut wrong = Vec::new();
+    let proofs = metadata
+        .packages
+        .iter()
+        .filter(|package| package.is_proof());
+    let proofs: BTreeSet<&str> = proofs.map(|package| &*package.name).collect();
     for package in &metadata.packages {
         let owner = package.name.as_str();
         let absent = ABSENT
@@ -186,8 +194,11 @@ fn forbidden(metadata: &Metadata) -> Vec<String> {
                 Some(prefix) => name.starts_with(prefix),
                 None => name == *ban,
             };
-            let on_a_leaf = LEAVES.contains(&name.as_str()) && !LEAVES.contains(&owner);
-            if on_a_leaf || absent.iter().any(matches) {
+            let name = name.as_str();
+            let is_free = package.is_proof();
+            let on_a_leaf = LEAVES.contains(&name) && !LEAVES.contains(&owner);
+            let on_proof = proofs.contains(name);
+            if (!is_free && (on_a_leaf || on_proof)) || absent.iter().any(matches) {
                 wrong.push(format!("{owner} must not depend on `{name}`"));
             }
         }
@@ -234,18 +245,25 @@ fn is_installed(target: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// What is said of a package with this dependency, beside a lab that is a proof.
     fn wrong(owner: &str, dependency: &str, kind: Option<&str>) -> Vec<String> {
+        let package = |name: &str, dependencies: Vec<Dependency>| Package {
+            name: name.to_owned(),
+            manifest_path: match name {
+                "palisade-lab" | "palisade-peers" => format!("/r/proof/{name}/Cargo.toml").into(),
+                _ => format!("/r/crates/{name}/Cargo.toml").into(),
+            },
+            dependencies,
+        };
         let dependency = Dependency {
             name: dependency.to_owned(),
             kind: kind.map(str::to_owned),
         };
-        let package = Package {
-            name: owner.to_owned(),
-            dependencies: vec![dependency],
-        };
-        forbidden(&Metadata {
-            packages: vec![package],
-        })
+        let packages = vec![
+            package(owner, vec![dependency]),
+            package("palisade-lab", Vec::new()),
+        ];
+        forbidden(&Metadata { packages })
     }
 
     #[test]
@@ -264,6 +282,8 @@ mod tests {
             ("palisade-server", "palisade"),
             ("palisade-server", "palisade-draw"),
             ("palisade-draw", "serde"),
+            ("palisade", "palisade-lab"),
+            ("palisade-client", "palisade-lab"),
         ] {
             let said = wrong(owner, dependency, None);
             assert_eq!(said.len(), 1, "{owner} on {dependency}: {said:?}");
@@ -276,7 +296,8 @@ mod tests {
             ("palisade-pipeline", "palisade-wal"),
             ("palisade", "palisade-draw"),
             ("palisade-fence", "palisade-wal"),
-            ("palisade-lab", "palisade-peers"),
+            ("palisade-lab", "palisade-draw"),
+            ("palisade-peers", "palisade-lab"),
         ] {
             assert!(wrong(owner, dependency, None).is_empty(), "{owner}");
         }
