@@ -65,7 +65,7 @@ impl Worker {
         for resource in [&resource, &numbered] {
             let token = Token::new(1_000).unwrap();
             let claimed = resource.claim(&mut connection, token).await.unwrap();
-            assert!(claimed.is_admitted());
+            drop(claimed);
         }
         let mut load = cmd("SCRIPT");
         load.arg("LOAD").arg(LUA);
@@ -97,7 +97,7 @@ impl Worker {
             }
             Arm::Fenced => {
                 let done = write.set(connection, key, bytes).await.unwrap();
-                assert!(done.is_admitted());
+                drop(done);
             }
             Arm::Numbered => {
                 self.sequence += 1;
@@ -105,14 +105,14 @@ impl Worker {
                 let write = self.numbered.write(token).numbered(sequence);
                 let key = self.numbered.key("data");
                 let done = write.set(connection, &key, bytes).await.unwrap();
-                assert!(done.is_admitted());
+                drop(done);
             }
             Arm::FencedScript => {
                 let done = write
                     .run::<_, redis::Value>(connection, &self.script, &[key], &[bytes])
                     .await
                     .unwrap();
-                assert!(done.is_admitted());
+                drop(done);
             }
         }
     }

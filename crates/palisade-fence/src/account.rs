@@ -12,7 +12,8 @@
 
 use palisade_core::fence::Reject;
 
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::Error;
 
 /// The outcome of one step under a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +29,10 @@ pub enum Fate {
 
 impl Fate {
     /// Returns the fate that an answer of a [`Fence`](crate::Fence) implies.
-    pub fn of<T, E>(answer: &Result<Checked<T>, E>) -> Fate {
+    pub fn of<T>(answer: &Result<Admitted<T>, Error>) -> Fate {
         match answer {
-            Ok(Checked::Admitted(_)) => Fate::Admitted,
-            Ok(Checked::Rejected(reject)) => Fate::Rejected(reject.clone()),
+            Ok(_) => Fate::Admitted,
+            Err(Error::Rejected(reject)) => Fate::Rejected(reject.clone()),
             Err(_) => Fate::Unknown,
         }
     }
@@ -50,7 +51,7 @@ impl Fate {
 /// let reserved = seats.write(mine, Write::new("/reserved", Change::Put(b"Alice"))).await;
 /// account.note("reserve", Fate::of(&reserved));
 /// account.note("charge", Fate::Admitted); // at the bank, which has no fence
-/// let _ = seats.claim(newer).await?; // the lease ended meanwhile
+/// seats.claim(newer).await?; // the lease ended meanwhile
 /// let booked = seats.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await;
 /// assert!(!account.note("book", Fate::of(&booked)));
 ///

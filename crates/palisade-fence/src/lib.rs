@@ -30,14 +30,14 @@
 
 mod account;
 mod admin;
+mod admitted;
 pub mod audit;
-mod checked;
 mod claimed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
-mod fault;
+mod error;
 mod fence;
 #[cfg(feature = "files")]
 pub mod files;
@@ -98,15 +98,15 @@ pub mod store;
 
 pub use account::{Account, Fate};
 pub use admin::{Admin, Door, FencedTable, Listed};
-pub use checked::{Admitted, Checked};
+pub use admitted::Admitted;
 pub use claimed::{Claimed, enter, enter_all};
-pub use fault::FaultKind;
+pub use error::{Error, ErrorKind, Result, rejection};
 pub use fence::{Change, Fence, Write};
 #[cfg(any(feature = "files", feature = "sqlite"))]
 pub use lock_holder::LockHolder;
 pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 #[cfg(any(feature = "memory", feature = "store"))]
-pub use objects::{Fault, Limits, View};
+pub use objects::{Limits, View};
 pub use palisade_core::Code;
 pub use palisade_core::fence::{
     DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Mark, Mode, Op, Pass, Rearm, Reject,
