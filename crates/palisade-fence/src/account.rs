@@ -22,7 +22,7 @@ pub enum Fate {
     Admitted,
     /// The step was not carried out.
     Rejected(Reject),
-    /// There was a fault instead of an answer: the step may or may not have been carried out. Ask again under
+    /// There was another error: the step may or may not have been carried out. Ask again under
     /// the same sequence number, or look, before you undo anything.
     Unknown,
 }

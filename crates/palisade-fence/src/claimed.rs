@@ -20,7 +20,7 @@ pub struct Claimed<'a, F> {
 /// The claim is durable when this returns; from then on no older token is admitted.
 ///
 /// # Errors
-/// [`Error::Rejected`](crate::Error::Rejected) for a stale token; faults of the resource.
+/// [`Error::Rejected`](crate::Error::Rejected) for a stale token; errors of the resource.
 pub async fn enter<'a, F: Fence>(fence: &'a F, pass: Pass<'a>) -> Result<Claimed<'a, F>> {
     fence.claim(pass).await?;
     Ok(Claimed { fence, pass })

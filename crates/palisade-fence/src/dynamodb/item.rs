@@ -161,7 +161,7 @@ impl<C: Fn(&mut Attributes) -> bool + Send + Sync> Effect for Whole<'_, C> {
     }
 }
 
-/// The name of an item in faults and in the log.
+/// The name of an item in errors and in the log.
 fn name(table: &str, key: &Attributes) -> String {
     let mut parts: Vec<String> = key
         .iter()

@@ -19,7 +19,7 @@ pub(super) struct Location {
     pub(super) client: Client,
     pub(super) table: String,
     pub(super) key: Attributes,
-    /// The name in faults.
+    /// The name in errors.
     pub(super) name: String,
 }
 

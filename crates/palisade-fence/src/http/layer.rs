@@ -276,7 +276,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
     ) -> Result<Admission, Refusal> {
         let marks = &self.marks;
         if lane.highest().is_none() {
-            let mark = marks.highest(&fenced.resource).await.map_err(fault)?;
+            let mark = marks.highest(&fenced.resource).await.map_err(refusal)?;
             lane.note(mark);
         }
         let alone = matches!(act, Act::Write(Some(_)))
@@ -289,7 +289,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         let permit = self.lanes.enter(lane, self.policy.wait, wants_alone).await;
         let permit = permit.map_err(|_| Refusal::Unjudged(self.busy()))?;
         let judged = marks.judge(&fenced.resource, fenced.presented.pass(), act);
-        let admitted = judged.await.map_err(fault)?;
+        let admitted = judged.await.map_err(refusal)?;
         lane.note(fenced.token());
         match fenced.kind {
             RequestKind::Claim => Ok(Admission::Answer(answer::claimed(admitted.highest, grpc))),
@@ -390,7 +390,7 @@ enum Refusal {
     Unjudged(Problem),
 }
 
-fn fault(error: Error) -> Refusal {
+fn refusal(error: Error) -> Refusal {
     match error.rejected() {
         Some(_) => Refusal::Judged(error.into()),
         None => Refusal::Unjudged(error.into()),

@@ -189,7 +189,7 @@ impl From<Reject> for Problem {
             Reject::Jump { highest, bound } => problem
                 .with("highest", highest.map(|token| token.get()))
                 .with("bound", bound),
-            Reject::AlreadyWritten | Reject::Missing => problem,
+            _ => problem,
         }
     }
 }
@@ -199,11 +199,7 @@ const fn status(reject: &Reject) -> StatusCode {
         Reject::Stale { .. } | Reject::SequenceStale { .. } => StatusCode::PRECONDITION_FAILED,
         Reject::Tokenless { .. } => StatusCode::PRECONDITION_REQUIRED,
         Reject::Missing => StatusCode::NOT_FOUND,
-        Reject::AlreadyWritten
-        | Reject::SequenceReused { .. }
-        | Reject::WrongAuthority { .. }
-        | Reject::WrongLock { .. }
-        | Reject::Jump { .. } => StatusCode::CONFLICT,
+        _ => StatusCode::CONFLICT,
     }
 }
 

@@ -92,7 +92,7 @@ impl Resource {
         Ok(Attempt::Again)
     }
 
-    /// Whether another client has created the manifest meanwhile; a fault if there is data without it.
+    /// Whether another client has created the manifest meanwhile; an error if there is data without it.
     async fn appeared_meanwhile(&self) -> Result<bool> {
         let data = self.files.data_folder();
         let mut listed = self.files.objects.list(Some(&data));
