@@ -70,10 +70,10 @@ async fn a_damaged_fence_is_a_fault_and_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_missing_table_is_a_fault_that_names_it() {
+async fn a_missing_table_is_an_error_that_names_it() {
     let client = table("there", false).await;
     let guards = Guards::new(client, "elsewhere", "id", Rule::CLAIM);
     let failed = guards.guard("r").unwrap().claim(pass(1)).await;
-    let message = failed.unwrap_err().to_string();
+    let message = failed.unwrap_err().report();
     assert!(message.contains("ResourceNotFound"), "{message}");
 }

@@ -147,5 +147,5 @@ pub(crate) fn path(key: &str) -> String {
 }
 
 fn no_numbers() -> Error {
-    Error::Argument("a token column has no numbered writes".to_owned()).into()
+    Error::Argument("a token column has no numbered writes".to_owned())
 }

@@ -169,7 +169,8 @@ async fn transact_leaves_the_connection_its_own_bound() {
                 }
             });
             let done = done.await;
-            assert_eq!(done.is_err(), fails, "{done:?}");
+            // The last token is stale.
+            assert_eq!(done.is_err(), fails || token == 1, "{done:?}");
             assert_eq!(bound(&mut db).await, own, "token {token}");
         }
         // The control: a claim and a bare COMMIT.

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 
+use palisade_fence::Result;
 use palisade_fence::postgres::Session;
-use palisade_fence::{Error, Result};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
@@ -78,7 +78,6 @@ impl Tx for sqlx::Transaction<'_, Postgres> {
         rows.iter()
             .map(|row| Ok(row.try_get(0)?))
             .collect::<Result<_>>()
-            .map_err(Error::from)
     }
 }
 

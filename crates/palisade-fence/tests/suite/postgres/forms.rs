@@ -155,5 +155,5 @@ impl Operation {
 }
 
 fn no_numbers() -> Error {
-    Error::Argument("a token column has no numbered writes".to_owned()).into()
+    Error::Argument("a token column has no numbered writes".to_owned())
 }

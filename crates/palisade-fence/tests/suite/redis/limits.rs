@@ -203,7 +203,7 @@ async fn a_full_server_changes_nothing() {
     let () = set("1").query_async(con).await.unwrap();
     for token in [1, 2] {
         let full = resource.write(t(token)).set(con, "{r}:x", b"x").await;
-        assert!(full.unwrap_err().to_string().contains("OOM"));
+        assert!(full.unwrap_err().report().contains("OOM"));
     }
     let () = set("0").query_async(con).await.unwrap();
     assert_eq!(show(con, "r").await.unwrap().unwrap().highest(), Some(t(1)));
