@@ -49,8 +49,8 @@ impl Fate {
 /// let (mine, newer) = (Pass::new(Token::new(33)?), Pass::new(Token::new(34)?));
 /// let mut account = Account::new();
 /// let reserved = seats.write(mine, Write::new("/reserved", Change::Put(b"Alice"))).await;
-/// account.note("reserve", Fate::of(&reserved));
-/// account.note("charge", Fate::Admitted); // at the bank, which has no fence
+/// assert!(account.note("reserve", Fate::of(&reserved)));
+/// assert!(account.note("charge", Fate::Admitted)); // at the bank, which has no fence
 /// seats.claim(newer).await?; // the lease ended meanwhile
 /// let booked = seats.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await;
 /// assert!(!account.note("book", Fate::of(&booked)));
@@ -84,6 +84,7 @@ impl<S> Account<S> {
     }
 
     /// Records the outcome of a step; returns whether to continue with the next one.
+    #[must_use = "a step that was rejected ends the work"]
     pub fn note(&mut self, step: S, fate: Fate) -> bool {
         self.0.push((step, fate));
         self.is_clean()
@@ -164,7 +165,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_undone_if_every_step_was_admitted() {
         let mut account = Account::new();
-        account.note("only", Fate::Admitted);
+        assert!(account.note("only", Fate::Admitted));
         let done = account.compensate(async |_, _| Err("undone")).await;
         assert!(done.is_ok());
     }

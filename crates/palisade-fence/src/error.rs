@@ -1,4 +1,15 @@
 //! The error of the crate.
+//!
+//! The control of the example on the crate's page that must not compile: with `?` it does.
+//!
+//! ```
+//! #![deny(unused_must_use)]
+//! # use palisade_fence::{Change, Fence, Pass, Write};
+//! async fn forgets(seat: &impl Fence, pass: Pass<'_>) -> palisade_fence::Result<()> {
+//!     seat.write(pass, Write::new("/passenger", Change::Put(b"Alice"))).await?;
+//!     Ok(())
+//! }
+//! ```
 
 use palisade_core::fence::{FloorTooLow, Reject};
 
@@ -20,11 +31,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # let seat = memory::Store::new(Rule::CLAIM, Limits::DEFAULT).resource("seat:12A")?;
 /// # let (mine, newer) = (Token::FIRST.into(), Token::new(2).unwrap().into());
 /// # seat.claim(newer).await?;
-/// let late = seat.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await;
-/// match late.map_err(|error| error.rejected().cloned().ok_or(error)) {
+/// match seat.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await {
 ///     Ok(_) => println!("booked"),
-///     Err(Ok(reject)) => println!("give up: {reject}"), // token 1 is stale: 1 < 2
-///     Err(Err(error)) => return Err(error),
+///     Err(Error::Rejected(reject)) => println!("give up: {reject}"), // token 1 is stale: 1 < 2 …
+///     Err(error) => return Err(error),
 /// }
 /// # Ok(())
 /// # }
