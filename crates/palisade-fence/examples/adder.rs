@@ -8,17 +8,17 @@
 //!
 //! `mysql` is MariaDB, too. For `files` the URL is a folder, which has a folder for each resource.
 
-use std::error::Error;
 use std::io::{self, BufRead as _, Write as _};
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, TxOpts};
 use palisade_core::Token;
 use palisade_fence::files::Folder;
-use palisade_fence::{Change, Checked, Write, mysql, postgres, redis as fence};
+use palisade_fence::{Change, Write, mysql, postgres, redis as fence, rejection};
 use tokio_postgres::NoTls;
 
-type Answer = Result<String, Box<dyn Error>>;
+type AnyError = Box<dyn std::error::Error>;
+type Answer = Result<String, AnyError>;
 
 /// What the program was started with.
 struct Adder {
@@ -28,7 +28,7 @@ struct Adder {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), AnyError> {
     let given: Vec<String> = std::env::args().skip(1).collect();
     let [store, url, resource, arm] = given.as_slice() else {
         return Err("usage: adder postgres|mysql|redis|files URL RESOURCE fenced|unfenced".into());
@@ -44,15 +44,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let token = Token::new(words.next().ok_or("a token is missing")?.parse()?)?;
         let number = words.next().map(str::parse).transpose()?;
         let answer = match store.as_str() {
-            "postgres" => adder.postgres(token, number).await?,
-            "mysql" | "mariadb" => adder.mysql(token, number).await?,
-            "files" => adder.files(token, number)?,
-            _ => adder.redis(token, number).await?,
+            "postgres" => adder.postgres(token, number).await,
+            "mysql" | "mariadb" => adder.mysql(token, number).await,
+            "files" => adder.files(token, number),
+            _ => adder.redis(token, number).await,
         };
-        println!("{answer}");
+        println!("{}", answer.or_else(rejected)?);
         io::stdout().flush()?;
     }
     Ok(())
+}
+
+/// The answer to a holder whose time is over.
+fn rejected(error: AnyError) -> Answer {
+    match rejection(&*error) {
+        Some(reject) => Ok(format!("rejected {}", reject.code())),
+        None => Err(error),
+    }
 }
 
 impl Adder {
@@ -61,12 +69,8 @@ impl Adder {
         let (mut client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
         let connection = tokio::spawn(connection);
         let mut tx = client.transaction().await?;
-        if self.fenced
-            && let Checked::Rejected(reject) =
-                postgres::claim(&mut tx, &self.resource, token).await?
-        {
-            tx.rollback().await?;
-            return Ok(format!("rejected {}", reject.code()));
+        if self.fenced {
+            postgres::claim(&mut tx, &self.resource, token).await?;
         }
         let name = &self.resource;
         let answer = match number {
@@ -93,11 +97,8 @@ impl Adder {
     async fn mysql(&self, token: Token, number: Option<i64>) -> Answer {
         let mut connection = Conn::new(Opts::from_url(&self.url)?).await?;
         let mut tx = connection.start_transaction(TxOpts::default()).await?;
-        if self.fenced
-            && let Checked::Rejected(reject) = mysql::claim(&mut tx, &self.resource, token).await?
-        {
-            tx.rollback().await?;
-            return Ok(format!("rejected {}", reject.code()));
+        if self.fenced {
+            mysql::claim(&mut tx, &self.resource, token).await?;
         }
         let name = &self.resource;
         let answer = match number {
@@ -134,22 +135,13 @@ impl Adder {
         }
         let folder = Folder::open(path)?;
         let Some(number) = number else {
-            if let Checked::Rejected(reject) = folder.claim(token)? {
-                return Ok(format!("rejected {}", reject.code()));
-            }
-            return Ok(match folder.read(token, "/total")? {
-                Checked::Rejected(reject) => format!("rejected {}", reject.code()),
-                Checked::Admitted(read) => {
-                    String::from_utf8(read.value.unwrap_or_else(|| b"0".to_vec()))?
-                }
-            });
+            folder.claim(token)?;
+            let read = folder.read(token, "/total")?.value;
+            return Ok(String::from_utf8(read.unwrap_or_else(|| b"0".to_vec()))?);
         };
         let number = number.to_string();
-        let put = Write::new("/total", Change::Put(number.as_bytes()));
-        Ok(match folder.write(token, put)? {
-            Checked::Rejected(reject) => format!("rejected {}", reject.code()),
-            Checked::Admitted(_) => "written".to_owned(),
-        })
+        folder.write(token, Write::new("/total", Change::Put(number.as_bytes())))?;
+        Ok("written".to_owned())
     }
 
     /// A read claims, too.
@@ -165,19 +157,15 @@ impl Adder {
                 set.arg(&key).arg(number).exec_async(&mut con).await?;
                 Ok("written".to_owned())
             }
-            (None, true) => Ok(match resource.get(&mut con, token, &key).await? {
-                Checked::Rejected(reject) => format!("rejected {}", reject.code()),
-                Checked::Admitted(read) => {
-                    String::from_utf8(read.value.unwrap_or_else(|| b"0".to_vec()))?
-                }
-            }),
+            (None, true) => {
+                let read = resource.get(&mut con, token, &key).await?.value;
+                Ok(String::from_utf8(read.unwrap_or_else(|| b"0".to_vec()))?)
+            }
             (Some(number), true) => {
                 let number = number.to_string();
-                let written = resource.write(token).set(&mut con, &key, number.as_bytes());
-                Ok(match written.await? {
-                    Checked::Rejected(reject) => format!("rejected {}", reject.code()),
-                    Checked::Admitted(_) => "written".to_owned(),
-                })
+                let writing = resource.write(token);
+                writing.set(&mut con, &key, number.as_bytes()).await?;
+                Ok("written".to_owned())
             }
         }
     }

@@ -12,7 +12,8 @@
 
 use palisade_core::fence::Reject;
 
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::Error;
 
 /// The outcome of one step under a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,17 +22,17 @@ pub enum Fate {
     Admitted,
     /// The step was not carried out.
     Rejected(Reject),
-    /// There was a fault instead of an answer: the step may or may not have been carried out. Ask again under
+    /// There was another error: the step may or may not have been carried out. Ask again under
     /// the same sequence number, or look, before you undo anything.
     Unknown,
 }
 
 impl Fate {
     /// Returns the fate that an answer of a [`Fence`](crate::Fence) implies.
-    pub fn of<T, E>(answer: &Result<Checked<T>, E>) -> Fate {
+    pub fn of<T>(answer: &Result<Admitted<T>, Error>) -> Fate {
         match answer {
-            Ok(Checked::Admitted(_)) => Fate::Admitted,
-            Ok(Checked::Rejected(reject)) => Fate::Rejected(reject.clone()),
+            Ok(_) => Fate::Admitted,
+            Err(Error::Rejected(reject)) => Fate::Rejected(reject.clone()),
             Err(_) => Fate::Unknown,
         }
     }
@@ -48,9 +49,9 @@ impl Fate {
 /// let (mine, newer) = (Pass::new(Token::new(33)?), Pass::new(Token::new(34)?));
 /// let mut account = Account::new();
 /// let reserved = seats.write(mine, Write::new("/reserved", Change::Put(b"Alice"))).await;
-/// account.note("reserve", Fate::of(&reserved));
-/// account.note("charge", Fate::Admitted); // at the bank, which has no fence
-/// let _ = seats.claim(newer).await?; // the lease ended meanwhile
+/// assert!(account.note("reserve", Fate::of(&reserved)));
+/// assert!(account.note("charge", Fate::Admitted)); // at the bank, which has no fence
+/// seats.claim(newer).await?; // the lease ended meanwhile
 /// let booked = seats.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await;
 /// assert!(!account.note("book", Fate::of(&booked)));
 ///
@@ -83,6 +84,7 @@ impl<S> Account<S> {
     }
 
     /// Records the outcome of a step; returns whether to continue with the next one.
+    #[must_use = "a step that was rejected ends the work"]
     pub fn note(&mut self, step: S, fate: Fate) -> bool {
         self.0.push((step, fate));
         self.is_clean()
@@ -163,7 +165,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_undone_if_every_step_was_admitted() {
         let mut account = Account::new();
-        account.note("only", Fate::Admitted);
+        assert!(account.note("only", Fate::Admitted));
         let done = account.compensate(async |_, _| Err("undone")).await;
         assert!(done.is_ok());
     }

@@ -1,20 +1,15 @@
 //! Operations for operators on the fences of any resource: look and re-arm.
 
-use std::error::Error;
 use std::future::Future;
 
 use palisade_core::fence::{FenceState, Rearm};
 
+use crate::error::Result;
+
 /// The fences of one place: a database, a store, a folder.
 pub trait Admin {
-    /// The faults of this place.
-    type Error: Error + Send + Sync + 'static;
-
     /// Returns the fence of one resource; `None` if nothing was ever admitted there.
-    fn show(
-        &mut self,
-        resource: &str,
-    ) -> impl Future<Output = Result<Option<FenceState>, Self::Error>> + Send;
+    fn show(&mut self, resource: &str) -> impl Future<Output = Result<Option<FenceState>>> + Send;
 
     /// Returns at most `limit` fences whose names begin with `prefix`, in name order (by bytes), starting
     /// after the name `after`. Fewer than `limit` means that there are no more.
@@ -23,7 +18,7 @@ pub trait Admin {
         prefix: &str,
         after: Option<&str>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<Listed>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Listed>>> + Send;
 
     /// Makes a resource refuse every token below [`Rearm::floor`] (rule F7), even if there is no fence; the
     /// earlier record is forgotten. [`FenceState::rearmed`] decides, in one atomic step with the stored
@@ -33,7 +28,7 @@ pub trait Admin {
         &mut self,
         resource: &str,
         with: &Rearm<'_>,
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    ) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// A fence and its resource.

@@ -6,7 +6,7 @@
 //!                                          └─► Counts, by reason, for the whole process
 //! ```
 //!
-//! A rejected holder is not an error, because the fence did its work. It is logged as a warning, because a
+//! A rejected holder is not a fault of the resource, because the fence did its work. It is logged as a warning, because a
 //! holder was paused past its lease and still believed in it. If there was nothing to change, it is logged as
 //! information only.
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use palisade_core::fence::{Pass, Reject};
 use palisade_core::{AuthorityId, Code, LockName, Token};
 
-use crate::checked::Checked;
+use crate::error::Error;
 
 /// Every reason: those of [`Reject::CODES`], then those for which a request is refused before a fence
 /// judges it.
@@ -128,14 +128,14 @@ pub fn rejected(resource: &str, pass: Option<Pass<'_>>, reject: &Reject) {
     }
 }
 
-/// Records a rejection and returns it as the answer.
+/// Records a rejection and returns it as the error.
 #[cfg_attr(
     not(feature = "memory"),
     allow(dead_code, reason = "not every fence uses it")
 )]
-pub(crate) fn reject<T>(resource: &str, pass: Option<Pass<'_>>, reject: Reject) -> Checked<T> {
+pub(crate) fn reject(resource: &str, pass: Option<Pass<'_>>, reject: Reject) -> Error {
     rejected(resource, pass, &reject);
-    Checked::Rejected(reject)
+    Error::Rejected(reject)
 }
 
 /// Records a request that was refused before a fence judged it: its address, its resource and token if they are

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use palisade_core::fence::Pass;
 
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::Result;
 use crate::fence::{Fence, Write};
 
 /// A resource that was claimed under one token. It cannot be read without a claim.
@@ -19,12 +20,10 @@ pub struct Claimed<'a, F> {
 /// The claim is durable when this returns; from then on no older token is admitted.
 ///
 /// # Errors
-/// Faults of the resource; a stale token is [`Checked::Rejected`].
-pub async fn enter<'a, F: Fence>(
-    fence: &'a F,
-    pass: Pass<'a>,
-) -> Result<Checked<Claimed<'a, F>>, F::Error> {
-    Ok(fence.claim(pass).await?.map(|()| Claimed { fence, pass }))
+/// [`Error::Rejected`](crate::Error::Rejected) for a stale token; errors of the resource.
+pub async fn enter<'a, F: Fence>(fence: &'a F, pass: Pass<'a>) -> Result<Claimed<'a, F>> {
+    fence.claim(pass).await?;
+    Ok(Claimed { fence, pass })
 }
 
 /// Claims several resources before any of them is read, in name order, so that two holders of several
@@ -34,23 +33,17 @@ pub async fn enter<'a, F: Fence>(
 /// out only older holders. (In one database, `claim_all` of its module is all or nothing.)
 ///
 /// # Errors
-/// Faults of the resources; a stale token is [`Checked::Rejected`], and the log names the resource.
+/// As [`enter`]; the log names the resource.
 pub async fn enter_all<'a, F: Fence + 'a>(
     claims: impl IntoIterator<Item = (&'a str, &'a F, Pass<'a>)>,
-) -> Result<Checked<BTreeMap<&'a str, Claimed<'a, F>>>, F::Error> {
+) -> Result<BTreeMap<&'a str, Claimed<'a, F>>> {
     let mut claims: Vec<_> = claims.into_iter().collect();
     claims.sort_by_key(|(name, ..)| *name);
-    let (mut entered, mut highest) = (BTreeMap::new(), None);
+    let mut entered = BTreeMap::new();
     for (name, fence, pass) in claims {
-        match enter(fence, pass).await? {
-            Checked::Admitted(admitted) => {
-                highest = highest.max(admitted.highest);
-                entered.insert(name, admitted.value);
-            }
-            Checked::Rejected(reject) => return Ok(Checked::Rejected(reject)),
-        }
+        entered.insert(name, enter(fence, pass).await?);
     }
-    Ok(Checked::admitted(entered, highest))
+    Ok(entered)
 }
 
 impl<F: Fence> Claimed<'_, F> {
@@ -58,7 +51,7 @@ impl<F: Fence> Claimed<'_, F> {
     ///
     /// # Errors
     /// As [`Fence::read`].
-    pub async fn read(&self, key: &str) -> Result<Checked<Option<Vec<u8>>>, F::Error> {
+    pub async fn read(&self, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         self.fence.read(self.pass, key).await
     }
 
@@ -66,7 +59,7 @@ impl<F: Fence> Claimed<'_, F> {
     ///
     /// # Errors
     /// As [`Fence::write`].
-    pub async fn write(&self, write: Write<'_>) -> Result<Checked<()>, F::Error> {
+    pub async fn write(&self, write: Write<'_>) -> Result<Admitted<()>> {
         self.fence.write(self.pass, write).await
     }
 }

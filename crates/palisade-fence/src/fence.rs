@@ -1,11 +1,11 @@
 //! The operations of every fenced resource.
 
-use std::error::Error;
 use std::future::Future;
 
 use palisade_core::fence::{Pass, Sequence};
 
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::Result;
 
 /// One resource under a fence: keys and their bytes, guarded together by one token.
 ///
@@ -13,17 +13,13 @@ use crate::checked::Checked;
 /// when it is as durable as the resource can make it. A holder **claims first**: only then is the data that
 /// it reads still current when it writes (rule F2); see [`enter`](crate::enter).
 ///
-/// A method that returns `Err` met a fault. It is then unknown whether a write took effect, unless the error
-/// says otherwise, and repeating it under the same [`Sequence`] is safe.
+/// # Errors
+/// Every operation but [`observe`](Fence::observe) may answer [`Error::Rejected`](crate::Error::Rejected): nothing changed,
+/// and the holder stops. The [`kind`](crate::Error::kind) of any other error says what to do; where it is unknown whether a
+/// write took effect, repeating it under the same [`Sequence`] is safe.
 pub trait Fence: Send + Sync {
-    /// The faults of this resource, which are not rejections.
-    type Error: Error + Send + Sync + 'static;
-
-    /// Raises the fence to this token.
-    fn claim(
-        &self,
-        pass: Pass<'_>,
-    ) -> impl Future<Output = Result<Checked<()>, Self::Error>> + Send;
+    /// Raises the fence to this token. From then on no lower token is admitted.
+    fn claim(&self, pass: Pass<'_>) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
     /// Reads in order to write (rule F3): a stale token is rejected; a higher token is claimed first. `None`:
     /// there is nothing under this key.
@@ -31,14 +27,14 @@ pub trait Fence: Send + Sync {
         &self,
         pass: Pass<'_>,
         key: &str,
-    ) -> impl Future<Output = Result<Checked<Option<Vec<u8>>>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Admitted<Option<Vec<u8>>>>> + Send;
 
     /// Changes the bytes under a key; a higher token is claimed in the same step.
     fn write(
         &self,
         pass: Pass<'_>,
         write: Write<'_>,
-    ) -> impl Future<Output = Result<Checked<()>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
     /// A write by code without a token. Once the resource is fenced, it is
     /// [`Reject::Tokenless`](palisade_core::fence::Reject::Tokenless) (rule F9). Before that, the resource
@@ -47,13 +43,10 @@ pub trait Fence: Send + Sync {
         &self,
         key: &str,
         change: Change<'_>,
-    ) -> impl Future<Output = Result<Checked<()>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
     /// A plain read for observers: never rejected, no proof of anything. A write must not depend on it.
-    fn observe(
-        &self,
-        key: &str,
-    ) -> impl Future<Output = Result<Option<Vec<u8>>, Self::Error>> + Send;
+    fn observe(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>>> + Send;
 }
 
 /// One write.

@@ -10,6 +10,8 @@ use palisade_core::fence::{
 };
 use palisade_core::{AuthorityId, LockName, Token};
 
+use crate::error::Error;
+
 /// The data kept for a numbered write, so that its repeat is recognised and answered (rule F5).
 #[cfg_attr(
     any(feature = "dynamodb", feature = "object-store"),
@@ -43,11 +45,15 @@ pub(crate) struct GuardRow {
 /// A row that no fence can have written: the column and its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column} of the guard row holds {holds}")]
-pub struct Corrupt {
-    /// The column.
-    pub column: &'static str,
-    /// The content of the column.
-    pub holds: String,
+pub(crate) struct Corrupt {
+    pub(crate) column: &'static str,
+    pub(crate) holds: String,
+}
+
+impl From<Corrupt> for Error {
+    fn from(corrupt: Corrupt) -> Error {
+        Error::Damaged(corrupt.to_string())
+    }
 }
 
 /// A write's number and a checksum of its content.

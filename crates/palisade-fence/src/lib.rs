@@ -1,43 +1,100 @@
-//! Fences for resources: the end of the chain, where the late write of a paused holder is refused.
+//! Fences: the end of the chain, where the late write of a paused holder is refused.
+//!
+//! No lock service can stop two processes from both believing that they hold a lock: one of them was paused, and its lease
+//! ran out meanwhile. The lease saves work; the fence keeps data safe. A **fence** sits at the resource, remembers the
+//! highest fencing token that it has seen, and refuses every lower one, in one atomic and durable step with the write.
 //!
 //! ```text
-//!   lease.token() ──► Pass ──► claim ──► read ──► write        any of them may answer Rejected:
-//!                              │                               a newer holder has claimed
-//!                              └ raises the fence, durably, before the first read
+//!   lease.token() ──► claim ──► read ──► write        each of them may be refused: a newer holder has claimed
+//!                     └ raises the fence, durably, before the first read
 //! ```
 //!
-//! No lock service can stop two processes from both believing they hold a lock. The lease saves work;
-//! the fence keeps data safe. The decision is [`palisade_core::fence`]; this crate carries it out at a
-//! resource, in one atomic, durable step with the effect (rule F1).
+//! * **The same rule everywhere.** The decision is [`palisade_core::fence`], in 1,131 test vectors; every fence here passes
+//!   one public suite (`conformance`) against the real resource.
+//! * **Your connection, your transaction.** A fence works on the driver's own types, and takes nothing over.
+//! * **A refusal cannot be overlooked.** It is an [`Error`], and one `?` ends the work of a holder whose time is over.
+//! * **Nothing is silent.** Every rejection is one event in the log and one count ([`audit`]).
 //!
-//! * [`Fence`] is the interface of every resource, [`Checked`] its answer, and [`Admin`] the interface for
-//!   operators; every rejection is logged and counted ([`audit`]).
-//! * [`memory`] – inside this process: a lock-free [`memory::Ratchet`], a [`memory::Guarded`] value and
-//!   an object store for tests.
-//! * `store` – the durable object store under `palisade store` (feature `store`).
-//! * `http` – a tower layer in front of HTTP and gRPC services (feature `http`).
-//! * `postgres` – PostgreSQL, in the user's own transaction (features `postgres` and `sqlx-postgres`).
-//! * `redis` – Redis, by Lua scripts on the user's own connection (feature `redis`).
-//! * `files` – the files of a folder (feature `files`).
-//! * `mysql` – MySQL and MariaDB, in the user's own transaction (feature `mysql`).
-//! * `sqlite` – SQLite, on the user's own connection (feature `sqlite`).
-//! * `dynamodb` – DynamoDB: one item with its fence, or a guard item in a transaction (feature `dynamodb`).
-//! * `object_store` – S3-compatible stores, GCS and Azure (feature `object-store`).
-//! * `conformance` – the suite that every fence must pass (feature `conformance`).
+//! # Resources
 //!
-//! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound that was
-//! reached, a name that is not valid. [`FaultKind`] says what to do about a fault.
+//! | module | feature | the fence of |
+//! |---|---|---|
+//! | [`memory`] | `memory` (default) | a value or objects in this process: [`memory::Guarded`], [`memory::Ratchet`], [`memory::Store`] |
+//! | `postgres` | `postgres`, `sqlx-postgres` | PostgreSQL, in your transaction with tokio-postgres or sqlx |
+//! | `mysql` | `mysql` | MySQL and MariaDB, in your transaction with mysql_async |
+//! | `sqlite` | `sqlite` | SQLite, in your transaction with rusqlite |
+//! | `redis` | `redis` | Redis and Valkey, by Lua scripts on your connection |
+//! | `object_store` | `object-store` | S3-compatible stores, GCS and Azure, by conditional puts |
+//! | `dynamodb` | `dynamodb` | DynamoDB: an item with its fence, or a guard item in a transaction |
+//! | `files` | `files` | the files of a folder, by `flock` and atomic renames |
+//! | `http` | `http` | HTTP and gRPC services, by a tower layer in front of them; `palisade gateway` is built on it |
+//! | `store` | `store` | objects that have no store yet: the durable one under `palisade store` |
+//!
+//! Further features: `sequencer` checks tokens that the authority has signed, without asking anybody; `conformance` is the
+//! suite that every fence must pass, also one of your own.
+//!
+//! # Example
+//!
+//! Claim first, then read, then write. Only the last step of the chain differs from one resource to another:
+//!
+//! ```
+//! use palisade_core::Token;
+//! use palisade_fence::{Change, Fence, Limits, Pass, Rule, Write, enter, memory};
+//!
+//! async fn sell(orders: &impl Fence, pass: Pass<'_>, seat: &[u8]) -> palisade_fence::Result<()> {
+//!     let orders = enter(orders, pass).await?; // first: raise the fence
+//!     let mut sold = orders.read("/sold").await?.value.unwrap_or_default(); // then read
+//!     sold.extend_from_slice(seat);
+//!     orders.write(Write::new("/sold", Change::Put(&sold))).await?; // refused if a newer holder has claimed
+//!     Ok(())
+//! }
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let orders = memory::Store::new(Rule::CLAIM, Limits::DEFAULT).resource("orders")?;
+//! let (old, new) = (Token::new(33)?, Token::new(34)?); // lease.token()
+//! sell(&orders, Pass::new(new), b"12A ").await?;
+//!
+//! let late = sell(&orders, Pass::new(old), b"12B ").await.unwrap_err(); // back from a pause
+//! assert!(late.rejected().is_some());
+//! assert!(late.to_string().starts_with("token 33 is stale: 33 < 34"));
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # Errors
+//!
+//! There is one [`Error`] for all fences. [`Error::kind`] says what to do next, [`Error::rejected`] why the fence refused, and
+//! [`source`](std::error::Error::source) is the driver's error. Where an own error type hides it, [`rejection`] finds a
+//! refusal. A denied *lock* is a value in `palisade_client`, because to be told who has it is a normal answer; a refused
+//! *write* must never pass for one that was carried out:
+//!
+//! ```compile_fail
+//! #![deny(unused_must_use)] // on by default, as a warning
+//! # use palisade_fence::{Change, Fence, Pass, Write};
+//! async fn forgets(seat: &impl Fence, pass: Pass<'_>) -> palisade_fence::Result<()> {
+//!     seat.write(pass, Write::new("/passenger", Change::Put(b"Alice"))).await; // without `?`
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # What is public
+//!
+//! Everything that this page lists, and [`palisade_core`]'s types that it re-exports. What is not documented is internal. The
+//! stored forms are described in `docs/fence-formats.md` of the repository, for fences in other languages.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod account;
 mod admin;
+mod admitted;
 pub mod audit;
-mod checked;
 mod claimed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
-mod fault;
+mod error;
 mod fence;
 #[cfg(feature = "files")]
 pub mod files;
@@ -98,15 +155,15 @@ pub mod store;
 
 pub use account::{Account, Fate};
 pub use admin::{Admin, Door, FencedTable, Listed};
-pub use checked::{Admitted, Checked};
+pub use admitted::Admitted;
 pub use claimed::{Claimed, enter, enter_all};
-pub use fault::FaultKind;
+pub use error::{Error, ErrorKind, Result, rejection};
 pub use fence::{Change, Fence, Write};
 #[cfg(any(feature = "files", feature = "sqlite"))]
 pub use lock_holder::LockHolder;
 pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 #[cfg(any(feature = "memory", feature = "store"))]
-pub use objects::{Fault, Limits, View};
+pub use objects::{Limits, View};
 pub use palisade_core::Code;
 pub use palisade_core::fence::{
     DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Mark, Mode, Op, Pass, Rearm, Reject,

@@ -9,6 +9,7 @@ use palisade_core::{Invalid as CoreInvalid, LockName};
 
 /// A name that is refused before anything changes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Invalid {
     /// The name of a resource is not valid.
     #[error("resource_id {0}")]
@@ -20,6 +21,7 @@ pub enum Invalid {
 
 /// The reason why an object's path is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PathFault {
     /// It has no leading slash.
     #[error("must start with '/'")]

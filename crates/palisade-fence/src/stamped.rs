@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::guard_row::GuardRow;
 
 /// How often an operation is decided again because other writers were faster.
@@ -65,7 +66,7 @@ impl Stamped {
     }
 
     /// Adds a new id to the row and returns it.
-    pub(crate) fn stamp(&mut self) -> Result<String, getrandom::Error> {
+    pub(crate) fn stamp(&mut self) -> Result<String> {
         let id = fresh_id()?;
         if self.ids.len() >= IDS {
             self.ids.pop_front();
@@ -93,20 +94,31 @@ impl Stamped {
 }
 
 /// Waits before the next attempt, longer each time, so that racing writers do not meet again.
-pub(crate) async fn back_off(attempt: u32) -> Result<(), getrandom::Error> {
+pub(crate) async fn back_off(attempt: u32) -> Result<()> {
     if attempt > 0 {
         let limit = 1_u64 << attempt.min(7);
-        let millis = getrandom::u64()? % limit;
+        let millis = getrandom::u64().map_err(no_random)? % limit;
         tokio::time::sleep(Duration::from_millis(millis)).await;
     }
     Ok(())
 }
 
 /// Returns 128 random bits as text.
-pub(crate) fn fresh_id() -> Result<String, getrandom::Error> {
+pub(crate) fn fresh_id() -> Result<String> {
     let mut bits = [0; 16];
-    getrandom::fill(&mut bits)?;
+    getrandom::fill(&mut bits).map_err(no_random)?;
     Ok(format!("{:032x}", u128::from_le_bytes(bits)))
+}
+
+fn no_random(error: getrandom::Error) -> Error {
+    Error::failed(ErrorKind::Retry, "no random bytes", error)
+}
+
+/// The error after so many attempts.
+pub(crate) fn contended() -> Error {
+    Error::Busy(format!(
+        "contended: others changed the resource {ATTEMPTS} times in a row; nothing was written"
+    ))
 }
 
 #[cfg(test)]

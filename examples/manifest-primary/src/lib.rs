@@ -21,7 +21,7 @@ mod scenario;
 
 use std::error::Error;
 
-pub use manifest::{Location, Manifest, Swap};
+pub use manifest::{Location, Manifest};
 pub use primary::{PrimaryConfig, serve};
 pub use scenario::{Outcome, run};
 

@@ -7,7 +7,7 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
 use palisade_client::Token;
 use palisade_fence::object_store::{Resource, Store};
-use palisade_fence::{Change, Checked, Fence, Pass, Rule, Write};
+use palisade_fence::{Change, Fence, Pass, Rule, Write, enter};
 
 use crate::{Failure, Mode};
 
@@ -35,15 +35,6 @@ pub enum Manifest {
     Unfenced(Arc<dyn ObjectStore>, Path),
     /// A key of a fenced resource.
     Fenced(Resource),
-}
-
-/// The outcome of a swap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swap {
-    /// The new list is the manifest now.
-    Acknowledged,
-    /// A newer primary has claimed the manifest.
-    Rejected,
 }
 
 impl Manifest {
@@ -74,43 +65,34 @@ impl Manifest {
     }
 
     /// Reads the manifest as the new primary: from the claim on, no older primary can swap the list read
-    /// here. Returns `None` if a newer primary has already claimed it.
+    /// here.
     ///
     /// # Errors
-    /// Errors of the store.
-    pub async fn take_over(&self, token: Token) -> Result<Option<Vec<String>>, Failure> {
+    /// A refusal, if a newer primary has already claimed it; errors of the store.
+    pub async fn take_over(&self, token: Token) -> Result<Vec<String>, Failure> {
         let Manifest::Fenced(manifest) = self else {
-            return self.observe().await.map(Some);
+            return self.observe().await;
         };
-        let pass = Pass::new(token);
-        if !manifest.claim(pass).await?.is_admitted() {
-            return Ok(None);
-        }
-        match manifest.read(pass, KEY).await? {
-            Checked::Admitted(read) => entries(read.value).map(Some),
-            Checked::Rejected(_) => Ok(None),
-        }
+        let claimed = enter(manifest, Pass::new(token)).await?; // first: raise the fence
+        entries(claimed.read(KEY).await?.value)
     }
 
     /// Replaces the previous list with this one.
     ///
     /// # Errors
-    /// Errors of the store.
-    pub async fn swap(&self, token: Token, entries: &[String]) -> Result<Swap, Failure> {
+    /// As [`Manifest::take_over`].
+    pub async fn swap(&self, token: Token, entries: &[String]) -> Result<(), Failure> {
         let bytes = serde_json::to_vec(entries)?;
         match self {
             Manifest::Unfenced(store, at) => {
                 store.put(at, bytes.into()).await?;
-                Ok(Swap::Acknowledged)
             }
             Manifest::Fenced(manifest) => {
                 let write = Write::new(KEY, Change::Put(&bytes));
-                match manifest.write(Pass::new(token), write).await? {
-                    Checked::Admitted(_) => Ok(Swap::Acknowledged),
-                    Checked::Rejected(_) => Ok(Swap::Rejected),
-                }
+                manifest.write(Pass::new(token), write).await?;
             }
         }
+        Ok(())
     }
 
     /// Reads the manifest as an observer.

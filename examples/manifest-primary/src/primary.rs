@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use palisade_client::{Client, secs};
+use palisade_fence::rejection;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::{Failure, Location, Manifest, Mode, Swap};
+use crate::{Failure, Location, Manifest, Mode};
 
 /// Short, to keep the demonstration short, and long enough that a busy machine does not end a lease by
 /// itself.
@@ -41,9 +42,7 @@ pub async fn serve(config: &PrimaryConfig) -> Result<(), Failure> {
         .acquire()
         .await?;
     let token = lease.token();
-    let Some(mut known) = manifest.take_over(token).await? else {
-        return Err("a newer primary has already taken over".into());
-    };
+    let mut known = manifest.take_over(token).await?;
     println!("primary {token}");
     for entry in &config.entries {
         known.push(entry.clone());
@@ -51,13 +50,14 @@ pub async fn serve(config: &PrimaryConfig) -> Result<(), Failure> {
         if config.freezes_at.as_ref() == Some(entry) {
             kill_process(getpid(), Signal::STOP)?;
         }
-        match manifest.swap(token, &known).await? {
-            Swap::Acknowledged => println!("acknowledged {entry}"),
-            Swap::Rejected => {
+        match manifest.swap(token, &known).await {
+            Err(error) if rejection(&*error).is_some() => {
                 println!("rejected {entry}");
                 return Ok(());
             }
+            swapped => swapped?,
         }
+        println!("acknowledged {entry}");
     }
     Ok(())
 }

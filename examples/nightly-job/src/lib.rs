@@ -15,9 +15,11 @@ mod report;
 use std::error::Error;
 use std::io::BufRead;
 
+use palisade_fence::rejection;
+
 pub use report::{Fenced, Report, Unfenced};
 
-/// An error other than a line that was refused.
+/// Any error; a refusal by the fence is one of them.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// The result of a run.
@@ -45,24 +47,37 @@ pub enum Outcome {
 pub fn run(
     report: &mut impl Report,
     sales: impl BufRead,
-    mut log: impl FnMut(String),
+    log: impl FnMut(String),
 ) -> Result<Outcome, Failure> {
     let mut written = 0;
-    let there = match report.start()? {
-        Ok(there) => there,
-        Err(reason) => return Ok(Outcome::Refused { written, reason }),
+    let Err(error) = append_all(report, sales, log, &mut written) else {
+        return Ok(Outcome::Done { written });
     };
+    match rejection(&*error) {
+        Some(reject) => Ok(Outcome::Refused {
+            written,
+            reason: reject.to_string(),
+        }),
+        None => Err(error),
+    }
+}
+
+fn append_all(
+    report: &mut impl Report,
+    sales: impl BufRead,
+    mut log: impl FnMut(String),
+    written: &mut u64,
+) -> Result<(), Failure> {
+    let there = report.start()?;
     log(format!("there are {} lines", there.lines().count()));
     for line in sales.lines() {
         let line = line?;
         if there.lines().any(|other| other == line) {
             continue;
         }
-        if let Err(reason) = report.append(&line)? {
-            return Ok(Outcome::Refused { written, reason });
-        }
-        written += 1;
+        report.append(&line)?;
+        *written += 1;
         log(format!("wrote {line}"));
     }
-    Ok(Outcome::Done { written })
+    Ok(())
 }

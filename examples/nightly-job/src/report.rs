@@ -12,19 +12,19 @@ use crate::Failure;
 
 const NAME: &str = "report.csv";
 
-/// The target of the lines. The inner error is a refusal.
+/// The target of the lines.
 pub trait Report {
     /// Returns the existing lines. It is called first.
     ///
     /// # Errors
-    /// Errors of the file system.
-    fn start(&mut self) -> Result<Result<String, String>, Failure>;
+    /// A refusal by the fence; errors of the file system.
+    fn start(&mut self) -> Result<String, Failure>;
 
     /// Appends a line.
     ///
     /// # Errors
-    /// Errors of the file system.
-    fn append(&mut self, line: &str) -> Result<Result<(), String>, Failure>;
+    /// As [`Report::start`].
+    fn append(&mut self, line: &str) -> Result<(), Failure>;
 }
 
 /// The report in a fenced folder, under the token of this run.
@@ -61,25 +61,20 @@ impl Fenced {
 }
 
 impl Report for Fenced {
-    fn start(&mut self) -> Result<Result<String, String>, Failure> {
-        if let Some(reject) = self.folder.claim(self.pass())?.rejected() {
-            return Ok(Err(reject.to_string()));
-        }
+    fn start(&mut self) -> Result<String, Failure> {
+        self.folder.claim(self.pass())?; // first: raise the fence
         let read = self.folder.read(self.pass(), &format!("/{NAME}"))?;
-        Ok(match read.into_result() {
-            Ok(bytes) => Ok(String::from_utf8(bytes.unwrap_or_default())?),
-            Err(reject) => Err(reject.to_string()),
-        })
+        Ok(String::from_utf8(read.value.unwrap_or_default())?)
     }
 
     /// Each line has a number, so a repeat after a crash or a fault writes no line twice.
-    fn append(&mut self, line: &str) -> Result<Result<(), String>, Failure> {
+    fn append(&mut self, line: &str) -> Result<(), Failure> {
         let (key, bytes) = (format!("/{NAME}"), format!("{line}\n"));
         let number = Sequence::new(self.lines).ok_or("more lines than numbers")?;
         let write = Write::new(&key, Change::Append(bytes.as_bytes())).numbered(number);
-        let checked = self.folder.write(self.pass(), write)?;
+        self.folder.write(self.pass(), write)?;
         self.lines += 1;
-        Ok(checked.into_result().map_err(|reject| reject.to_string()))
+        Ok(())
     }
 }
 
@@ -95,17 +90,17 @@ impl Unfenced {
 }
 
 impl Report for Unfenced {
-    fn start(&mut self) -> Result<Result<String, String>, Failure> {
+    fn start(&mut self) -> Result<String, Failure> {
         match fs::read_to_string(&self.0) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Ok(String::new())),
-            read => Ok(Ok(read?)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+            read => Ok(read?),
         }
     }
 
-    fn append(&mut self, line: &str) -> Result<Result<(), String>, Failure> {
+    fn append(&mut self, line: &str) -> Result<(), Failure> {
         let mut file = File::options().create(true).append(true).open(&self.0)?;
         file.write_all(format!("{line}\n").as_bytes())?;
         file.sync_all()?;
-        Ok(Ok(()))
+        Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! One customer's booking desk, with its connection to the database and to the payment provider.
 
 use palisade_client::Token;
-use palisade_fence::Checked;
 use palisade_fence::postgres::claim;
+use palisade_fence::rejection;
 use tokio_postgres::{Client, NoTls, Transaction};
 
 use crate::{Failure, Mode};
@@ -43,8 +43,7 @@ impl Desk {
     /// The rejection, if a newer holder has claimed the seat; errors of the database.
     pub async fn is_free(&mut self, seat: &str, token: Token) -> Result<bool, Failure> {
         let mut tx = self.database.transaction().await?;
-        let entered = enter(self.mode, &mut tx, seat, token).await?;
-        entered.into_result()?; // with `?`, the transaction is dropped and rolls back
+        enter(self.mode, &mut tx, seat, token).await?; // with `?`, the transaction is dropped and rolls back
         let sql = "SELECT passenger IS NULL FROM seats WHERE seat = $1";
         let free = tx.query_one(sql, &[&seat]).await?.get(0);
         tx.commit().await?;
@@ -75,30 +74,23 @@ impl Desk {
         token: Token,
         payment: i64,
     ) -> Result<Ticket, Failure> {
-        match self.write(seat, passenger, token).await? {
-            Checked::Admitted(_) => Ok(Ticket::Booked),
-            Checked::Rejected(_) => {
+        match self.write(seat, passenger, token).await {
+            Ok(()) => Ok(Ticket::Booked),
+            Err(error) if rejection(&*error).is_some() => {
                 self.refund(payment).await?;
                 Ok(Ticket::Refunded)
             }
+            Err(error) => Err(error),
         }
     }
 
-    async fn write(
-        &mut self,
-        seat: &str,
-        passenger: &str,
-        token: Token,
-    ) -> Result<Checked<()>, Failure> {
+    async fn write(&mut self, seat: &str, passenger: &str, token: Token) -> Result<(), Failure> {
         let mut tx = self.database.transaction().await?;
-        let entered = enter(self.mode, &mut tx, seat, token).await?;
-        if !entered.is_admitted() {
-            return Ok(entered); // the transaction is dropped and rolls back
-        }
+        enter(self.mode, &mut tx, seat, token).await?;
         let sql = "UPDATE seats SET passenger = $2 WHERE seat = $1";
         tx.execute(sql, &[&seat, &passenger]).await?;
         tx.commit().await?;
-        Ok(entered)
+        Ok(())
     }
 
     /// The compensation. It runs in its own transaction, because the rejected one is rolled back. A second
@@ -115,9 +107,9 @@ async fn enter(
     tx: &mut Transaction<'_>,
     seat: &str,
     token: Token,
-) -> Result<Checked<()>, Failure> {
-    match mode {
-        Mode::Fenced => Ok(claim(tx, &format!("seat:{seat}"), token).await?),
-        Mode::Unfenced => Ok(Checked::admitted((), None)),
+) -> Result<(), Failure> {
+    if mode == Mode::Fenced {
+        claim(tx, &format!("seat:{seat}"), token).await?;
     }
+    Ok(())
 }

@@ -30,8 +30,9 @@ impl<S> Verdict<S> {
     }
 }
 
-/// Why an operation was rejected, with what its holder needs to know. A normal outcome.
+/// Why an operation was rejected, with what its holder needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reject {
     /// A newer grant has been here: this holder's time is over. Give up (rule F5).
     Stale {
@@ -122,8 +123,7 @@ impl Reject {
     }
 }
 
-/// For callers that go on with `?` once they have asked for a result; at the fence itself a rejection
-/// is a value.
+/// A refused write is an error to its holder, which `?` propagates.
 impl core::error::Error for Reject {}
 
 impl fmt::Display for Reject {

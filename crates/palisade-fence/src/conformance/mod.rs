@@ -4,12 +4,12 @@
 //!
 //! ```
 //! # use palisade_fence::conformance::{self, Habit, Subject};
-//! # use palisade_fence::{Fault, Limits, Rule, memory};
+//! # use palisade_fence::{Limits, Result, Rule, memory};
 //! struct Memory(memory::Store);
 //!
 //! impl Subject for Memory {
 //!     type Fence = memory::Resource;
-//!     async fn fresh(&self, name: &str) -> Result<memory::Resource, Fault> {
+//!     async fn fresh(&self, name: &str) -> Result<memory::Resource> {
 //!         self.0.resource(name)
 //!     }
 //! }
@@ -36,6 +36,7 @@ mod steps;
 use std::fmt;
 use std::future::Future;
 
+use crate::error::Result;
 use crate::fence::Fence;
 
 pub use race::{LateWrites, late_writes};
@@ -46,10 +47,7 @@ pub trait Subject: Sync {
     type Fence: Fence;
 
     /// Returns a resource that was never touched. The requested names differ within one run.
-    fn fresh(
-        &self,
-        name: &str,
-    ) -> impl Future<Output = Result<Self::Fence, <Self::Fence as Fence>::Error>> + Send;
+    fn fresh(&self, name: &str) -> impl Future<Output = Result<Self::Fence>> + Send;
 
     /// Kills the server that keeps the resources, as hard as possible, and starts it again. `false`: there is
     /// no server to kill, and the check is left out.

@@ -4,9 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use crate::checked::Checked;
 use crate::conformance::Subject;
-use crate::conformance::steps::{Failure, Probe};
+use crate::conformance::steps::{Answer, Failure, Probe};
 use crate::fence::Fence;
 
 /// The result of the forced schedule over many rounds.
@@ -85,7 +84,7 @@ async fn turn<F: Fence>(r: &Probe<F>, token: u64, pauses: u64) -> Result<bool, F
 
 /// Claims and then reads the counter; `None` if either was rejected.
 pub(super) async fn start<F: Fence>(r: &Probe<F>, token: u64) -> Result<Option<u64>, Failure> {
-    if !r.claim(token).await?.is_admitted() {
+    if r.claim(token).await?.is_err() {
         return Ok(None);
     }
     pause(1).await;
@@ -93,11 +92,11 @@ pub(super) async fn start<F: Fence>(r: &Probe<F>, token: u64) -> Result<Option<u
 }
 
 pub(super) async fn adds<F: Fence>(r: &Probe<F>, token: u64, before: u64) -> Result<bool, Failure> {
-    Ok(r.put(token, &(before + 1).to_string()).await?.is_admitted())
+    Ok(r.put(token, &(before + 1).to_string()).await?.is_ok())
 }
 
-pub(super) fn counter(answer: &Checked<Option<Vec<u8>>>) -> Result<Option<u64>, Failure> {
-    let Checked::Admitted(read) = answer else {
+pub(super) fn counter(answer: &Answer<Option<Vec<u8>>>) -> Result<Option<u64>, Failure> {
+    let Ok(read) = answer else {
         return Ok(None);
     };
     let Some(bytes) = &read.value else {

@@ -3,12 +3,16 @@
 use palisade_core::fence::{Pass, Reject, Sequence};
 use palisade_core::{AuthorityId, Token};
 
-use crate::checked::Checked;
+use crate::admitted::Admitted;
 use crate::conformance::Subject;
+use crate::error::{Error, Result as Answered};
 use crate::fence::{Change, Fence, Write};
 
 /// The reason why a check failed: the observation that contradicts the rule.
 pub(super) type Failure = String;
+
+/// An answer of the resource: both outcomes are what a check looks at.
+pub(super) type Answer<T> = Result<Admitted<T>, Reject>;
 
 /// The key that most checks use.
 pub(super) const KEY: &str = "/ledger";
@@ -27,25 +31,22 @@ impl<F: Fence> Probe<F> {
             .fresh(name)
             .await
             .map(|fence| Probe { fence })
-            .map_err(|fault| fault.to_string())
+            .map_err(|error| error.report())
     }
 
-    pub(super) async fn claim(&self, token: u64) -> Result<Checked<()>, Failure> {
+    pub(super) async fn claim(&self, token: u64) -> Result<Answer<()>, Failure> {
         self.claim_as(Pass::new(t(token)?)).await
     }
 
-    pub(super) async fn claim_as(&self, pass: Pass<'_>) -> Result<Checked<()>, Failure> {
-        self.fence.claim(pass).await.map_err(fault)
+    pub(super) async fn claim_as(&self, pass: Pass<'_>) -> Result<Answer<()>, Failure> {
+        answer(self.fence.claim(pass).await)
     }
 
-    pub(super) async fn read(&self, token: u64) -> Result<Checked<Option<Vec<u8>>>, Failure> {
-        self.fence
-            .read(Pass::new(t(token)?), KEY)
-            .await
-            .map_err(fault)
+    pub(super) async fn read(&self, token: u64) -> Result<Answer<Option<Vec<u8>>>, Failure> {
+        answer(self.fence.read(Pass::new(t(token)?), KEY).await)
     }
 
-    pub(super) async fn put(&self, token: u64, text: &str) -> Result<Checked<()>, Failure> {
+    pub(super) async fn put(&self, token: u64, text: &str) -> Result<Answer<()>, Failure> {
         let write = Write::new(KEY, Change::Put(text.as_bytes()));
         self.write(token, write).await
     }
@@ -55,27 +56,25 @@ impl<F: Fence> Probe<F> {
         token: u64,
         number: u64,
         change: Change<'_>,
-    ) -> Result<Checked<()>, Failure> {
+    ) -> Result<Answer<()>, Failure> {
         let sequence = Sequence::new(number).ok_or("the check's own number")?;
         self.write(token, Write::new(KEY, change).numbered(sequence))
             .await
     }
 
-    pub(super) async fn write(&self, token: u64, write: Write<'_>) -> Result<Checked<()>, Failure> {
-        self.fence
-            .write(Pass::new(t(token)?), write)
-            .await
-            .map_err(fault)
+    pub(super) async fn write(&self, token: u64, write: Write<'_>) -> Result<Answer<()>, Failure> {
+        answer(self.fence.write(Pass::new(t(token)?), write).await)
     }
 
-    pub(super) async fn tokenless(&self, text: &str) -> Result<Checked<()>, Failure> {
+    pub(super) async fn tokenless(&self, text: &str) -> Result<Answer<()>, Failure> {
         let change = Change::Put(text.as_bytes());
-        self.fence.write_tokenless(KEY, change).await.map_err(fault)
+        answer(self.fence.write_tokenless(KEY, change).await)
     }
 
     /// Fails unless an observer reads exactly this.
     pub(super) async fn holds(&self, expect: Option<&str>) -> Result<(), Failure> {
-        let seen = self.fence.observe(KEY).await.map_err(fault)?;
+        let seen = self.fence.observe(KEY).await;
+        let seen = seen.map_err(|error| fault(&error))?;
         match seen.as_deref() == expect.map(str::as_bytes) {
             true => Ok(()),
             false => Err(format!(
@@ -95,35 +94,35 @@ pub(super) fn authority(name: &str) -> Result<AuthorityId, Failure> {
 }
 
 /// Fails unless the operation was carried out just now; returns the value.
-pub(super) fn admitted<T>(answer: Checked<T>) -> Result<T, Failure> {
+pub(super) fn admitted<T>(answer: Answer<T>) -> Result<T, Failure> {
     match answer {
-        Checked::Admitted(admitted) if !admitted.repeat => Ok(admitted.value),
-        Checked::Admitted(_) => Err("a first write was answered as a repeat".to_owned()),
-        Checked::Rejected(reject) => Err(format!("rejected: {reject}")),
+        Ok(admitted) if !admitted.repeat => Ok(admitted.value),
+        Ok(_) => Err("a first write was answered as a repeat".to_owned()),
+        Err(reject) => Err(format!("rejected: {reject}")),
     }
 }
 
 /// Fails unless the operation was recognised as a repeat.
-pub(super) fn repeated<T>(answer: Checked<T>) -> Result<(), Failure> {
+pub(super) fn repeated<T>(answer: Answer<T>) -> Result<(), Failure> {
     match answer {
-        Checked::Admitted(admitted) if admitted.repeat => Ok(()),
-        Checked::Admitted(_) => Err("a repeat was carried out a second time".to_owned()),
-        Checked::Rejected(reject) => Err(format!("rejected: {reject}")),
+        Ok(admitted) if admitted.repeat => Ok(()),
+        Ok(_) => Err("a repeat was carried out a second time".to_owned()),
+        Err(reject) => Err(format!("rejected: {reject}")),
     }
 }
 
 /// Fails unless the operation was rejected for exactly this reason.
-pub(super) fn rejected<T>(answer: Checked<T>, expect: &Reject) -> Result<(), Failure> {
+pub(super) fn rejected<T>(answer: Answer<T>, expect: &Reject) -> Result<(), Failure> {
     match answer {
-        Checked::Rejected(reject) if reject == *expect => Ok(()),
-        Checked::Rejected(reject) => Err(format!("rejected as {reject:?}, not as {expect:?}")),
-        Checked::Admitted(_) => Err(format!("admitted; the answer should have been {expect:?}")),
+        Err(reject) if reject == *expect => Ok(()),
+        Err(reject) => Err(format!("rejected as {reject:?}, not as {expect:?}")),
+        Ok(_) => Err(format!("admitted; the answer should have been {expect:?}")),
     }
 }
 
 /// Fails unless the operation was rejected because of a newer token, in words that name both numbers.
-pub(super) fn stale<T>(answer: Checked<T>, presented: u64, highest: u64) -> Result<(), Failure> {
-    if let Checked::Rejected(reject) = &answer {
+pub(super) fn stale<T>(answer: Answer<T>, presented: u64, highest: u64) -> Result<(), Failure> {
+    if let Err(reject) = &answer {
         let (said, both) = (
             reject.to_string(),
             format!("token {presented} is stale: {presented} < {highest}"),
@@ -137,7 +136,7 @@ pub(super) fn stale<T>(answer: Checked<T>, presented: u64, highest: u64) -> Resu
 }
 
 /// Fails unless a read with a token returned exactly this.
-pub(super) fn reads(answer: Checked<Option<Vec<u8>>>, expect: Option<&str>) -> Result<(), Failure> {
+pub(super) fn reads(answer: Answer<Option<Vec<u8>>>, expect: Option<&str>) -> Result<(), Failure> {
     let seen = admitted(answer)?;
     match seen.as_deref() == expect.map(str::as_bytes) {
         true => Ok(()),
@@ -151,6 +150,15 @@ fn show(bytes: Option<&[u8]>) -> String {
     })
 }
 
-fn fault(fault: impl std::error::Error) -> Failure {
-    format!("fault: {fault}")
+/// Tells a rejection from a fault.
+fn answer<T>(answered: Answered<Admitted<T>>) -> Result<Answer<T>, Failure> {
+    match answered {
+        Ok(admitted) => Ok(Ok(admitted)),
+        Err(Error::Rejected(reject)) => Ok(Err(reject)),
+        Err(error) => Err(fault(&error)),
+    }
+}
+
+fn fault(error: &Error) -> Failure {
+    format!("fault: {}", error.report())
 }

@@ -5,12 +5,12 @@ use std::future::Future;
 
 use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
-use super::error::Fault;
 use super::location::{Loaded, Location, PutOutcome};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::{Error, Result};
 use crate::guard_row::Numbered;
-use crate::stamped::{ATTEMPTS, Outcome, Stamped, back_off};
+use crate::stamped::{ATTEMPTS, Outcome, Stamped, back_off, contended};
 
 /// An operation at a fence.
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +49,8 @@ impl<'a> Operation<'a> {
 /// The effect of an operation, together with the raise of the fence.
 pub(super) trait Effect: Sync {
     /// Writes the fence and the effect, if the fence is still the one that was read.
-    fn put(
-        &self,
-        seen: &Loaded,
-        next: &Stamped,
-    ) -> impl Future<Output = Result<PutOutcome, Fault>> + Send;
+    fn put(&self, seen: &Loaded, next: &Stamped)
+    -> impl Future<Output = Result<PutOutcome>> + Send;
 }
 
 /// Carries an operation out; `effect` is not called if there is neither a raise nor a write. Returns the
@@ -63,32 +60,32 @@ pub(super) async fn carry_out(
     rule: Rule,
     operation: Operation<'_>,
     effect: &impl Effect,
-) -> Result<Checked<Loaded>, Fault> {
+) -> Result<Admitted<Loaded>> {
     let mut seen = load(location).await?;
     let mut pending: Option<(String, Stamped)> = None;
     for attempt in 0..ATTEMPTS {
-        back_off(attempt).await.map_err(Fault::Random)?;
+        back_off(attempt).await?;
         let fence = seen.fence.clone().unwrap_or_default();
         let verdict = fence
             .guard
             .decide(rule, operation.pass, operation.op, operation.digest);
         let next = match location.or_damaged(verdict)? {
             Verdict::Reject(reject) => {
-                return Ok(audit::reject(&location.name, operation.pass, reject));
+                return Err(audit::reject(&location.name, operation.pass, reject));
             }
             Verdict::Repeat => {
-                return Ok(Checked::Admitted(Admitted {
+                return Ok(Admitted {
                     highest: location.or_damaged(fence.guard.state())?.highest(),
                     value: seen,
                     repeat: true,
-                }));
+                });
             }
             Verdict::Admit(next) => next,
         };
         let guard = next.as_ref().unwrap_or(&fence.guard);
         let highest = location.or_damaged(guard.state())?.highest();
         if next.is_none() && !matches!(operation.op, Op::Write(_)) {
-            return Ok(Checked::admitted(seen, highest));
+            return Ok(Admitted::new(seen, highest));
         }
         // While the state that was read is still there, an attempt that seemed to fail may still arrive: only
         // repeating the same attempt settles the outcome.
@@ -97,13 +94,13 @@ pub(super) async fn carry_out(
             None => {
                 let mut stamped = fence.clone();
                 stamped.guard = guard.clone();
-                (stamped.stamp().map_err(Fault::Random)?, stamped)
+                (stamped.stamp()?, stamped)
             }
         };
         match effect.put(&seen, &stamped).await? {
-            PutOutcome::Done => return Ok(Checked::admitted(seen, highest)),
+            PutOutcome::Done => return Ok(Admitted::new(seen, highest)),
             PutOutcome::Missing => {
-                return Ok(audit::reject(
+                return Err(audit::reject(
                     &location.name,
                     operation.pass,
                     Reject::Missing,
@@ -120,20 +117,24 @@ pub(super) async fn carry_out(
             now.outcome(&id, seen.fence.as_ref())
         });
         match outcome {
-            Outcome::TookEffect => return Ok(Checked::admitted(seen, highest)),
-            Outcome::Unknown => return Err(Fault::UnknownOutcome),
+            Outcome::TookEffect => return Ok(Admitted::new(seen, highest)),
+            Outcome::Unknown => {
+                let text = "unknown outcome: the write may have taken effect; repeat it with its sequence number";
+                return Err(Error::UnknownOutcome(text.to_owned()));
+            }
             Outcome::DidNot => seen = now,
         }
     }
-    Err(Fault::Contended { attempts: ATTEMPTS })
+    Err(contended())
 }
 
-async fn load(location: &Location) -> Result<Loaded, Fault> {
+async fn load(location: &Location) -> Result<Loaded> {
     let seen = location.load().await?;
     match (&seen.fence, &seen.attributes) {
-        (None, Some(_)) => Err(Fault::FenceLost {
-            resource: location.name.clone(),
-        }),
+        (None, Some(_)) => Err(Error::FenceLost(format!(
+            "{} has data and no fence: restore it or re-arm it with a floor",
+            location.name
+        ))),
         _ => Ok(seen),
     }
 }

@@ -1,6 +1,6 @@
 //! One guard item, and the transactions that contain it.
 
-use aws_sdk_dynamodb::Error;
+use aws_sdk_dynamodb::Error as SdkError;
 use aws_sdk_dynamodb::types::{
     AttributeValue, CancellationReason, Delete, Get, ReturnValuesOnConditionCheckFailure,
     TransactGetItem, TransactWriteItem,
@@ -8,13 +8,13 @@ use aws_sdk_dynamodb::types::{
 use palisade_core::fence::{Op, Pass, Rule, Verdict};
 
 use super::conditional::{Effect, Operation, carry_out};
-use super::error::{Fault, failed};
-use super::location::{Loaded, Location, PREFIX, PutOutcome, key_name};
+use super::location::{Loaded, Location, PREFIX, PutOutcome, failed, key_name};
 use super::{Attributes, FENCE};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
+use crate::error::{Error, Result};
 use crate::guard_row::Numbered;
-use crate::stamped::{ATTEMPTS, Stamped, back_off};
+use crate::stamped::{ATTEMPTS, Stamped, back_off, contended};
 
 /// DynamoDB's limit, less the guard item itself.
 const MAX_ITEMS: usize = 99;
@@ -30,8 +30,8 @@ impl Guard {
     /// Raises the fence, durably, before the first read (rule F2).
     ///
     /// # Errors
-    /// Faults of the database; a stale token is [`Checked::Rejected`].
-    pub async fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Checked<()>, Fault> {
+    /// [`Error::Rejected`] for a stale token; errors of the database.
+    pub async fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Admitted<()>> {
         self.carry_out(Operation::claim(pass.into()), &[]).await
     }
 
@@ -44,11 +44,11 @@ impl Guard {
         &self,
         pass: impl Into<Pass<'p>>,
         gets: &[Get],
-    ) -> Result<Checked<Vec<Option<Attributes>>>, Fault> {
+    ) -> Result<Admitted<Vec<Option<Attributes>>>> {
         let pass = pass.into();
         in_range(gets.len())?;
         for attempt in 0..ATTEMPTS {
-            back_off(attempt).await.map_err(Fault::Random)?;
+            back_off(attempt).await?;
             let Some((seen, items)) = self.read_items(gets).await? else {
                 continue;
             };
@@ -57,33 +57,32 @@ impl Guard {
             let verdict = guard.decide(self.rule, Some(pass), Op::Read, None);
             match self.location.or_damaged(verdict)? {
                 Verdict::Reject(reject) => {
-                    return Ok(audit::reject(&self.location.name, Some(pass), reject));
+                    return Err(audit::reject(&self.location.name, Some(pass), reject));
                 }
                 Verdict::Admit(None) | Verdict::Repeat => {
                     let highest = self.location.or_damaged(guard.state())?.highest();
-                    return Ok(Checked::admitted(items, highest));
+                    return Ok(Admitted::new(items, highest));
                 }
-                Verdict::Admit(Some(_)) => match self.claim(pass).await? {
-                    Checked::Admitted(_) => {}
-                    Checked::Rejected(reject) => return Ok(Checked::Rejected(reject)),
-                },
+                Verdict::Admit(Some(_)) => {
+                    self.claim(pass).await?;
+                }
             }
         }
-        Err(Fault::Contended { attempts: ATTEMPTS })
+        Err(contended())
     }
 
     /// Writes up to 99 items, all or none, in one transaction with the check; a higher token is claimed in
     /// the same step. A guard item, or an item with a fence of its own, is refused: another mark is another check. Deleting a missing item is [`Reject::Missing`](crate::Reject::Missing) (rule F8).
     ///
     /// # Errors
-    /// As [`Guard::claim`]; [`Fault::Condition`] if one of your conditions was false; [`Fault::Argument`] for an item with a
+    /// As [`Guard::claim`]; [`Error::Condition`] if one of your conditions was false; [`Error::Argument`] for an item with a
     /// fence.
     pub async fn write<'p>(
         &self,
         pass: impl Into<Pass<'p>>,
         number: Option<Numbered>,
         items: &[TransactWriteItem],
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         in_range(items.len())?;
         self.carry_out(Operation::write(Some(pass.into()), number), items)
             .await
@@ -93,7 +92,7 @@ impl Guard {
     ///
     /// # Errors
     /// As [`Guard::write`].
-    pub async fn write_tokenless(&self, items: &[TransactWriteItem]) -> Result<Checked<()>, Fault> {
+    pub async fn write_tokenless(&self, items: &[TransactWriteItem]) -> Result<Admitted<()>> {
         in_range(items.len())?;
         self.carry_out(Operation::write(None, None), items).await
     }
@@ -102,7 +101,7 @@ impl Guard {
         &self,
         operation: Operation<'_>,
         items: &[TransactWriteItem],
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let items = items.iter().cloned().enumerate();
         let items: Result<_, _> = items.map(|(at, item)| self.not_a_fence(at, item)).collect();
         let items = items?;
@@ -113,11 +112,7 @@ impl Guard {
 
     /// Adds the conditions that an item has no fence of its own, and that a deletion deletes something. This guard's fence
     /// was checked, and no other one: no call of its holder changes another mark.
-    fn not_a_fence(
-        &self,
-        index: usize,
-        mut item: TransactWriteItem,
-    ) -> Result<TransactWriteItem, Fault> {
+    fn not_a_fence(&self, index: usize, mut item: TransactWriteItem) -> Result<TransactWriteItem> {
         let is_mark = |given: &Attributes| {
             let mut names = self.location.key.keys();
             names.any(|name| matches!(given.get(name), Some(AttributeValue::S(text)) if text.starts_with(PREFIX)))
@@ -166,10 +161,7 @@ impl Guard {
     }
 
     /// Reads the guard item and others at one moment; `None` if a transaction was in progress there.
-    async fn read_items(
-        &self,
-        gets: &[Get],
-    ) -> Result<Option<(Loaded, Vec<Option<Attributes>>)>, Fault> {
+    async fn read_items(&self, gets: &[Get]) -> Result<Option<(Loaded, Vec<Option<Attributes>>)>> {
         let own = Get::builder()
             .table_name(&self.location.table)
             .set_key(Some(self.location.key.clone()))
@@ -179,9 +171,9 @@ impl Guard {
         for get in std::iter::once(&own).chain(gets) {
             request = request.transact_items(TransactGetItem::builder().get(get.clone()).build());
         }
-        let got = match request.send().await.map_err(Error::from) {
+        let got = match request.send().await.map_err(SdkError::from) {
             Ok(got) => got,
-            Err(Error::TransactionCanceledException(canceled))
+            Err(SdkError::TransactionCanceledException(canceled))
                 if conflicts(canceled.cancellation_reasons()) =>
             {
                 return Ok(None);
@@ -198,11 +190,11 @@ impl Guard {
     }
 }
 
-fn in_range(items: usize) -> Result<(), Fault> {
+fn in_range(items: usize) -> Result<()> {
     if (1..=MAX_ITEMS).contains(&items) {
         return Ok(());
     }
-    Err(Fault::Argument(format!(
+    Err(Error::Argument(format!(
         "{items} items; 1 ..= {MAX_ITEMS} are allowed at once"
     )))
 }
@@ -215,8 +207,8 @@ fn require(condition: &mut Option<String>, more: &str) {
     });
 }
 
-fn has_fence(index: usize) -> Fault {
-    Fault::Argument(format!(
+fn has_fence(index: usize) -> Error {
+    Error::Argument(format!(
         "item {index} of the write is a fence or has one of its own ({FENCE}), which this guard did not check: write it \
          through its own Item or Guard"
     ))
@@ -229,7 +221,7 @@ struct Transaction<'a> {
 }
 
 impl Effect for Transaction<'_> {
-    async fn put(&self, seen: &Loaded, next: &Stamped) -> Result<PutOutcome, Fault> {
+    async fn put(&self, seen: &Loaded, next: &Stamped) -> Result<PutOutcome> {
         let location = &self.guard.location;
         let put = location.put(seen, next, Attributes::new())?;
         if self.items.is_empty() {
@@ -246,13 +238,13 @@ pub(super) async fn transact(
     location: &Location,
     guards: usize,
     items: Vec<TransactWriteItem>,
-) -> Result<PutOutcome, Fault> {
+) -> Result<PutOutcome> {
     let deletes: Vec<Option<Delete>> = items.iter().map(|item| item.delete.clone()).collect();
     let request = location.client.transact_write_items();
     let answer = request.set_transact_items(Some(items)).send().await;
-    let canceled = match answer.map_err(Error::from) {
+    let canceled = match answer.map_err(SdkError::from) {
         Ok(_) => return Ok(PutOutcome::Done),
-        Err(Error::TransactionCanceledException(canceled)) => canceled,
+        Err(SdkError::TransactionCanceledException(canceled)) => canceled,
         Err(error) => return Err(failed(error)),
     };
     let reasons = canceled.cancellation_reasons();
@@ -260,7 +252,7 @@ pub(super) async fn transact(
         return Ok(PutOutcome::Refused);
     }
     let Some(index) = reasons.iter().position(failed_check) else {
-        return Err(failed(Error::TransactionCanceledException(canceled)));
+        return Err(failed(SdkError::TransactionCanceledException(canceled)));
     };
     let found = reasons[index].item();
     if found.is_some_and(|item| item.contains_key(FENCE)) {
@@ -270,7 +262,7 @@ pub(super) async fn transact(
     let nothing = found.is_none_or(Attributes::is_empty);
     match deletes && nothing {
         true => Ok(PutOutcome::Missing),
-        false => Err(Fault::Condition {
+        false => Err(Error::Condition {
             index: index - guards,
         }),
     }

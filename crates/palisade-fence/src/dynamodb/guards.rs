@@ -6,15 +6,15 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule, Verdict};
 
-use super::error::{Fault, failed};
 use super::guard::{Guard, transact};
-use super::location::{Location, PREFIX, PutOutcome, not_the_fence};
+use super::location::{Location, PREFIX, PutOutcome, failed, not_the_fence};
 use super::{Attributes, FENCE};
 use crate::admin::{Admin, Listed};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
+use crate::error::{Error, Result};
 use crate::name::ResourceId;
-use crate::stamped::{ATTEMPTS, back_off};
+use crate::stamped::{ATTEMPTS, back_off, contended};
 
 /// DynamoDB's limit for one transaction.
 const MAX_CLAIMS: usize = 100;
@@ -54,8 +54,8 @@ impl Guards {
     /// Returns the guard item of one resource.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if the name is not valid; [`Fault::Argument`] if the table's key is the attribute of the fence.
-    pub fn guard(&self, resource: &str) -> Result<Guard, Fault> {
+    /// [`Error::Name`] if the name is not valid; [`Error::Argument`] if the table's key is the attribute of the fence.
+    pub fn guard(&self, resource: &str) -> Result<Guard> {
         let id = ResourceId::new(resource)?;
         not_the_fence(std::iter::once(&self.partition).chain(&self.sort))?;
         let at = format!("{PREFIX}{}", id.as_str());
@@ -78,8 +78,8 @@ impl Guards {
     /// Claims several resources in one transaction, before any read: all are raised or none is.
     ///
     /// # Errors
-    /// As [`Guard::claim`]; [`Fault::Argument`] unless 1 to 100 different resources are named.
-    pub async fn claim_all(&self, claims: &[(&str, Pass<'_>)]) -> Result<Checked<()>, Fault> {
+    /// As [`Guard::claim`]; [`Error::Argument`] unless 1 to 100 different resources are named.
+    pub async fn claim_all(&self, claims: &[(&str, Pass<'_>)]) -> Result<Admitted<()>> {
         let mut by_name = BTreeMap::new();
         for (resource, pass) in claims {
             if by_name
@@ -87,7 +87,7 @@ impl Guards {
                 .is_some()
             {
                 let text = format!("{resource} is claimed twice in one step");
-                return Err(Fault::Argument(text));
+                return Err(Error::Argument(text));
             }
         }
         let Some((first, _)) = by_name
@@ -96,10 +96,10 @@ impl Guards {
             .filter(|_| by_name.len() <= MAX_CLAIMS)
         else {
             let text = format!("{} claims; 1 ..= {MAX_CLAIMS} are allowed", by_name.len());
-            return Err(Fault::Argument(text));
+            return Err(Error::Argument(text));
         };
         for attempt in 0..ATTEMPTS {
-            back_off(attempt).await.map_err(Fault::Random)?;
+            back_off(attempt).await?;
             let (mut items, mut raises) = (Vec::new(), false);
             for (guard, pass) in by_name.values() {
                 let seen = guard.location.load().await?;
@@ -107,12 +107,12 @@ impl Guards {
                 let verdict = next.guard.decide(self.rule, Some(*pass), Op::Claim, None);
                 match guard.location.or_damaged(verdict)? {
                     Verdict::Reject(reject) => {
-                        return Ok(audit::reject(&guard.location.name, Some(*pass), reject));
+                        return Err(audit::reject(&guard.location.name, Some(*pass), reject));
                     }
                     Verdict::Admit(Some(row)) => (next.guard, raises) = (row, true),
                     Verdict::Admit(None) | Verdict::Repeat => {}
                 }
-                next.stamp().map_err(Fault::Random)?;
+                next.stamp()?;
                 let put = guard.location.put(&seen, &next, Attributes::new())?;
                 items.push(TransactWriteItem::builder().put(put).build());
             }
@@ -124,29 +124,22 @@ impl Guards {
                 )
             {
                 let highest = by_name.values().map(|(_, pass)| pass.token).max();
-                return Ok(Checked::admitted((), highest));
+                return Ok(Admitted::new((), highest));
             }
         }
-        Err(Fault::Contended { attempts: ATTEMPTS })
+        Err(contended())
     }
 }
 
 /// Listing reads the whole table.
 impl Admin for Guards {
-    type Error = Fault;
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>> {
         let location = self.guard(resource)?.location;
         let fence = location.load().await?.fence;
         location.or_damaged(fence.map(|fence| fence.guard.state()).transpose())
     }
 
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, Fault> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
         let mut found = BTreeMap::new();
         let mut from = None;
         loop {
@@ -182,13 +175,13 @@ impl Admin for Guards {
         Ok(listed.take(limit as usize).collect())
     }
 
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<()> {
         self.guard(resource)?.location.rearm(with).await
     }
 }
 
 impl Guards {
-    fn listed(&self, item: Attributes) -> Result<Option<(String, FenceState)>, Fault> {
+    fn listed(&self, item: Attributes) -> Result<Option<(String, FenceState)>> {
         let Some(Ok(at)) = item.get(&self.partition).map(AttributeValue::as_s) else {
             return Ok(None);
         };

@@ -6,9 +6,9 @@ use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 
 use super::Attributes;
 use super::conditional::{Effect, Operation, carry_out};
-use super::error::Fault;
 use super::location::{Loaded, Location, PutOutcome, not_the_fence};
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::{Error, Result};
 use crate::guard_row::Numbered;
 use crate::stamped::Stamped;
 
@@ -26,10 +26,10 @@ impl Item {
     /// Creates a handle for the item with this key; nothing is read or written yet.
     ///
     /// # Errors
-    /// [`Fault::Argument`] unless the key has one or two attributes, or if one is called like the fence's.
-    pub fn new(client: Client, table: &str, key: Attributes, rule: Rule) -> Result<Item, Fault> {
+    /// [`Error::Argument`] unless the key has one or two attributes, or if one is called like the fence's.
+    pub fn new(client: Client, table: &str, key: Attributes, rule: Rule) -> Result<Item> {
         if !(1..=2).contains(&key.len()) {
-            return Err(Fault::Argument(format!(
+            return Err(Error::Argument(format!(
                 "the key has {} attributes; 1 ..= 2 are allowed",
                 key.len()
             )));
@@ -47,8 +47,8 @@ impl Item {
     /// Raises the fence, durably, before the first read (rule F2).
     ///
     /// # Errors
-    /// Faults of the database; a stale token is [`Checked::Rejected`].
-    pub async fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Checked<()>, Fault> {
+    /// [`Error::Rejected`] for a stale token; errors of the database.
+    pub async fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Admitted<()>> {
         let done = self
             .carry_out(Operation::claim(pass.into()), |_| true)
             .await?;
@@ -62,7 +62,7 @@ impl Item {
     pub async fn read<'p>(
         &self,
         pass: impl Into<Pass<'p>>,
-    ) -> Result<Checked<Option<Attributes>>, Fault> {
+    ) -> Result<Admitted<Option<Attributes>>> {
         let done = self
             .carry_out(Operation::read(pass.into()), |_| true)
             .await?;
@@ -82,7 +82,7 @@ impl Item {
         pass: impl Into<Pass<'p>>,
         number: Option<Numbered>,
         change: impl Fn(&mut Attributes) -> bool + Send + Sync,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let operation = Operation::write(Some(pass.into()), number);
         Ok(self.carry_out(operation, change).await?.map(|_| ()))
     }
@@ -94,7 +94,7 @@ impl Item {
     pub async fn write_tokenless(
         &self,
         change: impl Fn(&mut Attributes) -> bool + Send + Sync,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let operation = Operation::write(None, None);
         Ok(self.carry_out(operation, change).await?.map(|_| ()))
     }
@@ -102,16 +102,16 @@ impl Item {
     /// A read for observers: consistent and never rejected. A write must not depend on it.
     ///
     /// # Errors
-    /// Faults of the database.
-    pub async fn observe(&self) -> Result<Option<Attributes>, Fault> {
+    /// Errors of the database.
+    pub async fn observe(&self) -> Result<Option<Attributes>> {
         self.location.load().await.map(found)
     }
 
     /// Returns the fence; `None` if the item was never fenced.
     ///
     /// # Errors
-    /// Faults of the database, and a fence that cannot be read.
-    pub async fn show(&self) -> Result<Option<FenceState>, Fault> {
+    /// Errors of the database, and a fence that cannot be read.
+    pub async fn show(&self) -> Result<Option<FenceState>> {
         let seen = self.location.load().await?;
         let state = seen.fence.map(|fence| fence.guard.state()).transpose();
         self.location.or_damaged(state)
@@ -121,8 +121,8 @@ impl Item {
     /// the floor are refused from now on. Attributes stay. See [`Admin::rearm`](crate::Admin::rearm).
     ///
     /// # Errors
-    /// [`Fault::FloorTooLow`] below the fence, [`Fault::Contended`] while other clients write.
-    pub async fn rearm(&self, with: &Rearm<'_>) -> Result<(), Fault> {
+    /// [`Error::FloorTooLow`] below the fence, [`Error::Busy`] while other clients write.
+    pub async fn rearm(&self, with: &Rearm<'_>) -> Result<()> {
         self.location.rearm(with).await
     }
 
@@ -130,7 +130,7 @@ impl Item {
         &self,
         operation: Operation<'_>,
         change: impl Fn(&mut Attributes) -> bool + Send + Sync,
-    ) -> Result<Checked<Loaded>, Fault> {
+    ) -> Result<Admitted<Loaded>> {
         let effect = Whole {
             location: &self.location,
             change,
@@ -150,7 +150,7 @@ struct Whole<'a, C> {
 }
 
 impl<C: Fn(&mut Attributes) -> bool + Send + Sync> Effect for Whole<'_, C> {
-    async fn put(&self, seen: &Loaded, next: &Stamped) -> Result<PutOutcome, Fault> {
+    async fn put(&self, seen: &Loaded, next: &Stamped) -> Result<PutOutcome> {
         let mut item = seen.attributes.clone().unwrap_or_default();
         if !(self.change)(&mut item) {
             return Ok(PutOutcome::Missing);
@@ -161,7 +161,7 @@ impl<C: Fn(&mut Attributes) -> bool + Send + Sync> Effect for Whole<'_, C> {
     }
 }
 
-/// The name of an item in faults and in the log.
+/// The name of an item in errors and in the log.
 fn name(table: &str, key: &Attributes) -> String {
     let mut parts: Vec<String> = key
         .iter()

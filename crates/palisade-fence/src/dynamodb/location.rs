@@ -2,13 +2,13 @@
 //! read.
 
 use aws_sdk_dynamodb::types::{self, AttributeValue};
-use aws_sdk_dynamodb::{Client, Error};
+use aws_sdk_dynamodb::{Client, Error as SdkError};
 use palisade_core::fence::{FenceRecord, Rearm};
 
-use super::error::{Fault, failed};
 use super::{Attributes, FENCE};
+use crate::error::{Error, ErrorKind, Result};
 use crate::guard_row::Corrupt;
-use crate::stamped::{ATTEMPTS, Stamped, back_off};
+use crate::stamped::{ATTEMPTS, Stamped, back_off, contended};
 
 /// The prefix of the resource's name in the partition key, so that guard items can share a table with others.
 pub(super) const PREFIX: &str = "palisade_fence#";
@@ -22,7 +22,7 @@ pub(super) struct Location {
     pub(super) client: Client,
     pub(super) table: String,
     pub(super) key: Attributes,
-    /// The name in faults.
+    /// The name in errors.
     pub(super) name: String,
 }
 
@@ -52,7 +52,7 @@ impl Loaded {
 }
 
 impl Location {
-    pub(super) async fn load(&self) -> Result<Loaded, Fault> {
+    pub(super) async fn load(&self) -> Result<Loaded> {
         let got = self
             .client
             .get_item()
@@ -65,7 +65,7 @@ impl Location {
     }
 
     /// Parses an item.
-    pub(super) fn seen(&self, item: Option<Attributes>) -> Result<Loaded, Fault> {
+    pub(super) fn seen(&self, item: Option<Attributes>) -> Result<Loaded> {
         let Some(mut attributes) = item.filter(|item| !item.is_empty()) else {
             return Ok(Loaded::default());
         };
@@ -92,7 +92,7 @@ impl Location {
     }
 
     /// Encodes the fence as stored.
-    fn encoded(&self, fence: &Stamped) -> Result<AttributeValue, Fault> {
+    fn encoded(&self, fence: &Stamped) -> Result<AttributeValue> {
         let text = serde_json::to_string(fence).map_err(|error| self.damaged(error.to_string()))?;
         Ok(AttributeValue::S(text))
     }
@@ -104,7 +104,7 @@ impl Location {
         seen: &Loaded,
         next: &Stamped,
         attributes: Attributes,
-    ) -> Result<types::Put, Fault> {
+    ) -> Result<types::Put> {
         let mut item = attributes;
         item.extend(self.key.clone());
         item.insert(FENCE.to_owned(), self.encoded(next)?);
@@ -125,7 +125,7 @@ impl Location {
     }
 
     /// Sends one put alone.
-    pub(super) async fn send(&self, put: types::Put) -> Result<PutOutcome, Fault> {
+    pub(super) async fn send(&self, put: types::Put) -> Result<PutOutcome> {
         let request = self
             .client
             .put_item()
@@ -134,7 +134,7 @@ impl Location {
             .set_condition_expression(put.condition_expression)
             .set_expression_attribute_names(put.expression_attribute_names)
             .set_expression_attribute_values(put.expression_attribute_values);
-        match request.send().await.map_err(Error::from) {
+        match request.send().await.map_err(SdkError::from) {
             Ok(_) => Ok(PutOutcome::Done),
             Err(error) if is_refusal(&error) => Ok(PutOutcome::Refused),
             Err(error) => Err(failed(error)),
@@ -142,23 +142,23 @@ impl Location {
     }
 
     /// Re-arms the fence; the present attributes stay.
-    pub(super) async fn rearm(&self, with: &Rearm<'_>) -> Result<(), Fault> {
+    pub(super) async fn rearm(&self, with: &Rearm<'_>) -> Result<()> {
         for attempt in 0..ATTEMPTS {
-            back_off(attempt).await.map_err(Fault::Random)?;
+            back_off(attempt).await?;
             let seen = self.load().await?;
             let mut next = seen.fence.clone().unwrap_or_default();
             let state = self.or_damaged(next.guard.state())?.rearmed(with)?;
             next.guard = FenceRecord::from(state).into();
-            next.stamp().map_err(Fault::Random)?;
+            next.stamp()?;
             if self.set_fence(&seen, &next).await? {
                 return Ok(());
             }
         }
-        Err(Fault::Contended { attempts: ATTEMPTS })
+        Err(contended())
     }
 
     /// Writes the fence and leaves the attributes; returns whether the fence was still the one that was read.
-    async fn set_fence(&self, seen: &Loaded, next: &Stamped) -> Result<bool, Fault> {
+    async fn set_fence(&self, seen: &Loaded, next: &Stamped) -> Result<bool> {
         let request = self
             .client
             .update_item()
@@ -172,23 +172,25 @@ impl Location {
                 .condition_expression(format!("{FENCE} = {SEEN}"))
                 .expression_attribute_values(SEEN, AttributeValue::S(text.clone())),
         };
-        match request.send().await.map_err(Error::from) {
+        match request.send().await.map_err(SdkError::from) {
             Ok(_) => Ok(true),
             Err(error) if is_refusal(&error) => Ok(false),
             Err(error) => Err(failed(error)),
         }
     }
 
-    pub(super) fn or_damaged<T>(&self, read: Result<T, Corrupt>) -> Result<T, Fault> {
+    pub(super) fn or_damaged<T>(&self, read: Result<T, Corrupt>) -> Result<T> {
         read.map_err(|corrupt| self.damaged(corrupt.to_string()))
     }
 
-    fn damaged(&self, why: String) -> Fault {
-        Fault::Damaged {
-            resource: self.name.clone(),
-            why,
-        }
+    fn damaged(&self, why: String) -> Error {
+        Error::Damaged(format!("the fence of {} cannot be read: {why}", self.name))
     }
+}
+
+/// Any error of the SDK.
+pub(super) fn failed(error: impl Into<SdkError>) -> Error {
+    Error::failed(ErrorKind::Unknown, "DynamoDB failed", error.into())
 }
 
 /// An attribute that every existing item has, and an alias of it for expressions.
@@ -199,9 +201,9 @@ pub(super) fn key_name(key: &Attributes) -> (&'static str, String) {
 
 /// Refuses a key with the name of the fence's attribute. A put would write the fence into the key, and so another item than
 /// the one that was read.
-pub(super) fn not_the_fence<'a>(mut key: impl Iterator<Item = &'a String>) -> Result<(), Fault> {
+pub(super) fn not_the_fence<'a>(mut key: impl Iterator<Item = &'a String>) -> Result<()> {
     match key.any(|name| name == FENCE) {
-        true => Err(Fault::Argument(format!(
+        true => Err(Error::Argument(format!(
             "the table's key is called {FENCE}, as the attribute of the fence: use a table with another key"
         ))),
         false => Ok(()),
@@ -209,9 +211,9 @@ pub(super) fn not_the_fence<'a>(mut key: impl Iterator<Item = &'a String>) -> Re
 }
 
 /// Whether the condition was false, or a transaction is in progress there.
-fn is_refusal(error: &Error) -> bool {
+fn is_refusal(error: &SdkError) -> bool {
     matches!(
         error,
-        Error::ConditionalCheckFailedException(_) | Error::TransactionConflictException(_)
+        SdkError::ConditionalCheckFailedException(_) | SdkError::TransactionConflictException(_)
     )
 }

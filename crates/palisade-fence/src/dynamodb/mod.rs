@@ -32,7 +32,7 @@
 //!
 //! **Restoring.** Tables are restored one by one: keep guard items in the table of their data, or restore the
 //! two together. Then re-arm with a token that the authority has just issued ([`Admin`](crate::Admin),
-//! [`Item::rearm`]) before any write. An item without its fence is [`Fault::FenceLost`] (F7). A lost guard
+//! [`Item::rearm`]) before any write. An item without its fence is [`Error::FenceLost`](crate::Error::FenceLost) (F7). A lost guard
 //! item cannot be detected, because a resource that was never touched has none.
 //!
 //! ```no_run
@@ -45,19 +45,18 @@
 //! let key = Attributes::from([("seat".to_owned(), AttributeValue::S("12A".to_owned()))]);
 //! let seat = Item::new(client, "seats", key, Rule::CLAIM)?;
 //!
-//! seat.claim(lease_token).await?.into_result()?;                        // first: raise the fence
-//! let before = seat.read(lease_token).await?.into_result()?;            // then read
+//! seat.claim(lease_token).await?;                        // first: raise the fence
+//! let before = seat.read(lease_token).await?.value;      // then read
 //! if before.is_none() {
 //!     let alice = AttributeValue::S("Alice".to_owned());
 //!     let book = |seat: &mut Attributes| seat.insert("passenger".to_owned(), alice.clone()).is_none();
-//!     seat.write(lease_token, None, book).await?.into_result()?;        // Stale: nothing was written
+//!     seat.write(lease_token, None, book).await?;        // a newer holder has come: nothing was written
 //! }
 //! # Ok(())
 //! # }
 //! ```
 
 mod conditional;
-mod error;
 mod guard;
 mod guards;
 mod item;
@@ -68,7 +67,6 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 
 pub use crate::guard_row::Numbered;
-pub use error::Fault;
 pub use guard::Guard;
 pub use guards::Guards;
 pub use item::Item;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{self, AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::fault::Fault;
+use crate::error::{Error, ErrorKind, Result};
 
 /// A callback that runs just before every step, so that a crash test can end the process there.
 pub type Watch = Arc<dyn Fn(&'static str) + Send + Sync>;
@@ -29,7 +29,7 @@ const FLAGS: OFlags = OFlags::NOFOLLOW
 const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
 
 impl Disk {
-    pub(super) fn open(path: &Path) -> Result<Disk, Fault> {
+    pub(super) fn open(path: &Path) -> Result<Disk> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = fs::open(path, flags, Mode::empty());
         Ok(Disk {
@@ -53,7 +53,7 @@ impl Disk {
 
     /// Takes the lock of the file `name`, if it is free. It is released when the result is dropped or the
     /// process ends.
-    pub(super) fn lock(&self, name: &str) -> Result<Option<OwnedFd>, Fault> {
+    pub(super) fn lock(&self, name: &str) -> Result<Option<OwnedFd>> {
         let flags = FLAGS | OFlags::CREATE | OFlags::RDWR;
         let file = fs::openat(&self.dir, name, flags, NEW_FILE).map_err(at("open", name))?;
         match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -64,7 +64,7 @@ impl Disk {
     }
 
     /// Returns the bytes of a file; `None` if there is none with this name.
-    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Fault> {
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let Some(_) = self.length(name)? else {
             return Ok(None);
         };
@@ -80,28 +80,25 @@ impl Disk {
     }
 
     /// Returns the length of a file; `None` if there is none with this name.
-    pub(super) fn length(&self, name: &str) -> Result<Option<u64>, Fault> {
+    pub(super) fn length(&self, name: &str) -> Result<Option<u64>> {
         match fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                 Ok(Some(u64::try_from(stat.st_size).unwrap_or(0)))
             }
-            Ok(_) => Err(Fault::Name {
-                name: name.to_owned(),
-                problem: "exists and is not a regular file",
-            }),
+            Ok(_) => Err(bad_name(name, "exists and is not a regular file")),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(at("look at", name)(error)),
         }
     }
 
     /// Whether a file has hard links: it may be the file of another folder, with another fence, or a fence itself.
-    pub(super) fn has_other_names(&self, name: &str) -> Result<bool, Fault> {
+    pub(super) fn has_other_names(&self, name: &str) -> Result<bool> {
         let stat = fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW);
         Ok(stat.map_err(at("look at", name))?.st_nlink > 1)
     }
 
     /// Returns the names of all entries.
-    pub(super) fn names(&self) -> Result<Vec<String>, Fault> {
+    pub(super) fn names(&self) -> Result<Vec<String>> {
         let entries = fs::Dir::read_from(&self.dir).map_err(at("list", "the folder"))?;
         let mut names = Vec::new();
         for entry in entries {
@@ -115,7 +112,7 @@ impl Disk {
     }
 
     /// Writes a file from its start and syncs it, with the permissions of `like`, if that exists.
-    pub(super) fn write(&self, name: &str, bytes: &[u8], like: Option<&str>) -> Result<(), Fault> {
+    pub(super) fn write(&self, name: &str, bytes: &[u8], like: Option<&str>) -> Result<()> {
         self.step("create");
         let flags = FLAGS | OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
         let create = || fs::openat(&self.dir, name, flags, NEW_FILE);
@@ -137,7 +134,7 @@ impl Disk {
     }
 
     /// Makes a file end with these bytes at this offset, whatever followed it before, and syncs it.
-    pub(super) fn write_at(&self, name: &str, bytes: &[u8], offset: u64) -> Result<(), Fault> {
+    pub(super) fn write_at(&self, name: &str, bytes: &[u8], offset: u64) -> Result<()> {
         self.step("open");
         let flags = FLAGS | OFlags::CREATE | OFlags::WRONLY;
         let file = fs::openat(&self.dir, name, flags, NEW_FILE).map_err(at("open", name))?;
@@ -149,7 +146,7 @@ impl Disk {
     }
 
     /// Writes all bytes. A watched write is split in two, so that a crash can tear it.
-    fn write_all(&self, file: &File, name: &str, bytes: &[u8], offset: u64) -> Result<(), Fault> {
+    fn write_all(&self, file: &File, name: &str, bytes: &[u8], offset: u64) -> Result<()> {
         let half = self.watch.as_ref().map_or(0, |_| bytes.len() / 2);
         let (first, second) = bytes.split_at(half);
         self.step("write");
@@ -160,18 +157,18 @@ impl Disk {
             .map_err(at("write", name))
     }
 
-    fn sync(&self, file: &File, name: &str) -> Result<(), Fault> {
+    fn sync(&self, file: &File, name: &str) -> Result<()> {
         self.step("sync");
         file.sync_all().map_err(at("sync", name))
     }
 
-    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.step("rename");
         fs::renameat(&self.dir, from, &self.dir, to).map_err(at("rename into place", to))
     }
 
     /// Removes a file, which may already be gone.
-    pub(super) fn remove(&self, name: &str) -> Result<(), Fault> {
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
         self.step("remove");
         match fs::unlinkat(&self.dir, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -180,7 +177,7 @@ impl Disk {
     }
 
     /// Makes created, renamed and removed names durable.
-    pub(super) fn sync_names(&self) -> Result<(), Fault> {
+    pub(super) fn sync_names(&self) -> Result<()> {
         self.step("sync folder");
         fs::fsync(self.dir.as_fd()).map_err(at("sync", "the folder"))
     }
@@ -195,10 +192,17 @@ impl Disk {
     }
 }
 
-fn at<E: Into<io::Error>>(doing: &'static str, name: &str) -> impl FnOnce(E) -> Fault {
+fn at<E: Into<io::Error>>(doing: &'static str, name: &str) -> impl FnOnce(E) -> Error {
     let doing = format!("{doing} {name}");
-    move |error| Fault::Io {
-        doing,
-        error: error.into(),
-    }
+    move |error| failed(doing, error.into())
+}
+
+/// The file system failed: a write may have taken effect.
+pub(super) fn failed(doing: String, error: io::Error) -> Error {
+    Error::failed(ErrorKind::Unknown, doing, error)
+}
+
+/// The name cannot be a file of a fenced folder.
+pub(super) fn bad_name(name: &str, problem: &str) -> Error {
+    Error::Argument(format!("{name:?} {problem}"))
 }

@@ -8,11 +8,11 @@ use palisade_core::fence::{
     FenceRecord, FenceState, Op, Pass, Rearm, Reject, Rule, Sequence, Verdict,
 };
 
-use super::disk::{Disk, Watch};
-use super::fault::Fault;
+use super::disk::{Disk, Watch, bad_name};
 use super::locked::{LOCK, Locked, OWN, load};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::{Error, Result};
 use crate::fence::{Change, Write};
 use crate::lock_holder::{Lock, LockHolder, holders, in_the_way};
 use crate::name::ObjectPath;
@@ -41,8 +41,8 @@ impl Folder {
     /// [`Root`](super::Root) re-arms it.
     ///
     /// # Errors
-    /// [`Fault::Io`] if there is no such folder.
-    pub fn open(path: impl AsRef<Path>) -> Result<Folder, Fault> {
+    /// [`Error::Failed`] if there is no such folder.
+    pub fn open(path: impl AsRef<Path>) -> Result<Folder> {
         let path = path.as_ref();
         Ok(Folder {
             disk: Arc::new(Disk::open(path)?),
@@ -69,7 +69,7 @@ impl Folder {
     /// # Errors
     /// As [`Folder::open`].
     #[doc(hidden)]
-    pub fn watched(path: impl AsRef<Path>, watch: Watch) -> Result<Folder, Fault> {
+    pub fn watched(path: impl AsRef<Path>, watch: Watch) -> Result<Folder> {
         let folder = Folder::open(&path)?;
         let disk = Disk::open(path.as_ref())?.watched(watch);
         Ok(Folder {
@@ -81,8 +81,9 @@ impl Folder {
     /// Raises the fence, before the first read (rule F2): durable when this returns.
     ///
     /// # Errors
-    /// [`Fault`], except [`Fault::Name`].
-    pub fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Checked<()>, Fault> {
+    /// [`Error::Rejected`] for a stale token; [`Error::Busy`]; [`Error::FenceLost`] and [`Error::Damaged`], until an operator
+    /// re-arms the folder; errors of the file system.
+    pub fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Admitted<()>> {
         let pass = pass.into();
         let mut locked = self.enter()?;
         let verdict = locked.decide(self.rule, Some(pass), Op::Claim, None);
@@ -95,12 +96,12 @@ impl Folder {
     /// Reads a file in order to write (rule F3). `key` is a slash and the file's name.
     ///
     /// # Errors
-    /// [`Fault`].
+    /// As [`Folder::claim`]; [`Error::Name`] and [`Error::Argument`] for a file that cannot be one of the folder.
     pub fn read<'p>(
         &self,
         pass: impl Into<Pass<'p>>,
         key: &str,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let (path, pass) = (path(key)?, pass.into());
         let mut locked = self.enter()?;
         let verdict = locked.decide(self.rule, Some(pass), Op::Read, None);
@@ -114,12 +115,8 @@ impl Folder {
     /// if it is missing. Durable when this returns.
     ///
     /// # Errors
-    /// [`Fault`].
-    pub fn write<'p>(
-        &self,
-        pass: impl Into<Pass<'p>>,
-        write: Write<'_>,
-    ) -> Result<Checked<()>, Fault> {
+    /// As [`Folder::claim`]; [`Error::Name`] and [`Error::Argument`] for a file that cannot be one of the folder.
+    pub fn write<'p>(&self, pass: impl Into<Pass<'p>>, write: Write<'_>) -> Result<Admitted<()>> {
         let alter = write.change.into();
         self.change(Some(pass.into()), write.key, &alter, write.sequence)
     }
@@ -128,8 +125,8 @@ impl Folder {
     /// voluntarily; the file system does not enforce it.
     ///
     /// # Errors
-    /// [`Fault`].
-    pub fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+    /// As [`Folder::claim`]; [`Error::Name`] and [`Error::Argument`] for a file that cannot be one of the folder.
+    pub fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         self.change(None, key, &change.into(), None)
     }
 
@@ -137,8 +134,8 @@ impl Folder {
     /// that a crash cut short and that is not completed yet.
     ///
     /// # Errors
-    /// [`Fault`], except those about the fence.
-    pub fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    /// A name that is not valid; errors of the file system.
+    pub fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         self.disk.read(file(&path(key)?))
     }
 
@@ -148,7 +145,7 @@ impl Folder {
         key: &str,
         alter: &Alter,
         sequence: Option<Sequence>,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let path = path(key)?;
         let checksum = sequence.map(|_| digest(&path, alter));
         let mut locked = self.enter()?;
@@ -159,22 +156,22 @@ impl Folder {
     }
 
     /// Reads the fence state without taking the lock.
-    pub(super) fn show(&self) -> Result<Option<FenceState>, Fault> {
+    pub(super) fn show(&self) -> Result<Option<FenceState>> {
         Ok(load(&self.disk, &self.name)?.map(|sidecar| sidecar.fence.state))
     }
 
-    pub(super) fn rearm(&self, with: &Rearm<'_>) -> Result<(), Fault> {
+    pub(super) fn rearm(&self, with: &Rearm<'_>) -> Result<()> {
         let mut locked = Locked::enter_for_rearm(&self.disk, self.lock()?)?;
         let fence = locked.fence().rearmed(with)?;
         locked.rearm(fence)
     }
 
-    fn enter(&self) -> Result<Locked<'_>, Fault> {
+    fn enter(&self) -> Result<Locked<'_>> {
         Locked::enter(&self.disk, self.lock()?, &self.name)
     }
 
     /// Takes the lock. It ends with its holder's process, so it never has to be broken.
-    fn lock(&self) -> Result<std::os::fd::OwnedFd, Fault> {
+    fn lock(&self) -> Result<std::os::fd::OwnedFd> {
         let (mut waited, mut pause) = (Duration::ZERO, Duration::from_micros(100));
         loop {
             if let Some(lock) = self.disk.lock(LOCK)? {
@@ -193,19 +190,17 @@ impl Folder {
         }
     }
 
-    fn busy(&self, waited: Duration) -> Fault {
+    fn busy(&self, waited: Duration) -> Error {
         let holders = self.holders();
         let (parent, resource) = match self.name.trim_end_matches('/').rsplit_once('/') {
             Some((parent, name)) => (parent, name),
             None => (".", &*self.name),
         };
         let in_the_way = in_the_way(&holders, resource, &format!("file://{parent}"));
-        Fault::Busy {
-            folder: self.name.to_string(),
-            waited,
-            holders,
-            in_the_way,
-        }
+        let folder = &self.name;
+        Error::Busy(format!(
+            "{folder}: the fence was not free for {waited:?}; {in_the_way}"
+        ))
     }
 
     /// The processes that have the lock of the fence at this moment. They have it for the time of one call, unless they are
@@ -221,22 +216,22 @@ impl Folder {
         locked: &mut Locked<'_>,
         verdict: Verdict<FenceRecord>,
         pass: Option<Pass<'_>>,
-        carry_out: impl FnOnce(&mut Locked<'_>, Option<FenceRecord>) -> Result<Option<T>, Fault>,
-    ) -> Result<Checked<T>, Fault> {
+        carry_out: impl FnOnce(&mut Locked<'_>, Option<FenceRecord>) -> Result<Option<T>>,
+    ) -> Result<Admitted<T>> {
         let repeat = matches!(verdict, Verdict::Repeat);
         let done = match verdict {
             Verdict::Admit(next) => carry_out(locked, next)?.ok_or(Reject::Missing),
             Verdict::Repeat => Ok(T::default()),
             Verdict::Reject(reject) => Err(reject),
         };
-        Ok(match done {
-            Ok(value) => Checked::Admitted(Admitted {
+        match done {
+            Ok(value) => Ok(Admitted {
                 value,
                 highest: locked.fence().highest(),
                 repeat,
             }),
-            Err(reject) => audit::reject(&self.name, pass, reject),
-        })
+            Err(reject) => Err(audit::reject(&self.name, pass, reject)),
+        }
     }
 }
 
@@ -250,7 +245,7 @@ impl std::fmt::Debug for Folder {
 }
 
 /// Parses a slash and one name: every file of a fenced folder is directly in the folder.
-fn path(key: &str) -> Result<ObjectPath, Fault> {
+fn path(key: &str) -> Result<ObjectPath> {
     let path = ObjectPath::new(key)?;
     let name = file(&path);
     let problem = if name.contains('/') {
@@ -262,10 +257,7 @@ fn path(key: &str) -> Result<ObjectPath, Fault> {
     } else {
         return Ok(path);
     };
-    Err(Fault::Name {
-        name: name.to_owned(),
-        problem,
-    })
+    Err(bad_name(name, problem))
 }
 
 /// A name as a file system may compare it that ignores case, and characters that are not seen.

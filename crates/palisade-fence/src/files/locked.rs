@@ -15,9 +15,9 @@ use std::os::fd::OwnedFd;
 
 use palisade_core::fence::{FenceRecord, FenceState, Op, Pass, Rule, Verdict};
 
-use super::disk::Disk;
-use super::fault::Fault;
+use super::disk::{Disk, bad_name};
 use super::sidecar::{Effect, LastFile, Pending, Sidecar};
+use crate::error::{Error, Result};
 use crate::objects::Alter;
 
 /// The prefix of the fence's own files.
@@ -32,13 +32,12 @@ fn staged(revision: u64) -> String {
 }
 
 /// Reads the state of a folder, if it has one.
-pub(super) fn load(disk: &Disk, folder: &str) -> Result<Option<Sidecar>, Fault> {
+pub(super) fn load(disk: &Disk, folder: &str) -> Result<Option<Sidecar>> {
     let Some(bytes) = disk.read(SIDECAR)? else {
         return Ok(None);
     };
-    let sidecar = Sidecar::decode(&bytes).map_err(|problem| Fault::Corrupt {
-        folder: folder.to_owned(),
-        problem,
+    let sidecar = Sidecar::decode(&bytes).map_err(|problem| {
+        Error::Damaged(format!("{folder}: the fence state is damaged: {problem}"))
     })?;
     Ok(Some(sidecar))
 }
@@ -53,14 +52,14 @@ pub(super) struct Locked<'a> {
 impl<'a> Locked<'a> {
     /// Takes over the lock, completes a write that a crash interrupted, and checks that the folder is as the fence
     /// left it.
-    pub(super) fn enter(disk: &'a Disk, lock: OwnedFd, folder: &str) -> Result<Locked<'a>, Fault> {
+    pub(super) fn enter(disk: &'a Disk, lock: OwnedFd, folder: &str) -> Result<Locked<'a>> {
         let held = match load(disk, folder)? {
             Some(sidecar) => sidecar,
             None if is_empty(disk)? => Sidecar::default(),
             None => {
-                return Err(Fault::Lost {
-                    folder: folder.to_owned(),
-                });
+                return Err(Error::FenceLost(format!(
+                    "{folder}: there are files without their fence state; an operator must re-arm the fence with a floor"
+                )));
             }
         };
         let locked = Locked {
@@ -74,7 +73,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Takes over the lock for a re-arming: the state may be lost, damaged or changed.
-    pub(super) fn enter_for_rearm(disk: &'a Disk, lock: OwnedFd) -> Result<Locked<'a>, Fault> {
+    pub(super) fn enter_for_rearm(disk: &'a Disk, lock: OwnedFd) -> Result<Locked<'a>> {
         let held = disk.read(SIDECAR)?;
         let held = held.and_then(|bytes| Sidecar::decode(&bytes).ok());
         let locked = Locked {
@@ -101,7 +100,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Makes a raised fence durable; `None` leaves the stored one.
-    pub(super) fn raise(&mut self, next: Option<FenceRecord>) -> Result<(), Fault> {
+    pub(super) fn raise(&mut self, next: Option<FenceRecord>) -> Result<()> {
         match next {
             Some(fence) => self.replace(Sidecar {
                 fence,
@@ -113,7 +112,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Replaces any state for a re-arming: the length of a file is forgotten.
-    pub(super) fn rearm(&mut self, fence: FenceState) -> Result<(), Fault> {
+    pub(super) fn rearm(&mut self, fence: FenceState) -> Result<()> {
         self.replace(Sidecar {
             fence: fence.into(),
             revision: self.held.revision,
@@ -128,17 +127,17 @@ impl<'a> Locked<'a> {
         next: Option<FenceRecord>,
         name: &str,
         alter: &Alter,
-    ) -> Result<Option<()>, Fault> {
+    ) -> Result<Option<()>> {
         let before = self.disk.length(name)?;
         let effect = match (alter, before) {
             (Alter::Delete, None) => return Ok(None),
             (Alter::Delete, Some(_)) => Effect::Delete,
             (Alter::Put(_), _) => Effect::Put,
             (Alter::Append(_), Some(_)) if self.disk.has_other_names(name)? => {
-                return Err(Fault::Name {
-                    name: name.to_owned(),
-                    problem: "has other names (hard links), and an append would change those files too: put it whole",
-                });
+                return Err(bad_name(
+                    name,
+                    "has other names (hard links), and an append would change those files too: put it whole",
+                ));
             }
             (Alter::Append(_), before) => Effect::Append(before.unwrap_or(0)),
         };
@@ -153,10 +152,10 @@ impl<'a> Locked<'a> {
         };
         let stage = staged(self.held.revision + 1);
         let staging = self.disk.write(&stage, bytes, Some(name));
-        if let Err(fault) = staging.and_then(|()| self.disk.sync_names()) {
+        if let Err(error) = staging.and_then(|()| self.disk.sync_names()) {
             // Nothing is decided yet. If the removal fails too, the next write overwrites the staged file.
             let _ = self.disk.remove(&stage);
-            return Err(fault);
+            return Err(error);
         }
         self.replace(Sidecar {
             pending: Some(Pending {
@@ -173,7 +172,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Replaces the sidecar, which is the step that decides.
-    fn replace(&mut self, next: Sidecar) -> Result<(), Fault> {
+    fn replace(&mut self, next: Sidecar) -> Result<()> {
         let next = Sidecar {
             revision: self.held.revision + 1,
             ..next
@@ -186,7 +185,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Carries out the decided and staged write, and removes staged files that were never decided.
-    fn finish(&self) -> Result<(), Fault> {
+    fn finish(&self) -> Result<()> {
         let stage = staged(self.held.revision);
         if let Some(pending) = &self.held.pending
             && self.disk.length(&stage)?.is_some()
@@ -200,7 +199,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    fn carry_out(&self, pending: &Pending, stage: &str) -> Result<(), Fault> {
+    fn carry_out(&self, pending: &Pending, stage: &str) -> Result<()> {
         let (disk, name) = (self.disk, &pending.name);
         match pending.effect {
             Effect::Put => {
@@ -224,7 +223,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    fn check_unchanged(&self, folder: &str) -> Result<(), Fault> {
+    fn check_unchanged(&self, folder: &str) -> Result<()> {
         let Some(LastFile { length, name }) = &self.held.last else {
             return Ok(());
         };
@@ -232,15 +231,14 @@ impl<'a> Locked<'a> {
         if found == Some(*length) {
             return Ok(());
         }
-        Err(Fault::Changed {
-            folder: folder.to_owned(),
-            file: name.clone(),
-            left: *length,
-            found: found.unwrap_or(0),
-        })
+        let found = found.unwrap_or(0);
+        Err(Error::Damaged(format!(
+            "{folder}: {name} has {found} bytes, and the fence left it with {length}: it was changed by code that \
+             does not use the fence; an operator must look, and re-arm the fence"
+        )))
     }
 }
 
-fn is_empty(disk: &Disk) -> Result<bool, Fault> {
+fn is_empty(disk: &Disk) -> Result<bool> {
     Ok(disk.names()?.iter().all(|name| name.starts_with(OWN)))
 }

@@ -8,24 +8,22 @@
 //! ```
 //!
 //! ```
-//! use palisade_fence::files::{Fault, Folder};
+//! use palisade_fence::files::Folder;
 //! use palisade_fence::{Change, Sequence, Write};
 //! # use palisade_core::Token;
 //!
-//! # fn main() -> Result<(), Fault> {
+//! # fn main() -> palisade_fence::Result<()> {
 //! # let place = tempfile::tempdir().unwrap();
 //! # let path = place.path();
 //! # let token = |number| Token::new(number).unwrap();
 //! let reports = Folder::open(path)?;
-//! if let Some(reject) = reports.claim(token(34))?.rejected() {
-//!     println!("give up: {reject}"); // first: raise the fence
-//! }
+//! reports.claim(token(34))?; // first: raise the fence
 //! let line = Write::new("/report.csv", Change::Append(b"2026-05,1204\n"));
 //! let line = line.numbered(Sequence::new(1).unwrap()); // safe to repeat
-//! assert!(reports.write(token(34), line)?.is_admitted());
-//! assert!(reports.write(token(34), line)?.is_admitted());
-//! let late = reports.write(token(33), line)?;
-//! assert!(late.rejected().unwrap().to_string().contains("token 33 is stale: 33 < 34"));
+//! reports.write(token(34), line)?;
+//! assert!(reports.write(token(34), line)?.repeat);
+//! let late = reports.write(token(33), line).unwrap_err();
+//! assert!(late.to_string().contains("token 33 is stale: 33 < 34"));
 //! assert_eq!(reports.observe("/report.csv")?.unwrap(), b"2026-05,1204\n");
 //! # Ok(())
 //! # }
@@ -41,15 +39,15 @@
 //!   and the write has been carried out; if not, the repeat counts as the first.
 //! * A write costs five or six syncs, a claim two, and a read under the highest token none.
 //! * The fence is stored beside the data: a backup of the folder has both (rule F4). Files without it are
-//!   [`Fault::Lost`] until an operator re-arms ([`Root`]).
+//!   [`Error::FenceLost`](crate::Error::FenceLost) until an operator re-arms ([`Root`]).
 //!
 //! # Limitations
 //!
 //! * **Code that writes a file without the fence is not stopped**: a file system has no trigger. Let a
 //!   separate user own the folder. The fence notices only a changed length of the file that was written last:
-//!   [`Fault::Changed`].
+//!   [`Error::Damaged`](crate::Error::Damaged).
 //! * A holder that is paused *within* a step keeps the lock, and the next one waits for it, in the end with
-//!   [`Fault::Busy`], which names the process ([`Root::unblock`] ends it). `palisade run` kills a job whose lease has ended,
+//!   [`Error::Busy`](crate::Error::Busy), which names the process ([`Root::unblock`] ends it). `palisade run` kills a job whose lease has ended,
 //!   which frees the lock. Never remove `.palisade-lock`: that would let two holders in.
 //! * **A restored folder** goes back to its old fence: re-arm it with a token that was just issued. A copied
 //!   folder is another resource with the same marks.
@@ -66,7 +64,6 @@
 //! * Do not use this on file systems without `flock` or without atomic rename (some FUSE, SMB).
 
 mod disk;
-mod fault;
 mod folder;
 mod locked;
 mod operator;
@@ -75,7 +72,6 @@ mod tasks;
 
 #[doc(hidden)]
 pub use disk::Watch;
-pub use fault::Fault;
 pub use folder::Folder;
 pub use operator::Root;
 pub use tasks::AsyncFolder;

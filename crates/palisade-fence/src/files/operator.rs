@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use palisade_core::fence::{FenceState, Rearm};
 
-use super::disk::Disk;
-use super::fault::Fault;
+use super::disk::{Disk, bad_name, failed};
 use super::folder::Folder;
 use crate::admin::{Admin, Listed};
+use crate::error::Result;
 use crate::lock_holder::{LockHolder, end};
 use crate::name::ResourceId;
 
@@ -23,13 +23,13 @@ impl Root {
         Root(path.into())
     }
 
-    fn folder(&self, resource: &str) -> Result<Folder, Fault> {
+    fn folder(&self, resource: &str) -> Result<Folder> {
         let id = ResourceId::new(resource)?;
         if id.as_str().contains('/') || matches!(resource, "." | "..") {
-            return Err(Fault::Name {
-                name: resource.to_owned(),
-                problem: "is not the name of a folder below this one",
-            });
+            return Err(bad_name(
+                resource,
+                "is not the name of a folder below this one",
+            ));
         }
         Folder::open(self.0.join(resource))
     }
@@ -38,8 +38,8 @@ impl Root {
     /// one has it until it goes on or ends, and everybody else waits.
     ///
     /// # Errors
-    /// [`Fault`] if there is no such folder.
-    pub fn blockers(&self, resource: &str) -> Result<Vec<LockHolder>, Fault> {
+    /// There is no such folder.
+    pub fn blockers(&self, resource: &str) -> Result<Vec<LockHolder>> {
         Ok(self.folder(resource)?.holders())
     }
 
@@ -48,29 +48,19 @@ impl Root {
     /// alone.
     ///
     /// # Errors
-    /// [`Fault`] if there is no such folder, or if this user may not end that process.
-    pub fn unblock(&self, resource: &str, blocker: &LockHolder) -> Result<bool, Fault> {
+    /// There is no such folder, or this user may not end that process.
+    pub fn unblock(&self, resource: &str, blocker: &LockHolder) -> Result<bool> {
         let folder = self.folder(resource)?;
-        end(blocker, || folder.holders()).map_err(|error| Fault::Io {
-            doing: format!("end {blocker}"),
-            error,
-        })
+        end(blocker, || folder.holders()).map_err(|error| failed(format!("end {blocker}"), error))
     }
 }
 
 impl Admin for Root {
-    type Error = Fault;
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>> {
         self.folder(resource)?.show()
     }
 
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, Fault> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
         let mut names = Disk::open(Path::new(&self.0))?.names()?;
         names.retain(|name| name.starts_with(prefix) && after.is_none_or(|after| &**name > after));
         names.sort_unstable();
@@ -91,7 +81,7 @@ impl Admin for Root {
         Ok(listed)
     }
 
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<()> {
         self.folder(resource)?.rearm(with)
     }
 }

@@ -20,8 +20,9 @@ use tokio::time::sleep;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::Error;
 use crate::http::answer;
 use crate::http::body::{WriteBody, read_whole};
 use crate::http::counts::Counters;
@@ -275,7 +276,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
     ) -> Result<Admission, Refusal> {
         let marks = &self.marks;
         if lane.highest().is_none() {
-            let mark = marks.highest(&fenced.resource).await.map_err(fault)?;
+            let mark = marks.highest(&fenced.resource).await.map_err(refusal)?;
             lane.note(mark);
         }
         let alone = matches!(act, Act::Write(Some(_)))
@@ -288,10 +289,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         let permit = self.lanes.enter(lane, self.policy.wait, wants_alone).await;
         let permit = permit.map_err(|_| Refusal::Unjudged(self.busy()))?;
         let judged = marks.judge(&fenced.resource, fenced.presented.pass(), act);
-        let admitted = match judged.await.map_err(fault)? {
-            Checked::Admitted(admitted) => admitted,
-            Checked::Rejected(reject) => return Err(Refusal::Judged(reject.into())),
-        };
+        let admitted = judged.await.map_err(refusal)?;
         lane.note(fenced.token());
         match fenced.kind {
             RequestKind::Claim => Ok(Admission::Answer(answer::claimed(admitted.highest, grpc))),
@@ -392,8 +390,11 @@ enum Refusal {
     Unjudged(Problem),
 }
 
-fn fault(error: impl Into<Problem>) -> Refusal {
-    Refusal::Unjudged(error.into())
+fn refusal(error: Error) -> Refusal {
+    match error.rejected() {
+        Some(_) => Refusal::Judged(error.into()),
+        None => Refusal::Unjudged(error.into()),
+    }
 }
 
 fn cut_off(policy: &Policy) -> Problem {

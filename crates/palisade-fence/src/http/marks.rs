@@ -5,8 +5,8 @@ use std::future::Future;
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Sequence};
 
-use crate::checked::Checked;
-use crate::http::Problem;
+use crate::admitted::Admitted;
+use crate::error::Result;
 use crate::memory;
 use crate::name::ResourceId;
 use crate::objects::{Numbered, Operation, Request};
@@ -14,25 +14,20 @@ use crate::objects::{Numbered, Operation, Request};
 /// Keeps the marks of a fence whose data is elsewhere: [`memory::Store`] for tests,
 /// `palisade_fence::store::Store` if they must survive a restart.
 pub trait Marks: Clone + Send + Sync + 'static {
-    /// The errors of this store, which are not rejections.
-    type Error: Into<Problem> + Send;
-
     /// Judges one operation by the rule of this store, and records the mark.
     ///
     /// When it returns, the mark is as durable as the store can make it. Admitting the mark's own token again,
-    /// without a sequence number, changes nothing and needs no sync.
+    /// without a sequence number, changes nothing and needs no sync. A rejection is
+    /// [`Error::Rejected`](crate::Error::Rejected), which the store has recorded ([`audit`](crate::audit)).
     fn judge(
         &self,
         resource: &ResourceId,
         pass: Option<Pass<'_>>,
         act: Act,
-    ) -> impl Future<Output = Result<Checked<()>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
     /// Returns the highest token at a resource.
-    fn highest(
-        &self,
-        resource: &ResourceId,
-    ) -> impl Future<Output = Result<Option<Token>, Self::Error>> + Send;
+    fn highest(&self, resource: &ResourceId) -> impl Future<Output = Result<Option<Token>>> + Send;
 }
 
 /// The effect of a request on the service behind the fence.
@@ -57,19 +52,17 @@ fn request(resource: &ResourceId, pass: Option<Pass<'_>>, act: Act) -> Request {
 }
 
 impl Marks for memory::Store {
-    type Error = crate::objects::Fault;
-
     async fn judge(
         &self,
         resource: &ResourceId,
         pass: Option<Pass<'_>>,
         act: Act,
-    ) -> Result<Checked<()>, Self::Error> {
+    ) -> Result<Admitted<()>> {
         let judged = self.carry_out(request(resource, pass, act))?;
         Ok(judged.map(|_| ()))
     }
 
-    async fn highest(&self, resource: &ResourceId) -> Result<Option<Token>, Self::Error> {
+    async fn highest(&self, resource: &ResourceId) -> Result<Option<Token>> {
         let view = self.view(resource);
         Ok(view.and_then(|view| view.fence.highest()))
     }
@@ -77,19 +70,17 @@ impl Marks for memory::Store {
 
 #[cfg(feature = "store")]
 impl Marks for crate::store::Store {
-    type Error = crate::store::StoreError;
-
     async fn judge(
         &self,
         resource: &ResourceId,
         pass: Option<Pass<'_>>,
         act: Act,
-    ) -> Result<Checked<()>, Self::Error> {
+    ) -> Result<Admitted<()>> {
         let judged = self.submit(request(resource, pass, act)).await?;
         Ok(judged.map(|_| ()))
     }
 
-    async fn highest(&self, resource: &ResourceId) -> Result<Option<Token>, Self::Error> {
+    async fn highest(&self, resource: &ResourceId) -> Result<Option<Token>> {
         let resource = resource.clone();
         self.inspect(move |table| table.highest(&resource)).await
     }

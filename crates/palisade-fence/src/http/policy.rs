@@ -115,6 +115,7 @@ impl Default for Policy {
 
 /// A policy that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadPolicy {
     /// A time is out of its range.
     #[error("{name} = {given:?} is outside {min} ..= 24h")]

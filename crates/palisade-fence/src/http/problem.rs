@@ -9,8 +9,8 @@ use palisade_core::fence::Reject;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
+use crate::error::{Error, ErrorKind};
 use crate::name::Invalid;
-use crate::objects::Fault;
 use crate::sequencer::BadSequencer;
 
 /// A request that was not carried out, or whose outcome is not known.
@@ -189,7 +189,7 @@ impl From<Reject> for Problem {
             Reject::Jump { highest, bound } => problem
                 .with("highest", highest.map(|token| token.get()))
                 .with("bound", bound),
-            Reject::AlreadyWritten | Reject::Missing => problem,
+            _ => problem,
         }
     }
 }
@@ -199,39 +199,28 @@ const fn status(reject: &Reject) -> StatusCode {
         Reject::Stale { .. } | Reject::SequenceStale { .. } => StatusCode::PRECONDITION_FAILED,
         Reject::Tokenless { .. } => StatusCode::PRECONDITION_REQUIRED,
         Reject::Missing => StatusCode::NOT_FOUND,
-        Reject::AlreadyWritten
-        | Reject::SequenceReused { .. }
-        | Reject::WrongAuthority { .. }
-        | Reject::WrongLock { .. }
-        | Reject::Jump { .. } => StatusCode::CONFLICT,
+        _ => StatusCode::CONFLICT,
     }
 }
 
-impl From<Fault> for Problem {
-    fn from(fault: Fault) -> Problem {
-        let message = fault.to_string();
-        match fault {
-            Fault::Invalid(_) | Fault::FloorTooLow(_) => Problem::invalid(message),
-            Fault::ObjectTooLarge { max, .. } => {
+impl From<Error> for Problem {
+    fn from(error: Error) -> Problem {
+        let message = error.report();
+        match error {
+            Error::Rejected(reject) => reject.into(),
+            Error::ObjectTooLarge { max, .. } => {
                 Problem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, message)
                     .with("max_bytes", max)
             }
-            Fault::StorageFull { max } => storage_full(message).with("max_bytes", max),
-        }
-    }
-}
-
-#[cfg(feature = "store")]
-impl From<crate::store::StoreError> for Problem {
-    fn from(error: crate::store::StoreError) -> Problem {
-        use crate::store::StoreError;
-
-        let message = error.to_string();
-        match error {
-            StoreError::Fault(fault) => fault.into(),
-            StoreError::DiskFull { .. } => storage_full(message),
-            StoreError::Stopped { .. } => Problem::unavailable(message),
-            StoreError::Unknown { .. } => Problem::unknown_outcome(message),
+            Error::StorageFull { max } => storage_full(message).with("max_bytes", max),
+            Error::DiskFull(_) => storage_full(message),
+            other => match other.kind() {
+                ErrorKind::Invalid => Problem::invalid(message),
+                ErrorKind::Unknown => Problem::unknown_outcome(message),
+                ErrorKind::Rejected | ErrorKind::Retry | ErrorKind::Operator => {
+                    Problem::unavailable(message)
+                }
+            },
         }
     }
 }

@@ -4,8 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use palisade_core::fence::{FenceRecord, Op, Pass, Rule, Sequence, Verdict};
 
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::Result;
 
 /// A value that only the newest holder can access.
 ///
@@ -14,14 +15,15 @@ use crate::checked::{Admitted, Checked};
 /// ```
 /// use palisade_core::Token;
 /// use palisade_fence::memory::Guarded;
-/// use palisade_fence::{Checked, Pass};
+/// use palisade_fence::Pass;
 ///
 /// let total = Guarded::new(0_u64);
 /// let (old, new) = (Pass::new(Token::new(1)?), Pass::new(Token::new(2)?));
-/// assert!(total.claim(old).is_admitted());
-/// assert!(total.claim(new).is_admitted()); // the old holder was paused, its lease ran out
-/// assert!(total.write(old, None, |total| *total += 1).rejected().is_some());
-/// # Ok::<(), palisade_core::Invalid>(())
+/// total.claim(old)?;
+/// total.claim(new)?; // the old holder was paused, its lease ran out
+/// let late = total.write(old, None, |total| *total += 1);
+/// assert!(late.unwrap_err().rejected().is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Guarded<T> {
@@ -51,33 +53,40 @@ impl<T> Guarded<T> {
     }
 
     /// Raises the fence to this token, before the first read (rule F2).
-    pub fn claim(&self, pass: Pass<'_>) -> Checked<()> {
+    ///
+    /// # Errors
+    /// [`Error::Rejected`](crate::Error::Rejected), and no other.
+    pub fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         self.judge(&mut self.lock().fence, pass, Op::Claim)
     }
 
     /// Reads in order to write (rule F3).
-    pub fn read<R>(&self, pass: Pass<'_>, f: impl FnOnce(&T) -> R) -> Checked<R> {
+    ///
+    /// # Errors
+    /// As [`Guarded::claim`].
+    pub fn read<R>(&self, pass: Pass<'_>, f: impl FnOnce(&T) -> R) -> Result<Admitted<R>> {
         let mut inner = self.lock();
-        match self.judge(&mut inner.fence, pass, Op::Read) {
-            Checked::Admitted(admitted) => Checked::admitted(f(&inner.value), admitted.highest),
-            Checked::Rejected(reject) => Checked::Rejected(reject),
-        }
+        let admitted = self.judge(&mut inner.fence, pass, Op::Read)?;
+        Ok(admitted.map(|()| f(&inner.value)))
     }
 
     /// Changes the value. A repeat of the last sequence number is admitted and does not run `f`: a closure has
     /// no digest, so another write under the same number counts as a repeat, too.
+    ///
+    /// # Errors
+    /// As [`Guarded::claim`].
     pub fn write(
         &self,
         pass: Pass<'_>,
         sequence: Option<Sequence>,
         f: impl FnOnce(&mut T),
-    ) -> Checked<()> {
+    ) -> Result<Admitted<()>> {
         let mut inner = self.lock();
-        let answer = self.judge(&mut inner.fence, pass, Op::Write(sequence));
-        if matches!(&answer, Checked::Admitted(admitted) if !admitted.repeat) {
+        let admitted = self.judge(&mut inner.fence, pass, Op::Write(sequence))?;
+        if !admitted.repeat {
             f(&mut inner.value);
         }
-        answer
+        Ok(admitted)
     }
 
     /// A plain read for observers: it proves nothing, and a write must not depend on it.
@@ -86,7 +95,7 @@ impl<T> Guarded<T> {
     }
 
     /// Decides, and raises the fence; the caller still has the lock.
-    fn judge(&self, fence: &mut FenceRecord, pass: Pass<'_>, op: Op) -> Checked<()> {
+    fn judge(&self, fence: &mut FenceRecord, pass: Pass<'_>, op: Op) -> Result<Admitted<()>> {
         let repeat = match fence.decide(self.rule, Some(pass), op, None) {
             Verdict::Admit(None) => false,
             Verdict::Admit(Some(next)) => {
@@ -95,10 +104,14 @@ impl<T> Guarded<T> {
             }
             Verdict::Repeat => true,
             Verdict::Reject(reject) => {
-                return audit::reject(std::any::type_name::<T>(), Some(pass), reject);
+                return Err(audit::reject(
+                    std::any::type_name::<T>(),
+                    Some(pass),
+                    reject,
+                ));
             }
         };
-        Checked::Admitted(Admitted {
+        Ok(Admitted {
             value: (),
             highest: fence.state.highest(),
             repeat,
@@ -126,12 +139,11 @@ mod tests {
     #[test]
     fn a_late_write_changes_nothing() {
         let value = Guarded::new("old".to_owned());
-        let _ = value.claim(pass(1));
-        let read = value.read(pass(2), Clone::clone).into_result();
-        assert_eq!(read.as_deref(), Ok("old"));
+        value.claim(pass(1)).unwrap();
+        assert_eq!(value.read(pass(2), Clone::clone).unwrap().value, "old");
         let late = value.write(pass(1), None, |value| value.push('!'));
         assert_eq!(
-            late.rejected(),
+            late.unwrap_err().rejected(),
             Some(&Reject::Stale {
                 presented: Token::new(1).unwrap(),
                 highest: Token::new(2).unwrap()
@@ -145,7 +157,7 @@ mod tests {
         let value = Guarded::new(0);
         for repeat in [false, true] {
             let answer = value.write(pass(1), Sequence::new(1), |value| *value += 1);
-            assert!(matches!(answer, Checked::Admitted(admitted) if admitted.repeat == repeat));
+            assert_eq!(answer.unwrap().repeat, repeat);
         }
         assert_eq!(value.observe(|value| *value), 1);
     }
@@ -166,12 +178,12 @@ mod tests {
     /// One holder's turn: claim, read, and a write that depends on the read.
     fn increments(counter: &Guarded<u64>, tokens: &std::sync::atomic::AtomicU64) -> bool {
         let pass = pass(tokens.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-        let Checked::Admitted(read) = counter.read(pass, |value| *value) else {
+        let Ok(read) = counter.read(pass, |value| *value) else {
             return false;
         };
         std::thread::yield_now();
         counter
             .write(pass, None, |value| *value = read.value + 1)
-            .is_admitted()
+            .is_ok()
     }
 }

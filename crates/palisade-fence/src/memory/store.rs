@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 
 use crate::admin::{Admin, Listed};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::Result;
 use crate::fence::{Change, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::{Bytes, Credentials, Fault, Limits, Operation, Plan, Request, Table, View};
+use crate::objects::{Bytes, Credentials, Limits, Operation, Plan, Request, Table, View};
 
 /// The store of `palisade store` without the disk: resource → path → bytes.
 #[derive(Clone, Debug)]
@@ -25,15 +26,15 @@ impl Store {
     /// Returns one resource.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if the name is not valid.
-    pub fn resource(&self, name: &str) -> Result<Resource, Fault> {
+    /// [`Error::Name`](crate::Error::Name) if the name is not valid.
+    pub fn resource(&self, name: &str) -> Result<Resource> {
         Ok(Resource {
             store: self.clone(),
             id: ResourceId::new(name)?,
         })
     }
 
-    pub(crate) fn carry_out(&self, request: Request) -> Result<Checked<Option<Bytes>>, Fault> {
+    pub(crate) fn carry_out(&self, request: Request) -> Result<Admitted<Option<Bytes>>> {
         let mut table = self.lock();
         let (id, by) = (request.resource.clone(), request.by.clone());
         let read = request.operation.reads().cloned();
@@ -46,15 +47,15 @@ impl Store {
             Plan::Repeat => true,
             Plan::Reject(reject) => {
                 let pass = by.as_ref().map(Credentials::as_pass);
-                return Ok(audit::reject(id.as_str(), pass, reject));
+                return Err(audit::reject(id.as_str(), pass, reject));
             }
         };
         let value = read.and_then(|path| table.object(&id, &path));
-        Ok(Checked::Admitted(Admitted {
+        Ok(Admitted {
             value,
             highest: table.highest(&id),
             repeat,
-        }))
+        })
     }
 
     pub(crate) fn view(&self, id: &ResourceId) -> Option<View> {
@@ -68,24 +69,17 @@ impl Store {
 }
 
 impl Admin for Store {
-    type Error = Fault;
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>> {
         Ok(self
             .view(&ResourceId::new(resource)?)
             .map(|view| view.fence))
     }
 
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, Fault> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
         Ok(self.lock().fences(prefix, after, limit))
     }
 
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<()> {
         let done = self.carry_out(Request::rearm(ResourceId::new(resource)?, with));
         done.map(|_| ())
     }
@@ -109,7 +103,7 @@ impl Resource {
         &self,
         pass: Option<Pass<'_>>,
         operation: Operation,
-    ) -> Result<Checked<Option<Bytes>>, Fault> {
+    ) -> Result<Admitted<Option<Bytes>>> {
         let by = pass.map(Into::into);
         self.store.carry_out(Request {
             resource: self.id.clone(),
@@ -120,29 +114,27 @@ impl Resource {
 }
 
 impl Fence for Resource {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         Ok(self.submit(Some(pass), Operation::Claim)?.map(|_| ()))
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let read = self.submit(Some(pass), Operation::Read(ObjectPath::new(key)?))?;
         Ok(read.map(|object| object.map(|bytes| bytes.to_vec())))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let path = ObjectPath::new(write.key)?;
         let operation = Operation::write(path, write.change.into(), write.sequence);
         Ok(self.submit(Some(pass), operation)?.map(|_| ()))
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
         Ok(self.submit(None, operation)?.map(|_| ()))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let object = self.store.lock().object(&self.id, &ObjectPath::new(key)?);
         Ok(object.map(|bytes| bytes.to_vec()))
     }

@@ -15,10 +15,11 @@ use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::rows::{int, number};
 use super::session::in_transaction;
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
+use crate::error::{Error, Result};
 use crate::guard_row::Corrupt;
-use crate::sql::{Fault, bound, judge, valid_name};
+use crate::sql::{bound, judge, valid_name};
 
 /// A table whose rows carry their token: `BIGINT NOT NULL DEFAULT 0`. Its engine must be InnoDB.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +33,9 @@ pub struct Column {
 impl Column {
     /// Uses this table (`orders` or `shop.orders`), key column and token column.
     ///
-    /// # Errors [`Fault::Argument`] with the name that is not valid.
-    pub fn new(table: &str, key: &str, token: &str) -> Result<Column, Fault> {
+    /// # Errors
+    /// [`Error::Argument`] with the name that is not valid.
+    pub fn new(table: &str, key: &str, token: &str) -> Result<Column> {
         let parts: Vec<String> = table.split('.').map(identifier).collect::<Result<_, _>>()?;
         let (table, key, token) = (parts.join("."), identifier(key)?, identifier(token)?);
         Ok(Column {
@@ -61,29 +63,24 @@ impl Column {
 
     /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
-    /// It is rejected as stale, as a jump, or as [`Reject::Missing`] if there is no such row.
-    ///
     /// # Errors
-    /// Faults of the database.
+    /// [`Error::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row; errors of the database.
     pub async fn claim(
         &self,
         tx: &mut Transaction<'_>,
         key: impl Into<Value>,
         token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let (key, number) = (key.into(), int(token.get()));
         let sql = format!("{}{}", self.raise, self.condition());
         tx.exec_drop(sql, (number, &key, number)).await?;
         let changed = tx.affected_rows();
         in_transaction(tx)?;
         // A row that already had this token was matched and not changed.
-        Ok(match changed {
-            0 => match self.judge(tx, &key, token).await? {
-                Ok(column) if column == number => Checked::admitted((), Some(token)),
-                judged => rejected(&key, token, judged.err().unwrap_or(Reject::Missing)),
-            },
-            _ => Checked::admitted((), Some(token)),
-        })
+        if changed == 0 && self.judge(tx, &key, token).await? != number {
+            return Err(rejected(&key, token, Reject::Missing));
+        }
+        Ok(Admitted::new((), Some(token)))
     }
 
     /// Claims a row pessimistically: locks it until the transaction ends, decides, raises.
@@ -95,20 +92,18 @@ impl Column {
         tx: &mut Transaction<'_>,
         key: impl Into<Value>,
         token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let key = key.into();
-        match self.judge(tx, &key, token).await? {
-            Ok(_) => self.claim(tx, key, token).await,
-            Err(reject) => Ok(rejected(&key, token, reject)),
-        }
+        self.judge(tx, &key, token).await?;
+        self.claim(tx, key, token).await
     }
 
     /// Judges your own `UPDATE … WHERE … AND condition` by the number of rows that it matched. One or more
     /// means success. Zero never counts as success (rule F8): this finds the reason, stale or missing.
     ///
     /// **Connect with `client_found_rows=true`.** Otherwise MySQL counts the rows that it changed, and a
-    /// write of equal values counts zero. If that cannot be distinguished from a missing row, the result is a
-    /// fault.
+    /// write of equal values counts zero. If that cannot be distinguished from a missing row, the result is
+    /// [`Error::Argument`].
     ///
     /// ```no_run
     /// # use mysql_async::{Transaction, prelude::Queryable as _};
@@ -120,7 +115,7 @@ impl Column {
     ///                   orders.condition());
     /// tx.exec_drop(sql, (99, token.get(), "17", token.get())).await?;
     /// let hit = tx.affected_rows();
-    /// orders.explain(&mut tx, "17", token, hit).await?.into_result()?;
+    /// orders.explain(&mut tx, "17", token, hit).await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -134,49 +129,44 @@ impl Column {
         key: impl Into<Value>,
         token: Token,
         affected: u64,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         if affected > 0 {
-            return Ok(Checked::admitted((), Some(token)));
+            return Ok(Admitted::new((), Some(token)));
         }
         let (key, found) = (key.into(), tx.opts().client_found_rows());
-        let reject = match self.judge(tx, &key, token).await? {
-            Ok(column) if column == int(token.get()) && !found => {
-                return Err(Fault::Argument(
-                    "0 rows were changed: they may have been missed, or have had these values already; \
-                     connect with client_found_rows=true to have hit rows counted"
-                        .to_owned(),
-                ));
-            }
-            judged => judged.err().unwrap_or(Reject::Missing),
-        };
-        Ok(rejected(&key, token, reject))
+        if self.judge(tx, &key, token).await? == int(token.get()) && !found {
+            return Err(Error::Argument(
+                "0 rows were changed: they may have been missed, or have had these values already; \
+                 connect with client_found_rows=true to have hit rows counted"
+                    .to_owned(),
+            ));
+        }
+        Err(rejected(&key, token, Reject::Missing))
     }
 
-    /// Locks the row and decides the token; returns the number in the column, or why the token is rejected.
-    async fn judge(
-        &self,
-        tx: &mut Transaction<'_>,
-        key: &Value,
-        token: Token,
-    ) -> Result<Result<i64, Reject>, Fault> {
+    /// Locks the row and decides the token; returns the number in the column.
+    async fn judge(&self, tx: &mut Transaction<'_>, key: &Value, token: Token) -> Result<i64> {
         let row: Option<Row> = tx.exec_first(&self.lock, (key,)).await?;
         let Some(mut row) = row else {
-            return Ok(Err(Reject::Missing));
+            return Err(rejected(key, token, Reject::Missing));
         };
         let column = number(&mut row, 0).map_err(|holds| Corrupt {
             column: "last_fencing_token",
             holds,
         })?;
-        Ok(judge(self.rule, column, token)?.map_or(Ok(column), Err))
+        match judge(self.rule, column, token)? {
+            Some(reject) => Err(rejected(key, token, reject)),
+            None => Ok(column),
+        }
     }
 }
 
-fn rejected<T>(key: &Value, token: Token, reject: Reject) -> Checked<T> {
+fn rejected(key: &Value, token: Token, reject: Reject) -> Error {
     audit::reject(&key.as_sql(true), Some(Pass::new(token)), reject)
 }
 
 /// Quotes a name for SQL. A name that is too long for MySQL is refused here.
-fn identifier(name: &str) -> Result<String, Fault> {
+fn identifier(name: &str) -> Result<String> {
     valid_name(name, 64)?;
     Ok(format!("`{}`", name.replace('`', "``")))
 }
@@ -191,7 +181,7 @@ mod tests {
         assert!(column.lock.contains("`a``; DROP TABLE x; --`"));
         for bad in ["", "a\0b", &"x".repeat(65)] {
             let refused = Column::new(bad, "id", "token");
-            assert!(matches!(refused, Err(Fault::Argument(_))));
+            assert!(matches!(refused, Err(Error::Argument(_))));
         }
     }
 }

@@ -7,11 +7,12 @@ use palisade_core::{AuthorityId, LockName, Token};
 
 use super::rows::{bytes, int, number, text};
 use super::session::in_transaction;
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::{Error, Result};
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
-use crate::sql::{Fault, in_name_order, recordable};
+use crate::sql::{Answer, in_name_order, recordable};
 
 // The procedures of sql/mysql/0004_procedures.sql.
 
@@ -36,28 +37,26 @@ const NOT_CLAIMED: &str = "PF004";
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
 /// a token or a whole [`Pass`]. It costs one round trip: the procedure `palisade_judge` of the database.
 ///
-/// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]: **roll back**, and write
-/// nothing more.
-///
 /// # Errors
-/// [`Fault::ReadBeforeClaim`]; faults of the database.
+/// [`Error::Rejected`] if a newer holder has claimed the resource: **roll back**, and write nothing more.
+/// [`Error::ReadBeforeClaim`]; errors of the database.
 pub async fn claim<'p>(
     tx: &mut Transaction<'_>,
     resource: &str,
     pass: impl Into<Pass<'p>>,
-) -> Result<Checked<()>, Fault> {
-    let checked = Guard::CLAIM.check(tx, resource, pass, Op::Claim).await?;
-    Ok(checked.map(drop))
+) -> Result<Admitted<()>> {
+    let claimed = Guard::CLAIM.check(tx, resource, pass, Op::Claim).await?;
+    Ok(claimed.map(drop))
 }
 
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
-/// As [`claim`]; naming a resource twice is a fault.
+/// As [`claim`]; [`Error::Argument`] for a resource that is named twice.
 pub async fn claim_all(
     tx: &mut Transaction<'_>,
     claims: &[(&str, Pass<'_>)],
-) -> Result<Checked<()>, Fault> {
+) -> Result<Admitted<()>> {
     Guard::CLAIM.claim_all(tx, claims).await
 }
 
@@ -87,7 +86,7 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         op: Op,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         self.judge(tx, resource, pass.into(), op, None).await
     }
 
@@ -103,7 +102,7 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         write: Numbered,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let op = Op::Write(Some(write.sequence));
         self.judge(tx, resource, pass.into(), op, Some(write.digest))
             .await
@@ -112,7 +111,7 @@ impl Guard {
     /// Records the result of a numbered write, in the transaction that carried it out.
     ///
     /// # Errors
-    /// [`Fault::Argument`] if it is too long, or if this is not the resource's last numbered write.
+    /// [`Error::Argument`] if it is too long, or if this is not the resource's last numbered write.
     pub async fn record(
         &self,
         tx: &mut Transaction<'_>,
@@ -120,18 +119,18 @@ impl Guard {
         token: Token,
         sequence: Sequence,
         result: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         ResourceId::new(resource)?;
         recordable(result, Guard::MAX_RESULT_BYTES)?;
         let arguments = (resource, int(token.get()), int(sequence.get()), result);
-        match tx.exec_drop(RECORD, arguments).await.map_err(Fault::from) {
+        match tx.exec_drop(RECORD, arguments).await.map_err(Answer::from) {
             Ok(()) => in_transaction(tx),
-            Err(Fault::Database { state, .. }) if state == NOT_CLAIMED => {
-                Err(Fault::Argument(format!(
+            Err(Answer::Error(error)) if error.state() == Some(NOT_CLAIMED) => {
+                Err(Error::Argument(format!(
                     "{resource}: the last write there is not number {sequence} of token {token}"
                 )))
             }
-            Err(fault) => Err(fault),
+            Err(answer) => Err(answer.into()),
         }
     }
 
@@ -143,7 +142,7 @@ impl Guard {
         &self,
         tx: &mut Transaction<'_>,
         claims: &[(&str, Pass<'_>)],
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let claims = in_name_order(claims)?;
         let several = claims.len() > 1;
         if several {
@@ -151,9 +150,9 @@ impl Guard {
         }
         let mut admitted = Vec::new();
         for (&resource, &pass) in &claims {
-            match self.judge(tx, resource, pass, Op::Claim, None).await? {
-                Checked::Admitted(_) => admitted.push(resource),
-                Checked::Rejected(reject) => {
+            match self.judge(tx, resource, pass, Op::Claim, None).await {
+                Ok(_) => admitted.push(resource),
+                Err(error @ Error::Rejected(_)) => {
                     if several {
                         tx.query_drop("ROLLBACK TO SAVEPOINT palisade_claims")
                             .await?;
@@ -162,12 +161,13 @@ impl Guard {
                     for resource in admitted {
                         tx.exec_drop(FORGET, (resource,)).await?;
                     }
-                    return Ok(Checked::Rejected(reject));
+                    return Err(error);
                 }
+                Err(error) => return Err(error),
             }
         }
         let last = claims.values().next_back();
-        Ok(Checked::admitted((), last.map(|pass| pass.token)))
+        Ok(Admitted::new((), last.map(|pass| pass.token)))
     }
 
     async fn judge(
@@ -177,14 +177,14 @@ impl Guard {
         pass: Pass<'_>,
         op: Op,
         digest: Option<u64>,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         ResourceId::new(resource)?;
         let strict = match self.rule.mode {
             Mode::Claim => false,
             Mode::Strict => true,
             Mode::Textbook | Mode::DangerUnfenced => {
                 let text = "the procedures in the database have the modes claim and strict only";
-                return Err(Fault::Argument(text.to_owned()));
+                return Err(Error::Argument(text.to_owned()));
             }
         };
         let (is_write, sequence) = match op {
@@ -204,57 +204,61 @@ impl Guard {
         ];
         match tx.exec_first(JUDGE, Params::Positional(arguments)).await {
             Ok(row) => Ok(admitted(pass.token, row)),
-            Err(error) => match rejected(tx, resource, error.into()).await? {
-                Ok(reject) => Ok(audit::reject(resource, Some(pass), reject)),
-                Err(fault) => Err(fault),
+            Err(error) => match whole(tx, resource, error.into()).await {
+                Answer::Rejected { reject, .. } => Err(audit::reject(resource, Some(pass), reject)),
+                Answer::Error(error) => Err(error),
             },
         }
     }
 }
 
 /// Reads the answer to a write; other operations have none.
-fn admitted(token: Token, row: Option<Row>) -> Checked<Option<Vec<u8>>> {
+fn admitted(token: Token, row: Option<Row>) -> Admitted<Option<Vec<u8>>> {
     let mut row = row;
     let repeat = row.as_mut().is_some_and(|row| number(row, 0) == Ok(1));
-    Checked::Admitted(Admitted {
+    Admitted {
         value: row
             .filter(|_| repeat)
             .and_then(|mut row| bytes(&mut row, 1)),
         highest: Some(token),
         repeat,
-    })
+    }
 }
 
-/// Tells a rejection from a fault. The whole name of who has the resource does not fit into a message.
-async fn rejected(
-    tx: &mut Transaction<'_>,
-    resource: &str,
-    fault: Fault,
-) -> Result<Result<Reject, Fault>, Fault> {
-    let state = match &fault {
-        Fault::Trigger { reject, .. } => return Ok(Ok(reject.clone())),
-        Fault::Database { state, .. } => state.as_str(),
-        _ => return Ok(Err(fault)),
+/// Completes the server's answer: the whole name of who has the resource does not fit into a message.
+async fn whole(tx: &mut Transaction<'_>, resource: &str, answer: Answer) -> Answer {
+    let state = match &answer {
+        Answer::Error(error) => error.state().unwrap_or_default(),
+        Answer::Rejected { .. } => return answer,
     };
-    Ok(match state {
+    let reject = match state {
         "PF005" | "PF006" => {
             let is_lock = state == "PF006";
-            let bound: Option<String> = tx.query_first(BOUND).await?;
+            let bound: Option<String> = match tx.query_first(BOUND).await {
+                Ok(bound) => bound,
+                Err(error) => return error.into(),
+            };
             let bound = bound.unwrap_or_default();
-            let reject = match is_lock {
+            match is_lock {
                 false => AuthorityId::new(&bound)
                     .map(|bound| Reject::WrongAuthority { bound })
                     .ok(),
                 true => LockName::new(&bound)
                     .map(|bound| Reject::WrongLock { bound })
                     .ok(),
-            };
-            reject.ok_or(fault)
+            }
         }
-        "PF012" => Err(Fault::ReadBeforeClaim(resource.to_owned())),
-        "PF013" => Err(Fault::NoTransaction),
-        _ => Err(fault),
-    })
+        "PF012" => return Answer::Error(Error::ReadBeforeClaim(resource.to_owned())),
+        "PF013" => return Answer::Error(Error::NoTransaction),
+        _ => None,
+    };
+    match reject {
+        Some(reject) => Answer::Rejected {
+            resource: None,
+            reject,
+        },
+        None => answer,
+    }
 }
 
 /// Parses the columns after the resource's.

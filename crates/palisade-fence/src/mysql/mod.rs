@@ -20,7 +20,7 @@
 //! }
 //!
 //! let mut tx = db.start_transaction(TxOpts::default()).await?;
-//! mysql::claim(&mut tx, "orders", token).await?.into_result()?; // first: raise the fence
+//! mysql::claim(&mut tx, "orders", token).await?; // first: raise the fence
 //! let total: Option<i64> = tx.query_first("SELECT total FROM totals").await?; // then read
 //! tx.exec_drop("UPDATE totals SET total = ?", (total.unwrap_or(0) + 1,)).await?;
 //! tx.commit().await?;
@@ -35,33 +35,33 @@
 //! | code that may forget the fence | the triggers: `sql/mysql/0003_sticky.sql`, [`show_token`] |
 //!
 //! All functions take a `mysql_async::Transaction`. A statement in it that commits implicitly (CREATE, ALTER,
-//! TRUNCATE, LOCK TABLES) ends it unnoticed; the fence's next step is then [`Fault::NoTransaction`]. All
+//! TRUNCATE, LOCK TABLES) ends it unnoticed; the fence's next step is then [`Error::NoTransaction`]. All
 //! tables must be InnoDB: other engines have no transactions, and do not report it. [`MIGRATIONS`] are plain
 //! SQL, each file one query of several statements. The last one has the procedures that decide, for every language.
 //!
-//! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`]: write nothing more, and roll
-//! back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the
+//! **A rejection ends your transaction.** It is [`Error::Rejected`]: with `?` you leave the function, and the dropped
 //! transaction rolls back, with all of its other work. Work that must persist, such as a refund, needs its own
-//! transaction. The error of a statement that a trigger rejected becomes a rejection with [`Fault::rejected`].
+//! transaction. The driver's error of a statement that a trigger rejected becomes the same [`Error::Rejected`] with
+//! `Error::from`.
 //!
 //! **Isolation.** At REPEATABLE READ, the default, plain reads see the state at the transaction's *first*
 //! plain read, whatever was locked since. A claim that is the **first** statement is safe: it waits for the
 //! transaction that has the guard row, and the first read comes after it. If the transaction had read before,
 //! it would compute from a state that the last holder has changed since; the claim detects that by the row's
 //! version, or by the server's own error where `innodb_snapshot_isolation` is on (MariaDB from 11.6), and
-//! returns [`Fault::ReadBeforeClaim`]. READ COMMITTED and SERIALIZABLE do not have this problem. The column
+//! returns [`Error::ReadBeforeClaim`]. READ COMMITTED and SERIALIZABLE do not have this problem. The column
 //! forms write the row itself, and read it back under its lock; other reads in that transaction need a guard
 //! row.
 //!
 //! [`transact`] claims first by construction.
 //!
-//! **Bounds.** A claim waits for `innodb_lock_wait_timeout` (50 s by default), which is [`FaultKind::Retry`]. A holder that
+//! **Bounds.** A claim waits for `innodb_lock_wait_timeout` (50 s by default), which is [`ErrorKind::Retry`]. A holder that
 //! stops inside its transaction is ended by MariaDB after 10 s, or what is left of its lease ([`transact`] takes it; other
 //! programs set `@palisade_lease_left_ms`). That bound is the session's, and a bare COMMIT leaves it: [`transact`], or
 //! `CALL palisade_end(TRUE)`, commits and gives the connection its own setting back. MySQL ends it after the connection's `wait_timeout`, 8 hours by default: set it in the
 //! URL. If it stops while the server sends it a result, it is ended after `net_write_timeout` (60 s).
 //!
-//! **Deadlocks** and lock timeouts are [`FaultKind::Retry`]: roll back and begin again. Guard rows are
+//! **Deadlocks** and lock timeouts are [`ErrorKind::Retry`]: roll back and begin again. Guard rows are
 //! locked in name order, so claims alone never deadlock. The same is true of error 1615: while somebody replaces
 //! procedures or triggers on the server, in whatever database, it may give up preparing a statement again.
 //!
@@ -71,7 +71,7 @@
 //! that lagged, the fence must be re-armed ([`Operator`]) with a fresh token.
 
 #[cfg(doc)]
-use crate::{Checked, FaultKind};
+use crate::{Error, ErrorKind};
 
 mod column;
 mod guard;
@@ -82,8 +82,8 @@ mod session;
 mod sticky;
 mod transact;
 
-pub use crate::guard_row::{Corrupt, Numbered};
-pub use crate::sql::{Fault, Strategy};
+pub use crate::guard_row::Numbered;
+pub use crate::sql::Strategy;
 pub use column::Column;
 pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;

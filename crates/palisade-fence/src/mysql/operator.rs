@@ -10,8 +10,8 @@ use super::rows::{int, text};
 use super::session::in_transaction;
 use super::sticky::resource_of;
 use crate::admin::{Admin, Door, FencedTable, Listed};
+use crate::error::Result;
 use crate::name::ResourceId;
-use crate::sql::Fault;
 
 /// Reads what other transactions committed, whatever this transaction has read before.
 const SHOW: &str = "SELECT resource, authority, `lock`, token, written, sequence, digest, NULL
@@ -44,8 +44,8 @@ const REARM: &str =
 ///
 /// ```no_run
 /// # use mysql_async::Transaction;
-/// # use palisade_fence::{Admin as _, mysql::{Fault, Operator}};
-/// # async fn show(mut tx: Transaction<'_>) -> Result<(), Fault> {
+/// # use palisade_fence::{Admin as _, mysql::Operator};
+/// # async fn show(mut tx: Transaction<'_>) -> palisade_fence::Result<()> {
 /// let fence = Operator::new(&mut tx).show("orders").await?;
 /// # Ok(())
 /// # }
@@ -63,8 +63,8 @@ impl<'a, 't> Operator<'a, 't> {
     /// yet.
     ///
     /// # Errors
-    /// Faults of the database.
-    pub async fn tables(&mut self) -> Result<Vec<FencedTable>, Fault> {
+    /// Errors of the database.
+    pub async fn tables(&mut self) -> Result<Vec<FencedTable>> {
         let mut tables = Vec::new();
         for mut row in self.0.query::<Row, _>(TABLES).await? {
             let statement = text(&mut row, 1).unwrap_or_default();
@@ -79,8 +79,8 @@ impl<'a, 't> Operator<'a, 't> {
     /// What is open beside the fence: a foreign key's changes, and TRUNCATE.
     ///
     /// # Errors
-    /// Faults of the database.
-    pub async fn doors(&mut self) -> Result<Vec<Door>, Fault> {
+    /// Errors of the database.
+    pub async fn doors(&mut self) -> Result<Vec<Door>> {
         let fenced = self.tables().await?;
         let mut doors = Vec::new();
         for mut row in self.0.query::<Row, _>(CASCADES).await? {
@@ -103,21 +103,14 @@ impl<'a, 't> Operator<'a, 't> {
 }
 
 impl Admin for Operator<'_, '_> {
-    type Error = Fault;
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>> {
         ResourceId::new(resource)?;
         let row: Option<Row> = self.0.exec_first(SHOW, (resource,)).await?;
         let state = row.map(|mut row| guard_row(&mut row).state());
         Ok(state.transpose()?)
     }
 
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, Fault> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
         let arguments = (prefix, prefix, after.unwrap_or_default(), limit);
         let mut listed = Vec::new();
         for mut row in self.0.exec::<Row, _, _>(LIST, arguments).await? {
@@ -128,7 +121,7 @@ impl Admin for Operator<'_, '_> {
         Ok(listed)
     }
 
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<()> {
         ResourceId::new(resource)?;
         self.0.exec_drop(LOCK, (resource,)).await?;
         in_transaction(self.0)?;

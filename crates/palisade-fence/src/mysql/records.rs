@@ -4,16 +4,17 @@
 //! is the row itself, read under the lock that the statement took: it has our token.
 
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Error, Params, Row, Transaction};
+use mysql_async::{Params, Row, Transaction};
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::rows::{int, number, text};
 use super::session::in_transaction;
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
+use crate::error::{Error, ErrorKind, Result};
 use crate::guard_row::Corrupt;
-use crate::sql::{Fault, Strategy, bound, judge, valid_id};
+use crate::sql::{Strategy, bound, judge, valid_id};
 
 const CLAIM: &str = "UPDATE resource_records SET last_fencing_token = :token
 WHERE resource_id = :id AND :token BETWEEN last_fencing_token AND last_fencing_token + :bound";
@@ -31,7 +32,7 @@ const DUPLICATE: u16 = 1062;
 /// The store: table `resource_records`, keys of 1 – 100 characters.
 ///
 /// Two transactions that create the same missing row at the same time may deadlock: one of them must then
-/// begin again ([`FaultKind::Retry`](crate::FaultKind::Retry)).
+/// begin again ([`ErrorKind::Retry`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
     /// How rows are locked.
@@ -51,19 +52,16 @@ impl Records {
     }
 
     /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
-    /// A stale token and a jump are rejected.
     ///
     /// # Errors
-    /// Faults of the database; an id that is not valid.
+    /// [`Error::Rejected`] for a stale token and a jump; errors of the database; an id that is not valid.
     pub async fn claim(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
         token: Token,
-    ) -> Result<Checked<Option<String>>, Fault> {
-        if let Some(reject) = self.begin(tx, id, token).await? {
-            return Ok(rejected(id, token, reject));
-        }
+    ) -> Result<Admitted<Option<String>>> {
+        self.begin(tx, id, token).await?;
         tx.exec_drop(CLAIM, self.arguments(id, token, None)).await?;
         in_transaction(tx)?;
         self.settle(tx, id, token, None).await
@@ -79,40 +77,37 @@ impl Records {
         id: &str,
         token: Token,
         data: &str,
-    ) -> Result<Checked<()>, Fault> {
-        if let Some(reject) = self.begin(tx, id, token).await? {
-            return Ok(rejected(id, token, reject));
-        }
+    ) -> Result<Admitted<()>> {
+        self.begin(tx, id, token).await?;
         let arguments = self.arguments(id, token, Some(data));
         tx.exec_drop(WRITE, arguments).await?;
         let changed = tx.affected_rows();
         in_transaction(tx)?;
         match changed {
             0 => Ok(self.settle(tx, id, token, Some(data)).await?.map(drop)),
-            _ => Ok(Checked::admitted((), Some(token))),
+            _ => Ok(Admitted::new((), Some(token))),
         }
     }
 
     /// Empties a resource. Its row stays, because it contains the fence (rule F4).
-    /// If there is nothing to delete, it is rejected as [`Reject::Missing`] (rule F8).
     ///
     /// # Errors
-    /// As [`Records::claim`].
+    /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
     pub async fn delete(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
         token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         valid_id(id)?;
         match self.judge(tx, id, token).await? {
-            Ok(Some((_, Some(_)))) => {
+            Some((_, Some(_))) => {
                 let arguments = self.arguments(id, token, None);
                 tx.exec_drop(WRITE, arguments).await?;
                 in_transaction(tx)?;
-                Ok(Checked::admitted((), Some(token)))
+                Ok(Admitted::new((), Some(token)))
             }
-            judged => Ok(rejected(id, token, judged.err().unwrap_or(Reject::Missing))),
+            _ => Err(rejected(id, token, Reject::Missing)),
         }
     }
 
@@ -126,80 +121,76 @@ impl Records {
     }
 
     /// Checks the id, and locks and decides if that is the strategy.
-    async fn begin(
-        &self,
-        tx: &mut Transaction<'_>,
-        id: &str,
-        token: Token,
-    ) -> Result<Option<Reject>, Fault> {
+    async fn begin(&self, tx: &mut Transaction<'_>, id: &str, token: Token) -> Result<()> {
         valid_id(id)?;
-        match self.strategy {
-            Strategy::Optimistic => Ok(None),
-            Strategy::Pessimistic => Ok(self.judge(tx, id, token).await?.err()),
+        if self.strategy == Strategy::Pessimistic {
+            self.judge(tx, id, token).await?;
         }
+        Ok(())
     }
 
-    /// Locks the row until the transaction ends, and decides the token; returns the row, if it exists, or why
-    /// the token is rejected.
+    /// Locks the row until the transaction ends, and decides the token; returns the row, if it exists.
     async fn judge(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
         token: Token,
-    ) -> Result<Result<Option<Stored>, Reject>, Fault> {
+    ) -> Result<Option<Stored>> {
         let row: Option<Row> = tx.exec_first(LOCK, Params::from(vec![("id", id)])).await?;
-        let Some(mut row) = row else {
-            return Ok(judge(self.rule, 0, token)?.map_or(Ok(None), Err));
+        let stored = match row {
+            None => None,
+            Some(mut row) => {
+                let highest = number(&mut row, 0).map_err(|holds| Corrupt {
+                    column: "last_fencing_token",
+                    holds,
+                })?;
+                Some((highest, text(&mut row, 1)))
+            }
         };
-        let highest = number(&mut row, 0).map_err(|holds| Corrupt {
-            column: "last_fencing_token",
-            holds,
-        })?;
-        Ok(match judge(self.rule, highest, token)? {
-            Some(reject) => Err(reject),
-            None => Ok(Some((highest, text(&mut row, 1)))),
-        })
+        let highest = stored.as_ref().map_or(0, |(highest, _)| *highest);
+        match judge(self.rule, highest, token)? {
+            Some(reject) => Err(rejected(id, token, reject)),
+            None => Ok(stored),
+        }
     }
 
-    /// Finds the outcome of a conditional statement: the row has our token, or is created, or there is a
-    /// reason for the failure.
+    /// Finds the outcome of a conditional statement: the row has our token, or is created, or the token is rejected.
     async fn settle(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
         token: Token,
         data: Option<&str>,
-    ) -> Result<Checked<Option<String>>, Fault> {
-        Ok(match self.judge(tx, id, token).await? {
-            Ok(Some((highest, data))) if highest == int(token.get()) => {
-                Checked::admitted(data, Some(token))
+    ) -> Result<Admitted<Option<String>>> {
+        match self.judge(tx, id, token).await? {
+            Some((highest, data)) if highest == int(token.get()) => {
+                Ok(Admitted::new(data, Some(token)))
             }
-            Ok(Some(_)) => rejected(id, token, Reject::Missing),
-            Ok(None) => {
+            Some(_) => Err(rejected(id, token, Reject::Missing)),
+            None => {
                 let arguments = self.arguments(id, token, data);
                 tx.exec_drop(CREATE, arguments).await.map_err(begin_again)?;
-                Checked::admitted(None, Some(token))
+                Ok(Admitted::new(None, Some(token)))
             }
-            Err(reject) => rejected(id, token, reject),
-        })
+        }
     }
 }
 
 /// The token and the text of a row.
 type Stored = (i64, Option<String>);
 
-fn rejected<T>(id: &str, token: Token, reject: Reject) -> Checked<T> {
+fn rejected(id: &str, token: Token, reject: Reject) -> Error {
     audit::reject(id, Some(Pass::new(token)), reject)
 }
 
-/// The fault for another transaction that created the same row at the same time.
-fn begin_again(error: Error) -> Fault {
-    match error {
-        Error::Server(error) if error.code == DUPLICATE => Fault::Database {
-            state: error.code.to_string(),
-            message: error.message,
-            retryable: true,
-        },
-        other => other.into(),
+/// Another transaction that created the same row at the same time is no reason to give up.
+fn begin_again(error: mysql_async::Error) -> Error {
+    let duplicate = matches!(&error, mysql_async::Error::Server(error) if error.code == DUPLICATE);
+    let mut error = error.into();
+    if let Error::Database { kind, .. } = &mut error
+        && duplicate
+    {
+        *kind = ErrorKind::Retry;
     }
+    error
 }

@@ -1,10 +1,11 @@
-//! Conversion of the server's answers into values and faults.
+//! Conversion of the server's answers into values and errors.
 
-use mysql_async::{Error, Row, Value};
+use mysql_async::{Row, Value};
 use palisade_core::Token;
 use palisade_core::fence::{Reject, Sequence};
 
-use crate::sql::{Fault, stale_token};
+use crate::error::{Error, ErrorKind};
+use crate::sql::{Answer, stale_token, unreachable};
 
 /// The tables of the fence; if one of them is missing, the fence is not installed.
 const OURS: [&str; 2] = ["palisade_fence", "resource_records"];
@@ -67,34 +68,45 @@ fn reject(state: &str, message: &str) -> Option<Reject> {
     })
 }
 
-impl From<Error> for Fault {
-    fn from(error: Error) -> Fault {
-        let Error::Server(error) = error else {
-            return Fault::Connection(Box::new(error));
+impl From<mysql_async::Error> for Answer {
+    fn from(error: mysql_async::Error) -> Answer {
+        let mysql_async::Error::Server(error) = error else {
+            return Answer::Error(unreachable(error));
         };
         if let Some(reject) = reject(&error.state, &error.message) {
             let resource = None;
-            return Fault::Trigger { resource, reject };
+            return Answer::Rejected { resource, reject };
         }
         let is_missing = match error.code {
             NO_SUCH_TABLE => OURS.iter().any(|our| error.message.contains(our)),
             NO_SUCH_PROCEDURE => error.message.contains("palisade_"),
             _ => false,
         };
-        match is_missing {
-            true => Fault::NotInstalled(format!(
+        Answer::Error(match is_missing {
+            true => Error::NotInstalled(format!(
                 "{}; run the files of sql/mysql, which are `palisade_fence::mysql::MIGRATIONS`",
                 error.message
             )),
-            false => Fault::Database {
+            false => Error::Database {
                 state: match error.state.starts_with("PF") {
-                    true => error.state,
+                    true => error.state.clone(),
                     false => error.code.to_string(),
                 },
-                message: error.message,
-                retryable: RETRYABLE.contains(&error.code),
+                message: error.message.clone(),
+                kind: match RETRYABLE.contains(&error.code) {
+                    true => ErrorKind::Retry,
+                    false => ErrorKind::Operator,
+                },
+                source: Box::new(mysql_async::Error::Server(error)),
             },
-        }
+        })
+    }
+}
+
+/// If the fence rejected the statement, this records the rejection.
+impl From<mysql_async::Error> for Error {
+    fn from(error: mysql_async::Error) -> Error {
+        Answer::from(error).into()
     }
 }
 
@@ -104,24 +116,23 @@ mod tests {
     use mysql_async::ServerError;
 
     use super::*;
-    use crate::FaultKind;
 
     #[test]
     fn what_to_do_about_an_error_is_decided_by_its_number() {
         let kind = |code, message: &str| {
-            let error = Error::Server(ServerError {
+            let error = mysql_async::Error::Server(ServerError {
                 code,
                 message: message.to_owned(),
                 state: "HY000".to_owned(),
             });
-            Fault::from(error).kind()
+            Error::from(error).kind()
         };
         for code in RETRYABLE {
-            assert_eq!(kind(code, "begin again"), FaultKind::Retry, "{code}");
+            assert_eq!(kind(code, "begin again"), ErrorKind::Retry, "{code}");
         }
         let missing = "Table 'shop.palisade_fence' doesn't exist";
         for (code, message) in [(NO_SUCH_TABLE, missing), (1114, "The table is full")] {
-            assert_eq!(kind(code, message), FaultKind::Operator, "{code}");
+            assert_eq!(kind(code, message), ErrorKind::Operator, "{code}");
         }
     }
 }

@@ -10,15 +10,15 @@ use mysql_async::prelude::Queryable as _;
 use palisade_core::Token;
 
 use super::rows::int;
-use crate::sql::Fault;
+use crate::error::{Error, Result};
 
 /// Checks that the last statement ran in a transaction. A statement that commits implicitly, such as CREATE
 /// TABLE, ends the transaction.
-pub(super) fn in_transaction(tx: &Transaction<'_>) -> Result<(), Fault> {
+pub(super) fn in_transaction(tx: &Transaction<'_>) -> Result<()> {
     let flags = tx.last_ok_packet().map(|ok| ok.status_flags());
     match flags.is_some_and(|flags| flags.contains(StatusFlags::SERVER_STATUS_IN_TRANS)) {
         true => Ok(()),
-        false => Err(Fault::NoTransaction),
+        false => Err(Error::NoTransaction),
     }
 }
 
@@ -26,8 +26,8 @@ pub(super) fn in_transaction(tx: &Transaction<'_>) -> Result<(), Fault> {
 /// write. Only tables with such triggers need it; it stays until the next call.
 ///
 /// # Errors
-/// Faults of the database.
-pub async fn show_token(tx: &mut Transaction<'_>, token: Token) -> Result<(), Fault> {
+/// Errors of the database.
+pub async fn show_token(tx: &mut Transaction<'_>, token: Token) -> Result<()> {
     let arguments = (int(token.get()),);
     Ok(tx
         .exec_drop("SET @palisade_column_token = ?", arguments)

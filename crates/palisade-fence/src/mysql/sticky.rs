@@ -1,7 +1,8 @@
 //! The triggers on the user's tables (rule F9). MySQL cannot create a trigger in a procedure, so their text is made here.
 
+use crate::error::Result;
 use crate::name::ResourceId;
-use crate::sql::{Fault, valid_name};
+use crate::sql::valid_name;
 
 const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 
@@ -11,8 +12,8 @@ const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 /// `sql/mysql/0003_sticky.sql` describes what it does not stop.
 ///
 /// # Errors
-/// [`Fault::Argument`] or [`Fault::Invalid`] with the name that is not valid.
-pub fn sticky(table: &str, resource: &str) -> Result<String, Fault> {
+/// [`Error::Argument`](crate::Error::Argument) or [`Error::Name`](crate::Error::Name) with the name that is not valid.
+pub fn sticky(table: &str, resource: &str) -> Result<String> {
     ResourceId::new(resource)?;
     let removed = unstick(table)?;
     let (table_name, hex) = (quoted(table), hexadecimal(resource));
@@ -22,15 +23,15 @@ pub fn sticky(table: &str, resource: &str) -> Result<String, Fault> {
             "CREATE TRIGGER {trigger} BEFORE {event} ON {table_name} FOR EACH ROW CALL palisade_check_token({hex});\n"
         ))
     };
-    let made: String = EVENTS.iter().map(one).collect::<Result<_, Fault>>()?;
+    let made: String = EVENTS.iter().map(one).collect::<Result<_>>()?;
     Ok(removed + &made)
 }
 
 /// Returns the SQL that removes the triggers of [`sticky`].
 ///
 /// # Errors
-/// [`Fault::Argument`] if the name of the table is not valid.
-pub fn unstick(table: &str) -> Result<String, Fault> {
+/// [`Error::Argument`](crate::Error::Argument) if the name of the table is not valid.
+pub fn unstick(table: &str) -> Result<String> {
     let one = |event: &&str| {
         Ok(format!(
             "DROP TRIGGER IF EXISTS {};\n",
@@ -41,7 +42,7 @@ pub fn unstick(table: &str) -> Result<String, Fault> {
 }
 
 /// A name has at most 64 characters.
-fn trigger(table: &str, event: &str) -> Result<String, Fault> {
+fn trigger(table: &str, event: &str) -> Result<String> {
     valid_name(table, 64 - "palisade_insert_".len())?;
     Ok(quoted(&format!(
         "palisade_{}_{table}",

@@ -7,8 +7,9 @@ use mysql_async::{Conn, Transaction, TxOpts};
 use palisade_core::fence::Pass;
 
 use super::guard;
-use crate::checked::Checked;
-use crate::sql::{Driver, Fault};
+use crate::admitted::Admitted;
+use crate::error::{Error, Result};
+use crate::sql::Driver;
 
 /// Begins a transaction, claims the resource, does the work in it and commits (rule F2: nothing is read before the claim).
 /// After an error of the work, or a rejection, the transaction is rolled back.
@@ -16,21 +17,21 @@ use crate::sql::{Driver, Fault};
 /// `left` is what is left of the lease: if this program stops for longer inside the transaction, MariaDB ends it; without
 /// `left`, that is 10 s. Afterwards the connection has its own setting again. MySQL has no such bound but the connection's
 /// `wait_timeout`. The work may run twice only if you call this twice: after
-/// [`FaultKind::Retry`](crate::FaultKind::Retry) nothing took effect, and the whole call can be made again.
+/// [`ErrorKind::Retry`](crate::ErrorKind::Retry) nothing took effect, and the whole call can be made again.
 ///
 /// # Errors
-/// Those of the work, and faults of the database. After [`FaultKind::Unknown`](crate::FaultKind::Unknown) it may have taken
-/// effect.
+/// [`Error::Rejected`] before the work begins; those of the work; errors of the database. After
+/// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) it may have taken effect.
 pub async fn transact<'p, T, E, F>(
     connection: &mut Conn,
     resource: &str,
     pass: impl Into<Pass<'p>>,
     left: Option<Duration>,
     work: F,
-) -> Result<Checked<T>, E>
+) -> Result<T, E>
 where
     F: AsyncFnOnce(&mut Transaction<'_>) -> Result<T, E>,
-    E: From<Fault>,
+    E: From<Error>,
 {
     crate::sql::transact(connection, resource, pass.into(), left, work).await
 }
@@ -38,7 +39,7 @@ where
 impl<'c> Driver for &'c mut Conn {
     type Tx = Transaction<'c>;
 
-    async fn begin(self, left_ms: Option<u64>) -> Result<Transaction<'c>, Fault> {
+    async fn begin(self, left_ms: Option<u64>) -> Result<Transaction<'c>> {
         let mut tx = self.start_transaction(TxOpts::default()).await?;
         tx.exec_drop("SET @palisade_lease_left_ms = ?", (left_ms,))
             .await?;
@@ -49,12 +50,12 @@ impl<'c> Driver for &'c mut Conn {
         tx: &mut Transaction<'c>,
         resource: &str,
         pass: Pass<'_>,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         guard::claim(tx, resource, pass).await
     }
 
     /// The procedure commits: between a commit and another statement this program could stop with the wrong bound.
-    async fn commit(mut tx: Transaction<'c>) -> Result<(), Fault> {
+    async fn commit(mut tx: Transaction<'c>) -> Result<()> {
         tx.query_drop("CALL palisade_end(TRUE)").await?;
         Ok(tx.commit().await?)
     }

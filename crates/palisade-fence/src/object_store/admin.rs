@@ -4,33 +4,26 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use futures_util::{StreamExt, TryStreamExt};
+use object_store::ObjectStoreExt;
 use object_store::path::Path;
-use object_store::{Error, ObjectStoreExt};
 use palisade_core::fence::{FenceRecord, FenceState, Rearm};
 
 use super::Store;
-use super::document::Document;
-use super::error::Fault;
+use super::document::{Document, damaged};
 use super::files::Files;
 use crate::admin::{Admin, Listed};
+use crate::error::Result;
 use crate::name::ResourceId;
-use crate::stamped::{ATTEMPTS, back_off};
+use crate::stamped::{ATTEMPTS, back_off, contended};
 
 /// Re-arming keeps the keys of the manifest. If the manifest was lost, the mapping from keys to data objects
 /// is lost with it.
 impl Admin for Store {
-    type Error = Fault;
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>> {
         self.fence_of(resource).await
     }
 
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, Fault> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
         let folder = self.resources();
         let listed = self.objects.list_with_delimiter(Some(&folder)).await?;
         let names: BTreeSet<String> = listed
@@ -51,10 +44,10 @@ impl Admin for Store {
         Ok(found)
     }
 
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<()> {
         let files = self.files(&ResourceId::new(resource)?);
         for attempt in 0..ATTEMPTS {
-            back_off(attempt).await.map_err(Fault::Random)?;
+            back_off(attempt).await?;
             let seen = files.load().await?;
             let document = seen.as_ref().map(|seen| seen.document.clone());
             let mut next = document.unwrap_or_default();
@@ -64,12 +57,12 @@ impl Admin for Store {
                 return Ok(());
             }
         }
-        Err(Fault::Contended { attempts: ATTEMPTS })
+        Err(contended())
     }
 }
 
 impl Store {
-    async fn fence_of(&self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn fence_of(&self, resource: &str) -> Result<Option<FenceState>> {
         let files = self.files(&ResourceId::new(resource)?);
         match files.load().await? {
             Some(seen) => fence(&files, &seen.document).map(Some),
@@ -85,8 +78,8 @@ impl Store {
     /// not sweep before its data is restored: no manifest names the data, so it would be deleted.
     ///
     /// # Errors
-    /// [`Fault`] if the name is not valid or the store fails; objects already deleted stay deleted.
-    pub async fn sweep(&self, name: &str) -> Result<u64, Fault> {
+    /// The name is not valid, or the store fails; objects already deleted stay deleted.
+    pub async fn sweep(&self, name: &str) -> Result<u64> {
         let files = self.files(&ResourceId::new(name)?);
         let Some(seen) = files.load().await? else {
             return Ok(0);
@@ -114,7 +107,7 @@ impl Store {
             }
             match self.objects.delete(&object.location).await {
                 Ok(()) => deleted += 1,
-                Err(Error::NotFound { .. }) => {}
+                Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -129,10 +122,7 @@ fn decoded(folder: &Path) -> Option<String> {
     name.ok().map(Cow::into_owned)
 }
 
-fn fence(files: &Files, document: &Document) -> Result<FenceState, Fault> {
+fn fence(files: &Files, document: &Document) -> Result<FenceState> {
     let state = document.fence.guard.state();
-    state.map_err(|corrupt| Fault::Damaged {
-        resource: files.name.clone(),
-        why: corrupt.to_string(),
-    })
+    state.map_err(|corrupt| damaged(&files.name, corrupt))
 }

@@ -1,10 +1,11 @@
 //! The stored form of the manifest: JSON, so that an operator can read it.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::Fault;
+use crate::error::{Error, Result};
 use crate::stamped::Stamped;
 
 /// A resource: its fence, and the data objects of its keys.
@@ -22,12 +23,13 @@ impl Document {
         document.fence.check().map(|()| document)
     }
 
-    pub(super) fn encode(&self, resource: &str) -> Result<Vec<u8>, Fault> {
-        serde_json::to_vec(self).map_err(|error| Fault::Damaged {
-            resource: resource.to_owned(),
-            why: error.to_string(),
-        })
+    pub(super) fn encode(&self, resource: &str) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|error| damaged(resource, error))
     }
+}
+
+pub(super) fn damaged(resource: &str, why: impl Display) -> Error {
+    Error::Damaged(format!("the manifest of {resource} cannot be read: {why}"))
 }
 
 #[cfg(test)]

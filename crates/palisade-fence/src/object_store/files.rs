@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use object_store::path::Path;
-use object_store::{
-    Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
-};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
 
-use super::document::Document;
-use super::error::Fault;
+use super::document::{Document, damaged};
+use crate::error::{Error, Result};
 use crate::name::ResourceId;
 use crate::stamped::{Outcome, fresh_id};
 
@@ -51,19 +49,17 @@ impl Files {
         self.folder.clone().join(MANIFEST)
     }
 
-    pub(super) async fn load(&self) -> Result<Option<Loaded>, Fault> {
+    pub(super) async fn load(&self) -> Result<Option<Loaded>> {
         let got = match self.objects.get(&self.manifest()).await {
-            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
             other => other?,
         };
         let version = UpdateVersion {
             e_tag: got.meta.e_tag.clone(),
             version: got.meta.version.clone(),
         };
-        let document = Document::decode(&got.bytes().await?).map_err(|why| Fault::Damaged {
-            resource: self.name.clone(),
-            why,
-        })?;
+        let document =
+            Document::decode(&got.bytes().await?).map_err(|why| damaged(&self.name, why))?;
         Ok(Some(Loaded { document, version }))
     }
 
@@ -72,8 +68,8 @@ impl Files {
         &self,
         seen: Option<&Loaded>,
         mut next: Document,
-    ) -> Result<bool, Fault> {
-        let id = next.fence.stamp().map_err(Fault::Random)?;
+    ) -> Result<bool> {
+        let id = next.fence.stamp()?;
         let payload = PutPayload::from(next.encode(&self.name)?);
         let at = self.manifest();
         let mut tries = 0;
@@ -97,7 +93,10 @@ impl Files {
                     return match now.document.fence.outcome(&id, base) {
                         Outcome::TookEffect => Ok(true),
                         Outcome::DidNot => Ok(false),
-                        Outcome::Unknown => Err(Fault::UnknownOutcome),
+                        Outcome::Unknown => Err(Error::UnknownOutcome(
+                            "unknown outcome: the put may have taken effect; repeat it with its sequence number"
+                                .to_owned(),
+                        )),
                     };
                 }
                 _ if tries == SAME_PUT_TRIES => return Err(failed.into()),
@@ -107,8 +106,8 @@ impl Files {
     }
 
     /// Puts a data object under an unused name.
-    pub(super) async fn upload(&self, token: u64, bytes: &[u8]) -> Result<String, Fault> {
-        let part = format!("{token}-{}", fresh_id().map_err(Fault::Random)?);
+    pub(super) async fn upload(&self, token: u64, bytes: &[u8]) -> Result<String> {
+        let part = format!("{token}-{}", fresh_id()?);
         let payload = PutPayload::from(bytes.to_vec());
         self.objects.put(&self.data(&part), payload).await?;
         Ok(part)

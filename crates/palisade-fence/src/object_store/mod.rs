@@ -19,7 +19,7 @@
 //!   "precondition failed". Every put carries a new id, and the manifest keeps the last ones: a writer that
 //!   finds its own id knows that its put took effect.
 //! * **Deleting** removes the key from the manifest; the manifest itself stays forever (F4).
-//! * **A lost manifest** with data objects beside it is [`Fault::FenceLost`] (F7): data is only uploaded once
+//! * **A lost manifest** with data objects beside it is [`Error::FenceLost`] (F7): data is only uploaded once
 //!   the manifest exists.
 //! * **Garbage** is data that no manifest names: overwritten data, and data of writers that lost a race. The
 //!   name of a data object contains its token, and a token below the fence can never be put into the manifest
@@ -40,7 +40,7 @@
 //!
 //! use object_store::{memory::InMemory, path::Path};
 //! use palisade_fence::object_store::Store;
-//! use palisade_fence::{Change, Checked, Fence, Pass, Rule, Write, enter};
+//! use palisade_fence::{Change, Fence, Pass, Rule, Write, enter};
 //!
 //! # use palisade_core::Token;
 //! # #[tokio::main(flavor = "current_thread")]
@@ -50,15 +50,13 @@
 //! let store = Store::open(bucket, Path::from("fenced"), Rule::CLAIM).await?;
 //! let orders = store.resource("orders")?;
 //!
-//! let claimed = enter(&orders, Pass::new(lease_token)).await?.into_result()?;
-//! let before = claimed.read("/total").await?.into_result()?;
-//! assert_eq!(before, None);
-//! let write = Write::new("/total", Change::Put(b"12"));
-//! claimed.write(write).await?.into_result()?;
+//! let claimed = enter(&orders, Pass::new(lease_token)).await?; // first: raise the fence
+//! assert_eq!(claimed.read("/total").await?.value, None);
+//! claimed.write(Write::new("/total", Change::Put(b"12"))).await?;
 //!
 //! // The holder before, back from a pause:
-//! let late = orders.write(Pass::new(older), Write::new("/total", Change::Put(b"11"))).await?;
-//! assert!(matches!(late, Checked::Rejected(_)));
+//! let late = orders.write(Pass::new(older), Write::new("/total", Change::Put(b"11"))).await;
+//! assert!(late.unwrap_err().rejected().is_some());
 //! assert_eq!(orders.observe("/total").await?.as_deref(), Some(b"12".as_slice()));
 //! # Ok(())
 //! # }
@@ -66,7 +64,6 @@
 
 mod admin;
 mod document;
-mod error;
 mod files;
 mod probe;
 mod resource;
@@ -77,12 +74,19 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use palisade_core::fence::Rule;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::name::ResourceId;
 
-pub use error::Fault;
 pub use resource::Resource;
 
 use files::Files;
+
+/// The store failed; it is unknown whether a write took effect.
+impl From<object_store::Error> for Error {
+    fn from(error: object_store::Error) -> Error {
+        Error::failed(ErrorKind::Unknown, "the object store failed", error)
+    }
+}
 
 /// The fenced part of an object store: everything below one root.
 #[derive(Clone, Debug)]
@@ -98,12 +102,8 @@ impl Store {
     /// The test writes and deletes one object below `root/probe`.
     ///
     /// # Errors
-    /// [`Fault::IgnoresConditions`] for a store that ignores the conditions of puts, [`Fault::Store`] if it fails.
-    pub async fn open(
-        objects: Arc<dyn ObjectStore>,
-        root: Path,
-        rule: Rule,
-    ) -> Result<Store, Fault> {
+    /// [`Error::Unsuitable`] for a store that ignores the conditions of puts, [`Error::Failed`] if it fails.
+    pub async fn open(objects: Arc<dyn ObjectStore>, root: Path, rule: Rule) -> Result<Store> {
         probe::probe(objects.as_ref(), &root).await?;
         Ok(Store::open_unprobed(objects, root, rule))
     }
@@ -122,8 +122,8 @@ impl Store {
     /// Returns one resource; nothing is read or written yet.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if the name is not valid.
-    pub fn resource(&self, name: &str) -> Result<Resource, Fault> {
+    /// [`Error::Name`] if the name is not valid.
+    pub fn resource(&self, name: &str) -> Result<Resource> {
         let id = ResourceId::new(name)?;
         Ok(Resource::new(self.files(&id), self.rule))
     }

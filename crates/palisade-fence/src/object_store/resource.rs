@@ -1,19 +1,19 @@
 //! One resource: decides on the manifest that was read, and replaces it.
 
 use futures_util::TryStreamExt;
-use object_store::{Error, ObjectStoreExt};
+use object_store::ObjectStoreExt;
 use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
-use super::document::Document;
-use super::error::Fault;
+use super::document::{Document, damaged};
 use super::files::{Files, Loaded};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::{Error, Result};
 use crate::fence::{Change, Fence, Write};
 use crate::guard_row::{Corrupt, GuardRow};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, Operation};
-use crate::stamped::{ATTEMPTS, back_off};
+use crate::stamped::{ATTEMPTS, back_off, contended};
 
 const MAX_PARTS: usize = 1_000;
 
@@ -26,7 +26,7 @@ pub struct Resource {
 
 /// The outcome of one read of the manifest.
 enum Attempt {
-    Done(Checked<Option<Vec<u8>>>),
+    Done(Admitted<Option<Vec<u8>>>),
     Again,
 }
 
@@ -39,21 +39,16 @@ impl Resource {
         &self,
         pass: Option<Pass<'_>>,
         operation: Operation,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let mut uploaded = None;
         for attempt in 0..ATTEMPTS {
-            back_off(attempt).await.map_err(Fault::Random)?;
+            back_off(attempt).await?;
             match self.try_once(pass, &operation, &mut uploaded).await? {
-                Attempt::Done(answer) => {
-                    if let Checked::Rejected(reject) = &answer {
-                        audit::rejected(&self.files.name, pass, reject);
-                    }
-                    return Ok(answer);
-                }
+                Attempt::Done(admitted) => return Ok(admitted),
                 Attempt::Again => {}
             }
         }
-        Err(Fault::Contended { attempts: ATTEMPTS })
+        Err(contended())
     }
 
     async fn try_once(
@@ -61,7 +56,7 @@ impl Resource {
         pass: Option<Pass<'_>>,
         operation: &Operation,
         uploaded: &mut Option<String>,
-    ) -> Result<Attempt, Fault> {
+    ) -> Result<Attempt> {
         let Some(seen) = self.files.load().await? else {
             return self.first(pass).await;
         };
@@ -69,17 +64,17 @@ impl Resource {
         let guard = &seen.document.fence.guard;
         match self.or_damaged(guard.decide(self.rule, pass, operation.op(), digest))? {
             Verdict::Admit(next) => self.admit(&seen, next, operation, pass, uploaded).await,
-            Verdict::Repeat => Ok(Attempt::Done(Checked::Admitted(Admitted {
+            Verdict::Repeat => Ok(Attempt::Done(Admitted {
                 value: None,
                 highest: self.or_damaged(guard.state())?.highest(),
                 repeat: true,
-            }))),
-            Verdict::Reject(reject) => Ok(Attempt::Done(Checked::Rejected(reject))),
+            })),
+            Verdict::Reject(reject) => Err(self.rejected(pass, reject)),
         }
     }
 
     /// Creates the manifest of a resource without one, with the claim in it, before any data is uploaded.
-    async fn first(&self, pass: Option<Pass<'_>>) -> Result<Attempt, Fault> {
+    async fn first(&self, pass: Option<Pass<'_>>) -> Result<Attempt> {
         if self.appeared_meanwhile().await? {
             return Ok(Attempt::Again);
         }
@@ -89,7 +84,7 @@ impl Resource {
             None => Op::Write(None),
         };
         match self.or_damaged(document.fence.guard.decide(self.rule, pass, op, None))? {
-            Verdict::Reject(reject) => return Ok(Attempt::Done(Checked::Rejected(reject))),
+            Verdict::Reject(reject) => return Err(self.rejected(pass, reject)),
             Verdict::Admit(Some(claimed)) => document.fence.guard = claimed,
             Verdict::Admit(None) | Verdict::Repeat => {}
         }
@@ -97,8 +92,8 @@ impl Resource {
         Ok(Attempt::Again)
     }
 
-    /// Whether another client has created the manifest meanwhile; a fault if there is data without it.
-    async fn appeared_meanwhile(&self) -> Result<bool, Fault> {
+    /// Whether another client has created the manifest meanwhile; an error if there is data without it.
+    async fn appeared_meanwhile(&self) -> Result<bool> {
         let data = self.files.data_folder();
         let mut listed = self.files.objects.list(Some(&data));
         if listed.try_next().await?.is_none() {
@@ -106,9 +101,10 @@ impl Resource {
         }
         match self.files.load().await? {
             Some(_) => Ok(true),
-            None => Err(Fault::FenceLost {
-                resource: self.files.name.clone(),
-            }),
+            None => Err(Error::FenceLost(format!(
+                "the fence of {} is lost, but its data exists: restore it or re-arm it with a floor",
+                self.files.name
+            ))),
         }
     }
 
@@ -119,7 +115,7 @@ impl Resource {
         operation: &Operation,
         pass: Option<Pass<'_>>,
         uploaded: &mut Option<String>,
-    ) -> Result<Attempt, Fault> {
+    ) -> Result<Attempt> {
         let mut document = seen.document.clone();
         let raises = next.is_some();
         if let Some(next) = next {
@@ -128,7 +124,7 @@ impl Resource {
         let highest = self.or_damaged(document.fence.guard.state())?.highest();
         if let Operation::Write { path, alter, .. } = operation {
             if matches!(alter, Alter::Delete) && document.keys.remove(path.as_str()).is_none() {
-                return Ok(Attempt::Done(Checked::Rejected(Reject::Missing)));
+                return Err(self.rejected(pass, Reject::Missing));
             }
             let token = pass.map_or(0, |pass| pass.token.get());
             self.place(&mut document, path, alter, token, uploaded)
@@ -140,10 +136,10 @@ impl Resource {
         }
         match operation {
             Operation::Read(path) => match self.fetch(&seen.document, path).await? {
-                Some(value) => Ok(Attempt::Done(Checked::admitted(value, highest))),
+                Some(value) => Ok(Attempt::Done(Admitted::new(value, highest))),
                 None => Ok(Attempt::Again),
             },
-            _ => Ok(Attempt::Done(Checked::admitted(None, highest))),
+            _ => Ok(Attempt::Done(Admitted::new(None, highest))),
         }
     }
 
@@ -155,7 +151,7 @@ impl Resource {
         alter: &Alter,
         token: u64,
         uploaded: &mut Option<String>,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         let append = match alter {
             Alter::Delete => return Ok(()),
             Alter::Append(_) => true,
@@ -163,11 +159,10 @@ impl Resource {
         };
         let parts = document.keys.entry(path.as_str().to_owned()).or_default();
         if append && parts.len() >= MAX_PARTS {
-            return Err(Fault::TooManyParts {
-                key: path.to_string(),
-                parts: parts.len(),
-                max: MAX_PARTS,
-            });
+            return Err(Error::Argument(format!(
+                "{path} has {} parts; at most {MAX_PARTS} are allowed: put it whole",
+                parts.len()
+            )));
         }
         let part = match uploaded {
             Some(part) => part.clone(),
@@ -187,7 +182,7 @@ impl Resource {
         &self,
         document: &Document,
         path: &ObjectPath,
-    ) -> Result<Option<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Option<Option<Vec<u8>>>> {
         let Some(parts) = document.keys.get(path.as_str()) else {
             return Ok(Some(None));
         };
@@ -195,7 +190,7 @@ impl Resource {
         for part in parts {
             match self.files.objects.get(&self.files.data(part)).await {
                 Ok(got) => whole.extend_from_slice(&got.bytes().await?),
-                Err(Error::NotFound { .. }) => return self.gone(parts, path).await,
+                Err(object_store::Error::NotFound { .. }) => return self.gone(parts, path).await,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -203,58 +198,52 @@ impl Resource {
     }
 
     /// Handles a missing part: it was swept because the key was written again, or it was lost.
-    async fn gone(
-        &self,
-        parts: &[String],
-        path: &ObjectPath,
-    ) -> Result<Option<Option<Vec<u8>>>, Fault> {
+    async fn gone(&self, parts: &[String], path: &ObjectPath) -> Result<Option<Option<Vec<u8>>>> {
         let now = self.files.load().await?;
         let same = now.is_some_and(|now| {
             now.document.keys.get(path.as_str()).map(Vec::as_slice) == Some(parts)
         });
         if same {
-            return Err(Fault::DataLost {
-                key: path.to_string(),
-            });
+            let text = format!("the data of {path} is missing from the store");
+            return Err(Error::Damaged(text));
         }
         Ok(None)
     }
 
-    fn or_damaged<T>(&self, read: Result<T, Corrupt>) -> Result<T, Fault> {
-        read.map_err(|corrupt| Fault::Damaged {
-            resource: self.files.name.clone(),
-            why: corrupt.to_string(),
-        })
+    fn or_damaged<T>(&self, read: Result<T, Corrupt>) -> Result<T> {
+        read.map_err(|corrupt| damaged(&self.files.name, corrupt))
+    }
+
+    fn rejected(&self, pass: Option<Pass<'_>>, reject: Reject) -> Error {
+        audit::reject(&self.files.name, pass, reject)
     }
 }
 
 impl Fence for Resource {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         Ok(self
             .carry_out(Some(pass), Operation::Claim)
             .await?
             .map(|_| ()))
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         self.carry_out(Some(pass), Operation::Read(ObjectPath::new(key)?))
             .await
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let path = ObjectPath::new(write.key)?;
         let operation = Operation::write(path, write.change.into(), write.sequence);
         Ok(self.carry_out(Some(pass), operation).await?.map(|_| ()))
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
         Ok(self.carry_out(None, operation).await?.map(|_| ()))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let path = ObjectPath::new(key)?;
         for _ in 0..ATTEMPTS {
             let Some(seen) = self.files.load().await? else {
@@ -267,6 +256,6 @@ impl Fence for Resource {
                 return Ok(value);
             }
         }
-        Err(Fault::Contended { attempts: ATTEMPTS })
+        Err(contended())
     }
 }

@@ -31,7 +31,6 @@ pub(crate) use request::{Operation, Request};
 pub(crate) use table::Record;
 pub(crate) use table::{Plan, Table};
 
-use crate::fault::FaultKind;
 use crate::name::ObjectPath;
 
 /// The bytes of an object; cloning shares them.
@@ -57,44 +56,6 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits::DEFAULT
-    }
-}
-
-/// Operations that a store of objects cannot carry out. Fence and data stay unchanged.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// The name is not valid.
-    #[error(transparent)]
-    Invalid(#[from] crate::name::Invalid),
-    /// The object would be larger than [`Limits::object_bytes`].
-    #[error("the object would have {bytes} bytes; at most {max} are allowed (object_bytes)")]
-    ObjectTooLarge {
-        /// The size that it would have.
-        bytes: u64,
-        /// The limit.
-        max: u64,
-    },
-    /// A fence cannot be re-armed with a floor below its token.
-    #[error(transparent)]
-    FloorTooLow(#[from] palisade_core::fence::FloorTooLow),
-    /// The store would be larger than [`Limits::total_bytes`].
-    #[error("the store is full: {max} bytes are allowed in all (total_bytes)")]
-    StorageFull {
-        /// The limit.
-        max: u64,
-    },
-}
-
-impl Fault {
-    /// Returns what to do about it.
-    #[must_use]
-    pub const fn kind(&self) -> FaultKind {
-        match self {
-            Fault::StorageFull { .. } => FaultKind::Operator,
-            Fault::Invalid(_) | Fault::ObjectTooLarge { .. } | Fault::FloorTooLow(_) => {
-                FaultKind::Invalid
-            }
-        }
     }
 }
 

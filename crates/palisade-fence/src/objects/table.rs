@@ -7,9 +7,10 @@ use palisade_core::Token;
 use palisade_core::fence::{FenceRecord, Rearm, Reject, Rule, Verdict};
 
 use crate::admin::Listed;
+use crate::error::{Error, Result};
 use crate::name::{ObjectPath, ResourceId};
 use crate::objects::request::{Alter, Credentials, Operation, Request};
-use crate::objects::{Bytes, Fault, Limits, StoredResource, View};
+use crate::objects::{Bytes, Limits, StoredResource, View};
 
 /// Every resource of a store.
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ impl Table {
     }
 
     /// Decides a request; changes nothing.
-    pub(crate) fn plan(&self, request: Request) -> Result<Plan, Fault> {
+    pub(crate) fn plan(&self, request: Request) -> Result<Plan> {
         let Request {
             resource,
             by,
@@ -93,7 +94,7 @@ impl Table {
         resource: ResourceId,
         fence: Option<FenceRecord>,
         operation: Operation,
-    ) -> Result<Plan, Fault> {
+    ) -> Result<Plan> {
         let change = match operation {
             Operation::Write { path, alter, .. } => Some((path, alter)),
             _ => None,
@@ -111,19 +112,19 @@ impl Table {
     }
 
     /// Checks that a record keeps the store within its limits.
-    fn fits(&self, record: &Record) -> Result<(), Fault> {
+    fn fits(&self, record: &Record) -> Result<()> {
         if let Some((_, alter @ (Alter::Put(_) | Alter::Append(_)))) = &record.change {
             let bytes = self.length_after(record, alter);
             let max = self.limits.object_bytes;
             if bytes > max {
-                return Err(Fault::ObjectTooLarge { bytes, max });
+                return Err(Error::ObjectTooLarge { bytes, max });
             }
         }
         let max = self.limits.total_bytes;
         let (grows, shrinks) = self.cost(record);
         // A record that does not grow the store is always accepted: deleting is the way out of a full store.
         if grows > shrinks && self.bytes + grows - shrinks > max {
-            return Err(Fault::StorageFull { max });
+            return Err(Error::StorageFull { max });
         }
         Ok(())
     }

@@ -2,6 +2,7 @@ use palisade_core::Token;
 use palisade_core::fence::{Pass, Rule, Sequence};
 
 use super::*;
+use crate::error::Result;
 use crate::name::ResourceId;
 
 fn table(limits: Limits) -> Table {
@@ -25,7 +26,11 @@ fn write(token: u64, path: &str, alter: Alter, sequence: Option<u64>) -> Request
     )
 }
 
-fn run(table: &mut Table, request: Request) -> Result<String, Fault> {
+fn refused(table: &mut Table, request: Request) -> String {
+    run(table, request).unwrap_err().to_string()
+}
+
+fn run(table: &mut Table, request: Request) -> Result<String> {
     Ok(match table.plan(request)? {
         Plan::Admit(record) => {
             table.apply(record);
@@ -136,10 +141,10 @@ fn limits_are_named_and_change_nothing() {
         object_bytes: 4,
         total_bytes: 600,
     });
-    let too_large = Fault::ObjectTooLarge { bytes: 5, max: 4 };
+    let too_large = "the object would have 5 bytes; at most 4 are allowed (object_bytes)";
     assert_eq!(
-        run(&mut t, write(1, "/f", put("12345"), None)),
-        Err(too_large.clone())
+        refused(&mut t, write(1, "/f", put("12345"), None)),
+        too_large
     );
     assert_eq!((t.resources(), t.bytes()), (0, 0));
     assert_eq!(
@@ -147,15 +152,15 @@ fn limits_are_named_and_change_nothing() {
         "admit"
     );
     assert_eq!(
-        run(&mut t, write(1, "/f", append("5"), None)),
-        Err(too_large)
+        refused(&mut t, write(1, "/f", append("5"), None)),
+        too_large
     );
     assert_eq!(
         run(&mut t, write(1, "/g", put("1234"), None)).unwrap(),
         "admit"
     );
-    let full = Fault::StorageFull { max: 600 };
-    assert_eq!(run(&mut t, write(9, "/h", put("1"), None)), Err(full));
+    let full = "the store is full: 600 bytes are allowed in all (total_bytes)";
+    assert_eq!(refused(&mut t, write(9, "/h", put("1"), None)), full);
     assert_eq!(
         t.highest(&ResourceId::new("r").unwrap()).map(Token::get),
         Some(1)

@@ -12,13 +12,15 @@ use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::session::{Arg, Session};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
+use crate::error::Result;
 use crate::guard_row::bigint;
-use crate::sql::{Fault, bound, judge, valid_name};
+use crate::sql::{bound, judge, valid_name};
 
 /// The type of a key column. Keys are passed as text and cast to it, so that its index is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyType {
     /// `text`, `varchar`
     Text,
@@ -51,8 +53,9 @@ pub struct Column {
 impl Column {
     /// Uses this table (`orders` or `shop.orders`), key column and token column.
     ///
-    /// # Errors [`Fault::Argument`] with the name that is not valid.
-    pub fn new(table: &str, key: &str, key_type: KeyType, token: &str) -> Result<Column, Fault> {
+    /// # Errors
+    /// [`Error::Argument`](crate::Error::Argument) with the name that is not valid.
+    pub fn new(table: &str, key: &str, key_type: KeyType, token: &str) -> Result<Column> {
         let parts: Vec<String> = table.split('.').map(identifier).collect::<Result<_, _>>()?;
         let (table, key, token) = (parts.join("."), identifier(key)?, identifier(token)?);
         let row = format!("{key} = CAST($1::text AS {})", key_type.name());
@@ -85,16 +88,14 @@ impl Column {
 
     /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
-    /// It is rejected as stale, as a jump, or as [`Reject::Missing`] if there is no such row.
-    ///
     /// # Errors
-    /// Faults of the database.
+    /// [`Error::Rejected`](crate::Error::Rejected): stale, a jump, or [`Reject::Missing`] if there is no such row; errors of the database.
     pub async fn claim<S: Session>(
         &self,
         tx: &mut S,
         key: &str,
         token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let arguments = [
             Arg::Text(Some(key)),
             int(token.get()),
@@ -113,9 +114,9 @@ impl Column {
         tx: &mut S,
         key: &str,
         token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         match self.judge(tx, &self.lock, key, token).await? {
-            Some(reject) => Ok(audit::reject(key, Some(Pass::new(token)), reject)),
+            Some(reject) => Err(audit::reject(key, Some(Pass::new(token)), reject)),
             None => self.claim(tx, key, token).await,
         }
     }
@@ -128,7 +129,7 @@ impl Column {
     /// let sql = format!("UPDATE orders SET total = $2, last_fencing_token = $3 WHERE id = $1 AND {}",
     ///                   orders.condition(3));
     /// let hit = tx.execute(&sql, &[…]).await?;
-    /// orders.explain(&mut tx, "17", token, hit).await?.into_result()?;
+    /// orders.explain(&mut tx, "17", token, hit).await?;
     /// ```
     ///
     /// # Errors
@@ -140,13 +141,13 @@ impl Column {
         key: &str,
         token: Token,
         affected: u64,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         if affected > 0 {
-            return Ok(Checked::admitted((), Some(token)));
+            return Ok(Admitted::new((), Some(token)));
         }
         let why = self.judge(tx, &self.look, key, token).await?;
         let reject = why.unwrap_or(Reject::Missing);
-        Ok(audit::reject(key, Some(Pass::new(token)), reject))
+        Err(audit::reject(key, Some(Pass::new(token)), reject))
     }
 
     /// Why the token is rejected at this row; `None`: it is admitted.
@@ -156,7 +157,7 @@ impl Column {
         sql: &str,
         key: &str,
         token: Token,
-    ) -> Result<Option<Reject>, Fault> {
+    ) -> Result<Option<Reject>> {
         let rows = tx.run(sql, &[Arg::Text(Some(key))]).await?;
         match rows.first() {
             Some(row) => Ok(judge(self.rule, row.int(0).unwrap_or(0), token)?),
@@ -170,7 +171,7 @@ pub(super) fn int(number: u64) -> Arg<'static> {
 }
 
 /// Quotes a name for SQL. A name that PostgreSQL would truncate to 63 bytes is refused.
-fn identifier(name: &str) -> Result<String, Fault> {
+fn identifier(name: &str) -> Result<String> {
     valid_name(name, 63)?;
     Ok(format!("\"{}\"", name.replace('"', "\"\"")))
 }
@@ -186,7 +187,7 @@ mod tests {
         for bad in ["", "a\0b", &"x".repeat(64)] {
             assert!(matches!(
                 Column::new(bad, "id", KeyType::Text, "token"),
-                Err(Fault::Argument(_))
+                Err(crate::Error::Argument(_))
             ));
         }
     }

@@ -1,29 +1,61 @@
-//! Conversion of PostgreSQL's errors into faults.
+//! Conversion of PostgreSQL's errors into those of the crate.
+
+use std::error;
 
 use palisade_core::fence::{Reject, Sequence};
 use palisade_core::{AuthorityId, LockName, Token};
 
-use crate::sql::{Fault, stale_token};
+use crate::error::{Error, ErrorKind};
+use crate::sql::{Answer, stale_token};
 
 /// What the server reports with an error.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Report<'a> {
-    pub(super) state: &'a str,
-    pub(super) message: &'a str,
-    pub(super) detail: Option<&'a str>,
-    pub(super) hint: Option<&'a str>,
-    pub(super) constraint: Option<&'a str>,
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) state: String,
+    pub(super) message: String,
+    pub(super) detail: Option<String>,
+    pub(super) hint: Option<String>,
+    pub(super) constraint: Option<String>,
 }
 
-impl Report<'_> {
+impl Report {
+    /// Reads the report; `source` is the driver's error.
+    pub(super) fn answer(self, source: impl error::Error + Send + Sync + 'static) -> Answer {
+        if let Some(reject) = self.reject() {
+            return Answer::Rejected {
+                resource: self.constraint,
+                reject,
+            };
+        }
+        Answer::Error(match self.state.as_str() {
+            "PF012" => Error::ReadBeforeClaim(self.constraint.unwrap_or_default()),
+            _ if self.is_missing() => Error::NotInstalled(format!(
+                "{}; run `palisade fence install postgres`",
+                self.message
+            )),
+            state => Error::Database {
+                kind: match state {
+                    "40001" | "40P01" | "55P03" => ErrorKind::Retry,
+                    _ => ErrorKind::Operator,
+                },
+                message: match self.hint {
+                    Some(hint) => format!("{} ({hint})", self.message),
+                    None => self.message,
+                },
+                state: self.state,
+                source: Box::new(source),
+            },
+        })
+    }
+
     /// The rejection, as sql/postgres/0004_functions.sql lists them.
     fn reject(&self) -> Option<Reject> {
-        let detail = self.detail.unwrap_or_default();
+        let detail = self.detail.as_deref().unwrap_or_default();
         let token = |text: &str| Token::new(text.parse().ok()?).ok();
         let sequence = || Sequence::new(detail.parse().ok()?);
-        Some(match self.state {
+        Some(match self.state.as_str() {
             "PF001" => Reject::Stale {
-                presented: stale_token(self.message)?,
+                presented: stale_token(&self.message)?,
                 highest: token(detail)?,
             },
             "PF002" => Reject::Tokenless {
@@ -52,33 +84,7 @@ impl Report<'_> {
     /// Whether a table or a function of the fence is missing.
     fn is_missing(&self) -> bool {
         let ours = ["palisade_", "resource_records"];
-        matches!(self.state, "42P01" | "42883") && ours.iter().any(|our| self.message.contains(our))
-    }
-}
-
-impl From<Report<'_>> for Fault {
-    fn from(report: Report<'_>) -> Fault {
-        let message = report.message;
-        if report.state == "PF012" {
-            let resource = report.constraint.unwrap_or_default();
-            return Fault::ReadBeforeClaim(resource.to_owned());
-        }
-        if let Some(reject) = report.reject() {
-            let resource = report.constraint.map(str::to_owned);
-            return Fault::Trigger { resource, reject };
-        }
-        if report.is_missing() {
-            return Fault::NotInstalled(format!(
-                "{message}; run `palisade fence install postgres`"
-            ));
-        }
-        Fault::Database {
-            state: report.state.to_owned(),
-            message: match report.hint {
-                Some(hint) => format!("{message} ({hint})"),
-                None => message.to_owned(),
-            },
-            retryable: matches!(report.state, "40001" | "40P01" | "55P03"),
-        }
+        matches!(self.state.as_str(), "42P01" | "42883")
+            && ours.iter().any(|our| self.message.contains(our))
     }
 }

@@ -4,11 +4,12 @@ use palisade_core::Token;
 use palisade_core::fence::{Mode, Op, Pass, Rule, Sequence};
 
 use super::session::{Arg, Row, Session};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::{Error, Result};
 use crate::guard_row::{GuardRow, Numbered, Recorded, bigint};
 use crate::name::ResourceId;
-use crate::sql::{Fault, in_name_order, recordable};
+use crate::sql::{Answer, in_name_order, recordable};
 
 // The functions of sql/postgres/0004_functions.sql. Arguments: resource, token, authority, lock, strict, max_jump.
 
@@ -35,28 +36,26 @@ const NOT_CLAIMED: &str = "PF004";
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
 /// a token or a whole [`Pass`]. It costs one round trip: the function `palisade_claim` of the database.
 ///
-/// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]. The database has then aborted
-/// the transaction: **roll back**, and write nothing more.
-///
 /// # Errors
-/// Faults of the database.
+/// [`Error::Rejected`] if a newer holder has claimed the resource. The database has then aborted the transaction: **roll
+/// back**, and write nothing more. Errors of the database.
 pub async fn claim<'p, S: Session>(
     tx: &mut S,
     resource: &str,
     pass: impl Into<Pass<'p>>,
-) -> Result<Checked<()>, Fault> {
-    let checked = Guard::CLAIM.check(tx, resource, pass, Op::Claim).await?;
-    Ok(checked.map(drop))
+) -> Result<Admitted<()>> {
+    let claimed = Guard::CLAIM.check(tx, resource, pass, Op::Claim).await?;
+    Ok(claimed.map(drop))
 }
 
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
-/// As [`claim`]; naming a resource twice is a fault.
+/// As [`claim`]; [`Error::Argument`] for a resource that is named twice.
 pub async fn claim_all<S: Session>(
     tx: &mut S,
     claims: &[(&str, Pass<'_>)],
-) -> Result<Checked<()>, Fault> {
+) -> Result<Admitted<()>> {
     Guard::CLAIM.claim_all(tx, claims).await
 }
 
@@ -86,14 +85,14 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         op: Op,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let pass = pass.into();
-        let checked = match op {
+        let admitted = match op {
             Op::Claim => self.run(tx, CLAIM, resource, pass, &[]).await?,
             Op::Read => self.run(tx, CHECK, resource, pass, &[]).await?,
             Op::Write(number) => return self.writes(tx, resource, pass, number, None).await,
         };
-        Ok(checked.map(|_| None))
+        Ok(admitted.map(|_| None))
     }
 
     /// Checks a numbered write: a repeat is recognised, and its value is the recorded result.
@@ -108,7 +107,7 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         write: Numbered,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let (number, digest) = (Some(write.sequence), Some(write.digest));
         self.writes(tx, resource, pass.into(), number, digest).await
     }
@@ -116,7 +115,7 @@ impl Guard {
     /// Records the result of a numbered write, in the transaction that carried it out under this token.
     ///
     /// # Errors
-    /// [`Fault::Argument`] if it is too long, or if this is not the transaction's last numbered write there.
+    /// [`Error::Argument`] if it is too long, or if this is not the transaction's last numbered write there.
     pub async fn record<S: Session>(
         &self,
         tx: &mut S,
@@ -124,7 +123,7 @@ impl Guard {
         token: Token,
         sequence: Sequence,
         result: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         ResourceId::new(resource)?;
         recordable(result, Guard::MAX_RESULT_BYTES)?;
         let arguments = [
@@ -135,12 +134,12 @@ impl Guard {
         ];
         match tx.run(RECORD, &arguments).await {
             Ok(_) => Ok(()),
-            Err(Fault::Database { state, .. }) if state == NOT_CLAIMED => {
-                Err(Fault::Argument(format!(
+            Err(Answer::Error(error)) if error.state() == Some(NOT_CLAIMED) => {
+                Err(Error::Argument(format!(
                     "{resource}: the last write there is not number {sequence} of token {token}"
                 )))
             }
-            Err(fault) => Err(fault),
+            Err(answer) => Err(answer.into()),
         }
     }
 
@@ -152,7 +151,7 @@ impl Guard {
         &self,
         tx: &mut S,
         claims: &[(&str, Pass<'_>)],
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let claims = in_name_order(claims)?;
         let texts =
             |text: fn(&Pass<'_>) -> Option<String>| Arg::Texts(claims.values().map(text).collect());
@@ -168,14 +167,14 @@ impl Guard {
         match tx.run(CLAIM_ALL, &arguments).await {
             Ok(_) => {
                 let last = claims.values().next_back();
-                Ok(Checked::admitted((), last.map(|pass| pass.token)))
+                Ok(Admitted::new((), last.map(|pass| pass.token)))
             }
-            Err(Fault::Trigger { resource, reject }) => {
+            Err(Answer::Rejected { resource, reject }) => {
                 let resource = resource.unwrap_or_default();
                 let pass = claims.get(resource.as_str()).copied();
-                Ok(audit::reject(&resource, pass, reject))
+                Err(audit::reject(&resource, pass, reject))
             }
-            Err(fault) => Err(fault),
+            Err(Answer::Error(error)) => Err(error),
         }
     }
 
@@ -186,23 +185,18 @@ impl Guard {
         pass: Pass<'_>,
         number: Option<Sequence>,
         digest: Option<u64>,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let write = [
             Arg::Int(number.map(|number| bigint(number.get()))),
             Arg::Int(digest.map(u64::cast_signed)),
         ];
-        let checked = self.run(tx, WRITE, resource, pass, &write).await?;
-        Ok(match checked {
-            Checked::Rejected(reject) => Checked::Rejected(reject),
-            Checked::Admitted(Admitted { mut value, .. }) => {
-                let row = value.first_mut();
-                let repeat = row.as_ref().is_some_and(|row| row.int(0) == Some(1));
-                Checked::Admitted(Admitted {
-                    value: row.and_then(|row| row.bytes(1)),
-                    highest: Some(pass.token),
-                    repeat,
-                })
-            }
+        let mut rows = self.run(tx, WRITE, resource, pass, &write).await?.value;
+        let row = rows.first_mut();
+        let repeat = row.as_ref().is_some_and(|row| row.int(0) == Some(1));
+        Ok(Admitted {
+            value: row.and_then(|row| row.bytes(1)),
+            highest: Some(pass.token),
+            repeat,
         })
     }
 
@@ -214,7 +208,7 @@ impl Guard {
         resource: &str,
         pass: Pass<'_>,
         more: &[Arg<'_>],
-    ) -> Result<Checked<Vec<Row>>, Fault> {
+    ) -> Result<Admitted<Vec<Row>>> {
         ResourceId::new(resource)?;
         let [strict, bound] = self.rule()?;
         let mut arguments = vec![
@@ -227,20 +221,22 @@ impl Guard {
         ];
         arguments.extend_from_slice(more);
         match tx.run(sql, &arguments).await {
-            Ok(rows) => Ok(Checked::admitted(rows, Some(pass.token))),
-            Err(Fault::Trigger { reject, .. }) => Ok(audit::reject(resource, Some(pass), reject)),
-            Err(fault) => Err(fault),
+            Ok(rows) => Ok(Admitted::new(rows, Some(pass.token))),
+            Err(Answer::Rejected { reject, .. }) => {
+                Err(audit::reject(resource, Some(pass), reject))
+            }
+            Err(Answer::Error(error)) => Err(error),
         }
     }
 
     /// The arguments `strict` and `max_jump`.
-    pub(super) fn rule(&self) -> Result<[Arg<'static>; 2], Fault> {
+    pub(super) fn rule(&self) -> Result<[Arg<'static>; 2]> {
         let strict = match self.rule.mode {
             Mode::Claim => 0,
             Mode::Strict => 1,
             Mode::Textbook | Mode::DangerUnfenced => {
                 let text = "the functions in the database have the modes claim and strict only";
-                return Err(Fault::Argument(text.to_owned()));
+                return Err(Error::Argument(text.to_owned()));
             }
         };
         let bound = Arg::Int(self.rule.max_jump.map(bigint));

@@ -16,25 +16,25 @@
 //! [`Session`]s; there is no other difference between them. [`MIGRATIONS`] are plain SQL;
 //! `palisade fence install postgres` runs them.
 //!
-//! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`], and the database has aborted the
-//! transaction: write nothing more, and roll back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the
-//! transaction rolls back, with all of its other work. Work that must persist, such as a refund, needs its own
-//! transaction. The error of a statement that a trigger rejected becomes a rejection with [`Fault::rejected`].
+//! **A rejection ends your transaction.** It is [`Error::Rejected`], and the database has aborted the transaction: with `?`
+//! you leave the function, and the dropped transaction rolls back, with all of its other work. Work that must persist, such
+//! as a refund, needs its own transaction. The driver's error of a statement that a trigger rejected becomes the same
+//! [`Error::Rejected`] with `Error::from`.
 //!
 //! **Isolation.** At READ COMMITTED (the default) a claim waits for the transaction that has the guard row
 //! and then sees that transaction's writes, and so does every read after the claim. At REPEATABLE READ and
 //! SERIALIZABLE the waiting transaction cannot see it, and the database aborts it instead:
-//! it is [`FaultKind::Retry`], nothing happened, begin again. This works because every operation writes
+//! it is [`ErrorKind::Retry`], nothing happened, begin again. This works because every operation writes
 //! the guard row, even when the mark stays the same: with only a lock, such a transaction would continue with
 //! an outdated view. A claim must be the **first** statement of its transaction: one that raises the mark after the
-//! transaction has read the fenced table is [`Fault::ReadBeforeClaim`]. `transact` claims first by construction.
+//! transaction has read the fenced table is [`Error::ReadBeforeClaim`]. `transact` claims first by construction.
 //!
 //! **Bounds.** A holder that stops inside its transaction is ended after 10 s, or what is left of its lease (`transact`
 //! takes it); a claim waits for 20 s at most, and its error names the processes. [`Operator::blockers`] lists them,
 //! [`Operator::unblock`] ends one.
 
 #[cfg(doc)]
-use crate::{Checked, FaultKind};
+use crate::{Error, ErrorKind};
 
 mod column;
 mod error;
@@ -48,8 +48,8 @@ mod sqlx_driver;
 mod tokio_driver;
 mod transact;
 
-pub use crate::guard_row::{Corrupt, Numbered};
-pub use crate::sql::{Begin, Fault, Strategy};
+pub use crate::guard_row::Numbered;
+pub use crate::sql::{Begin, Strategy};
 pub use column::{Column, KeyType};
 pub use guard::{Guard, claim, claim_all};
 pub use operator::{Blocker, Operator};

@@ -9,9 +9,9 @@ use palisade_core::fence::{FenceState, FloorTooLow, Rearm};
 use super::guard::guard_row;
 use super::session::{Arg, Row, Session};
 use crate::admin::{Admin, Door, FencedTable, Listed};
+use crate::error::Result;
 use crate::guard_row::bigint;
 use crate::name::ResourceId;
-use crate::sql::Fault;
 
 const SHOW: &str =
     "SELECT resource::text, authority::text, lock::text, token, written::int::bigint,
@@ -44,8 +44,8 @@ RETURNING resource::text";
 /// The fences of a database, in a transaction of the caller: a re-arming is durable once the caller commits.
 ///
 /// ```no_run
-/// # use palisade_fence::{Admin, postgres::{Fault, Operator, Session}};
-/// # async fn show<S: Session>(mut tx: S) -> Result<(), Fault> {
+/// # use palisade_fence::{Admin, postgres::{Operator, Session}};
+/// # async fn show<S: Session>(mut tx: S) -> palisade_fence::Result<()> {
 /// let fence = Operator::new(&mut tx).show("orders").await?;
 /// # Ok(())
 /// # }
@@ -62,8 +62,8 @@ impl<'a, S: Session> Operator<'a, S> {
     /// The tables with the trigger of `palisade_sticky`, in name order; also those whose resource has no token yet.
     ///
     /// # Errors
-    /// Faults of the database.
-    pub async fn tables(&mut self) -> Result<Vec<FencedTable>, Fault> {
+    /// Errors of the database.
+    pub async fn tables(&mut self) -> Result<Vec<FencedTable>> {
         let rows = self.0.run(TABLES, &[]).await?;
         let table = |mut row: Row| FencedTable {
             table: row.text(0).unwrap_or_default(),
@@ -92,8 +92,8 @@ impl<S: Session> Operator<'_, S> {
     /// What is open beside the fence: partitions, roles, disabled triggers, replicas.
     ///
     /// # Errors
-    /// Faults of the database.
-    pub async fn doors(&mut self) -> Result<Vec<Door>, Fault> {
+    /// Errors of the database.
+    pub async fn doors(&mut self) -> Result<Vec<Door>> {
         let rows = self.0.run(DOORS, &[]).await?;
         let door = |mut row: Row| Door {
             table: row.text(0).filter(|table| !table.is_empty()),
@@ -105,8 +105,8 @@ impl<S: Session> Operator<'_, S> {
     /// The connections whose transactions have the guard row of a resource now, so that a claim would wait for them.
     ///
     /// # Errors
-    /// Faults of the database.
-    pub async fn blockers(&mut self, resource: &str) -> Result<Vec<Blocker>, Fault> {
+    /// Errors of the database.
+    pub async fn blockers(&mut self, resource: &str) -> Result<Vec<Blocker>> {
         ResourceId::new(resource)?;
         let rows = self.0.run(BLOCKERS, &[Arg::Text(Some(resource))]).await?;
         let blocker = |mut row: Row| Blocker {
@@ -123,8 +123,8 @@ impl<S: Session> Operator<'_, S> {
     /// meanwhile, that is another one under the same number, or that has let go of the row, is left alone.
     ///
     /// # Errors
-    /// Faults of the database.
-    pub async fn unblock(&mut self, resource: &str, blocker: &Blocker) -> Result<bool, Fault> {
+    /// Errors of the database.
+    pub async fn unblock(&mut self, resource: &str, blocker: &Blocker) -> Result<bool> {
         ResourceId::new(resource)?;
         let arguments = [
             Arg::Text(Some(resource)),
@@ -137,9 +137,7 @@ impl<S: Session> Operator<'_, S> {
 }
 
 impl<S: Session> Admin for Operator<'_, S> {
-    type Error = Fault;
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>> {
         ResourceId::new(resource)?;
         let rows = self.0.run(SHOW, &[Arg::Text(Some(resource))]).await?;
         let state = rows
@@ -149,12 +147,7 @@ impl<S: Session> Admin for Operator<'_, S> {
         Ok(state.transpose()?)
     }
 
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, Fault> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
         let limit = Arg::Int(Some(i64::from(limit)));
         let arguments = [Arg::Text(Some(prefix)), Arg::Text(after), limit];
         let mut listed = Vec::new();
@@ -166,7 +159,7 @@ impl<S: Session> Admin for Operator<'_, S> {
         Ok(listed)
     }
 
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<()> {
         ResourceId::new(resource)?;
         self.0.run(ALLOW, &[Arg::Text(Some("on"))]).await?;
         let number = |token: Token| bigint(token.get());

@@ -5,9 +5,10 @@ use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::column::int;
 use super::session::{Arg, Session};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
-use crate::sql::{Fault, Strategy, bound, judge, valid_id};
+use crate::error::{Error, Result};
+use crate::sql::{Strategy, bound, judge, valid_id};
 
 /// One statement, which is atomic through the row's own lock. A missing row is created.
 const OPTIMISTIC: &str = "INSERT INTO resource_records AS r (resource_id, resource_data, last_fencing_token, updated_at)
@@ -59,30 +60,25 @@ impl Records {
 
     /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
     ///
-    /// A stale token and a jump are rejected.
-    ///
     /// # Errors
-    /// Faults of the database; an id that is not valid.
+    /// [`Error::Rejected`] for a stale token and a jump; errors of the database; an id that is not valid.
     pub async fn claim<S: Session>(
         &self,
         tx: &mut S,
         id: &str,
         token: Token,
-    ) -> Result<Checked<Option<String>>, Fault> {
+    ) -> Result<Admitted<Option<String>>> {
         valid_id(id)?;
         match self.strategy {
             Strategy::Optimistic => {
                 let arguments = [Arg::Text(Some(id)), int(token.get()), self.bound()];
                 match tx.run(CLAIM, &arguments).await?.first_mut() {
-                    Some(row) => Ok(Checked::admitted(row.text(0), Some(token))),
-                    None => self.why(tx, id, token).await,
+                    Some(row) => Ok(Admitted::new(row.text(0), Some(token))),
+                    None => Err(self.why(tx, id, token).await),
                 }
             }
             Strategy::Pessimistic => {
-                let data = match self.lock(tx, id, token).await? {
-                    Ok(data) => data,
-                    Err(reject) => return Ok(rejected(id, token, reject)),
-                };
+                let data = self.lock(tx, id, token).await?;
                 let set = self.set(tx, id, data.as_deref(), token).await?;
                 Ok(set.map(|()| data))
             }
@@ -99,53 +95,43 @@ impl Records {
         id: &str,
         token: Token,
         data: &str,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         valid_id(id)?;
         match self.strategy {
             Strategy::Optimistic => {
                 let (id_, data) = (Arg::Text(Some(id)), Arg::Text(Some(data)));
                 let arguments = [id_, data, int(token.get()), self.bound()];
                 match tx.run(OPTIMISTIC, &arguments).await?.len() {
-                    1 => Ok(Checked::admitted((), Some(token))),
-                    _ => self.why(tx, id, token).await,
+                    1 => Ok(Admitted::new((), Some(token))),
+                    _ => Err(self.why(tx, id, token).await),
                 }
             }
-            Strategy::Pessimistic => match self.lock(tx, id, token).await? {
-                Ok(_) => self.set(tx, id, Some(data), token).await,
-                Err(reject) => Ok(rejected(id, token, reject)),
-            },
+            Strategy::Pessimistic => {
+                self.lock(tx, id, token).await?;
+                self.set(tx, id, Some(data), token).await
+            }
         }
     }
 
     /// Empties a resource. Its row stays, because it contains the fence (rule F4).
     ///
-    /// If there is nothing to delete, it is rejected as [`Reject::Missing`] (rule F8).
-    ///
     /// # Errors
-    /// As [`Records::claim`].
+    /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
     pub async fn delete<S: Session>(
         &self,
         tx: &mut S,
         id: &str,
         token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         valid_id(id)?;
-        if let Err(reject) = self.lock(tx, id, token).await? {
-            return Ok(rejected(id, token, reject));
-        }
+        self.lock(tx, id, token).await?;
         let arguments = [Arg::Text(Some(id)), int(token.get())];
         let deleted = tx.run(DELETE, &arguments).await?.len();
-        Ok(one_row(id, token, deleted))
+        one_row(id, token, deleted)
     }
 
-    /// Locks the row until the transaction ends, and decides the token; returns the text, or why the token is
-    /// rejected.
-    async fn lock<S: Session>(
-        &self,
-        tx: &mut S,
-        id: &str,
-        token: Token,
-    ) -> Result<Result<Option<String>, Reject>, Fault> {
+    /// Locks the row until the transaction ends, and decides the token; returns the text.
+    async fn lock<S: Session>(&self, tx: &mut S, id: &str, token: Token) -> Result<Option<String>> {
         let arguments = [Arg::Text(Some(id))];
         let mut rows = tx.run(LOCK, &arguments).await?;
         if rows.is_empty() {
@@ -153,10 +139,12 @@ impl Records {
             rows = tx.run(LOCK, &arguments).await?;
         }
         let Some(row) = rows.first_mut() else {
-            return Ok(Err(Reject::Missing));
+            return Err(rejected(id, token, Reject::Missing));
         };
-        let rejected = judge(self.rule, row.int(0).unwrap_or(0), token)?;
-        Ok(rejected.map_or_else(|| Ok(row.text(1)), Err))
+        match judge(self.rule, row.int(0).unwrap_or(0), token)? {
+            Some(reject) => Err(rejected(id, token, reject)),
+            None => Ok(row.text(1)),
+        }
     }
 
     async fn set<S: Session>(
@@ -165,23 +153,23 @@ impl Records {
         id: &str,
         data: Option<&str>,
         token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let arguments = [Arg::Text(Some(id)), Arg::Text(data), int(token.get())];
         let set = tx.run(SET, &arguments).await?.len();
-        Ok(one_row(id, token, set))
+        one_row(id, token, set)
     }
 
-    /// Answers with the reason why no row was matched.
-    async fn why<S: Session, T>(
-        &self,
-        tx: &mut S,
-        id: &str,
-        token: Token,
-    ) -> Result<Checked<T>, Fault> {
-        let rows = tx.run(LOOK, &[Arg::Text(Some(id))]).await?;
+    /// Returns the reason why no row was matched.
+    async fn why<S: Session>(&self, tx: &mut S, id: &str, token: Token) -> Error {
+        let rows = match tx.run(LOOK, &[Arg::Text(Some(id))]).await {
+            Ok(rows) => rows,
+            Err(answer) => return answer.into(),
+        };
         let highest = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
-        let reject = judge(self.rule, highest, token)?;
-        Ok(rejected(id, token, reject.unwrap_or(Reject::Missing)))
+        match judge(self.rule, highest, token) {
+            Ok(reject) => rejected(id, token, reject.unwrap_or(Reject::Missing)),
+            Err(corrupt) => corrupt.into(),
+        }
     }
 
     fn bound(&self) -> Arg<'static> {
@@ -190,13 +178,13 @@ impl Records {
 }
 
 /// The answer to a statement that must hit one row (rule F8).
-fn one_row(id: &str, token: Token, rows: usize) -> Checked<()> {
+fn one_row(id: &str, token: Token, rows: usize) -> Result<Admitted<()>> {
     match rows {
-        1 => Checked::admitted((), Some(token)),
-        _ => rejected(id, token, Reject::Missing),
+        1 => Ok(Admitted::new((), Some(token))),
+        _ => Err(rejected(id, token, Reject::Missing)),
     }
 }
 
-fn rejected<T>(id: &str, token: Token, reject: Reject) -> Checked<T> {
+fn rejected(id: &str, token: Token, reject: Reject) -> Error {
     audit::reject(id, Some(Pass::new(token)), reject)
 }

@@ -2,19 +2,19 @@
 
 use std::future::Future;
 
-use crate::sql::Fault;
+use crate::sql::Answer;
 
 /// A transaction of the user, with any driver.
 ///
 /// Implemented for `tokio_postgres::Transaction` and for sqlx's `PgConnection` and `Transaction`. A
-/// connection of sqlx outside a transaction is refused with [`Fault::NoTransaction`], because check and
+/// connection of sqlx outside a transaction is refused with [`Error::NoTransaction`](crate::Error::NoTransaction), because check and
 /// effect would be two steps.
 pub trait Session: Send + sealed::Drives {}
 
 impl<S: sealed::Drives + Send> Session for S {}
 
 pub(crate) mod sealed {
-    use super::{Arg, Fault, Future, Row};
+    use super::{Answer, Arg, Future, Row};
 
     /// The driver's part, which others must not implement: it promises to be in a transaction.
     pub trait Drives {
@@ -24,7 +24,7 @@ pub(crate) mod sealed {
             &mut self,
             sql: &str,
             arguments: &[Arg<'_>],
-        ) -> impl Future<Output = Result<Vec<Row>, Fault>> + Send;
+        ) -> impl Future<Output = Result<Vec<Row>, Answer>> + Send;
     }
 }
 

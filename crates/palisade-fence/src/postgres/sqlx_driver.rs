@@ -6,12 +6,13 @@ use sqlx::{AssertSqlSafe, Column as _, Connection as _, Row as _, Transaction, T
 
 use super::error::Report;
 use super::session::{Arg, Row, Value, sealed::Drives};
-use crate::sql::Fault;
+use crate::error::Error;
+use crate::sql::{Answer, unreachable};
 
 impl Drives for PgConnection {
-    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Answer> {
         if !self.is_in_transaction() {
-            return Err(Fault::NoTransaction);
+            return Err(Answer::Error(Error::NoTransaction));
         }
         // Safe: the text is our own, and its identifiers were quoted by `identifier`.
         let query = sqlx::query::<Postgres>(AssertSqlSafe(sql));
@@ -22,7 +23,7 @@ impl Drives for PgConnection {
 }
 
 impl Drives for Transaction<'_, Postgres> {
-    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Answer> {
         PgConnection::run(self, sql, arguments).await
     }
 }
@@ -39,7 +40,7 @@ fn bind<'q>(
     }
 }
 
-fn row(row: &PgRow) -> Result<Row, Fault> {
+fn row(row: &PgRow) -> Result<Row, Answer> {
     let value = |column: &sqlx::postgres::PgColumn| {
         let at = column.ordinal();
         Ok(match column.type_info().name() {
@@ -49,21 +50,30 @@ fn row(row: &PgRow) -> Result<Row, Fault> {
         })
     };
     let values = row.columns().iter().map(value);
-    values.collect::<Result<_, Fault>>().map(Row)
+    values.collect::<Result<_, Answer>>().map(Row)
 }
 
-impl From<sqlx::Error> for Fault {
-    fn from(error: sqlx::Error) -> Fault {
+impl From<sqlx::Error> for Answer {
+    fn from(error: sqlx::Error) -> Answer {
         let database = error.as_database_error();
-        match database.and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) {
-            Some(error) => Fault::from(Report {
-                state: error.code(),
-                message: error.message(),
-                detail: error.detail(),
-                hint: error.hint(),
-                constraint: error.constraint(),
-            }),
-            None => Fault::Connection(Box::new(error)),
+        let report = database.and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+        let report = report.map(|error| Report {
+            state: error.code().to_owned(),
+            message: error.message().to_owned(),
+            detail: error.detail().map(str::to_owned),
+            hint: error.hint().map(str::to_owned),
+            constraint: error.constraint().map(str::to_owned),
+        });
+        match report {
+            Some(report) => report.answer(error),
+            None => Answer::Error(unreachable(error)),
         }
+    }
+}
+
+/// If the fence rejected the statement, this records the rejection.
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Error {
+        Answer::from(error).into()
     }
 }

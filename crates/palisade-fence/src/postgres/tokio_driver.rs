@@ -9,9 +9,10 @@ use super::guard::Guard;
 
 use super::error::Report;
 use super::session::{Arg, Row, Value, sealed::Drives};
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::Error;
 use crate::name::ResourceId;
-use crate::sql::Fault;
+use crate::sql::{Answer, unreachable};
 
 impl Guard {
     /// Carries out one prepared statement under a claim, in a transaction of its own, in **one round trip**: BEGIN,
@@ -22,7 +23,7 @@ impl Guard {
     /// (rule F2): `total = total + 1` is right, a total that was read and added to is not.
     ///
     /// # Errors
-    /// Faults of the database; nothing took effect. After [`FaultKind::Unknown`](crate::FaultKind::Unknown) it may have.
+    /// [`Error::Rejected`]; errors of the database. Nothing took effect; after [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) it may have.
     pub async fn execute<'p>(
         &self,
         client: &Client,
@@ -30,7 +31,7 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Checked<u64>, Fault> {
+    ) -> crate::Result<Admitted<u64>> {
         // From here on the claim is sent in any case: without it, the statement would run unfenced.
         ResourceId::new(resource)?;
         self.rule()?;
@@ -44,14 +45,10 @@ impl Guard {
         )
         .await;
         begun?;
-        match claimed? {
-            Checked::Rejected(reject) => Ok(Checked::Rejected(reject)),
-            Checked::Admitted(admitted) => {
-                let rows = done?;
-                committed?;
-                Ok(Checked::admitted(rows, admitted.highest))
-            }
-        }
+        let claimed = claimed?;
+        let rows = done?;
+        committed?;
+        Ok(claimed.map(|_| rows))
     }
 }
 
@@ -59,7 +56,7 @@ impl Guard {
 struct Pipeline<'a>(&'a Client);
 
 impl Drives for Pipeline<'_> {
-    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Answer> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = arguments.iter().map(typed).collect();
         let rows = self.0.query_typed(sql, &typed).await?;
         rows.iter().map(row).collect()
@@ -67,7 +64,7 @@ impl Drives for Pipeline<'_> {
 }
 
 impl Drives for Transaction<'_> {
-    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Answer> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = arguments.iter().map(typed).collect();
         // The types are given, so the statement is not prepared first, which would cost another round trip.
         let rows = self.query_typed(sql, &typed).await?;
@@ -84,7 +81,7 @@ fn typed<'a>(argument: &'a Arg<'_>) -> (&'a (dyn ToSql + Sync), Type) {
     }
 }
 
-fn row(row: &tokio_postgres::Row) -> Result<Row, Fault> {
+fn row(row: &tokio_postgres::Row) -> Result<Row, Answer> {
     let value = |(at, column): (usize, &tokio_postgres::Column)| {
         Ok(match *column.type_() {
             Type::INT8 => Value::Int(row.try_get(at)?),
@@ -93,20 +90,29 @@ fn row(row: &tokio_postgres::Row) -> Result<Row, Fault> {
         })
     };
     let values = row.columns().iter().enumerate().map(value);
-    values.collect::<Result<_, Fault>>().map(Row)
+    values.collect::<Result<_, Answer>>().map(Row)
 }
 
-impl From<tokio_postgres::Error> for Fault {
-    fn from(error: tokio_postgres::Error) -> Fault {
-        match error.as_db_error() {
-            Some(error) => Fault::from(Report {
-                state: error.code().code(),
-                message: error.message(),
-                detail: error.detail(),
-                hint: error.hint(),
-                constraint: error.constraint(),
-            }),
-            None => Fault::Connection(Box::new(error)),
+impl From<tokio_postgres::Error> for Answer {
+    fn from(error: tokio_postgres::Error) -> Answer {
+        let report = error.as_db_error();
+        let report = report.map(|error| Report {
+            state: error.code().code().to_owned(),
+            message: error.message().to_owned(),
+            detail: error.detail().map(str::to_owned),
+            hint: error.hint().map(str::to_owned),
+            constraint: error.constraint().map(str::to_owned),
+        });
+        match report {
+            Some(report) => report.answer(error),
+            None => Answer::Error(unreachable(error)),
         }
+    }
+}
+
+/// If the fence rejected the statement, this records the rejection.
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Error {
+        Answer::from(error).into()
     }
 }

@@ -6,8 +6,9 @@ use palisade_core::fence::Pass;
 
 use super::guard;
 use super::session::{Arg, Session};
-use crate::checked::Checked;
-use crate::sql::{Begin, Driver, Fault};
+use crate::admitted::Admitted;
+use crate::error::{Error, Result};
+use crate::sql::{Begin, Driver};
 
 const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true)::text";
 
@@ -16,7 +17,7 @@ const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true):
 ///
 /// It takes a `&mut tokio_postgres::Client`, or of sqlx a `&PgPool` or `&mut PgConnection`. `left` is what is left of the
 /// lease: if this program stops for longer inside the transaction, the server ends it. Without it, that is 10 s. The work
-/// may run twice only if you call this twice: after [`FaultKind::Retry`](crate::FaultKind::Retry) nothing took effect, and
+/// may run twice only if you call this twice: after [`ErrorKind::Retry`](crate::ErrorKind::Retry) nothing took effect, and
 /// the whole call can be made again.
 ///
 /// ```no_run
@@ -29,33 +30,32 @@ const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true):
 ///     tx.execute("UPDATE orders SET total = $1", &[&(total + 5)]).await?;
 ///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// })
-/// .await?
-/// .into_result()?;
+/// .await?;
 /// # Ok(())
 /// # }
 /// # }
 /// ```
 ///
 /// # Errors
-/// Those of the work, and faults of the database. After [`FaultKind::Unknown`](crate::FaultKind::Unknown) it may have taken
-/// effect.
+/// [`Error::Rejected`] before the work begins; those of the work; errors of the database. After
+/// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) it may have taken effect.
 pub async fn transact<'p, C, T, E, F>(
     connection: C,
     resource: &str,
     pass: impl Into<Pass<'p>>,
     left: Option<Duration>,
     work: F,
-) -> Result<Checked<T>, E>
+) -> Result<T, E>
 where
     C: Begin,
     F: AsyncFnOnce(&mut C::Tx) -> Result<T, E>,
-    E: From<Fault>,
+    E: From<Error>,
 {
     crate::sql::transact(connection, resource, pass.into(), left, work).await
 }
 
 /// Says what is left of the lease, if that is known.
-async fn began<S: Session>(mut tx: S, left_ms: Option<u64>) -> Result<S, Fault> {
+async fn began<S: Session>(mut tx: S, left_ms: Option<u64>) -> Result<S> {
     if let Some(left) = left_ms {
         let left = left.to_string();
         tx.run(LEASE_LEFT, &[Arg::Text(Some(&left))]).await?;
@@ -69,19 +69,15 @@ macro_rules! driver {
         impl<$lifetime> Driver for $connection {
             type Tx = $tx;
 
-            async fn begin(self, left_ms: Option<u64>) -> Result<$tx, Fault> {
+            async fn begin(self, left_ms: Option<u64>) -> Result<$tx> {
                 began($begin(self).await?, left_ms).await
             }
 
-            async fn claim(
-                tx: &mut $tx,
-                resource: &str,
-                pass: Pass<'_>,
-            ) -> Result<Checked<()>, Fault> {
+            async fn claim(tx: &mut $tx, resource: &str, pass: Pass<'_>) -> Result<Admitted<()>> {
                 guard::claim(tx, resource, pass).await
             }
 
-            async fn commit(tx: $tx) -> Result<(), Fault> {
+            async fn commit(tx: $tx) -> Result<()> {
                 Ok(tx.commit().await?)
             }
 

@@ -4,8 +4,8 @@ use palisade_core::fence::{Reject, Sequence};
 use palisade_core::{AuthorityId, Code, LockName, Token};
 use redis::Value;
 
-use super::fault::Fault;
-use crate::checked::{Admitted, Checked};
+use crate::admitted::Admitted;
+use crate::error::{Error, Result};
 
 /// Reads an answer of fence.lua to the token that was presented at a resource; `kind` is the kind of its effect.
 pub(super) fn read(
@@ -13,41 +13,45 @@ pub(super) fn read(
     presented: Option<Token>,
     kind: &str,
     reply: Value,
-) -> Result<Checked<Value>, Fault> {
-    let resource = || resource.to_owned();
+) -> Result<Admitted<Value>> {
     let Value::Array(parts) = reply else {
         return Err(odd(&[reply]));
     };
     let mut words = parts.iter().map_while(word);
     let mut next = || words.next().unwrap_or_default();
     match next() {
-        how @ ("admit" | "repeat") => Ok(Checked::Admitted(Admitted {
+        how @ ("admit" | "repeat") => Ok(Admitted {
             highest: token(next()),
             repeat: how == "repeat",
             value: parts.into_iter().nth(2).unwrap_or(Value::Nil),
-        })),
+        }),
         "reject" => match reject(presented, next(), next(), next()) {
-            Some(reject) => Ok(Checked::Rejected(reject)),
+            Some(reject) => Err(Error::Rejected(reject)),
             None => Err(odd(&parts)),
         },
-        "failed" if kind == "script" => Err(Fault::Script(next().to_owned())),
-        "failed" => Err(Fault::Command(next().to_owned())),
-        "lost" => Err(Fault::Lost {
-            resource: resource(),
-        }),
-        "unarmed" => Err(Fault::Unarmed {
-            resource: resource(),
-        }),
-        "corrupt" => Err(Fault::Corrupt {
-            resource: resource(),
-            holds: next().to_owned(),
-        }),
+        "failed" if kind == "script" => Err(Error::Script(next().to_owned())),
+        "failed" => Err(Error::Command(next().to_owned())),
+        "lost" => Err(Error::FenceLost(format!(
+            "{resource}: there is data without its fence state; an operator must re-arm the fence with a floor"
+        ))),
+        "unarmed" => Err(Error::Argument(format!(
+            "{resource}: the first write must carry a fencing token"
+        ))),
+        "corrupt" => Err(not_a_state(resource, next())),
         _ => Err(odd(&parts)),
     }
 }
 
-fn odd(reply: &[Value]) -> Fault {
-    Fault::Answer(format!("{reply:?}"))
+/// A mark that no fence can have written.
+pub(super) fn not_a_state(resource: &str, holds: &str) -> Error {
+    Error::Damaged(format!("{resource}: {holds:?} is not a fence state"))
+}
+
+/// An answer that the script does not give.
+pub(super) fn odd(reply: &[Value]) -> Error {
+    Error::Unsuitable(format!(
+        "Redis gave an answer that the fence's script never gives: {reply:?}"
+    ))
 }
 
 fn reject(presented: Option<Token>, code: &str, what: &str, bound: &str) -> Option<Reject> {

@@ -3,7 +3,7 @@
 use redis::aio::ConnectionLike;
 use redis::{RedisError, cmd};
 
-use super::fault::Fault;
+use crate::error::{Error, Result};
 
 /// The version of [`library`].
 pub const LIBRARY_VERSION: u32 = 2;
@@ -18,12 +18,12 @@ pub fn library() -> String {
 /// Loads the library, in place of the same or an older one.
 ///
 /// # Errors
-/// [`Fault::Argument`] if the server has a newer one; errors of the server, such as one older than Redis 7.
-pub async fn install<C: ConnectionLike>(connection: &mut C) -> Result<(), Fault> {
+/// [`Error::Argument`] if the server has a newer one; errors of the server, such as one older than Redis 7.
+pub async fn install<C: ConnectionLike>(connection: &mut C) -> Result<()> {
     if let Some(there) = installed(connection).await?
         && there > LIBRARY_VERSION
     {
-        return Err(Fault::Argument(format!(
+        return Err(Error::Argument(format!(
             "the server has version {there} of the library; this one is version {LIBRARY_VERSION}"
         )));
     }
@@ -36,7 +36,7 @@ pub async fn install<C: ConnectionLike>(connection: &mut C) -> Result<(), Fault>
 ///
 /// # Errors
 /// Errors of the server.
-pub async fn uninstall<C: ConnectionLike>(connection: &mut C) -> Result<(), Fault> {
+pub async fn uninstall<C: ConnectionLike>(connection: &mut C) -> Result<()> {
     let mut delete = cmd("FUNCTION");
     delete.arg("DELETE").arg("palisade");
     match delete.exec_async(connection).await {
@@ -49,7 +49,7 @@ pub async fn uninstall<C: ConnectionLike>(connection: &mut C) -> Result<(), Faul
 ///
 /// # Errors
 /// Errors of the server.
-pub async fn installed<C: ConnectionLike>(connection: &mut C) -> Result<Option<u32>, Fault> {
+pub async fn installed<C: ConnectionLike>(connection: &mut C) -> Result<Option<u32>> {
     let mut version = cmd("FCALL");
     version.arg("palisade_version").arg(0);
     match version.query_async(connection).await {

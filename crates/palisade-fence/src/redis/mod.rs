@@ -10,21 +10,17 @@
 //! ```
 //!
 //! ```
-//! use palisade_fence::redis::{Fault, Resource, Script, probe};
-//! use palisade_fence::Reject;
+//! use palisade_fence::redis::{Resource, Script, probe};
 //! # use palisade_core::Token;
 //! # use palisade_testbed::Redis;
 //!
-//! # async fn add(con: &mut redis::aio::MultiplexedConnection, token: Token) -> Result<Option<u64>, Fault> {
+//! # async fn add(con: &mut redis::aio::MultiplexedConnection, token: Token) -> palisade_fence::Result<u64> {
 //! probe(con).await?; // once for each server: could it evict fences?
 //! let orders = Resource::new("orders")?.guarding(&["{orders}:total"])?;
-//! if let Some(reject) = orders.claim(con, token).await?.rejected() {
-//!     println!("give up: {reject}"); // first: raise the fence
-//!     return Ok(None);
-//! }
+//! orders.claim(con, token).await?; // first: raise the fence
 //! let add = Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])")?;
 //! let total = orders.write(token).run(con, &add, &["{orders}:total"], &[b"5"]).await?;
-//! Ok(total.into_result().ok())
+//! Ok(total.value)
 //! # }
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
@@ -32,8 +28,8 @@
 //! # let client = redis::Client::open(server.url()).unwrap();
 //! # let mut con = client.get_multiplexed_async_connection().await.unwrap();
 //! # let mut token = |number| Token::new(number).unwrap();
-//! # assert_eq!(add(&mut con, token(7)).await.unwrap(), Some(5));
-//! # assert_eq!(add(&mut con, token(6)).await.unwrap(), None);
+//! # assert_eq!(add(&mut con, token(7)).await.unwrap(), 5);
+//! # assert!(add(&mut con, token(6)).await.unwrap_err().rejected().is_some());
 //! # }
 //! ```
 //!
@@ -60,7 +56,7 @@
 //!   The same holds for a **failover** (data that the replica had not received is lost; `WAIT` narrows that),
 //!   for a **restored snapshot** and for `FLUSHALL`. Redis cannot detect it: after each of these, let the
 //!   authority issue a token and re-arm with that floor ([`Operator`]).
-//! * Redis detects a missing mark whose data is still there: [`Fault::Lost`]. An operation looks at its own
+//! * Redis detects a missing mark whose data is still there: [`Error::FenceLost`](crate::Error::FenceLost). An operation looks at its own
 //!   keys and at those of [`Resource::guarding`].
 //! * Eviction could remove a mark: [`probe`] refuses `allkeys-*` policies.
 //! * A replica may lag, and would answer a read with a token from old data: [`probe`] refuses it. A plain
@@ -69,7 +65,6 @@
 //!   all before the first read.
 
 mod answer;
-mod fault;
 mod library;
 mod objects;
 mod operator;
@@ -78,7 +73,6 @@ mod resource;
 mod script;
 mod slot;
 
-pub use fault::Fault;
 pub use library::{LIBRARY_VERSION, install, installed, library, uninstall};
 pub use objects::Objects;
 pub use operator::Operator;
@@ -86,3 +80,12 @@ pub use probe::probe;
 pub use resource::{Resource, Writing};
 pub use script::Script;
 pub use slot::slot;
+
+use crate::error::{Error, ErrorKind};
+
+/// Redis refused, or the outcome is unknown because the connection broke after the script was sent.
+impl From<redis::RedisError> for Error {
+    fn from(error: redis::RedisError) -> Error {
+        Error::failed(ErrorKind::Unknown, "Redis failed", error)
+    }
+}

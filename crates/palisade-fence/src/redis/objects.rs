@@ -6,15 +6,15 @@ use palisade_core::fence::{Pass, Rule};
 use redis::aio::ConnectionLike;
 use redis::cmd;
 
-use super::fault::Fault;
 use super::resource::{Resource, Writing};
 use super::script::Script;
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::{Error, Result};
 use crate::fence::{Change, Fence, Write};
 use crate::name::ObjectPath;
 
 /// The script for appending: a hash has no command that appends.
-static APPEND: LazyLock<Result<Script, Fault>> = LazyLock::new(|| {
+static APPEND: LazyLock<Result<Script>> = LazyLock::new(|| {
     Script::new(
         "local before = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 redis.call('HSET', KEYS[1], ARGV[1], before .. ARGV[2])
@@ -40,7 +40,7 @@ impl<C: ConnectionLike + Clone + Send + Sync> Objects<C> {
     ///
     /// # Errors
     /// As [`Resource::new`].
-    pub fn new(connection: C, resource: &str, rule: Rule) -> Result<Objects<C>, Fault> {
+    pub fn new(connection: C, resource: &str, rule: Rule) -> Result<Objects<C>> {
         let resource = Resource::new(resource)?.under(rule);
         let key = resource.key("objects");
         Ok(Objects {
@@ -55,7 +55,7 @@ impl<C: ConnectionLike + Clone + Send + Sync> Objects<C> {
         writing: Writing<'_>,
         key: &str,
         change: Change<'_>,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let path = ObjectPath::new(key)?;
         let (mut connection, path) = (self.connection.clone(), path.as_str());
         let connection = &mut connection;
@@ -65,7 +65,7 @@ impl<C: ConnectionLike + Clone + Send + Sync> Objects<C> {
             Change::Append(bytes) => {
                 let script = APPEND
                     .as_ref()
-                    .map_err(|fault| Fault::Argument(fault.to_string()))?;
+                    .map_err(|error| Error::Argument(error.to_string()))?;
                 let arguments = [path.as_bytes(), bytes];
                 writing
                     .run(connection, script, &[&self.key], &arguments)
@@ -76,15 +76,13 @@ impl<C: ConnectionLike + Clone + Send + Sync> Objects<C> {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync> Fence for Objects<C> {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         self.resource
             .claim(&mut self.connection.clone(), pass)
             .await
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let path = ObjectPath::new(key)?;
         let mut connection = self.connection.clone();
         self.resource
@@ -92,7 +90,7 @@ impl<C: ConnectionLike + Clone + Send + Sync> Fence for Objects<C> {
             .await
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let writing = self.resource.write(pass);
         let writing = match write.sequence {
             Some(sequence) => writing.numbered(sequence),
@@ -101,12 +99,12 @@ impl<C: ConnectionLike + Clone + Send + Sync> Fence for Objects<C> {
         self.change(writing, write.key, write.change).await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         self.change(self.resource.write_tokenless(), key, change)
             .await
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let path = ObjectPath::new(key)?;
         let mut read = cmd("HGET");
         read.arg(&self.key).arg(path.as_str());

@@ -8,10 +8,10 @@ use redis::aio::ConnectionLike;
 use redis::{Value, cmd};
 
 use super::answer;
-use super::fault::Fault;
 use super::resource::{MARKS, Resource};
 use super::script::REARM;
 use crate::admin::{Admin, Listed};
+use crate::error::Result;
 
 /// The number of keys that one step of a scan reads.
 const STEP: u32 = 1_000;
@@ -31,9 +31,7 @@ impl<'a, C: ConnectionLike + Send> Operator<'a, C> {
 }
 
 impl<C: ConnectionLike + Send> Admin for Operator<'_, C> {
-    type Error = Fault;
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>> {
         let resource = Resource::new(resource)?;
         let mut get = cmd("GET");
         get.arg(&resource.mark);
@@ -41,19 +39,12 @@ impl<C: ConnectionLike + Send> Admin for Operator<'_, C> {
         let Some(held) = held else {
             return Ok(None);
         };
-        let state = state(&held).ok_or_else(|| Fault::Corrupt {
-            resource: resource.name().to_owned(),
-            holds: String::from_utf8_lossy(&held).into_owned(),
-        })?;
+        let state = state(&held)
+            .ok_or_else(|| answer::not_a_state(resource.name(), &String::from_utf8_lossy(&held)))?;
         Ok(Some(state))
     }
 
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, Fault> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
         let (mut names, mut cursor) = (BTreeSet::new(), 0_u64);
         loop {
             let mut scan = cmd("SCAN");
@@ -85,7 +76,7 @@ impl<C: ConnectionLike + Send> Admin for Operator<'_, C> {
         Ok(listed)
     }
 
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<()> {
         let resource = Resource::new(resource)?;
         let from = with
             .lower_from
@@ -100,7 +91,7 @@ impl<C: ConnectionLike + Send> Admin for Operator<'_, C> {
         let floor = with.floor;
         match answer::word(&reply).and_then(answer::token) {
             Some(highest) => Err(FloorTooLow { floor, highest }.into()),
-            None => Err(Fault::Answer(format!("{reply:?}"))),
+            None => Err(answer::odd(&[reply])),
         }
     }
 }

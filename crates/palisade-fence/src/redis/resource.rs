@@ -2,14 +2,14 @@
 
 use palisade_core::fence::{Pass, Rule, Sequence};
 use redis::aio::ConnectionLike;
-use redis::{FromRedisValue, Value};
+use redis::{FromRedisValue, RedisError, Value};
 
 use super::answer;
-use super::fault::Fault;
 use super::script::{Effect, PLAIN, Request, Script};
 use super::slot::tag;
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
+use crate::error::{Error, Result};
 use crate::name::ResourceId;
 
 /// The prefix of all marks. No other key may have it.
@@ -35,14 +35,14 @@ impl Resource {
     /// Creates a resource under the claim fence.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for a name that is not valid, [`Fault::Argument`] for one that contains a brace.
-    pub fn new(name: &str) -> Result<Resource, Fault> {
+    /// [`Error::Name`] for a name that is not valid, [`Error::Argument`] for one that contains a brace.
+    pub fn new(name: &str) -> Result<Resource> {
         let name = ResourceId::new(name)?;
         if name.as_str().contains(['{', '}']) {
             let text = format!(
                 "resource_id {name} contains a brace; the name is the keys' hash tag: write the tag alone"
             );
-            return Err(Fault::Argument(text));
+            return Err(Error::Argument(text));
         }
         Ok(Resource {
             mark: format!("{MARKS}{{{name}}}"),
@@ -56,8 +56,8 @@ impl Resource {
     /// nothing is admitted (rule F7). An operation always checks its own keys; a claim has none of its own.
     ///
     /// # Errors
-    /// [`Fault::Argument`] for a key that is not this resource's.
-    pub fn guarding(mut self, keys: &[&str]) -> Result<Resource, Fault> {
+    /// [`Error::Argument`] for a key that is not this resource's.
+    pub fn guarding(mut self, keys: &[&str]) -> Result<Resource> {
         self.check_keys(keys)?;
         self.guarded
             .extend(keys.iter().map(|key| (*key).to_owned()));
@@ -86,12 +86,12 @@ impl Resource {
     /// admitted. It is as durable as the server's settings make it; see the module.
     ///
     /// # Errors
-    /// [`Fault::Lost`] if the fence state is gone; errors of the server.
+    /// [`Error::Rejected`] for a stale token; [`Error::FenceLost`] if the fence state is gone; errors of the server.
     pub async fn claim<'p, C: ConnectionLike>(
         &self,
         connection: &mut C,
         pass: impl Into<Pass<'p>>,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let request = self.request("claim", Some(pass.into()), None, Effect::NONE);
         Ok(self.send(connection, request, None).await?.map(|_| ()))
     }
@@ -99,13 +99,13 @@ impl Resource {
     /// Reads a string in order to write (rule F3).
     ///
     /// # Errors
-    /// As [`Resource::claim`]; a key of another type is [`Fault::Command`].
+    /// As [`Resource::claim`]; a key of another type is [`Error::Command`].
     pub async fn get<'p, C: ConnectionLike>(
         &self,
         connection: &mut C,
         pass: impl Into<Pass<'p>>,
         key: &str,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let (keys, arguments) = ([key], [&b"GET"[..]]);
         let effect = command("command", &keys, &arguments);
         self.reads(connection, pass.into(), effect, None).await
@@ -121,7 +121,7 @@ impl Resource {
         pass: impl Into<Pass<'p>>,
         key: &str,
         field: &str,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let (keys, arguments) = ([key], [&b"HGET"[..], field.as_bytes()]);
         let effect = command("command", &keys, &arguments);
         self.reads(connection, pass.into(), effect, None).await
@@ -130,7 +130,7 @@ impl Resource {
     /// Reads with a script of the user, in order to write (rule F3).
     ///
     /// # Errors
-    /// As [`Resource::claim`]; [`Fault::Script`] if the script fails.
+    /// As [`Resource::claim`]; [`Error::Script`] if the script fails.
     pub async fn read<'p, C: ConnectionLike, T: FromRedisValue>(
         &self,
         connection: &mut C,
@@ -138,7 +138,7 @@ impl Resource {
         script: &Script,
         keys: &[&str],
         arguments: &[&[u8]],
-    ) -> Result<Checked<T>, Fault> {
+    ) -> Result<Admitted<T>> {
         let effect = command("script", keys, arguments);
         self.reads(connection, pass.into(), effect, Some(script))
             .await
@@ -154,7 +154,7 @@ impl Resource {
     }
 
     /// Begins a write by code without a token. It is rejected once the resource is fenced (rule F9), and
-    /// [`Fault::Unarmed`] before. Such code calls this voluntarily; Redis does not enforce it: see the
+    /// [`Error::Argument`] before. Such code calls this voluntarily; Redis does not enforce it: see the
     /// module.
     #[must_use]
     pub const fn write_tokenless(&self) -> Writing<'_> {
@@ -171,7 +171,7 @@ impl Resource {
         pass: Pass<'_>,
         effect: Effect<'_>,
         script: Option<&Script>,
-    ) -> Result<Checked<T>, Fault> {
+    ) -> Result<Admitted<T>> {
         let request = self.request("read", Some(pass), None, effect);
         value(self.send(connection, request, script).await?)
     }
@@ -197,26 +197,26 @@ impl Resource {
         connection: &mut C,
         request: Request<'_>,
         script: Option<&Script>,
-    ) -> Result<Checked<Value>, Fault> {
+    ) -> Result<Admitted<Value>> {
         self.check_keys(request.effect.keys)?;
         let (given, max) = (request.effect.arguments.len(), Resource::MAX_ARGUMENTS);
         if given > max {
             let text = format!("{given} arguments in one command; 0 ..= {max} are allowed");
-            return Err(Fault::Argument(text));
+            return Err(Error::Argument(text));
         }
         let text = script.map_or(&*PLAIN, |script| &script.0);
         let presented = request.pass.map(|pass| pass.token);
         let reply = request
             .send(connection, text, &self.mark, &self.guarded)
             .await?;
-        let checked = answer::read(self.name(), presented, request.effect.kind, reply)?;
-        if let Some(reject) = checked.rejected() {
+        let answer = answer::read(self.name(), presented, request.effect.kind, reply);
+        if let Err(Error::Rejected(reject)) = &answer {
             audit::rejected(self.name(), request.pass, reject);
         }
-        Ok(checked)
+        answer
     }
 
-    fn check_keys(&self, keys: &[&str]) -> Result<(), Fault> {
+    fn check_keys(&self, keys: &[&str]) -> Result<()> {
         for key in keys {
             let problem = if key.starts_with(MARKS) {
                 format!("key {key:?} belongs to a fence: keys that begin with {MARKS} are not data")
@@ -226,7 +226,7 @@ impl Resource {
             } else {
                 continue;
             };
-            return Err(Fault::Argument(problem));
+            return Err(Error::Argument(problem));
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Writing<'_> {
         connection: &mut C,
         key: &str,
         bytes: &[u8],
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         self.command(connection, "command", key, &[b"SET", bytes])
             .await
     }
@@ -267,13 +267,13 @@ impl Writing<'_> {
     /// `HSET`: sets these fields of the hash to these bytes.
     ///
     /// # Errors
-    /// As [`Resource::get`]; [`Fault::Argument`] beyond [`Resource::MAX_ARGUMENTS`].
+    /// As [`Resource::get`]; [`Error::Argument`] beyond [`Resource::MAX_ARGUMENTS`].
     pub async fn hset<C: ConnectionLike>(
         self,
         connection: &mut C,
         key: &str,
         fields: &[(&str, &[u8])],
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let mut arguments = vec![&b"HSET"[..]];
         for (field, bytes) in fields {
             arguments.extend([field.as_bytes(), bytes]);
@@ -291,7 +291,7 @@ impl Writing<'_> {
         connection: &mut C,
         key: &str,
         field: &str,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let arguments = [b"HDEL", field.as_bytes()];
         self.command(connection, "deleting", key, &arguments).await
     }
@@ -305,7 +305,7 @@ impl Writing<'_> {
         self,
         connection: &mut C,
         key: &str,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         self.command(connection, "deleting", key, &[b"DEL"]).await
     }
 
@@ -318,7 +318,7 @@ impl Writing<'_> {
         connection: &mut C,
         key: &str,
         bytes: &[u8],
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         self.command(connection, "command", key, &[b"APPEND", bytes])
             .await
     }
@@ -330,14 +330,14 @@ impl Writing<'_> {
     /// was longer.
     ///
     /// # Errors
-    /// As [`Resource::claim`]; [`Fault::Script`] if the script fails.
+    /// As [`Resource::claim`]; [`Error::Script`] if the script fails.
     pub async fn run<C: ConnectionLike, T: FromRedisValue>(
         self,
         connection: &mut C,
         script: &Script,
         keys: &[&str],
         arguments: &[&[u8]],
-    ) -> Result<Checked<T>, Fault> {
+    ) -> Result<Admitted<T>> {
         let effect = command("script", keys, arguments);
         value(self.send(connection, effect, Some(script)).await?)
     }
@@ -348,7 +348,7 @@ impl Writing<'_> {
         kind: &'static str,
         key: &str,
         arguments: &[&[u8]],
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let keys = [key];
         let effect = command(kind, &keys, arguments);
         Ok(self.send(connection, effect, None).await?.map(|_| ()))
@@ -359,7 +359,7 @@ impl Writing<'_> {
         connection: &mut C,
         effect: Effect<'_>,
         script: Option<&Script>,
-    ) -> Result<Checked<Value>, Fault> {
+    ) -> Result<Admitted<Value>> {
         let op = self.pass.map_or("tokenless", |_| "write");
         let request = self.resource.request(op, self.pass, self.sequence, effect);
         self.resource.send(connection, request, script).await
@@ -378,18 +378,16 @@ const fn command<'a>(
     }
 }
 
-fn value<T: FromRedisValue>(checked: Checked<Value>) -> Result<Checked<T>, Fault> {
-    Ok(match checked {
-        Checked::Admitted(admitted) => {
-            let (highest, repeat) = (admitted.highest, admitted.repeat);
-            let value =
-                T::from_redis_value(admitted.value).map_err(|error| Fault::Redis(error.into()))?;
-            Checked::Admitted(crate::checked::Admitted {
-                value,
-                highest,
-                repeat,
-            })
-        }
-        Checked::Rejected(reject) => Checked::Rejected(reject),
+fn value<T: FromRedisValue>(admitted: Admitted<Value>) -> Result<Admitted<T>> {
+    let Admitted {
+        value,
+        highest,
+        repeat,
+    } = admitted;
+    let value = T::from_redis_value(value).map_err(RedisError::from)?;
+    Ok(Admitted {
+        value,
+        highest,
+        repeat,
     })
 }

@@ -6,7 +6,7 @@ use palisade_core::fence::{Mode, Pass, Rule, Sequence};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisError, ServerErrorKind, Value, cmd};
 
-use super::fault::Fault;
+use crate::error::{Error, Result};
 
 const FENCE: &str = include_str!("fence.lua");
 
@@ -28,11 +28,11 @@ impl Script {
     /// Takes a script of the user.
     ///
     /// # Errors
-    /// [`Fault::Argument`] for a script with a `#!` line, which cannot be part of another script. The server
+    /// [`Error::Argument`] for a script with a `#!` line, which cannot be part of another script. The server
     /// finds a mistake in its Lua code at the first call, and nothing takes effect.
-    pub fn new(lua: &str) -> Result<Script, Fault> {
+    pub fn new(lua: &str) -> Result<Script> {
         match lua.starts_with("#!") {
-            true => Err(Fault::Argument(
+            true => Err(Error::Argument(
                 "a guarded script must not begin with #!: it runs inside the fence's script"
                     .to_owned(),
             )),

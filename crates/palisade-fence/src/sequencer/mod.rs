@@ -60,6 +60,7 @@ pub struct Sequencer {
 /// Whom the grant keeps out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Mode {
     /// Everybody: a writer.
     Exclusive,
@@ -71,6 +72,7 @@ pub enum Mode {
 
 /// Why a sequencer is not believed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadSequencer {
     /// It is not a sequencer at all.
     #[error("the sequencer is malformed: {0}")]

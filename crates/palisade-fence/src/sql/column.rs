@@ -3,7 +3,7 @@
 use palisade_core::Token;
 use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
-use super::fault::Fault;
+use crate::error::{Error, Result};
 use crate::guard_row::{Corrupt, column_state};
 
 /// Decides a token against the number in a column; `None`: it is admitted.
@@ -20,9 +20,9 @@ pub(crate) fn bound(rule: Rule) -> u64 {
 }
 
 /// Checks the name of a table or column, up to the length that the database allows.
-pub(crate) fn valid_name(name: &str, longest: usize) -> Result<(), Fault> {
+pub(crate) fn valid_name(name: &str, longest: usize) -> Result<()> {
     if name.is_empty() || name.len() > longest || name.contains('\0') {
-        return Err(Fault::Argument(format!(
+        return Err(Error::Argument(format!(
             "{name:?} is not the name of a table or column: 1 ..= {longest} bytes without NUL are allowed"
         )));
     }
@@ -30,12 +30,12 @@ pub(crate) fn valid_name(name: &str, longest: usize) -> Result<(), Fault> {
 }
 
 /// Checks a key of `resource_records`.
-pub(crate) fn valid_id(id: &str) -> Result<(), Fault> {
+pub(crate) fn valid_id(id: &str) -> Result<()> {
     let characters = id.chars().count();
     if (1..=100).contains(&characters) && !id.contains('\0') {
         return Ok(());
     }
-    Err(Fault::Argument(format!(
+    Err(Error::Argument(format!(
         "resource_id has {characters} characters; 1 ..= 100 without NUL are allowed"
     )))
 }

@@ -6,14 +6,10 @@ use palisade_core::fence::Pass;
 #[cfg(feature = "sqlite")]
 use palisade_core::fence::{Op, Rule, Verdict};
 
-use super::fault::Fault;
+use crate::error::{Error, Result};
 use crate::name::ResourceId;
 #[cfg(feature = "sqlite")]
-use crate::{
-    audit,
-    checked::{Admitted, Checked},
-    guard_row::{Corrupt, GuardRow},
-};
+use crate::{admitted::Admitted, audit, guard_row::GuardRow};
 
 /// How a row is protected from others while it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,25 +32,25 @@ pub(crate) struct DecidedRow<'a> {
 
 /// The next rows, and the answer.
 #[cfg(feature = "sqlite")]
-type Decision<'a> = (Vec<DecidedRow<'a>>, Checked<Option<Vec<u8>>>);
+type Decision<'a> = (Vec<DecidedRow<'a>>, Admitted<Option<Vec<u8>>>);
 
 /// Returns the claims in name order, each resource once.
 pub(crate) fn in_name_order<'a, 'p>(
     claims: &[(&'a str, Pass<'p>)],
-) -> Result<BTreeMap<&'a str, Pass<'p>>, Fault> {
+) -> Result<BTreeMap<&'a str, Pass<'p>>> {
     let mut in_order = BTreeMap::new();
     for (resource, pass) in claims {
         ResourceId::new(resource)?;
         if in_order.insert(*resource, *pass).is_some() {
             let text = format!("{resource} is claimed twice in one step");
-            return Err(Fault::Argument(text));
+            return Err(Error::Argument(text));
         }
     }
     Ok(in_order)
 }
 
-/// Decides an operation on all these resources and returns the next rows and the answer. Either all are admitted,
-/// or there are no rows and the rejection is recorded for the operator. The answer is that of the last resource;
+/// Decides an operation on all these resources and returns the next rows and the answer, if all are admitted. A rejection is
+/// recorded for the operator. The answer is that of the last resource;
 /// its value is the recorded result of a repeat.
 #[cfg(feature = "sqlite")]
 pub(crate) fn decide_all<'a>(
@@ -63,15 +59,14 @@ pub(crate) fn decide_all<'a>(
     rows: &BTreeMap<String, GuardRow>,
     op: Op,
     digest: Option<u64>,
-) -> Result<Decision<'a>, Corrupt> {
+) -> Result<Decision<'a>> {
     let mut all = Vec::with_capacity(claims.len());
-    let mut answer = Checked::admitted(None, None);
+    let mut answer = Admitted::new(None, None);
     for (&resource, pass) in claims {
         let before = rows.get(resource).cloned().unwrap_or_default();
         let (row, changed, result) = match before.decide(rule, Some(*pass), op, digest)? {
             Verdict::Reject(reject) => {
-                let rejected = audit::reject(resource, Some(*pass), reject);
-                return Ok((Vec::new(), rejected));
+                return Err(audit::reject(resource, Some(*pass), reject));
             }
             Verdict::Admit(Some(next)) => (next, true, None),
             Verdict::Admit(None) => (before, false, None),
@@ -80,11 +75,11 @@ pub(crate) fn decide_all<'a>(
                 (before, false, Some(result))
             }
         };
-        answer = Checked::Admitted(Admitted {
+        answer = Admitted {
             highest: row.state()?.highest(),
             repeat: result.is_some(),
             value: result.flatten(),
-        });
+        };
         all.push(DecidedRow {
             resource,
             row,
@@ -95,9 +90,9 @@ pub(crate) fn decide_all<'a>(
 }
 
 /// Checks that a result is short enough to be recorded.
-pub(crate) fn recordable(result: &[u8], longest: usize) -> Result<(), Fault> {
+pub(crate) fn recordable(result: &[u8], longest: usize) -> Result<()> {
     match result.len() {
-        bytes if bytes > longest => Err(Fault::Argument(format!(
+        bytes if bytes > longest => Err(Error::Argument(format!(
             "the result has {bytes} bytes; 0 ..= {longest} are allowed"
         ))),
         _ => Ok(()),

@@ -6,9 +6,10 @@
 //!                                                                └ rejected: nothing is written
 //! ```
 
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+mod answer;
 mod column;
 mod decision;
-mod fault;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
 mod transact;
 
@@ -17,11 +18,20 @@ pub use decision::Strategy;
 #[cfg(feature = "sqlite")]
 pub(crate) use decision::decide_all;
 pub(crate) use decision::{in_name_order, recordable};
-pub use fault::Fault;
+
+use crate::error::{Error, ErrorKind};
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+pub(crate) use answer::Answer;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
 pub use transact::Begin;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
 pub(crate) use transact::{sealed::Driver, transact};
+
+/// The connection or the driver failed.
+pub(crate) fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    let what = "the connection to the database failed";
+    Error::failed(ErrorKind::Unknown, what, error)
+}
 
 /// The token in the words of the database's routines, `token N is stale: N < M`.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use palisade_core::fence::Pass;
 
-use super::Fault;
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::{Error, Result};
 
 /// Something that begins transactions: a connection or a pool. Only the drivers of this crate are.
 pub trait Begin: Sized + sealed::Driver {}
@@ -14,7 +14,7 @@ pub trait Begin: Sized + sealed::Driver {}
 impl<C: sealed::Driver> Begin for C {}
 
 pub(crate) mod sealed {
-    use super::{Checked, Fault, Future, Pass};
+    use super::{Admitted, Future, Pass, Result};
 
     /// The driver's part.
     pub trait Driver {
@@ -22,18 +22,15 @@ pub(crate) mod sealed {
         type Tx;
 
         /// Begins one, with what is left of the lease in milliseconds.
-        fn begin(
-            self,
-            left_ms: Option<u64>,
-        ) -> impl Future<Output = Result<Self::Tx, Fault>> + Send;
+        fn begin(self, left_ms: Option<u64>) -> impl Future<Output = Result<Self::Tx>> + Send;
 
         fn claim(
             tx: &mut Self::Tx,
             resource: &str,
             pass: Pass<'_>,
-        ) -> impl Future<Output = Result<Checked<()>, Fault>> + Send;
+        ) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
-        fn commit(tx: Self::Tx) -> impl Future<Output = Result<(), Fault>> + Send;
+        fn commit(tx: Self::Tx) -> impl Future<Output = Result<()>> + Send;
 
         /// Rolls back. If this fails, the connection is broken, and the server rolls back.
         fn roll_back(tx: Self::Tx) -> impl Future<Output = ()> + Send;
@@ -47,25 +44,22 @@ pub(crate) async fn transact<C, T, E, F>(
     pass: Pass<'_>,
     left: Option<Duration>,
     work: F,
-) -> Result<Checked<T>, E>
+) -> Result<T, E>
 where
     C: Begin,
     F: AsyncFnOnce(&mut C::Tx) -> Result<T, E>,
-    E: From<Fault>,
+    E: From<Error>,
 {
     let mut tx = connection.begin(left.map(left_ms)).await?;
     let done = match C::claim(&mut tx, resource, pass).await {
-        Err(fault) => Err(fault.into()),
-        Ok(Checked::Rejected(reject)) => Ok(Checked::Rejected(reject)),
-        Ok(Checked::Admitted(admitted)) => match work(&mut tx).await {
-            Err(error) => Err(error),
-            Ok(done) => {
-                C::commit(tx).await?;
-                return Ok(Checked::admitted(done, admitted.highest));
-            }
-        },
+        Err(error) => Err(error.into()),
+        Ok(_) => work(&mut tx).await,
     };
-    C::roll_back(tx).await;
+    if done.is_ok() {
+        C::commit(tx).await?;
+    } else {
+        C::roll_back(tx).await;
+    }
     done
 }
 

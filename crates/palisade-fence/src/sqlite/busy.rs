@@ -1,9 +1,9 @@
 //! The process that has the file's write lock: SQLite waits for it `busy_timeout` long, and then says no more than "busy".
 
-use rusqlite::{Connection, Error, ErrorCode};
+use rusqlite::{Connection, ErrorCode};
 
+use crate::error::Error;
 use crate::lock_holder::{Lock, LockHolder, holders, in_the_way};
-use crate::sql::Fault;
 
 /// The byte of the file `-shm` that the writer locks in WAL mode, as SQLite's file format says.
 const WAL_WRITE_LOCK: u64 = 120;
@@ -24,23 +24,14 @@ pub(super) fn writers(db: &Connection) -> Vec<LockHolder> {
     found
 }
 
-/// The fault for an error of a statement that takes the write lock; it names the process that is in the way.
-pub(super) fn fault(db: &Connection, resource: &str, error: Error) -> Fault {
+/// The error of a statement that takes the write lock; it names the process that is in the way.
+pub(super) fn error(db: &Connection, resource: &str, error: rusqlite::Error) -> Error {
     let busy = error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
-    match Fault::from(error) {
-        Fault::Database {
-            state,
-            message,
-            retryable,
-        } if busy => {
-            let url = format!("sqlite://{}", db.path().unwrap_or_default());
-            let in_the_way = in_the_way(&writers(db), resource, &url);
-            Fault::Database {
-                state,
-                message: format!("{message}; {in_the_way}"),
-                retryable,
-            }
-        }
-        other => other,
+    let error = Error::from(error);
+    if !busy {
+        return error;
     }
+    let url = format!("sqlite://{}", db.path().unwrap_or_default());
+    let in_the_way = in_the_way(&writers(db), resource, &url);
+    Error::Busy(format!("{}; {in_the_way}", error.report()))
 }

@@ -11,14 +11,15 @@
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, Error, OptionalExtension as _, ToSql, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 
 use super::rows::{in_transaction, int};
 use super::sticky::{fill, identifier, rejection};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
+use crate::error::{Error, Result};
 use crate::guard_row::{Corrupt, column_state};
-use crate::sql::{Fault, bound, judge};
+use crate::sql::{bound, judge};
 
 const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky_column.sql");
 
@@ -36,8 +37,9 @@ pub struct Column {
 impl Column {
     /// Uses this table, key column and token column.
     ///
-    /// # Errors [`Fault::Argument`] with the name that is not valid.
-    pub fn new(table: &str, key: &str, token: &str) -> Result<Column, Fault> {
+    /// # Errors
+    /// [`Error::Argument`] with the name that is not valid.
+    pub fn new(table: &str, key: &str, token: &str) -> Result<Column> {
         let trigger = |event: &str| identifier(&format!("palisade_column_{event}_{table}"));
         let names = [
             ("named", trigger("named")?),
@@ -83,39 +85,29 @@ impl Column {
         &self.sticky
     }
 
-    /// Returns the rejection if a trigger of [`Column::sticky`] caused this error of your own statement, which wrote
-    /// this token, if it wrote one.
-    ///
-    /// # Errors
-    /// Every other error, as a fault.
+    /// Converts the error of your own statement, which wrote this token, if it wrote one: [`Error::Rejected`] if a trigger
+    /// of [`Column::sticky`] caused it.
     pub fn why(
         &self,
         tx: &Connection,
         key: &dyn ToSql,
         token: Option<Token>,
-        error: Error,
-    ) -> Result<Reject, Fault> {
+        error: rusqlite::Error,
+    ) -> Error {
         match self.read(tx, key) {
-            Ok(Some(number)) => {
-                let highest = column_state(number)?.highest();
-                rejection(&spelled(key), error, token, highest)
-            }
-            _ => Err(error.into()),
+            Ok(Some(number)) => match column_state(number) {
+                Ok(state) => rejection(&spelled(key), error, token, state.highest()),
+                Err(corrupt) => corrupt.into(),
+            },
+            _ => error.into(),
         }
     }
 
     /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
-    /// It is rejected as stale, as a jump, or as [`Reject::Missing`] if there is no such row.
-    ///
     /// # Errors
-    /// Faults of the database.
-    pub fn claim(
-        &self,
-        tx: &Connection,
-        key: &dyn ToSql,
-        token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    /// [`Error::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row; errors of the database.
+    pub fn claim(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<Admitted<()>> {
         in_transaction(tx)?;
         let sql = format!("{}{}", self.raise, self.condition(2));
         let mut statement = tx.prepare_cached(&sql)?;
@@ -128,16 +120,11 @@ impl Column {
     ///
     /// # Errors
     /// As [`Column::claim`].
-    pub fn lock(
-        &self,
-        tx: &Connection,
-        key: &dyn ToSql,
-        token: Token,
-    ) -> Result<Checked<()>, Fault> {
+    pub fn lock(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<Admitted<()>> {
         in_transaction(tx)?;
         tx.prepare_cached(&self.lock)?.execute([key])?;
         match self.judge(tx, key, token)? {
-            Some(reject) => Ok(rejected(key, token, reject)),
+            Some(reject) => Err(rejected(key, token, reject)),
             None => self.claim(tx, key, token),
         }
     }
@@ -158,7 +145,7 @@ impl Column {
     /// let sql = format!("UPDATE orders SET total = ?2, last_fencing_token = ?3 WHERE id = ?1 AND {}",
     ///                   orders.condition(3));
     /// let hit = tx.execute(&sql, ("17", 99, token.get() as i64))?;
-    /// orders.explain(&tx, &"17", token, hit)?.into_result()?;
+    /// orders.explain(&tx, &"17", token, hit)?;
     /// # Ok(())
     /// # }
     /// ```
@@ -172,33 +159,28 @@ impl Column {
         key: &dyn ToSql,
         token: Token,
         affected: usize,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         if affected > 0 {
-            return Ok(Checked::admitted((), Some(token)));
+            return Ok(Admitted::new((), Some(token)));
         }
         let why = self.judge(tx, key, token)?;
-        Ok(rejected(key, token, why.unwrap_or(Reject::Missing)))
+        Err(rejected(key, token, why.unwrap_or(Reject::Missing)))
     }
 
     /// Why the token is rejected at this row; `None`: it is admitted.
-    fn judge(
-        &self,
-        tx: &Connection,
-        key: &dyn ToSql,
-        token: Token,
-    ) -> Result<Option<Reject>, Fault> {
+    fn judge(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<Option<Reject>> {
         match self.read(tx, key)? {
             Some(number) => Ok(judge(self.rule, number, token)?),
             None => Ok(Some(Reject::Missing)),
         }
     }
 
-    fn read(&self, tx: &Connection, key: &dyn ToSql) -> Result<Option<i64>, Fault> {
+    fn read(&self, tx: &Connection, key: &dyn ToSql) -> Result<Option<i64>> {
         let mut statement = tx.prepare_cached(&self.look)?;
         let read = statement.query_row([key], |row| row.get(0)).optional();
         read.map_err(|error| match error {
             // A column accepts any type of value, whatever its declaration.
-            Error::InvalidColumnType(_, _, holds) => Fault::Corrupt(Corrupt {
+            rusqlite::Error::InvalidColumnType(_, _, holds) => Error::from(Corrupt {
                 column: "last_fencing_token",
                 holds: format!("a value of type {holds}"),
             }),
@@ -207,7 +189,7 @@ impl Column {
     }
 }
 
-fn rejected<T>(key: &dyn ToSql, token: Token, reject: Reject) -> Checked<T> {
+fn rejected(key: &dyn ToSql, token: Token, reject: Reject) -> Error {
     audit::reject(&spelled(key), Some(Pass::new(token)), reject)
 }
 

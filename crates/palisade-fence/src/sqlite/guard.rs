@@ -9,10 +9,11 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::busy;
 use super::rows::{in_transaction, int};
 use super::token_function::show_token;
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::{Error, Result};
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
-use crate::sql::{Fault, decide_all, in_name_order, recordable};
+use crate::sql::{decide_all, in_name_order, recordable};
 
 // Of the file itself: a temporary table of that name, or an attached file, would have another mark.
 
@@ -40,25 +41,23 @@ WHERE resource = ?1 AND token = ?2 AND sequence = ?3";
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
 /// a token or a whole [`Pass`].
 ///
-/// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]: **roll back**, and write
-/// nothing more.
-///
 /// # Errors
-/// Faults of the database.
+/// [`Error::Rejected`] if a newer holder has claimed the resource: **roll back**, and write nothing more. Errors of the
+/// database.
 pub fn claim<'p>(
     tx: &Connection,
     resource: &str,
     pass: impl Into<Pass<'p>>,
-) -> Result<Checked<()>, Fault> {
-    let checked = Guard::CLAIM.check(tx, resource, pass, Op::Claim)?;
-    Ok(checked.map(drop))
+) -> Result<Admitted<()>> {
+    let claimed = Guard::CLAIM.check(tx, resource, pass, Op::Claim)?;
+    Ok(claimed.map(drop))
 }
 
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
-/// As [`claim`]; naming a resource twice is a fault.
-pub fn claim_all(tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<Checked<()>, Fault> {
+/// As [`claim`]; [`Error::Argument`] for a resource that is named twice.
+pub fn claim_all(tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<Admitted<()>> {
     Guard::CLAIM.claim_all(tx, claims)
 }
 
@@ -87,7 +86,7 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         op: Op,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         self.judge(tx, &[(resource, pass.into())], op, None)
     }
 
@@ -103,7 +102,7 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         write: Numbered,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let (claims, op) = ([(resource, pass.into())], Op::Write(Some(write.sequence)));
         self.judge(tx, &claims, op, Some(write.digest))
     }
@@ -111,7 +110,7 @@ impl Guard {
     /// Records the result of a numbered write, in the transaction that carried it out.
     ///
     /// # Errors
-    /// [`Fault::Argument`] if it is too long, or if this is not the resource's last numbered write.
+    /// [`Error::Argument`] if it is too long, or if this is not the resource's last numbered write.
     pub fn record(
         &self,
         tx: &Connection,
@@ -119,14 +118,14 @@ impl Guard {
         token: Token,
         sequence: Sequence,
         result: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         ResourceId::new(resource)?;
         recordable(result, Guard::MAX_RESULT_BYTES)?;
         in_transaction(tx)?;
         let arguments = params![resource, int(token.get()), int(sequence.get()), result];
         match tx.prepare_cached(RECORD)?.execute(arguments)? {
             1 => Ok(()),
-            _ => Err(Fault::Argument(format!(
+            _ => Err(Error::Argument(format!(
                 "{resource}: the last write there is not number {sequence} of token {token}"
             ))),
         }
@@ -136,11 +135,7 @@ impl Guard {
     ///
     /// # Errors
     /// As [`claim_all`].
-    pub fn claim_all(
-        &self,
-        tx: &Connection,
-        claims: &[(&str, Pass<'_>)],
-    ) -> Result<Checked<()>, Fault> {
+    pub fn claim_all(&self, tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<Admitted<()>> {
         Ok(self.judge(tx, claims, Op::Claim, None)?.map(drop))
     }
 
@@ -150,29 +145,35 @@ impl Guard {
         claims: &[(&str, Pass<'_>)],
         op: Op,
         digest: Option<u64>,
-    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Admitted<Option<Vec<u8>>>> {
         let claims = in_name_order(claims)?;
         in_transaction(tx)?;
         let mut rows = BTreeMap::new();
         for resource in claims.keys() {
             rows.insert((*resource).to_owned(), take(tx, resource)?);
         }
-        let (decided, checked) = decide_all(self.rule, &claims, &rows, op, digest)?;
-        for one in decided.iter().filter(|one| one.changed) {
-            store(tx, one.resource, &one.row)?;
+        let decided = match decide_all(self.rule, &claims, &rows, op, digest) {
+            Err(error) if error.rejected().is_none() => return Err(error),
+            decided => decided,
+        };
+        for one in decided.iter().flat_map(|(rows, _)| rows) {
+            if one.changed {
+                store(tx, one.resource, &one.row)?;
+            }
         }
+        // A rejected holder no longer shows its tokens to the triggers.
         for (resource, pass) in &claims {
-            show_token(tx, resource, checked.is_admitted().then_some(pass.token))?;
+            show_token(tx, resource, decided.is_ok().then_some(pass.token))?;
         }
-        Ok(checked)
+        Ok(decided?.1)
     }
 }
 
 /// Locks the row of a resource until the transaction ends, and creates it if it is missing.
-pub(super) fn take(tx: &Connection, resource: &str) -> Result<GuardRow, Fault> {
+pub(super) fn take(tx: &Connection, resource: &str) -> Result<GuardRow> {
     let mut statement = tx.prepare_cached(TAKE)?;
     let row = statement.query_row([resource], guard_row).optional();
-    if let Some(row) = row.map_err(|error| busy::fault(tx, resource, error))? {
+    if let Some(row) = row.map_err(|error| busy::error(tx, resource, error))? {
         return Ok(row);
     }
     tx.prepare_cached(CREATE)?.execute([resource])?;
@@ -195,14 +196,14 @@ pub(super) fn guard_row(row: &Row<'_>) -> rusqlite::Result<GuardRow> {
 }
 
 /// Returns the fence of one resource; `None` if nothing was ever admitted there.
-pub(super) fn show(db: &Connection, resource: &str) -> Result<Option<FenceState>, Fault> {
+pub(super) fn show(db: &Connection, resource: &str) -> Result<Option<FenceState>> {
     ResourceId::new(resource)?;
     let mut statement = db.prepare_cached(SHOW)?;
     let row = statement.query_row([resource], guard_row).optional()?;
     Ok(row.map(|row| row.state()).transpose()?)
 }
 
-fn store(tx: &Connection, resource: &str, row: &GuardRow) -> Result<(), Fault> {
+fn store(tx: &Connection, resource: &str, row: &GuardRow) -> Result<()> {
     let arguments = params![
         resource,
         row.authority,
@@ -215,7 +216,7 @@ fn store(tx: &Connection, resource: &str, row: &GuardRow) -> Result<(), Fault> {
     ];
     match tx.prepare_cached(STORE)?.execute(arguments)? {
         1 => Ok(()),
-        _ => Err(Fault::Argument(format!(
+        _ => Err(Error::Argument(format!(
             "{resource}: the guard row could not be written"
         ))),
     }

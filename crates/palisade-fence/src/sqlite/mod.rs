@@ -21,7 +21,7 @@
 //!
 //! let token = Token::FIRST; // lease.token()
 //! let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-//! sqlite::claim(&tx, "orders", token)?.into_result()?; // first: raise the fence
+//! sqlite::claim(&tx, "orders", token)?; // first: raise the fence
 //! let total: i64 = tx.query_one("SELECT total FROM totals", [], |row| row.get(0))?; // then read
 //! tx.execute("UPDATE totals SET total = ?1", [total + 1])?;
 //! tx.commit()?;
@@ -36,11 +36,10 @@
 //! | code that may forget the fence | the triggers: [`sticky`], [`Column::sticky`] |
 //!
 //! All functions take a `&rusqlite::Connection`, to which a `Transaction` derefs; outside a transaction they
-//! return [`Fault::NoTransaction`]. [`MIGRATIONS`] are plain SQL for `execute_batch` or the `sqlite3` shell.
+//! return [`Error::NoTransaction`]. [`MIGRATIONS`] are plain SQL for `execute_batch` or the `sqlite3` shell.
 //! All of them block: an async program must call them where blocking is allowed.
 //!
-//! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`]: write nothing more, and roll
-//! back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the dropped
+//! **A rejection ends your transaction.** It is [`Error::Rejected`]: with `?` you leave the function, and the dropped
 //! transaction rolls back. Work that must persist, such as a refund, needs its own transaction.
 //!
 //! **Locks.** SQLite locks the file, not rows. A claim takes the write lock, even when the mark stays the
@@ -49,7 +48,7 @@
 //! a transaction that has read before it claims may see an older state, and SQLite ends such a claim with
 //! `SQLITE_BUSY_SNAPSHOT` in WAL mode, or holds off the writer in the rollback journal's mode. A claim that
 //! is the **first** statement avoids both; it waits as long as `busy_timeout` says (rusqlite: 5 s) and is
-//! [`FaultKind::Retry`] afterwards; on Linux the fault names the process that has the lock. [`transact`] claims first by
+//! [`ErrorKind::Retry`] afterwards; on Linux the error names the process that has the lock. [`transact`] claims first by
 //! construction. A process that is stopped inside its transaction has the file until it ends: an operator ends it
 //! ([`Operator::unblock`], `palisade fence unblock`).
 //!
@@ -63,7 +62,7 @@
 //! during a write is no backup: use `VACUUM INTO` or the backup API, which include both fence and data.
 
 #[cfg(doc)]
-use crate::{Checked, FaultKind};
+use crate::{Error, ErrorKind};
 
 mod busy;
 mod column;
@@ -75,8 +74,8 @@ mod sticky;
 mod token_function;
 mod transact;
 
-pub use crate::guard_row::{Corrupt, Numbered};
-pub use crate::sql::{Fault, Strategy};
+pub use crate::guard_row::Numbered;
+pub use crate::sql::Strategy;
 pub use column::Column;
 pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;

@@ -9,9 +9,9 @@ use super::guard::{guard_row, show, take};
 use super::rows::int;
 use super::sticky::resource_of;
 use crate::admin::{Admin, FencedTable, Listed};
+use crate::error::Result;
 use crate::lock_holder::{LockHolder, end};
 use crate::name::ResourceId;
-use crate::sql::Fault;
 
 const LIST: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
 FROM main.palisade_fence WHERE substr(resource, 1, length(?1)) = ?1 AND (?2 IS NULL OR resource > ?2)
@@ -27,8 +27,8 @@ const REARM: &str =
 /// The fences of a file. A re-arming is its own transaction, durable when it returns; all calls block.
 ///
 /// ```
-/// # use palisade_fence::{Admin as _, sqlite::{Fault, MIGRATIONS, Operator}};
-/// # async fn look(mut db: rusqlite::Connection) -> Result<(), Fault> {
+/// # use palisade_fence::{Admin as _, sqlite::Operator};
+/// # async fn look(mut db: rusqlite::Connection) -> palisade_fence::Result<()> {
 /// let fence = Operator::new(&mut db).show("orders").await?;
 /// # Ok(())
 /// # }
@@ -46,8 +46,8 @@ impl<'a> Operator<'a> {
     /// yet.
     ///
     /// # Errors
-    /// Faults of the database.
-    pub fn tables(&mut self) -> Result<Vec<FencedTable>, Fault> {
+    /// Errors of the database.
+    pub fn tables(&mut self) -> Result<Vec<FencedTable>> {
         let mut statement = self.0.prepare_cached(TABLES)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let mut tables = Vec::new();
@@ -77,18 +77,11 @@ impl<'a> Operator<'a> {
 }
 
 impl Admin for Operator<'_> {
-    type Error = Fault;
-
-    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>> {
         show(self.0, resource)
     }
 
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, Fault> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
         let mut statement = self.0.prepare_cached(LIST)?;
         let rows = statement.query_map(params![prefix, after, limit], |row| {
             Ok((row.get(0)?, guard_row(row)?))
@@ -102,10 +95,10 @@ impl Admin for Operator<'_> {
         Ok(listed)
     }
 
-    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<()> {
         ResourceId::new(resource)?;
         let begun = Transaction::new_unchecked(self.0, TransactionBehavior::Immediate);
-        let tx = begun.map_err(|error| busy::fault(self.0, resource, error))?;
+        let tx = begun.map_err(|error| busy::error(self.0, resource, error))?;
         take(&tx, resource)?.state()?.rearmed(with)?;
         let authority = with.authority.map(AuthorityId::as_str);
         let arguments = params![resource, int(with.floor.get()), authority];

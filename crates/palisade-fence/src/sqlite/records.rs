@@ -5,9 +5,10 @@ use palisade_core::fence::{Pass, Reject, Rule};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::rows::{in_transaction, int};
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
-use crate::sql::{Fault, Strategy, bound, judge, valid_id};
+use crate::error::{Error, Result};
+use crate::sql::{Strategy, bound, judge, valid_id};
 
 const CLAIM: &str = "UPDATE resource_records SET last_fencing_token = ?2,
     updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
@@ -50,26 +51,22 @@ impl Records {
 
     /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
     ///
-    /// A stale token and a jump are rejected.
-    ///
     /// # Errors
-    /// Faults of the database; an id or a transaction that cannot be used.
+    /// [`Error::Rejected`] for a stale token and a jump; errors of the database; an id or a transaction that cannot be used.
     pub fn claim(
         &self,
         tx: &Connection,
         id: &str,
         token: Token,
-    ) -> Result<Checked<Option<String>>, Fault> {
-        if let Some(reject) = self.begin(tx, id, token)? {
-            return Ok(rejected(id, token, reject));
-        }
+    ) -> Result<Admitted<Option<String>>> {
+        self.begin(tx, id, token)?;
         let mut statement = tx.prepare_cached(CLAIM)?;
         let arguments = params![id, int(token.get()), int(bound(self.rule))];
         match statement
             .query_row(arguments, |row| row.get(0))
             .optional()?
         {
-            Some(data) => Ok(Checked::admitted(data, Some(token))),
+            Some(data) => Ok(Admitted::new(data, Some(token))),
             None => Ok(self.create(tx, id, token, None)?.map(|()| None)),
         }
     }
@@ -84,49 +81,46 @@ impl Records {
         id: &str,
         token: Token,
         data: &str,
-    ) -> Result<Checked<()>, Fault> {
-        if let Some(reject) = self.begin(tx, id, token)? {
-            return Ok(rejected(id, token, reject));
-        }
+    ) -> Result<Admitted<()>> {
+        self.begin(tx, id, token)?;
         let arguments = params![id, int(token.get()), int(bound(self.rule)), data];
         match tx.prepare_cached(WRITE)?.execute(arguments)? {
-            1 => Ok(Checked::admitted((), Some(token))),
+            1 => Ok(Admitted::new((), Some(token))),
             _ => self.create(tx, id, token, Some(data)),
         }
     }
 
     /// Empties a resource. Its row stays, because it contains the fence (rule F4).
     ///
-    /// If there is nothing to delete, it is rejected as [`Reject::Missing`] (rule F8).
-    ///
     /// # Errors
-    /// As [`Records::claim`].
-    pub fn delete(&self, tx: &Connection, id: &str, token: Token) -> Result<Checked<()>, Fault> {
+    /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
+    pub fn delete(&self, tx: &Connection, id: &str, token: Token) -> Result<Admitted<()>> {
         ready(tx, id)?;
-        if let Some(reject) = self.lock(tx, id, token)? {
-            return Ok(rejected(id, token, reject));
-        }
+        self.lock(tx, id, token)?;
         let arguments = params![id, int(token.get())];
         match tx.prepare_cached(DELETE)?.execute(arguments)? {
-            1 => Ok(Checked::admitted((), Some(token))),
-            _ => Ok(rejected(id, token, Reject::Missing)),
+            1 => Ok(Admitted::new((), Some(token))),
+            _ => Err(rejected(id, token, Reject::Missing)),
         }
     }
 
     /// Checks the id and the transaction, and locks if that is the strategy.
-    fn begin(&self, tx: &Connection, id: &str, token: Token) -> Result<Option<Reject>, Fault> {
+    fn begin(&self, tx: &Connection, id: &str, token: Token) -> Result<()> {
         ready(tx, id)?;
         match self.strategy {
-            Strategy::Optimistic => Ok(None),
+            Strategy::Optimistic => Ok(()),
             Strategy::Pessimistic => self.lock(tx, id, token),
         }
     }
 
     /// Takes the write lock until the transaction ends, and decides the token.
-    fn lock(&self, tx: &Connection, id: &str, token: Token) -> Result<Option<Reject>, Fault> {
+    fn lock(&self, tx: &Connection, id: &str, token: Token) -> Result<()> {
         tx.prepare_cached(LOCK)?.execute([id])?;
         let highest = highest(tx, id)?.unwrap_or(0);
-        Ok(judge(self.rule, highest, token)?)
+        match judge(self.rule, highest, token)? {
+            Some(reject) => Err(rejected(id, token, reject)),
+            None => Ok(()),
+        }
     }
 
     /// Handles a statement that matched no row: creates the missing row, or returns the reason why an
@@ -137,28 +131,28 @@ impl Records {
         id: &str,
         token: Token,
         data: Option<&str>,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let highest = highest(tx, id)?;
         let why = judge(self.rule, highest.unwrap_or(0), token)?;
         if let Some(reject) = why.or(highest.map(|_| Reject::Missing)) {
-            return Ok(rejected(id, token, reject));
+            return Err(rejected(id, token, reject));
         }
         let arguments = params![id, int(token.get()), data];
         tx.prepare_cached(CREATE)?.execute(arguments)?;
-        Ok(Checked::admitted((), Some(token)))
+        Ok(Admitted::new((), Some(token)))
     }
 }
 
-fn ready(tx: &Connection, id: &str) -> Result<(), Fault> {
+fn ready(tx: &Connection, id: &str) -> Result<()> {
     valid_id(id)?;
     in_transaction(tx)
 }
 
-fn highest(tx: &Connection, id: &str) -> Result<Option<i64>, Fault> {
+fn highest(tx: &Connection, id: &str) -> Result<Option<i64>> {
     let mut statement = tx.prepare_cached(LOOK)?;
     Ok(statement.query_row([id], |row| row.get(0)).optional()?)
 }
 
-fn rejected<T>(id: &str, token: Token, reject: Reject) -> Checked<T> {
+fn rejected(id: &str, token: Token, reject: Reject) -> Error {
     audit::reject(id, Some(Pass::new(token)), reject)
 }

@@ -1,13 +1,14 @@
-//! Conversion of SQLite's errors into faults.
+//! Conversion of SQLite's errors into those of the crate.
 
-use rusqlite::{Connection, Error, ErrorCode};
+use rusqlite::{Connection, ErrorCode};
 
-use crate::sql::Fault;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sql::unreachable;
 
 /// Checks for a transaction: only inside one are check and effect one step.
-pub(super) fn in_transaction(tx: &Connection) -> Result<(), Fault> {
+pub(super) fn in_transaction(tx: &Connection) -> Result<()> {
     match tx.is_autocommit() {
-        true => Err(Fault::NoTransaction),
+        true => Err(Error::NoTransaction),
         false => Ok(()),
     }
 }
@@ -21,24 +22,27 @@ fn missing(words: &str) -> bool {
         .any(|table| words.contains(&format!("no such table: {table}")))
 }
 
-impl From<Error> for Fault {
-    fn from(error: Error) -> Fault {
-        let words = error.to_string();
-        match error {
-            _ if missing(&words) => Fault::NotInstalled(format!(
-                "{words}; run the files of sql/sqlite, which are `palisade_fence::sqlite::MIGRATIONS`"
+/// A rejection by a trigger is not recognised here, because its message cannot name a token: see
+/// [`why`](super::why).
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Error {
+        use rusqlite::Error::{SqlInputError, SqliteFailure};
+
+        let message = error.to_string();
+        match &error {
+            _ if missing(&message) => Error::NotInstalled(format!(
+                "{message}; run the files of sql/sqlite, which are `palisade_fence::sqlite::MIGRATIONS`"
             )),
-            Error::SqliteFailure(code, _) | Error::SqlInputError { error: code, .. } => {
-                Fault::Database {
-                    state: code.extended_code.to_string(),
-                    message: words,
-                    retryable: matches!(
-                        code.code,
-                        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked
-                    ),
-                }
-            }
-            _ => Fault::Connection(Box::new(error)),
+            SqliteFailure(code, _) | SqlInputError { error: code, .. } => Error::Database {
+                state: code.extended_code.to_string(),
+                message,
+                kind: match code.code {
+                    ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => ErrorKind::Retry,
+                    _ => ErrorKind::Operator,
+                },
+                source: Box::new(error),
+            },
+            _ => unreachable(error),
         }
     }
 }

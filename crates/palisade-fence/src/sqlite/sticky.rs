@@ -2,13 +2,14 @@
 
 use palisade_core::Token;
 use palisade_core::fence::Reject;
-use rusqlite::{Connection, Error};
+use rusqlite::Connection;
 
 use super::guard::show;
 use super::token_function::{shown_token, unregistered};
 use crate::audit;
+use crate::error::{Error, Result};
 use crate::name::ResourceId;
-use crate::sql::{Fault, valid_name};
+use crate::sql::valid_name;
 
 const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky.sql");
 const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
@@ -19,8 +20,8 @@ const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 /// `sql/sqlite/sticky.sql` describes what it does not stop.
 ///
 /// # Errors
-/// [`Fault::Argument`] or [`Fault::Invalid`] with the name that is not valid.
-pub fn sticky(table: &str, resource: &str) -> Result<String, Fault> {
+/// [`Error::Argument`] or [`Error::Name`] with the name that is not valid.
+pub fn sticky(table: &str, resource: &str) -> Result<String> {
     ResourceId::new(resource)?;
     let literal = format!("'{}'", resource.replace('\'', "''"));
     let one = |event: &&str| {
@@ -38,8 +39,8 @@ pub fn sticky(table: &str, resource: &str) -> Result<String, Fault> {
 /// Returns the SQL that removes the triggers of [`sticky`].
 ///
 /// # Errors
-/// [`Fault::Argument`] if the name of the table is not valid.
-pub fn unstick(table: &str) -> Result<String, Fault> {
+/// [`Error::Argument`] if the name of the table is not valid.
+pub fn unstick(table: &str) -> Result<String> {
     let one = |event: &&str| {
         Ok(format!(
             "DROP TRIGGER IF EXISTS {};\n",
@@ -49,28 +50,41 @@ pub fn unstick(table: &str) -> Result<String, Fault> {
     EVENTS.iter().map(one).collect()
 }
 
-/// Returns the rejection if a trigger of [`sticky`] caused this error of your own statement.
+/// Converts the error of your own statement: [`Error::Rejected`] if a trigger of [`sticky`] caused it.
 ///
-/// # Errors
-/// Every other error, as a fault.
-pub fn why(tx: &Connection, resource: &str, error: Error) -> Result<Reject, Fault> {
+/// ```
+/// # use palisade_fence::sqlite::{MIGRATIONS, claim, sticky, why};
+/// # use palisade_core::Token;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let db = rusqlite::Connection::open_in_memory()?;
+/// # for (_, sql) in MIGRATIONS { db.execute_batch(sql)?; }
+/// # db.execute_batch("CREATE TABLE orders (id TEXT, total INTEGER)")?;
+/// # db.execute_batch(&sticky("orders", "orders")?)?;
+/// # let tx = db.unchecked_transaction()?;
+/// # claim(&tx, "orders", Token::FIRST)?;
+/// tx.execute("UPDATE orders SET total = 5 WHERE id = '17'", [])
+///     .map_err(|error| why(&tx, "orders", error))?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn why(tx: &Connection, resource: &str, error: rusqlite::Error) -> Error {
     match (show(tx, resource), shown_token(tx, resource)) {
         (Ok(state), Ok(presented)) => {
             let highest = state.and_then(|state| state.highest());
             rejection(resource, error, presented, highest)
         }
-        _ => Err(error.into()),
+        _ => error.into(),
     }
 }
 
-/// Converts an error into a rejection and records it for the operator. A trigger's message cannot contain a
-/// number, so the tokens are passed in.
+/// Converts an error, and records a rejection for the operator. A trigger's message cannot contain a number, so the tokens
+/// are passed in.
 pub(super) fn rejection(
     resource: &str,
-    error: Error,
+    error: rusqlite::Error,
     presented: Option<Token>,
     highest: Option<Token>,
-) -> Result<Reject, Fault> {
+) -> Error {
     let words = error.to_string();
     let reject = match (presented, highest) {
         (Some(presented), Some(highest)) if words.contains("palisade stale:") => {
@@ -79,10 +93,9 @@ pub(super) fn rejection(
         (_, Some(highest)) if words.contains("palisade tokenless:") || unregistered(&words) => {
             Reject::Tokenless { highest }
         }
-        _ => return Err(error.into()),
+        _ => return error.into(),
     };
-    audit::rejected(resource, None, &reject);
-    Ok(reject)
+    audit::reject(resource, None, reject)
 }
 
 /// Replaces each `{name}` in a template with the text of that name.
@@ -108,12 +121,12 @@ pub(super) fn resource_of(trigger: &str) -> Option<String> {
     Some(literal.replace("''", "'"))
 }
 
-fn trigger(table: &str, event: &str) -> Result<String, Fault> {
+fn trigger(table: &str, event: &str) -> Result<String> {
     identifier(&format!("palisade_sticky_{}_{table}", event.to_lowercase()))
 }
 
 /// Quotes a name for SQL.
-pub(super) fn identifier(name: &str) -> Result<String, Fault> {
+pub(super) fn identifier(name: &str) -> Result<String> {
     valid_name(name, 255)?;
     Ok(format!("\"{}\"", name.replace('"', "\"\"")))
 }

@@ -13,14 +13,10 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::{Connection, params};
 
 use super::rows::int;
-use crate::sql::Fault;
+use crate::error::Result;
 
 /// Sets or removes the connection's token at a resource.
-pub(super) fn show_token(
-    tx: &Connection,
-    resource: &str,
-    token: Option<Token>,
-) -> Result<(), Fault> {
+pub(super) fn show_token(tx: &Connection, resource: &str, token: Option<Token>) -> Result<()> {
     let token = token.map(|token| int(token.get()));
     let set_token = || {
         let mut statement = tx.prepare_cached("SELECT palisade_token(?1, ?2)")?;
@@ -36,7 +32,7 @@ pub(super) fn show_token(
 }
 
 /// The connection's token at a resource, if it has claimed one.
-pub(super) fn shown_token(tx: &Connection, resource: &str) -> Result<Option<Token>, Fault> {
+pub(super) fn shown_token(tx: &Connection, resource: &str) -> Result<Option<Token>> {
     let mut statement = match tx.prepare_cached("SELECT palisade_token(?1)") {
         Err(error) if unregistered(&error.to_string()) => return Ok(None),
         prepared => prepared?,

@@ -6,8 +6,9 @@ use palisade_core::fence::FenceState;
 use palisade_wal::{DirStorage, Purpose, ReadError, ReplayError, observe, purpose};
 
 use crate::admin::Listed;
+use crate::error::Result;
 use crate::name::ResourceId;
-use crate::objects::{Fault, Table};
+use crate::objects::Table;
 use crate::store::OpenError;
 use crate::store::compaction::Replica;
 
@@ -45,7 +46,7 @@ impl Look {
     ///
     /// # Errors
     /// The name is not valid.
-    pub fn show(&self, resource: &str) -> Result<Option<FenceState>, Fault> {
+    pub fn show(&self, resource: &str) -> Result<Option<FenceState>> {
         let view = self.0.view(&ResourceId::new(resource)?);
         Ok(view.map(|view| view.fence))
     }

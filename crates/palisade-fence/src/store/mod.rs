@@ -42,13 +42,14 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tracing::Span;
 
 pub use counts::Counts;
-pub use error::{OpenError, StoreError};
+pub use error::OpenError;
 pub use look::Look;
 pub use resource::Resource;
 pub use settings::Settings;
 
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::Checked;
+use crate::error::{Error, Result};
 use crate::name::ResourceId;
 use crate::objects::{Bytes, Request, Table, View};
 use counts::Counters;
@@ -138,21 +139,21 @@ impl Store {
     /// Returns a handle to one resource, which need not exist.
     ///
     /// # Errors
-    /// [`StoreError::Fault`] if the name is not valid.
-    pub fn resource(&self, name: &str) -> Result<Resource, StoreError> {
+    /// [`Error::Name`] if the name is not valid.
+    pub fn resource(&self, name: &str) -> Result<Resource> {
         Ok(Resource::new(self.clone(), ResourceId::new(name)?))
     }
 
     /// Returns at most `limit` resources whose names start with `prefix`, in name order, after the name `after`.
     ///
     /// # Errors
-    /// [`StoreError::Stopped`].
+    /// [`Error::Stopped`].
     pub async fn list(
         &self,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<(ResourceId, View)>, StoreError> {
+    ) -> Result<Vec<(ResourceId, View)>> {
         let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
         self.inspect(move |table| {
             let found = table.list(&prefix, after.as_deref());
@@ -206,10 +207,7 @@ impl Store {
     }
 
     /// Puts an operation in the queue and waits for its answer.
-    pub(crate) async fn submit(
-        &self,
-        request: Request,
-    ) -> Result<Checked<Option<Bytes>>, StoreError> {
+    pub(crate) async fn submit(&self, request: Request) -> Result<Admitted<Option<Bytes>>> {
         let kib = u32::try_from(request.size() / 1024 + 1).unwrap_or(u32::MAX);
         // An operation larger than the whole queue waits until the queue is empty.
         let permits = self
@@ -233,7 +231,7 @@ impl Store {
     pub(crate) async fn inspect<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Table) -> T + Send + 'static,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.send(Job::Inspect(Box::new(move |table| {
             // The caller may be gone.
@@ -242,17 +240,15 @@ impl Store {
         answer.await.map_err(|_| self.gone())
     }
 
-    fn send(&self, job: Job) -> Result<(), StoreError> {
+    fn send(&self, job: Job) -> Result<()> {
         let queue = self.0.queue.as_ref().ok_or_else(|| self.gone())?;
         queue.send(job).map_err(|_| self.gone())
     }
 
     /// The error if the writer never took the operation from the queue.
-    fn gone(&self) -> StoreError {
+    fn gone(&self) -> Error {
         let why = self.0.stopped.borrow().clone();
-        StoreError::Stopped {
-            why: why.unwrap_or_else(|| WRITER_GONE.to_owned()),
-        }
+        Error::Stopped(why.unwrap_or_else(|| WRITER_GONE.to_owned()))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use palisade_core::fence::Pass;
 
-use crate::checked::Checked;
+use crate::admitted::Admitted;
+use crate::error::Result;
 use crate::fence::{Change, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
 use crate::objects::{Bytes, Operation, Request, View};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 /// One resource of a [`Store`]. Every answer waits until the state that it reports is on stable storage.
 #[derive(Clone, Debug)]
@@ -29,8 +30,8 @@ impl Resource {
     /// Returns its state; `None` if nothing was ever admitted here.
     ///
     /// # Errors
-    /// [`StoreError::Stopped`].
-    pub async fn view(&self) -> Result<Option<View>, StoreError> {
+    /// [`Error::Stopped`](crate::Error::Stopped).
+    pub async fn view(&self) -> Result<Option<View>> {
         let id = self.id.clone();
         self.store.inspect(move |table| table.view(&id)).await
     }
@@ -39,7 +40,7 @@ impl Resource {
         &self,
         pass: Option<Pass<'_>>,
         operation: Operation,
-    ) -> Result<Checked<Option<Bytes>>, StoreError> {
+    ) -> Result<Admitted<Option<Bytes>>> {
         let by = pass.map(Into::into);
         self.store
             .submit(Request {
@@ -52,39 +53,29 @@ impl Resource {
 }
 
 impl Fence for Resource {
-    type Error = StoreError;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, StoreError> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         Ok(self.submit(Some(pass), Operation::Claim).await?.map(|_| ()))
     }
 
-    async fn read(
-        &self,
-        pass: Pass<'_>,
-        key: &str,
-    ) -> Result<Checked<Option<Vec<u8>>>, StoreError> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let read = self
             .submit(Some(pass), Operation::Read(ObjectPath::new(key)?))
             .await?;
         Ok(read.map(|object| object.map(|bytes| bytes.to_vec())))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, StoreError> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let path = ObjectPath::new(write.key)?;
         let operation = Operation::write(path, write.change.into(), write.sequence);
         Ok(self.submit(Some(pass), operation).await?.map(|_| ()))
     }
 
-    async fn write_tokenless(
-        &self,
-        key: &str,
-        change: Change<'_>,
-    ) -> Result<Checked<()>, StoreError> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
         Ok(self.submit(None, operation).await?.map(|_| ()))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let (id, path) = (self.id.clone(), ObjectPath::new(key)?);
         let object = self
             .store

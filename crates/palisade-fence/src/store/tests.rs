@@ -7,6 +7,8 @@ use palisade_wal::testing::{Fault, Loss, SimStorage};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
+use crate::admitted::Admitted;
+use crate::error::ErrorKind;
 use crate::fence::{Change, Fence, Write};
 use crate::objects::Limits;
 
@@ -30,7 +32,7 @@ fn pass(token: u64) -> Pass<'static> {
 }
 
 /// Writes the line of one step of the workload, which contains the number of the step.
-async fn write(store: &Store, step: u64) -> Result<Checked<()>, StoreError> {
+async fn write(store: &Store, step: u64) -> Result<Admitted<()>> {
     let line = format!("{step:04}{}", "x".repeat(96));
     let write = Write::new("/log", Change::Append(line.as_bytes()));
     let resource = store.resource("r").unwrap();
@@ -59,17 +61,21 @@ fn a_restart_keeps_objects_fences_and_the_last_number() {
         let store = open(&storage).unwrap();
         let resource = store.resource("r").unwrap();
         let append = Write::new("/f", Change::Append(b"once")).numbered(Sequence::new(7).unwrap());
-        assert!(resource.write(pass(5), append).await.unwrap().is_admitted());
+        resource.write(pass(5), append).await.unwrap();
         drop((store, resource));
 
         let store = open(&storage.restart()).unwrap();
         let resource = store.resource("r").unwrap();
         assert_eq!(read(&store, "/f").await.as_deref(), Some("once"));
-        let Checked::Admitted(again) = resource.write(pass(5), append).await.unwrap() else {
-            panic!("rejected")
-        };
-        assert!(again.repeat);
-        assert!(!resource.claim(pass(4)).await.unwrap().is_admitted());
+        assert!(resource.write(pass(5), append).await.unwrap().repeat);
+        assert!(
+            resource
+                .claim(pass(4))
+                .await
+                .unwrap_err()
+                .rejected()
+                .is_some()
+        );
         assert_eq!(read(&store, "/f").await.as_deref(), Some("once"));
     });
 }
@@ -118,7 +124,7 @@ fn acknowledged_writes_are_lost_if_syncs_lie() {
         let store = open(&storage).unwrap();
         storage.set_lying(true);
         for step in 0..10 {
-            assert!(write(&store, step).await.unwrap().is_admitted());
+            write(&store, step).await.unwrap();
         }
         let after = open(&storage.crash(Loss::DropAll)).unwrap();
         assert_eq!(read(&after, "/log").await, None);
@@ -130,8 +136,8 @@ async fn workload(storage: &SimStorage, steps: u64) -> u64 {
     let Ok(store) = open(storage) else { return 0 };
     for step in 0..steps {
         match write(&store, step).await {
-            Ok(answer) => assert!(answer.is_admitted(), "{answer:?}"),
-            Err(StoreError::Fault(fault)) => panic!("{fault}"),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Invalid => panic!("{error}"),
             Err(_) => return step,
         }
     }
@@ -153,10 +159,7 @@ async fn survives(storage: &SimStorage, acknowledged: u64, call: u64) {
     let raised = acknowledged.checked_sub(1).map(|step| 1 + step / 4);
     assert!(highest(&store).await >= raised, "call {call}");
     // Repeating the write whose answer was lost is safe either way.
-    assert!(
-        write(&store, acknowledged).await.unwrap().is_admitted(),
-        "call {call}"
-    );
+    assert!(write(&store, acknowledged).await.is_ok(), "call {call}");
     let log = read(&store, "/log").await.unwrap();
     assert_eq!(log.len() as u64, 100 * (acknowledged + 1), "call {call}");
 }
@@ -170,13 +173,13 @@ fn a_failed_sync_stops_the_store_with_the_reason() {
     let storage = SimStorage::new(9);
     runtime().block_on(async {
         let store = open(&storage).unwrap();
-        assert!(write(&store, 0).await.unwrap().is_admitted());
+        write(&store, 0).await.unwrap();
         storage.fault_at(storage.calls() + 1, Fault::Error);
         let unknown = write(&store, 1).await.unwrap_err();
-        assert!(matches!(unknown, StoreError::Unknown { .. }), "{unknown}");
+        assert!(matches!(unknown, Error::UnknownOutcome(_)), "{unknown}");
         assert!(store.stopped().await.contains("restart the process"));
         let stopped = write(&store, 2).await.unwrap_err();
-        assert!(matches!(stopped, StoreError::Stopped { .. }), "{stopped}");
+        assert!(matches!(stopped, Error::Stopped(_)), "{stopped}");
     });
 }
 
@@ -185,7 +188,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
     let storage = SimStorage::new(5);
     runtime().block_on(async {
         let store = open(&storage).unwrap();
-        assert!(write(&store, 0).await.unwrap().is_admitted());
+        write(&store, 0).await.unwrap();
         storage.set_capacity(Some(storage.used()));
         let mut step = 1;
         let full = loop {
@@ -194,11 +197,11 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(full, StoreError::DiskFull { .. }), "{full}");
+        assert!(matches!(full, Error::DiskFull(_)), "{full}");
         let holder = pass(1 + (step - 1) / 4);
         let resource = store.resource("r").unwrap();
         assert!(
-            resource.read(holder, "/log").await.unwrap().is_admitted(),
+            resource.read(holder, "/log").await.is_ok(),
             "reads still work"
         );
         assert_eq!(
@@ -206,10 +209,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
             Some(100 * step)
         );
         storage.set_capacity(None);
-        assert!(
-            write(&store, step).await.unwrap().is_admitted(),
-            "there is room again"
-        );
+        assert!(write(&store, step).await.is_ok(), "there is room again");
     });
 }
 
@@ -225,7 +225,7 @@ fn snapshots_bound_the_log_and_keep_everything() {
             step += 1;
             let body = step.to_string().repeat(100);
             let put = Write::new("/f", Change::Put(body.as_bytes()));
-            assert!(resource.write(pass(step), put).await.unwrap().is_admitted());
+            resource.write(pass(step), put).await.unwrap();
             assert!(step < 100_000, "no snapshot");
         }
         drop((store, resource));
@@ -251,7 +251,7 @@ fn a_damaged_log_is_refused() {
     runtime().block_on(async {
         let store = open(&storage).unwrap();
         for step in 0..8 {
-            assert!(write(&store, step).await.unwrap().is_admitted());
+            write(&store, step).await.unwrap();
         }
         drop(store);
         let after = storage.restart();
@@ -312,9 +312,16 @@ fn rejections_are_counted_by_reason() {
     runtime().block_on(async {
         let store = open(&storage).unwrap();
         let resource = store.resource("r").unwrap();
-        assert!(resource.claim(pass(5)).await.unwrap().is_admitted());
+        resource.claim(pass(5)).await.unwrap();
         for _ in 0..3 {
-            assert!(!resource.claim(pass(4)).await.unwrap().is_admitted());
+            assert!(
+                resource
+                    .claim(pass(4))
+                    .await
+                    .unwrap_err()
+                    .rejected()
+                    .is_some()
+            );
         }
         let counts = store.counts();
         assert_eq!((counts.admitted, counts.resources), (1, 1));
@@ -329,11 +336,11 @@ fn a_repeated_claim_or_read_costs_no_storage_call() {
     runtime().block_on(async {
         let store = open(&storage).unwrap();
         let resource = store.resource("r").unwrap();
-        assert!(resource.claim(pass(5)).await.unwrap().is_admitted());
+        resource.claim(pass(5)).await.unwrap();
         let before = storage.calls();
         for _ in 0..10 {
-            assert!(resource.read(pass(5), "/f").await.unwrap().is_admitted());
-            assert!(resource.claim(pass(5)).await.unwrap().is_admitted());
+            resource.read(pass(5), "/f").await.unwrap();
+            resource.claim(pass(5)).await.unwrap();
         }
         assert_eq!(storage.calls(), before);
     });

@@ -11,16 +11,17 @@ use palisade_wal::{Full, Opened, PreparationWatch, Wal};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tracing::Span;
 
+use crate::admitted::Admitted;
 use crate::audit;
-use crate::checked::{Admitted, Checked};
+use crate::error::{Error, Result};
 use crate::name::{ObjectPath, ResourceId};
 use crate::objects::{Bytes, Credentials, Plan, Record, Request, Table};
 use crate::store::codec;
 use crate::store::compaction::{Compaction, Replica};
 use crate::store::counts::Counters;
-use crate::store::{OpenError, Settings, StoreError};
+use crate::store::{OpenError, Settings};
 
-pub(super) type Answer = Result<Checked<Option<Bytes>>, StoreError>;
+pub(super) type Answer = Result<Admitted<Option<Bytes>>>;
 
 /// A job in the queue.
 pub(super) enum Job {
@@ -163,7 +164,9 @@ impl Writer {
         for (reply, answer, _permit) in replies {
             let answer = match &durable {
                 Ok(()) => answer,
-                Err(why) => Err(StoreError::Unknown { why: why.clone() }),
+                Err(why) => Err(Error::UnknownOutcome(format!(
+                    "it is not known whether this was written: {why}"
+                ))),
             };
             // The caller may be gone; the decision stands.
             let _ = reply.send(answer);
@@ -201,7 +204,7 @@ impl Writer {
             Plan::Reject(reject) => {
                 self.counters.rejected.count(reject.code());
                 summary.rejected(&reject);
-                return Ok(Checked::Rejected(reject));
+                return Err(Error::Rejected(reject));
             }
         };
         let counter = if repeat {
@@ -214,19 +217,17 @@ impl Writer {
             .reads
             .and_then(|path| self.table.object(&summary.resource, &path));
         let highest = self.table.highest(&summary.resource);
-        Ok(Checked::Admitted(Admitted {
+        Ok(Admitted {
             value,
             highest,
             repeat,
-        }))
+        })
     }
 
-    fn apply(&mut self, record: Record, full: Option<&Full>) -> Result<(), StoreError> {
+    fn apply(&mut self, record: Record, full: Option<&Full>) -> Result<()> {
         match full {
             _ if record.is_empty() => Ok(()),
-            Some(full) => Err(StoreError::DiskFull {
-                why: full.to_string(),
-            }),
+            Some(full) => Err(Error::DiskFull(full.to_string())),
             None => {
                 codec::write_record(&mut self.frame, &record);
                 self.table.apply(record);

@@ -1,8 +1,8 @@
 //! The suite on the durable store, in each mode, on a real disk.
 
 use palisade_fence::conformance::{self, Habit, Subject, TEXTBOOK_FAILS, UNFENCED_FAILS};
-use palisade_fence::store::{OpenError, Resource, Settings, Store, StoreError};
-use palisade_fence::{Checked, Mode, Rule};
+use palisade_fence::store::{OpenError, Resource, Settings, Store};
+use palisade_fence::{Mode, Result, Rule};
 
 struct OnDisk {
     store: Store,
@@ -27,7 +27,7 @@ fn settings(mode: Mode) -> Settings {
 impl Subject for OnDisk {
     type Fence = Resource;
 
-    async fn fresh(&self, name: &str) -> Result<Resource, StoreError> {
+    async fn fresh(&self, name: &str) -> Result<Resource> {
         self.store.resource(name)
     }
 }
@@ -109,9 +109,10 @@ async fn racing_tasks_lose_no_acknowledged_append() {
                 let mut acknowledged = Vec::new();
                 for _ in 0..20 {
                     let write = Write::new("/log", Change::Append(line.as_bytes()));
-                    match resource.write(pass, write).await.unwrap() {
-                        Checked::Admitted(_) => acknowledged.push(token),
-                        Checked::Rejected(_) => break,
+                    match resource.write(pass, write).await {
+                        Ok(_) => acknowledged.push(token),
+                        Err(error) if error.rejected().is_some() => break,
+                        Err(error) => panic!("{error}"),
                     }
                 }
                 acknowledged

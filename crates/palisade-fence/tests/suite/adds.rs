@@ -4,8 +4,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use palisade_core::Token;
+use palisade_fence::rejection;
 
 pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Whether an add was acknowledged; anything else must be a rejection.
+pub(crate) fn added(done: Result<(), AnyError>) -> bool {
+    match done {
+        Ok(()) => true,
+        Err(error) => {
+            assert!(rejection(&*error).is_some(), "{error}");
+            false
+        }
+    }
+}
 
 /// Each connection adds this many times. Returns how many adds were acknowledged.
 pub(crate) async fn race<C>(

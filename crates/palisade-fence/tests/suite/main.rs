@@ -42,7 +42,6 @@ mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-mod refused;
 mod sequencers;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod sql;

@@ -3,7 +3,7 @@
 use palisade_core::Token;
 use palisade_fence::conformance::{self, Habit, Subject, TEXTBOOK_FAILS, UNFENCED_FAILS};
 use palisade_fence::{
-    Change, Fault, Fence as _, Limits, Mode, Pass, Reject, Rule, Write, enter_all, memory,
+    Change, Fence as _, Limits, Mode, Pass, Reject, Result, Rule, Write, enter_all, memory,
 };
 
 struct Memory(memory::Store);
@@ -23,7 +23,7 @@ impl Memory {
 impl Subject for Memory {
     type Fence = memory::Resource;
 
-    async fn fresh(&self, name: &str) -> Result<memory::Resource, Fault> {
+    async fn fresh(&self, name: &str) -> Result<memory::Resource> {
         self.0.resource(name)
     }
 }
@@ -54,7 +54,7 @@ struct OneKey(Memory);
 impl Subject for OneKey {
     type Fence = memory::Resource;
 
-    async fn fresh(&self, name: &str) -> Result<memory::Resource, Fault> {
+    async fn fresh(&self, name: &str) -> Result<memory::Resource> {
         let lock = name.split_once('~').map_or(name, |(lock, _slot)| lock);
         self.0.fresh(lock).await
     }
@@ -100,7 +100,7 @@ async fn several_are_claimed_before_any_is_read() {
             ("b", &b, pass(token)),
         ]
     };
-    let late = enter_all(claims(8)).await.unwrap();
+    let late = enter_all(claims(8)).await.unwrap_err();
     let highest = Token::new(9).unwrap();
     assert_eq!(
         late.rejected(),
@@ -115,13 +115,13 @@ async fn several_are_claimed_before_any_is_read() {
         "a precedes b"
     );
     assert!(c.view().is_none(), "c follows b");
-    let all = enter_all(claims(10)).await.unwrap().into_result().unwrap();
+    let all = enter_all(claims(10)).await.unwrap();
     assert_eq!(all.keys().copied().collect::<Vec<_>>(), ["a", "b", "c"]);
     for (resource, claimed) in [(&a, &all["a"]), (&b, &all["b"]), (&c, &all["c"])] {
         let late = resource
             .write(pass(9), Write::new("/x", Change::Put(b"late")))
             .await;
-        assert!(late.unwrap().rejected().is_some());
-        assert!(claimed.read("/x").await.unwrap().is_admitted());
+        assert!(late.unwrap_err().rejected().is_some());
+        claimed.read("/x").await.unwrap();
     }
 }

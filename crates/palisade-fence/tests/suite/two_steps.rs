@@ -1,13 +1,12 @@
 //! A fence whose check and effect are two steps: the suite must detect it (rule F1).
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use palisade_fence::conformance::{self, Habit, Subject};
-use palisade_fence::{Change, Checked, Fence, FenceState, Op, Pass, Rule, Verdict, Write};
+use palisade_fence::{Admitted, Change, Fence, FenceState, Op, Pass, Result, Rule, Verdict, Write};
 
 /// Reads the mark, decides by the correct rule, and then writes whatever happened in between.
 #[derive(Default)]
@@ -38,7 +37,7 @@ pub(crate) async fn between_check_and_effect() {
 }
 
 impl Naive {
-    async fn enter(&self, pass: Pass<'_>, op: Op) -> Result<bool, palisade_fence::Reject> {
+    async fn enter(&self, pass: Pass<'_>, op: Op) -> Result<bool> {
         round_trip().await;
         let mark = self.inside.lock().unwrap().0.clone();
         let verdict = Rule::CLAIM.decide(&mark, pass, op);
@@ -51,7 +50,7 @@ impl Naive {
                 Ok(true)
             }
             Verdict::Repeat => Ok(false),
-            Verdict::Reject(reject) => Err(reject),
+            Verdict::Reject(reject) => Err(reject.into()),
         }
     }
 
@@ -68,55 +67,34 @@ impl Naive {
 struct Resource(Arc<Naive>);
 
 impl Fence for Resource {
-    type Error = Infallible;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Infallible> {
-        Ok(match self.0.enter(pass, Op::Claim).await {
-            Ok(_) => Checked::admitted((), Some(pass.token)),
-            Err(reject) => Checked::Rejected(reject),
-        })
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
+        self.0.enter(pass, Op::Claim).await?;
+        Ok(Admitted::new((), Some(pass.token)))
     }
 
-    async fn read(
-        &self,
-        pass: Pass<'_>,
-        key: &str,
-    ) -> Result<Checked<Option<Vec<u8>>>, Infallible> {
-        Ok(match self.0.enter(pass, Op::Read).await {
-            Ok(_) => Checked::admitted(self.observe(key).await?, Some(pass.token)),
-            Err(reject) => Checked::Rejected(reject),
-        })
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
+        self.0.enter(pass, Op::Read).await?;
+        Ok(Admitted::new(self.observe(key).await?, Some(pass.token)))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Infallible> {
-        Ok(match self.0.enter(pass, Op::Write(write.sequence)).await {
-            Ok(first) => {
-                if first {
-                    between_check_and_effect().await;
-                    self.0.change(write.key, write.change);
-                }
-                Checked::admitted((), Some(pass.token))
-            }
-            Err(reject) => Checked::Rejected(reject),
-        })
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
+        if self.0.enter(pass, Op::Write(write.sequence)).await? {
+            between_check_and_effect().await;
+            self.0.change(write.key, write.change);
+        }
+        Ok(Admitted::new((), Some(pass.token)))
     }
 
-    async fn write_tokenless(
-        &self,
-        key: &str,
-        change: Change<'_>,
-    ) -> Result<Checked<()>, Infallible> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         let mark = self.0.inside.lock().unwrap().0.clone();
-        Ok(match mark.decide_tokenless_write() {
-            Verdict::Reject(reject) => Checked::Rejected(reject),
-            _ => {
-                self.0.change(key, change);
-                Checked::admitted((), None)
-            }
-        })
+        if let Verdict::Reject(reject) = mark.decide_tokenless_write() {
+            return Err(reject.into());
+        }
+        self.0.change(key, change);
+        Ok(Admitted::new((), None))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Infallible> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         Ok(self.0.inside.lock().unwrap().1.get(key).cloned())
     }
 }
@@ -126,7 +104,7 @@ struct TwoSteps;
 impl Subject for TwoSteps {
     type Fence = Resource;
 
-    async fn fresh(&self, _: &str) -> Result<Resource, Infallible> {
+    async fn fresh(&self, _: &str) -> Result<Resource> {
         Ok(Resource(Arc::default()))
     }
 }

@@ -4,8 +4,8 @@
 
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::{
-    Admitted, Checked, FenceRecord, FenceState, Mark, Mode, Op, Pass, Reject, Rule, Sequence,
-    Verdict, Written,
+    Admitted, FenceRecord, FenceState, Mark, Mode, Op, Pass, Reject, Rule, Sequence, Verdict,
+    Written,
 };
 use serde_json::Value;
 
@@ -78,11 +78,11 @@ impl Case {
     }
 
     /// The answer of a fence that records results.
-    pub(crate) fn answer(&self) -> Checked<Option<Vec<u8>>> {
+    pub(crate) fn answer(&self) -> Result<Admitted<Option<Vec<u8>>>, Reject> {
         let repeat = matches!(self.verdict, Verdict::Repeat);
         match &self.verdict {
-            Verdict::Reject(reject) => Checked::Rejected(reject.clone()),
-            _ => Checked::Admitted(Admitted {
+            Verdict::Reject(reject) => Err(reject.clone()),
+            _ => Ok(Admitted {
                 value: self.before.result.clone().filter(|_| repeat),
                 highest: self.after().state.highest(),
                 repeat,
@@ -184,4 +184,12 @@ impl Columns {
             result: record.result.clone(),
         }
     }
+}
+
+/// The answer of a fence; anything but a rejection fails the test.
+pub(crate) fn answered<T>(answer: palisade_fence::Result<T>) -> Result<T, Reject> {
+    answer.map_err(|error| match error {
+        palisade_fence::Error::Rejected(reject) => reject,
+        other => panic!("{other}"),
+    })
 }

@@ -12,8 +12,7 @@ use palisade_fence::http::{Problem, authority_header, sequencer_header, token_he
 use palisade_fence::sequencer::BadSequencer;
 use palisade_fence::store::Resource;
 use palisade_fence::{
-    Admitted, Change, Checked, Fence, Mode, ObjectPath, Pass, ResourceId, Sequence, View, Write,
-    Written,
+    Admitted, Change, Fence, Mode, ObjectPath, Pass, ResourceId, Sequence, View, Write, Written,
 };
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +113,7 @@ pub(super) async fn claim(
     let (resource, presented) = named(&mut fields, &app, false)?;
     let presented = presented.ok_or_else(|| tokenless(resource.id()))?;
     fields.end()?;
-    done(resource.claim(presented.pass()).await?)
+    Ok(done(resource.claim(presented.pass()).await?))
 }
 
 /// `POST /v1/storage/write`: changes an object and claims, in one step.
@@ -132,10 +131,10 @@ pub(super) async fn write(
     let mutation = Mutation::take(fields.object("write_payload", "write_payload.")?)?;
     fields.end()?;
     let change = mutation.write(sequence);
-    done(match presented {
+    Ok(done(match presented {
         Some(presented) => resource.write(presented.pass(), change).await?,
         None => resource.write_tokenless(change.key, change.change).await?,
-    })
+    }))
 }
 
 /// The `write_payload`: what a write does.
@@ -190,21 +189,13 @@ impl Mutation {
     }
 }
 
-fn done(answer: Checked<()>) -> Result<Json<Success>, Problem> {
-    match answer {
-        Checked::Admitted(Admitted {
-            highest, repeat, ..
-        }) => {
-            let highest = highest.map(Token::get);
-            Ok(Json(Success {
-                success: true,
-                error: None,
-                highest,
-                repeat,
-            }))
-        }
-        Checked::Rejected(reject) => Err(reject.into()),
-    }
+fn done(admitted: Admitted<()>) -> Json<Success> {
+    Json(Success {
+        success: true,
+        error: None,
+        highest: admitted.highest.map(Token::get),
+        repeat: admitted.repeat,
+    })
 }
 
 /// `GET /v1/storage/{resource_id}/files/{file_path}`: the bytes. With `X-Fencing-Token` this is a tokened read
@@ -234,10 +225,8 @@ pub(super) async fn read(
             )),
         };
     };
-    match resource.read(presented.pass(), &path).await? {
-        Checked::Admitted(read) => object(&path, read.value, "tokened", read.highest),
-        Checked::Rejected(reject) => Err(reject.into()),
-    }
+    let read = resource.read(presented.pass(), &path).await?;
+    object(&path, read.value, "tokened", read.highest)
 }
 
 fn object(

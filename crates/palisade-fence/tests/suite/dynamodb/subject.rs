@@ -4,8 +4,8 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::{AttributeValue, Delete, Get, Put, TransactWriteItem};
 use palisade_fence::conformance::Subject;
-use palisade_fence::dynamodb::{Attributes, Fault, Guard, Guards, Item, Numbered};
-use palisade_fence::{Change, Checked, Fence, Pass, Rule, Write};
+use palisade_fence::dynamodb::{Attributes, Guard, Guards, Item, Numbered};
+use palisade_fence::{Admitted, Change, Fence, Pass, Result, Rule, Write};
 
 const BYTES: &str = "bytes";
 
@@ -44,7 +44,7 @@ pub(crate) struct OneItem(pub(crate) Item);
 impl Subject for Items {
     type Fence = OneItem;
 
-    async fn fresh(&self, name: &str) -> Result<OneItem, Fault> {
+    async fn fresh(&self, name: &str) -> Result<OneItem> {
         let key = string_key("id", name);
         Item::new(self.client.clone(), &self.table, key, self.rule).map(OneItem)
     }
@@ -79,31 +79,29 @@ fn alter(key: &str, change: Change<'_>, attributes: &mut Attributes) -> bool {
 }
 
 impl Fence for OneItem {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         self.0.claim(pass).await
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let read = self.0.read(pass).await?;
         Ok(read.map(|found| found.and_then(|found| found.get(key).map(bytes))))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let number = numbered(&write);
         self.0
             .write(pass, number, |seen| alter(write.key, write.change, seen))
             .await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         self.0
             .write_tokenless(|seen| alter(key, change, seen))
             .await
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let found = self.0.observe().await?;
         Ok(found.and_then(|found| found.get(key).map(bytes)))
     }
@@ -127,7 +125,7 @@ pub(crate) struct Guarded {
 impl Subject for Transactions {
     type Fence = Guarded;
 
-    async fn fresh(&self, name: &str) -> Result<Guarded, Fault> {
+    async fn fresh(&self, name: &str) -> Result<Guarded> {
         let guards = Guards::new(self.client.clone(), &self.table, "id", self.rule);
         Ok(Guarded {
             guard: guards.guard(name)?,
@@ -170,13 +168,11 @@ impl Guarded {
 }
 
 impl Fence for Guarded {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         self.guard.claim(pass).await
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let get = Get::builder()
             .table_name(&self.table)
             .set_key(Some(self.key(key)));
@@ -184,17 +180,17 @@ impl Fence for Guarded {
         Ok(read.map(|mut found| found.remove(0).map(|found| bytes(&found[BYTES]))))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let item = self.item(write.key, write.change).await;
         self.guard.write(pass, numbered(&write), &[item]).await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         let item = self.item(key, change).await;
         self.guard.write_tokenless(&[item]).await
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let got = self
             .client
             .get_item()

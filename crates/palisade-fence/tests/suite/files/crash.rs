@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use palisade_fence::files::{Folder, Root};
-use palisade_fence::{Admin as _, Change, Checked, Reject, Write};
+use palisade_fence::{Admin as _, Change, Reject, Write};
 use tempfile::TempDir;
 
 use super::child::{self, Job, NEW, command, died};
@@ -22,7 +22,7 @@ fn prepared() -> TempDir {
     fs::create_dir(&path).unwrap();
     let folder = Folder::open(&path).unwrap();
     let put = Write::new("/data", Change::Put(OLD));
-    assert!(folder.write(t(1), put).unwrap().is_admitted());
+    folder.write(t(1), put).unwrap();
     place
 }
 
@@ -72,8 +72,7 @@ fn is_clean(path: &Path) {
 fn repeats(place: &TempDir, job: Job, about: &str) {
     let folder = Folder::open(place.path().join("r")).unwrap();
     let write = child::write(job);
-    let again = folder.write(t(2), write).unwrap();
-    assert!(again.is_admitted(), "{about}: {again:?}");
+    folder.write(t(2), write).expect(about);
     assert_eq!(
         folder.observe(write.key).unwrap(),
         outcomes(job).1,
@@ -81,8 +80,9 @@ fn repeats(place: &TempDir, job: Job, about: &str) {
     );
     let number = write.sequence.unwrap();
     let other = Write::new("/data", Change::Put(b"other")).numbered(number);
-    let reused = Checked::Rejected(Reject::SequenceReused { last: number });
-    assert_eq!(folder.write(t(2), other).unwrap(), reused, "{about}");
+    let reused = Reject::SequenceReused { last: number };
+    let refused = folder.write(t(2), other).unwrap_err();
+    assert_eq!(refused.rejected(), Some(&reused), "{about}");
 }
 
 /// The next holder comes: it sees the whole write or none of it, and the killed holder is shut out.
@@ -90,14 +90,14 @@ fn next_holder(place: &TempDir, job: Job, about: &str) -> bool {
     let path = place.path().join("r");
     let folder = Folder::open(&path).unwrap();
     let write = child::write(job);
-    assert!(folder.claim(t(3)).unwrap().is_admitted(), "{about}");
-    let seen = folder.read(t(3), write.key).unwrap().into_result().unwrap();
+    assert!(folder.claim(t(3)).is_ok(), "{about}");
+    let seen = folder.read(t(3), write.key).unwrap().value;
     let (old, new) = outcomes(job);
     assert!(seen == old || seen == new, "{about}: {seen:?}");
-    let late = folder.write(t(2), write).unwrap();
+    let late = folder.write(t(2), write).unwrap_err();
     assert_eq!(
-        late,
-        Checked::Rejected(Reject::Stale {
+        late.rejected(),
+        Some(&Reject::Stale {
             presented: t(2),
             highest: t(3)
         }),
@@ -197,7 +197,7 @@ fn syncs_come_before_the_names_and_names_before_the_answer() {
         let seen = steps.clone();
         let watch = Arc::new(move |step| seen.lock().unwrap().push(step));
         let folder = Folder::watched(place.path().join("r"), watch).unwrap();
-        assert!(folder.write(t(2), child::write(job)).unwrap().is_admitted());
+        folder.write(t(2), child::write(job)).unwrap();
         let expected = [&stage[..], &decide, &carried_out, &["answer"]].concat();
         assert_eq!(*steps.lock().unwrap(), expected, "{job:?}");
     }

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use palisade_fence::conformance::Subject;
-use palisade_fence::files::Fault;
-use palisade_fence::{Change, Checked, Fence, FenceState, Op, Pass, Reject, Rule, Verdict, Write};
+use palisade_fence::{
+    Admitted, Change, Error, Fence, FenceState, Op, Pass, Reject, Result, Rule, Verdict, Write,
+};
 use tempfile::TempDir;
 use tokio::task::yield_now;
 
@@ -22,7 +23,7 @@ impl Default for Naive {
 impl Subject for Naive {
     type Fence = NaiveFolder;
 
-    async fn fresh(&self, name: &str) -> Result<NaiveFolder, Fault> {
+    async fn fresh(&self, name: &str) -> Result<NaiveFolder> {
         let path = self.0.path().join(name);
         fs::create_dir(&path).unwrap();
         Ok(NaiveFolder(path))
@@ -39,14 +40,14 @@ impl NaiveFolder {
     }
 
     /// A pause may happen between the check and the next step.
-    async fn check(&self, pass: Pass<'_>, op: Op) -> Checked<()> {
+    async fn check(&self, pass: Pass<'_>, op: Op) -> Result<Admitted<()>> {
         match Rule::CLAIM.decide(&self.state(), Pass::new(pass.token), op) {
             Verdict::Admit(_) => {
                 yield_now().await;
                 fs::write(self.0.join("mark"), pass.token.to_string()).unwrap();
-                Checked::admitted((), Some(pass.token))
+                Ok(Admitted::new((), Some(pass.token)))
             }
-            Verdict::Reject(reject) => Checked::Rejected(reject),
+            Verdict::Reject(reject) => Err(Error::Rejected(reject)),
             Verdict::Repeat => unreachable!("it keeps no numbers"),
         }
     }
@@ -57,22 +58,17 @@ impl NaiveFolder {
 }
 
 impl Fence for NaiveFolder {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
-        Ok(self.check(pass, Op::Claim).await)
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
+        self.check(pass, Op::Claim).await
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let checked = self.check(pass, Op::Read).await;
-        Ok(checked.map(|()| fs::read(self.file(key)).ok()))
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
+        let admitted = self.check(pass, Op::Read).await?;
+        Ok(admitted.map(|()| fs::read(self.file(key)).ok()))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
-        let checked = self.check(pass, Op::Write(None)).await;
-        if !checked.is_admitted() {
-            return Ok(checked);
-        }
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
+        let admitted = self.check(pass, Op::Write(None)).await?;
         let file = self.file(write.key);
         match write.change {
             Change::Put(bytes) => fs::write(file, bytes).unwrap(),
@@ -81,19 +77,19 @@ impl Fence for NaiveFolder {
                 fs::write(file, [&before, bytes].concat()).unwrap();
             }
             Change::Delete if fs::remove_file(file).is_err() => {
-                return Ok(Checked::Rejected(Reject::Missing));
+                return Err(Error::Rejected(Reject::Missing));
             }
             Change::Delete => {}
         }
-        Ok(checked)
+        Ok(admitted)
     }
 
-    async fn write_tokenless(&self, _: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, _: &str, _: Change<'_>) -> Result<Admitted<()>> {
         let highest = self.state().highest().unwrap();
-        Ok(Checked::Rejected(Reject::Tokenless { highest }))
+        Err(Error::Rejected(Reject::Tokenless { highest }))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         Ok(fs::read(self.file(key)).ok())
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use palisade_fence::Result;
 use palisade_fence::Rule;
 use palisade_fence::conformance::Subject;
-use palisade_fence::files::{AsyncFolder, Fault, Folder};
+use palisade_fence::files::{AsyncFolder, Folder};
 use tempfile::TempDir;
 
 use super::temporary_dir;
@@ -33,7 +34,7 @@ impl Folders {
 impl Subject for Folders {
     type Fence = AsyncFolder;
 
-    async fn fresh(&self, name: &str) -> Result<AsyncFolder, Fault> {
+    async fn fresh(&self, name: &str) -> Result<AsyncFolder> {
         let path = self.place.path().join(name);
         fs::create_dir(&path).unwrap();
         Ok(AsyncFolder(Folder::open(path)?.under(self.rule)))

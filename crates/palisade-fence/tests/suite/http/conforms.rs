@@ -15,7 +15,9 @@ use hyper_util::rt::TokioExecutor;
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::conformance::{self, Habit, Subject, TEXTBOOK_FAILS, late_writes};
 use palisade_fence::http::{FenceLayer, Policy, Tokenless};
-use palisade_fence::{Admitted, Change, Checked, Fence, Mode, Pass, Reject, Rule, Sequence, Write};
+use palisade_fence::{
+    Admitted, Change, Error, ErrorKind, Fence, Mode, Pass, Reject, Result, Rule, Sequence, Write,
+};
 use serde_json::Value;
 
 use super::support::{Map, by_segment, marks};
@@ -75,7 +77,7 @@ impl Served {
 impl Subject for Served {
     type Fence = Resource;
 
-    async fn fresh(&self, name: &str) -> Result<Resource, Broken> {
+    async fn fresh(&self, name: &str) -> Result<Resource> {
         Ok(Resource {
             url: format!("{}/{name}", self.url),
             client: self.client.clone(),
@@ -89,9 +91,9 @@ struct Resource {
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Broken(String);
+fn broken(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::failed(ErrorKind::Unknown, "HTTP", error)
+}
 
 struct Answer {
     status: u16,
@@ -107,7 +109,7 @@ impl Resource {
         by: Option<Pass<'_>>,
         headers: &[(&str, String)],
         body: &[u8],
-    ) -> Result<Answer, Broken> {
+    ) -> Result<Answer> {
         let mut request = http::Request::builder().method(method).uri(format!(
             "{}/{}",
             self.url,
@@ -128,15 +130,10 @@ impl Resource {
         let request = request
             .body(Full::new(Bytes::copy_from_slice(body)))
             .unwrap();
-        let broken = |error: &dyn std::fmt::Display| Broken(error.to_string());
-        let response = self.client.request(request).await.map_err(|e| broken(&e))?;
+        let response = self.client.request(request).await.map_err(broken)?;
         let status = response.status().as_u16();
         let repeat = response.headers().contains_key("x-fencing-repeat");
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|e| broken(&e))?;
+        let body = response.into_body().collect().await.map_err(broken)?;
         Ok(Answer {
             status,
             repeat,
@@ -144,22 +141,22 @@ impl Resource {
         })
     }
 
-    fn checked(by: Option<Pass<'_>>, answer: &Answer) -> Result<Checked<()>, Broken> {
+    fn checked(by: Option<Pass<'_>>, answer: &Answer) -> Result<Admitted<()>> {
         let highest = by.map(|pass| pass.token);
         match answer.status {
-            200 => Ok(Checked::Admitted(Admitted {
+            200 => Ok(Admitted {
                 value: (),
                 highest,
                 repeat: answer.repeat,
-            })),
-            404 => Ok(Checked::Rejected(Reject::Missing)),
-            _ => reject(&answer.body).map(Checked::Rejected),
+            }),
+            404 => Err(Error::Rejected(Reject::Missing)),
+            _ => Err(Error::Rejected(reject(&answer.body)?)),
         }
     }
 }
 
 /// Parses a refusal.
-fn reject(body: &[u8]) -> Result<Reject, Broken> {
+fn reject(body: &[u8]) -> Result<Reject> {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = &value["error"];
     let token = |name: &str| {
@@ -190,32 +187,30 @@ fn reject(body: &[u8]) -> Result<Reject, Broken> {
         "wrong_lock" => Reject::WrongLock {
             bound: LockName::new(text("lock")).unwrap(),
         },
-        _ => return Err(Broken(String::from_utf8_lossy(body).into_owned())),
+        _ => return Err(broken(String::from_utf8_lossy(body))),
     };
     match text("message") {
         said if said == reject.to_string() => Ok(reject),
-        said => Err(Broken(said.to_owned())),
+        said => Err(broken(said.to_owned())),
     }
 }
 
 impl Fence for Resource {
-    type Error = Broken;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Broken> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         let claim = [("x-fencing-operation", "claim".to_owned())];
         let answer = self.send("POST", "/", Some(pass), &claim, b"").await?;
         Resource::checked(Some(pass), &answer)
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Broken> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let answer = self.send("GET", key, Some(pass), &[], b"").await?;
         match answer.status {
-            404 => Ok(Checked::admitted(None, Some(pass.token))),
+            404 => Ok(Admitted::new(None, Some(pass.token))),
             _ => Ok(Resource::checked(Some(pass), &answer)?.map(|()| Some(answer.body))),
         }
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Broken> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let (method, body) = change(write.change);
         let sequence = write
             .sequence
@@ -227,13 +222,13 @@ impl Fence for Resource {
         Resource::checked(Some(pass), &answer)
     }
 
-    async fn write_tokenless(&self, key: &str, by: Change<'_>) -> Result<Checked<()>, Broken> {
+    async fn write_tokenless(&self, key: &str, by: Change<'_>) -> Result<Admitted<()>> {
         let (method, body) = change(by);
         let answer = self.send(method, key, None, &[], body).await?;
         Resource::checked(None, &answer)
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Broken> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let answer = self.send("GET", key, None, &[], b"").await?;
         Ok((answer.status == 200).then_some(answer.body))
     }

@@ -2,10 +2,9 @@
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Transaction, params};
-use palisade_fence::mysql::{Column, Fault, Guard, Numbered, Records, Strategy, show_token};
-use palisade_fence::{Admitted, Reject, Rule};
+use palisade_fence::mysql::{Column, Guard, Numbered, Records, Strategy, show_token};
+use palisade_fence::{Admitted, Error, Reject, Result, Rule};
 
-use crate::refused::{OrRefused as _, Refused};
 use crate::sql::{Action, Alter, Done, Lines};
 
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +19,7 @@ pub(crate) enum Form {
 pub(crate) type Operation = crate::sql::Operation<Form>;
 
 impl Operation {
-    pub(crate) async fn work(&self, tx: &mut Transaction<'_>) -> Result<Done, Refused> {
+    pub(crate) async fn work(&self, tx: &mut Transaction<'_>) -> Result<Done> {
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
                 let checked = self.check(tx).await?;
@@ -35,7 +34,7 @@ impl Operation {
         }
     }
 
-    pub(crate) async fn check(&self, tx: &mut Transaction<'_>) -> Result<Done, Refused> {
+    pub(crate) async fn check(&self, tx: &mut Transaction<'_>) -> Result<Done> {
         let rule = match self.form {
             Form::Guard(rule) => rule,
             _ => Rule::CLAIM,
@@ -48,13 +47,10 @@ impl Operation {
                 guard.write(tx, name, pass, write).await
             }
         };
-        checked.map(|answer| answer.map(|_| None)).or_refused()
+        checked.map(|answer| answer.map(|_| None))
     }
 
-    pub(crate) async fn on_table(
-        &self,
-        tx: &mut Transaction<'_>,
-    ) -> Result<Option<String>, Refused> {
+    pub(crate) async fn on_table(&self, tx: &mut Transaction<'_>) -> Result<Option<String>> {
         let table = &self.table;
         let upsert = format!("INSERT INTO {table} VALUES (?, ?) ON DUPLICATE KEY UPDATE data =");
         match &self.action {
@@ -82,20 +78,20 @@ impl Operation {
         Ok(None)
     }
 
-    async fn column(&self, tx: &mut Transaction<'_>, strategy: Strategy) -> Result<Done, Refused> {
+    async fn column(&self, tx: &mut Transaction<'_>, strategy: Strategy) -> Result<Done> {
         let column = Column::new("conf_column", "id", "last_fencing_token")?;
         let id = &self.resource;
         show_token(tx, self.token).await?;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).await.or_refused()?;
+            column.lock(tx, id, self.token).await?;
         }
         let (key, alter) = match &self.action {
             Action::Claim => {
-                column.claim(tx, id, self.token).await.or_refused()?;
+                column.claim(tx, id, self.token).await?;
                 return Ok(self.done(None));
             }
             Action::Read(key) => {
-                column.claim(tx, id, self.token).await.or_refused()?;
+                column.claim(tx, id, self.token).await?;
                 let sql =
                     "SELECT JSON_UNQUOTE(JSON_EXTRACT(data, ?)) FROM conf_column WHERE id = ?";
                 let read: Option<Option<String>> = tx.exec_first(sql, (path(key), id)).await?;
@@ -127,20 +123,20 @@ impl Operation {
         };
         tx.exec_drop(sql, arguments).await?;
         let hit = tx.affected_rows();
-        column.explain(tx, id, self.token, hit).await.or_refused()?;
+        column.explain(tx, id, self.token, hit).await?;
         Ok(self.done(None))
     }
 
-    async fn records(&self, tx: &mut Transaction<'_>, records: Records) -> Result<Done, Refused> {
+    async fn records(&self, tx: &mut Transaction<'_>, records: Records) -> Result<Done> {
         let (id, token) = (&self.resource, self.token);
         show_token(tx, self.token).await?;
-        let claimed = records.claim(tx, id, token).await.or_refused()?;
+        let claimed = records.claim(tx, id, token).await?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Unchanged(read) => return Ok(self.done(read)),
             Lines::Replaced(text) => records.write(tx, id, token, &text).await,
             Lines::Deleted => records.delete(tx, id, token).await,
         };
-        written.or_refused()?;
+        written?;
         Ok(self.done(None))
     }
 }
@@ -150,6 +146,6 @@ pub(crate) fn path(key: &str) -> String {
     format!("$.\"{key}\"")
 }
 
-fn no_numbers() -> Refused {
-    Fault::Argument("a token column has no numbered writes".to_owned()).into()
+fn no_numbers() -> Error {
+    Error::Argument("a token column has no numbered writes".to_owned())
 }

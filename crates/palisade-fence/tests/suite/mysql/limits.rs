@@ -4,13 +4,12 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Transaction, TxOpts};
 use palisade_core::{AuthorityId, Token};
 use palisade_fence::mysql::{
-    Column, Fault, Guard, Numbered, Operator, Records, Strategy, claim, claim_all,
+    Column, Guard, Numbered, Operator, Records, Strategy, claim, claim_all,
 };
-use palisade_fence::{Admin as _, Checked, Pass, Rearm, Reject, Sequence};
+use palisade_fence::{Admin as _, Admitted, Error, Pass, Rearm, Reject, Result, Sequence};
 
 use super::Server;
 use super::subject::{connect, database, script};
-use crate::refused::{OrRefused as _, Refused};
 
 pub(crate) fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -26,11 +25,11 @@ pub(crate) async fn fresh() -> (String, Conn) {
     (url, db)
 }
 
-pub(crate) async fn all(db: &mut Conn, claims: &[(&str, u64)]) -> Result<(), Refused> {
+pub(crate) async fn all(db: &mut Conn, claims: &[(&str, u64)]) -> Result<()> {
     let pass = |(name, n): &(_, u64)| (*name, Pass::new(t(*n)));
     let claims: Vec<_> = claims.iter().map(pass).collect();
     let mut tx = begin(db).await;
-    let claimed = claim_all(&mut tx, &claims).await.or_refused().map(drop);
+    let claimed = claim_all(&mut tx, &claims).await.map(drop);
     match claimed {
         Ok(()) => tx.commit().await?,
         Err(_) => tx.rollback().await?,
@@ -84,14 +83,10 @@ async fn several_are_claimed_together_or_not_at_all() {
     let records = Records::new(Strategy::Optimistic);
     for (key, text) in [("a", "1"), ("A", "2"), ("a ", "3"), ("ä", "4")] {
         let written = records.write(&mut tx, key, t(1), text).await;
-        assert!(written.unwrap().is_admitted());
+        written.unwrap();
     }
     for (key, text) in [("a", "1"), ("A", "2"), ("a ", "3"), ("ä", "4")] {
-        let read = records
-            .claim(&mut tx, key, t(1))
-            .await
-            .or_refused()
-            .unwrap();
+        let read = records.claim(&mut tx, key, t(1)).await.unwrap();
         assert_eq!(read.value.as_deref(), Some(text), "{key:?}");
     }
 }
@@ -130,7 +125,7 @@ async fn a_repeat_gets_the_recorded_result() {
     };
     let mut tx = begin(&mut db).await;
     let first = guard.write(&mut tx, "r", t(3), write).await.unwrap();
-    assert_eq!(first, Checked::admitted(None, Some(t(3))));
+    assert_eq!(first, Admitted::new(None, Some(t(3))));
     guard
         .record(&mut tx, "r", t(3), number, b"receipt \xff")
         .await
@@ -152,7 +147,7 @@ async fn a_repeat_gets_the_recorded_result() {
     let mut tx = begin(&mut db).await;
     let result = Some(b"receipt \xff".to_vec());
     let again = guard.write(&mut tx, "r", t(3), write).await.unwrap();
-    assert!(matches!(again, Checked::Admitted(again) if again.repeat && again.value == result));
+    assert!(again.repeat && again.value == result, "{again:?}");
 }
 
 #[tokio::test]
@@ -168,7 +163,7 @@ async fn a_rearmed_fence_refuses_everything_below_its_floor() {
         for (token, admitted) in [(99, false), (100, true), (101, true)] {
             let mut tx = begin(&mut db).await;
             let claimed = claim(&mut tx, resource, Pass::new(t(token)).by(&ours)).await;
-            let claimed = claimed.or_refused();
+            let claimed = claimed;
             assert_eq!(claimed.is_ok(), admitted, "{resource} {token}: {claimed:?}");
             tx.rollback().await.unwrap();
         }
@@ -232,19 +227,19 @@ async fn a_column_value_that_is_no_token_is_reported() {
     let things = Column::new("things", "id", "last_fencing_token").unwrap();
     let texts = Column::new("texts", "id", "last_fencing_token").unwrap();
     let mut tx = begin(&mut db).await;
-    assert!(things.claim(&mut tx, 0, t(7)).await.unwrap().is_admitted());
+    things.claim(&mut tx, 0, t(7)).await.unwrap();
     for (id, holds) in [(1, "9007199254740992"), (2, "-1"), (3, "NULL")] {
         for refused in [
             things.claim(&mut tx, id, t(7)).await.unwrap_err(),
             things.lock(&mut tx, id, t(7)).await.unwrap_err(),
         ] {
-            assert!(matches!(refused, Fault::Corrupt(_)), "{refused}");
+            assert!(matches!(refused, Error::Damaged(_)), "{refused}");
             assert!(refused.to_string().contains(holds), "{refused}");
         }
     }
     let refused = texts.lock(&mut tx, "a", t(7)).await.unwrap_err();
     assert!(refused.to_string().contains("'ten'"), "{refused}");
-    let missing = things.claim(&mut tx, 5, t(7)).await.unwrap();
+    let missing = things.claim(&mut tx, 5, t(7)).await.unwrap_err();
     assert_eq!(missing.rejected(), Some(&Reject::Missing));
     for (table, key, token) in [
         ("things", "id", "tokn"),
@@ -277,14 +272,14 @@ async fn zero_rows_are_explained_only_where_hits_are_counted() {
     for (db, counts) in [(&mut changed, false), (&mut found, true)] {
         let mut tx = begin(db).await;
         // Claiming again does not need this setting.
-        assert!(things.claim(&mut tx, 1, t(7)).await.unwrap().is_admitted());
-        assert!(things.lock(&mut tx, 1, t(7)).await.unwrap().is_admitted());
+        things.claim(&mut tx, 1, t(7)).await.unwrap();
+        things.lock(&mut tx, 1, t(7)).await.unwrap();
         tx.exec_drop(&same, (7,)).await.unwrap();
         let hit = tx.affected_rows();
         let explained = things.explain(&mut tx, 1, t(7), hit).await;
         match (counts, explained) {
-            (true, Ok(Checked::Admitted(_))) => {}
-            (false, Err(Fault::Argument(message))) => {
+            (true, Ok(_)) => {}
+            (false, Err(Error::Argument(message))) => {
                 assert!(message.contains("client_found_rows=true"), "{message}");
             }
             (_, other) => panic!("{other:?}"),
@@ -292,7 +287,7 @@ async fn zero_rows_are_explained_only_where_hits_are_counted() {
         tx.exec_drop(&missed, (7,)).await.unwrap();
         let hit = tx.affected_rows();
         let explained = things.explain(&mut tx, 1, t(7), hit).await;
-        let explained = explained.or_refused().unwrap_err();
+        let explained = explained.unwrap_err();
         assert_eq!(explained.rejected().is_some(), counts, "{explained}");
         tx.rollback().await.unwrap();
     }
@@ -327,6 +322,6 @@ async fn bad_input_is_reported_and_nothing_is_written() {
         claim(&mut tx, "a", t(1)).await.unwrap_err(),
         records.write(&mut tx, "a", t(1), "").await.unwrap_err(),
     ] {
-        assert!(matches!(refused, Fault::NotInstalled(_)), "{refused}");
+        assert!(matches!(refused, Error::NotInstalled(_)), "{refused}");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
-use palisade_fence::FaultKind;
+use palisade_fence::ErrorKind;
 use palisade_fence::mysql::{claim, transact};
 
 use super::Server;
@@ -87,8 +87,8 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
         successor.query_drop(sql).await.unwrap();
         let mut tx = begin(&mut successor).await;
         match claim(&mut tx, "r", t(2)).await {
-            Ok(claimed) => {
-                assert!(bounded && claimed.is_admitted(), "{step}");
+            Ok(_) => {
+                assert!(bounded, "{step}");
                 let n: Option<i64> = tx.query_first("SELECT n FROM things").await.unwrap();
                 assert_eq!(
                     n,
@@ -98,7 +98,7 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
             }
             Err(fault) => {
                 assert!(!bounded, "{step}: {fault}");
-                assert_eq!(fault.kind(), FaultKind::Retry);
+                assert_eq!(fault.kind(), ErrorKind::Retry);
             }
         }
         tx.rollback().await.unwrap();
@@ -123,7 +123,7 @@ async fn transact_loses_no_add() {
             Ok::<_, AnyError>(())
         });
         // Others replace procedures on this server: error 1615 is Retry.
-        done.await.is_ok_and(|done| done.is_admitted())
+        done.await.is_ok()
     });
     let added = added.await;
     assert!(added > 50, "{added} of 200 adds were admitted");
@@ -169,7 +169,8 @@ async fn transact_leaves_the_connection_its_own_bound() {
                 }
             });
             let done = done.await;
-            assert_eq!(done.is_err(), fails, "{done:?}");
+            // The last token is stale.
+            assert_eq!(done.is_err(), fails || token == 1, "{done:?}");
             assert_eq!(bound(&mut db).await, own, "token {token}");
         }
         // The control: a claim and a bare COMMIT.

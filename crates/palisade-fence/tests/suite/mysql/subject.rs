@@ -6,17 +6,16 @@ use std::sync::{Arc, Mutex};
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, TxOpts};
 use palisade_fence::conformance;
-use palisade_fence::mysql::{Fault, MIGRATIONS};
-use palisade_fence::{Admitted, Change, Checked, FaultKind, Fence, Mode, Pass, Rule, Write};
+use palisade_fence::mysql::MIGRATIONS;
+use palisade_fence::{Admitted, Change, Error, ErrorKind, Fence, Mode, Pass, Result, Rule, Write};
 
 use super::forms::{Form, Operation, path};
-use crate::refused::Refused;
 use crate::sql::{Action, Done, on_line};
 use crate::two_steps::between_check_and_effect;
 
 /// Connects through the port, where a relay can stand; without `found`, changed rows are counted, not matched
 /// ones.
-pub(crate) async fn connect(url: &str, found: bool) -> Result<Conn, Fault> {
+pub(crate) async fn connect(url: &str, found: bool) -> Result<Conn> {
     let url = format!("{url}?prefer_socket=false&client_found_rows={found}");
     Ok(Conn::new(Opts::from_url(&url).unwrap()).await?)
 }
@@ -144,7 +143,7 @@ impl Subject {
 impl conformance::Subject for Subject {
     type Fence = Resource;
 
-    async fn fresh(&self, name: &str) -> Result<Resource, Fault> {
+    async fn fresh(&self, name: &str) -> Result<Resource> {
         Ok(self.resource(name, &self.url).await)
     }
 }
@@ -157,7 +156,7 @@ struct Pool {
 }
 
 impl Pool {
-    async fn take(&self) -> Result<Conn, Fault> {
+    async fn take(&self) -> Result<Conn> {
         let free = self.free.lock().unwrap().pop();
         match free {
             Some(connection) => Ok(connection),
@@ -193,7 +192,7 @@ impl Resource {
         }
     }
 
-    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Checked<Option<String>>, Fault> {
+    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Admitted<Option<String>>> {
         let operation = Operation::new(self.form, &self.name, &self.table, pass, action);
         loop {
             let done = match self.form {
@@ -201,20 +200,20 @@ impl Resource {
                 _ => self.in_one_step(&operation).await,
             };
             match done {
-                Err(Refused::Fault(fault)) if self.begins_again(&fault) => {}
-                done => return Refused::answer(done),
+                Err(fault) if self.begins_again(&fault) => {}
+                done => return done,
             }
         }
     }
 
     /// As the documentation asks. Two transactions may create the same missing row at once, and other tests replace
     /// procedures on the same server; no other form may have to begin again for another reason.
-    fn begins_again(&self, fault: &Fault) -> bool {
-        let replaced = matches!(fault, Fault::Database { state, .. } if state == "1615");
-        (replaced || matches!(self.form, Form::Records(_))) && fault.kind() == FaultKind::Retry
+    fn begins_again(&self, fault: &Error) -> bool {
+        (fault.state() == Some("1615") || matches!(self.form, Form::Records(_)))
+            && fault.kind() == ErrorKind::Retry
     }
 
-    async fn in_one_step(&self, operation: &Operation) -> Result<Done, Refused> {
+    async fn in_one_step(&self, operation: &Operation) -> Result<Done> {
         let mut db = self.pool.take().await?;
         let mut tx = db.start_transaction(TxOpts::default()).await?;
         let done = operation.work(&mut tx).await;
@@ -226,7 +225,7 @@ impl Resource {
         done
     }
 
-    async fn in_two_steps(&self, operation: &Operation) -> Result<Done, Refused> {
+    async fn in_two_steps(&self, operation: &Operation) -> Result<Done> {
         let mut db = self.pool.take().await?;
         let mut tx = db.start_transaction(TxOpts::default()).await?;
         let entry = operation.check(&mut tx).await;
@@ -254,24 +253,22 @@ impl Resource {
 }
 
 impl Fence for Resource {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         Ok(self.run(pass, Action::Claim).await?.map(|_| ()))
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let read = self.run(pass, Action::Read(key.to_owned())).await?;
         Ok(read.map(|text| text.map(String::into_bytes)))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let action = Action::Write(write.key.to_owned(), write.change.into(), write.sequence);
         Ok(self.run(pass, action).await?.map(|_| ()))
     }
 
     /// A program without a token; the triggers stop it.
-    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Admitted<()>> {
         let mut db = connect(&self.pool.url, false).await?;
         let name = self.name.as_str();
         let (sql, argument) = match self.form {
@@ -289,16 +286,12 @@ impl Fence for Resource {
                 name,
             ),
         };
-        let written = db.exec_drop(sql, (argument,)).await.map_err(Refused::from);
+        let written = db.exec_drop(sql, (argument,)).await.map_err(Error::from);
         db.disconnect().await?;
-        Refused::answer(written.map(|()| Admitted {
-            value: (),
-            highest: None,
-            repeat: false,
-        }))
+        written.map(|()| Admitted::new((), None))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let name = self.name.as_str();
         let mut db = self.pool.take().await?;
         let seen: Option<Option<String>> = match self.form {

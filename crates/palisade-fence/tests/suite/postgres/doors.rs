@@ -1,8 +1,9 @@
 //! Doors beside the fence: partitions, roles, reads before the claim.
 
 use palisade_core::Token;
-use palisade_fence::FaultKind;
-use palisade_fence::postgres::{Fault, Operator};
+use palisade_fence::Error;
+use palisade_fence::ErrorKind;
+use palisade_fence::postgres::Operator;
 use palisade_testbed::Postgres;
 use tokio_postgres::Client;
 
@@ -270,8 +271,8 @@ async fn a_claim_after_a_read_of_the_fenced_table_is_refused() {
     tx.batch_execute("SELECT total FROM orders").await.unwrap();
     let late = palisade_fence::postgres::claim(&mut tx, "orders", t(9)).await;
     let late = late.unwrap_err();
-    assert!(matches!(late, Fault::ReadBeforeClaim(_)), "{late}");
-    assert_eq!(late.kind(), FaultKind::Retry);
+    assert!(matches!(late, Error::ReadBeforeClaim(_)), "{late}");
+    assert_eq!(late.kind(), ErrorKind::Retry);
     tx.rollback().await.unwrap();
     // The control: a table without the trigger, where the late claim loses an acknowledged add.
     let plain = "CREATE TABLE totals (n bigint); INSERT INTO totals VALUES (0)";

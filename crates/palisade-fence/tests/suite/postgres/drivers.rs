@@ -2,13 +2,13 @@
 
 use std::future::Future;
 
-use palisade_fence::postgres::{Fault, Session};
+use palisade_fence::Result;
+use palisade_fence::postgres::Session;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 
 use super::forms::Job;
-use crate::refused::Refused;
 
 /// A user's transaction, with statements that do not concern the fence.
 pub(crate) trait Tx: Session {
@@ -17,35 +17,19 @@ pub(crate) trait Tx: Session {
         &mut self,
         sql: &str,
         arguments: &[&str],
-    ) -> impl Future<Output = Result<Vec<Option<String>>, Refused>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<String>>>> + Send;
 }
 
 pub(crate) trait Driver: Clone + Send + Sync + 'static {
     type Connection: Send + 'static;
 
-    fn connect(url: &str) -> impl Future<Output = Result<Self::Connection, Refused>> + Send;
+    fn connect(url: &str) -> impl Future<Output = Result<Self::Connection>> + Send;
 
     /// Carries out a job in its own transaction.
     fn carry_out<J: Job>(
         connection: &mut Self::Connection,
         job: &J,
-    ) -> impl Future<Output = Result<J::Done, Refused>> + Send;
-}
-
-impl From<tokio_postgres::Error> for Refused {
-    fn from(error: tokio_postgres::Error) -> Refused {
-        Fault::from(error)
-            .rejected()
-            .map_or_else(Refused::Fault, Refused::Rejected)
-    }
-}
-
-impl From<sqlx::Error> for Refused {
-    fn from(error: sqlx::Error) -> Refused {
-        Fault::from(error)
-            .rejected()
-            .map_or_else(Refused::Fault, Refused::Rejected)
-    }
+    ) -> impl Future<Output = Result<J::Done>> + Send;
 }
 
 #[derive(Clone)]
@@ -54,7 +38,7 @@ pub(crate) struct Tokio;
 pub(crate) struct Sqlx;
 
 impl Tx for tokio_postgres::Transaction<'_> {
-    async fn own(&mut self, sql: &str, arguments: &[&str]) -> Result<Vec<Option<String>>, Refused> {
+    async fn own(&mut self, sql: &str, arguments: &[&str]) -> Result<Vec<Option<String>>> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = arguments
             .iter()
             .map(|text| (text as &(dyn ToSql + Sync), Type::TEXT))
@@ -67,13 +51,13 @@ impl Tx for tokio_postgres::Transaction<'_> {
 impl Driver for Tokio {
     type Connection = Client;
 
-    async fn connect(url: &str) -> Result<Client, Refused> {
+    async fn connect(url: &str) -> Result<Client> {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
         tokio::spawn(connection);
         Ok(client)
     }
 
-    async fn carry_out<J: Job>(client: &mut Client, job: &J) -> Result<J::Done, Refused> {
+    async fn carry_out<J: Job>(client: &mut Client, job: &J) -> Result<J::Done> {
         let mut tx = client.transaction().await?;
         let done = job.work(&mut tx).await;
         match &done {
@@ -85,7 +69,7 @@ impl Driver for Tokio {
 }
 
 impl Tx for sqlx::Transaction<'_, Postgres> {
-    async fn own(&mut self, sql: &str, arguments: &[&str]) -> Result<Vec<Option<String>>, Refused> {
+    async fn own(&mut self, sql: &str, arguments: &[&str]) -> Result<Vec<Option<String>>> {
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for argument in arguments {
             query = query.bind((*argument).to_owned());
@@ -93,19 +77,18 @@ impl Tx for sqlx::Transaction<'_, Postgres> {
         let rows = query.fetch_all(&mut **self).await?;
         rows.iter()
             .map(|row| Ok(row.try_get(0)?))
-            .collect::<Result<_, Fault>>()
-            .map_err(Refused::from)
+            .collect::<Result<_>>()
     }
 }
 
 impl Driver for Sqlx {
     type Connection = PgConnection;
 
-    async fn connect(url: &str) -> Result<PgConnection, Refused> {
+    async fn connect(url: &str) -> Result<PgConnection> {
         Ok(PgConnection::connect(url).await?)
     }
 
-    async fn carry_out<J: Job>(connection: &mut PgConnection, job: &J) -> Result<J::Done, Refused> {
+    async fn carry_out<J: Job>(connection: &mut PgConnection, job: &J) -> Result<J::Done> {
         let mut tx = connection.begin().await?;
         let done = job.work(&mut tx).await;
         match &done {

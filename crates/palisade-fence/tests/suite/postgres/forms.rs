@@ -2,11 +2,10 @@
 
 use std::future::Future;
 
-use palisade_fence::postgres::{Column, Fault, Guard, KeyType, Numbered, Records, Strategy};
-use palisade_fence::{Admitted, Reject, Rule};
+use palisade_fence::postgres::{Column, Guard, KeyType, Numbered, Records, Strategy};
+use palisade_fence::{Admitted, Error, Reject, Result, Rule};
 
 use super::drivers::Tx;
-use crate::refused::{OrRefused as _, Refused};
 use crate::sql::{Action, Alter, Done, Lines};
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +18,7 @@ pub(crate) enum Form {
 /// The work in one transaction.
 pub(crate) trait Job: Sync {
     type Done: Send;
-    fn work<T: Tx>(&self, tx: &mut T) -> impl Future<Output = Result<Self::Done, Refused>> + Send;
+    fn work<T: Tx>(&self, tx: &mut T) -> impl Future<Output = Result<Self::Done>> + Send;
 }
 
 /// The user's own statements, without a fence.
@@ -27,7 +26,7 @@ pub(crate) struct Plain<'a>(pub(crate) &'a [(&'a str, &'a [&'a str])]);
 
 impl Job for Plain<'_> {
     type Done = Vec<Option<String>>;
-    async fn work<T: Tx>(&self, tx: &mut T) -> Result<Self::Done, Refused> {
+    async fn work<T: Tx>(&self, tx: &mut T) -> Result<Self::Done> {
         let mut last = Vec::new();
         for (sql, arguments) in self.0 {
             last = tx.own(sql, arguments).await?;
@@ -40,7 +39,7 @@ pub(crate) type Operation = crate::sql::Operation<Form>;
 
 impl Job for Operation {
     type Done = Done;
-    async fn work<T: Tx>(&self, tx: &mut T) -> Result<Done, Refused> {
+    async fn work<T: Tx>(&self, tx: &mut T) -> Result<Done> {
         match self.form {
             Form::Guard(rule) => self.guard(tx, Guard { rule }).await,
             Form::Column(strategy) => self.column(tx, strategy).await,
@@ -50,7 +49,7 @@ impl Job for Operation {
 }
 
 impl Operation {
-    async fn guard<T: Tx>(&self, tx: &mut T, guard: Guard) -> Result<Done, Refused> {
+    async fn guard<T: Tx>(&self, tx: &mut T, guard: Guard) -> Result<Done> {
         let (name, pass) = (&self.resource, self.pass());
         let checked = match self.numbered() {
             None => guard.check(tx, name, pass, self.op()).await,
@@ -59,7 +58,7 @@ impl Operation {
                 guard.write(tx, name, pass, write).await
             }
         };
-        let checked = checked.map(|answer| answer.map(|_| None)).or_refused()?;
+        let checked = checked.map(|answer| answer.map(|_| None))?;
         let value = match checked.repeat {
             true => None,
             false => self.on_table(tx).await?,
@@ -67,7 +66,7 @@ impl Operation {
         Ok(Admitted { value, ..checked })
     }
 
-    async fn on_table<T: Tx>(&self, tx: &mut T) -> Result<Option<String>, Refused> {
+    async fn on_table<T: Tx>(&self, tx: &mut T) -> Result<Option<String>> {
         let table = &self.table;
         match &self.action {
             Action::Claim => Ok(None),
@@ -101,19 +100,19 @@ impl Operation {
         }
     }
 
-    async fn column<T: Tx>(&self, tx: &mut T, strategy: Strategy) -> Result<Done, Refused> {
+    async fn column<T: Tx>(&self, tx: &mut T, strategy: Strategy) -> Result<Done> {
         let column = Column::new("conf_column", "id", KeyType::Text, "last_fencing_token")?;
         let id = &self.resource;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).await.or_refused()?;
+            column.lock(tx, id, self.token).await?;
         }
         let (key, alter) = match &self.action {
             Action::Claim => {
-                column.claim(tx, id, self.token).await.or_refused()?;
+                column.claim(tx, id, self.token).await?;
                 return Ok(self.done(None));
             }
             Action::Read(key) => {
-                column.claim(tx, id, self.token).await.or_refused()?;
+                column.claim(tx, id, self.token).await?;
                 let sql = "SELECT data ->> $2 FROM conf_column WHERE id = $1";
                 let value = tx.own(sql, &[id, key]).await?.pop().flatten();
                 return Ok(self.done(value));
@@ -138,23 +137,23 @@ impl Operation {
         );
         let token = self.token.to_string();
         let hit = tx.own(&sql, &[id, key, &token, text]).await?.len() as u64;
-        column.explain(tx, id, self.token, hit).await.or_refused()?;
+        column.explain(tx, id, self.token, hit).await?;
         Ok(self.done(None))
     }
 
-    async fn records<T: Tx>(&self, tx: &mut T, records: Records) -> Result<Done, Refused> {
+    async fn records<T: Tx>(&self, tx: &mut T, records: Records) -> Result<Done> {
         let (id, token) = (&self.resource, self.token);
-        let claimed = records.claim(tx, id, token).await.or_refused()?;
+        let claimed = records.claim(tx, id, token).await?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Unchanged(read) => return Ok(self.done(read)),
             Lines::Replaced(text) => records.write(tx, id, token, &text).await,
             Lines::Deleted => records.delete(tx, id, token).await,
         };
-        written.or_refused()?;
+        written?;
         Ok(self.done(None))
     }
 }
 
-fn no_numbers() -> Refused {
-    Fault::Argument("a token column has no numbered writes".to_owned()).into()
+fn no_numbers() -> Error {
+    Error::Argument("a token column has no numbered writes".to_owned())
 }

@@ -1,8 +1,8 @@
 //! The functions as programs in other languages call them: plain SQL.
 
 use palisade_core::Token;
-use palisade_fence::postgres::{Fault, Guard, MIGRATIONS, UNINSTALL};
-use palisade_fence::{Checked, DEFAULT_MAX_JUMP, Reject};
+use palisade_fence::postgres::{Guard, MIGRATIONS, UNINSTALL};
+use palisade_fence::{Admitted, DEFAULT_MAX_JUMP, Error, Reject};
 use palisade_testbed::Postgres;
 use tokio_postgres::Client;
 use tokio_postgres::error::DbError;
@@ -206,20 +206,20 @@ async fn a_pipelined_statement_of_a_stale_holder_is_not_carried_out() {
         .execute(&client, "r", t(2), &add, &[&5_i64])
         .await
         .unwrap();
-    assert_eq!(first, Checked::admitted(1, Some(t(2))));
+    assert_eq!(first, Admitted::new(1, Some(t(2))));
     let stale = guard
         .execute(&client, "r", t(1), &add, &[&7_i64])
         .await
-        .unwrap();
+        .unwrap_err();
     assert_eq!(
-        stale,
-        Checked::Rejected(Reject::Stale {
+        stale.rejected(),
+        Some(&Reject::Stale {
             presented: t(1),
             highest: t(2)
         })
     );
     let bad = guard.execute(&client, "", t(3), &add, &[&7_i64]).await;
-    assert!(matches!(bad, Err(Fault::Invalid(_))), "{bad:?}");
+    assert!(matches!(bad, Err(Error::Name(_))), "{bad:?}");
     let total = || client.query_one("SELECT n FROM totals", &[]);
     assert_eq!(total().await.unwrap().get::<_, i64>(0), 5);
     // The control: the same four messages without the claim.

@@ -2,16 +2,17 @@
 
 use palisade_core::{AuthorityId, Token};
 use palisade_fence::postgres::{
-    Fault, Guard, Numbered, Operator, Records, Session, Strategy, claim, claim_all,
+    Guard, Numbered, Operator, Records, Session, Strategy, claim, claim_all,
 };
-use palisade_fence::{Admin as _, Checked, FaultKind, Pass, Rearm, Reject, Sequence};
+use palisade_fence::{
+    Admin as _, Admitted, Error, ErrorKind, Pass, Rearm, Reject, Result, Sequence,
+};
 use palisade_testbed::Postgres;
 use sqlx::{Connection as _, PgConnection};
 
 use super::drivers::{Driver as _, Sqlx, Tokio, Tx};
 use super::forms::Job;
 use super::subject::{database, script};
-use crate::refused::{OrRefused as _, Refused};
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -21,13 +22,13 @@ struct All<'a>(Vec<(&'a str, u64)>);
 
 impl Job for All<'_> {
     type Done = ();
-    async fn work<T: Tx>(&self, tx: &mut T) -> Result<(), Refused> {
+    async fn work<T: Tx>(&self, tx: &mut T) -> Result<()> {
         let claims: Vec<_> = self
             .0
             .iter()
             .map(|(name, n)| (*name, Pass::new(t(*n))))
             .collect();
-        claim_all(tx, &claims).await.or_refused().map(drop)
+        claim_all(tx, &claims).await.map(drop)
     }
 }
 
@@ -108,7 +109,7 @@ async fn a_claim_that_cannot_see_the_last_write_must_begin_again() {
         .unwrap();
 
     let mut first = old.transaction().await.unwrap();
-    assert!(claim(&mut first, "r", t(1)).await.unwrap().is_admitted());
+    claim(&mut first, "r", t(1)).await.unwrap();
     first
         .execute("INSERT INTO things VALUES (1)", &[])
         .await
@@ -127,7 +128,7 @@ async fn a_claim_that_cannot_see_the_last_write_must_begin_again() {
     let (claimed, committed) = tokio::join!(claim(&mut second, "r", t(2)), first.commit());
     committed.unwrap();
     match claimed {
-        Err(fault) => assert_eq!(fault.kind(), FaultKind::Retry, "{fault}"),
+        Err(fault) => assert_eq!(fault.kind(), ErrorKind::Retry, "{fault}"),
         other => panic!("{other:?}"),
     }
 }
@@ -143,7 +144,7 @@ async fn a_repeat_gets_the_recorded_result() {
     };
     let mut tx = c.transaction().await.unwrap();
     let first = Guard::CLAIM.write(&mut tx, "r", t(3), write).await.unwrap();
-    assert_eq!(first, Checked::admitted(None, Some(t(3))));
+    assert_eq!(first, Admitted::new(None, Some(t(3))));
     let guard = Guard::CLAIM;
     guard
         .record(&mut tx, "r", t(3), number, b"receipt 1")
@@ -162,7 +163,7 @@ async fn a_repeat_gets_the_recorded_result() {
     let mut tx = c.transaction().await.unwrap();
     let result = Some(b"receipt 1".to_vec());
     let again = guard.write(&mut tx, "r", t(3), write).await.unwrap();
-    assert!(matches!(again, Checked::Admitted(again) if again.repeat && again.value == result));
+    assert!(again.repeat && again.value == result, "{again:?}");
 }
 
 #[tokio::test]
@@ -185,7 +186,7 @@ async fn a_rearmed_fence_refuses_everything_below_its_floor() {
         for (token, admitted) in [(99, false), (100, true), (101, true)] {
             let mut tx = c.transaction().await.unwrap();
             let claimed = claim(&mut tx, resource, Pass::new(t(token)).by(&ours)).await;
-            let claimed = claimed.or_refused();
+            let claimed = claimed;
             assert_eq!(claimed.is_ok(), admitted, "{resource} {token}: {claimed:?}");
         }
     }
@@ -216,7 +217,7 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
         tx.commit().await.unwrap();
     }
     let mut tx = c.transaction().await.unwrap();
-    let zombie = claim(&mut tx, "orders", t(60)).await.unwrap();
+    let zombie = claim(&mut tx, "orders", t(60)).await.unwrap_err();
     assert!(matches!(
         zombie.rejected(),
         Some(Reject::Stale { presented, highest }) if (*presented, *highest) == (t(60), t(100))
@@ -266,10 +267,10 @@ async fn bad_input_is_reported_and_nothing_is_written() {
 
     let mut outside = PgConnection::connect(&url).await.unwrap();
     let refused = claim(&mut outside, "a", t(1)).await.unwrap_err();
-    assert!(matches!(refused, Fault::NoTransaction), "{refused}");
+    assert!(matches!(refused, Error::NoTransaction), "{refused}");
 
     let mut bare = Tokio::connect(&server).await.unwrap();
     let mut tx = bare.transaction().await.unwrap();
     let refused = claim(&mut tx, "a", t(1)).await.unwrap_err();
-    assert!(matches!(refused, Fault::NotInstalled(_)), "{refused}");
+    assert!(matches!(refused, Error::NotInstalled(_)), "{refused}");
 }

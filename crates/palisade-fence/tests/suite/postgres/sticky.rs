@@ -2,13 +2,13 @@
 
 use palisade_core::Token;
 use palisade_fence::Reject;
-use palisade_fence::postgres::{Column, Fault, KeyType, claim};
+use palisade_fence::postgres::{Column, KeyType, claim};
+use palisade_fence::{Error, Result};
 use palisade_testbed::Postgres;
 
 use super::drivers::{Driver as _, Tokio, Tx};
 use super::forms::{Job, Plain};
 use super::subject::{database, script};
-use crate::refused::{OrRefused as _, Refused};
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -19,8 +19,8 @@ struct Claims<'a>(&'a str, u64, &'a str);
 
 impl Job for Claims<'_> {
     type Done = ();
-    async fn work<T: Tx>(&self, tx: &mut T) -> Result<(), Refused> {
-        claim(tx, self.0, t(self.1)).await.or_refused()?;
+    async fn work<T: Tx>(&self, tx: &mut T) -> Result<()> {
+        claim(tx, self.0, t(self.1)).await?;
         tx.own(self.2, &[]).await.map(|_| ())
     }
 }
@@ -54,9 +54,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
     script(&url, "SELECT palisade_sticky('orders', 'orders')").await;
     // The table is sticky from the start, also before the first claim.
     let early = Tokio::carry_out(&mut c, &Plain(&[(WRITES[0], &[])])).await;
-    assert!(
-        matches!(early, Err(Refused::Fault(Fault::Database { state, .. })) if state == "PF002")
-    );
+    assert!(matches!(early, Err(Error::Database { state, .. }) if state == "PF002"));
     let nothing = Claims("orders", 34, "SELECT ''");
     Tokio::carry_out(&mut c, &nothing).await.unwrap();
     let version = c.query_one("SHOW server_version_num", &[]).await.unwrap();
@@ -112,8 +110,8 @@ async fn a_token_set_by_hand_is_compared() {
         let job = [(by_hand.as_str(), &[][..]), (&named, &[]), (WRITES[1], &[])];
         let got = match Tokio::carry_out(&mut c, &Plain(&job)).await {
             Ok(_) => None,
-            Err(Refused::Rejected(reject)) => Some(reject.code().name().to_owned()),
-            Err(Refused::Fault(Fault::Database { state, .. })) => Some(state),
+            Err(Error::Rejected(reject)) => Some(reject.code().name().to_owned()),
+            Err(Error::Database { state, .. }) => Some(state),
             Err(other) => panic!("{other}"),
         };
         assert_eq!(got.as_deref(), state, "{token} {resource}");
@@ -149,7 +147,7 @@ async fn a_mark_never_goes_down_and_is_never_removed() {
     ] {
         let refused = Tokio::carry_out(&mut c, &Plain(&[(sql, &[])])).await;
         assert!(
-            matches!(refused, Err(Refused::Fault(Fault::Database { ref state, .. })) if state == "PF003"),
+            matches!(refused, Err(Error::Database { ref state, .. }) if state == "PF003"),
             "{sql}: {refused:?}"
         );
     }
@@ -160,7 +158,7 @@ struct Own(u64, &'static str);
 
 impl Job for Own {
     type Done = ();
-    async fn work<T: Tx>(&self, tx: &mut T) -> Result<(), Refused> {
+    async fn work<T: Tx>(&self, tx: &mut T) -> Result<()> {
         let rows = Column::new("rows", "id", KeyType::BigInt, "last_fencing_token")?;
         let condition = rows.condition(2).replace("$2", "$2::bigint");
         let sql = format!(
@@ -168,7 +166,7 @@ impl Job for Own {
         );
         let hit = tx.own(&sql, &[self.1, &self.0.to_string()]).await?.len();
         let explained = rows.explain(tx, self.1, t(self.0), hit as u64).await;
-        explained.or_refused().map(drop)
+        explained.map(drop)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use palisade_fence::FaultKind;
-use palisade_fence::postgres::{Fault, Operator, claim};
+use palisade_fence::Error;
+use palisade_fence::ErrorKind;
+use palisade_fence::postgres::{Operator, claim};
 use palisade_testbed::Postgres;
 use tokio_postgres::Client;
 
@@ -66,10 +67,7 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
         holder.stop();
         // It fails by its own lock time-out, unless the server ends the holder before.
         let mut tx = client.transaction().await.unwrap();
-        assert!(
-            claim(&mut tx, "orders", t(2)).await.unwrap().is_admitted(),
-            "{step}"
-        );
+        assert!(claim(&mut tx, "orders", t(2)).await.is_ok(), "{step}");
         let total: i64 = tx
             .query_one("SELECT total FROM orders", &[])
             .await
@@ -108,7 +106,7 @@ async fn a_successor_is_told_who_is_in_the_way_and_an_operator_ends_it() {
             .unwrap();
         let late = claim(&mut tx, "orders", t(2)).await.unwrap_err();
         tx.rollback().await.unwrap();
-        assert_eq!(late.kind(), FaultKind::Retry);
+        assert_eq!(late.kind(), ErrorKind::Retry);
         let mut tx = client.transaction().await.unwrap();
         let mut operator = Operator::new(&mut tx);
         let blockers = operator.blockers("orders").await.unwrap();
@@ -126,7 +124,7 @@ async fn a_successor_is_told_who_is_in_the_way_and_an_operator_ends_it() {
         assert!(operator.unblock("orders", blocker).await.unwrap());
         tx.commit().await.unwrap();
         let mut tx = client.transaction().await.unwrap();
-        assert!(claim(&mut tx, "orders", t(2)).await.unwrap().is_admitted());
+        claim(&mut tx, "orders", t(2)).await.unwrap();
     }
 }
 
@@ -158,6 +156,6 @@ async fn the_bounds_are_never_looser_than_the_connections_own() {
         assert_eq!(shown(&client).await, own, "{own} {left}");
     }
     let bad = "BEGIN; SET LOCAL palisade.lease_left_ms = '-1'; SELECT palisade_claim('r', 1)";
-    let bad = Fault::from(client.batch_execute(bad).await.unwrap_err());
+    let bad = Error::from(client.batch_execute(bad).await.unwrap_err());
     assert!(bad.to_string().contains("lease_left_ms"), "{bad}");
 }

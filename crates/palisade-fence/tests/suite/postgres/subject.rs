@@ -4,13 +4,12 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use palisade_fence::conformance;
-use palisade_fence::postgres::{Fault, MIGRATIONS};
-use palisade_fence::{Admitted, Change, Checked, Fence, Mode, Pass, Rule, Write};
+use palisade_fence::postgres::MIGRATIONS;
+use palisade_fence::{Admitted, Change, Fence, Mode, Pass, Result, Rule, Write};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::drivers::Driver;
 use super::forms::{Form, Job, Operation, Plain};
-use crate::refused::Refused;
 use crate::sql::{Action, on_line};
 
 /// Free connections; each job takes one, or opens one.
@@ -27,7 +26,7 @@ impl<D: Driver> Pool<D> {
         })
     }
 
-    pub(crate) async fn carry_out<J: Job>(&self, job: &J) -> Result<J::Done, Refused> {
+    pub(crate) async fn carry_out<J: Job>(&self, job: &J) -> Result<J::Done> {
         let free = self.free.lock().unwrap().pop();
         let mut connection = match free {
             Some(connection) => connection,
@@ -141,7 +140,7 @@ impl<D: Driver> Subject<D> {
 impl<D: Driver> conformance::Subject for Subject<D> {
     type Fence = Resource<D>;
 
-    async fn fresh(&self, name: &str) -> Result<Resource<D>, Fault> {
+    async fn fresh(&self, name: &str) -> Result<Resource<D>> {
         Ok(self.resource(name, &self.url).await)
     }
 }
@@ -165,31 +164,29 @@ impl<D: Driver> Resource<D> {
         }
     }
 
-    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Checked<Option<String>>, Fault> {
+    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Admitted<Option<String>>> {
         let operation = Operation::new(self.form, &self.name, &self.table, pass, action);
-        Refused::answer(self.pool.carry_out(&operation).await)
+        self.pool.carry_out(&operation).await
     }
 }
 
 impl<D: Driver> Fence for Resource<D> {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         Ok(self.run(pass, Action::Claim).await?.map(|_| ()))
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let read = self.run(pass, Action::Read(key.to_owned())).await?;
         Ok(read.map(|text| text.map(String::into_bytes)))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let action = Action::Write(write.key.to_owned(), write.change.into(), write.sequence);
         Ok(self.run(pass, action).await?.map(|_| ()))
     }
 
     /// A program without a token; the trigger stops it.
-    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Admitted<()>> {
         let (name, table) = (self.name.as_str(), &self.table);
         let put = format!(
             "INSERT INTO {table} VALUES ($1, $2) ON CONFLICT (path) DO UPDATE SET data = $2"
@@ -206,14 +203,10 @@ impl<D: Driver> Fence for Resource<D> {
             ),
         };
         let written = self.pool.carry_out(&Plain(&[statement])).await;
-        Refused::answer(written.map(|_| Admitted {
-            value: (),
-            highest: None,
-            repeat: false,
-        }))
+        written.map(|_| Admitted::new((), None))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let name = self.name.as_str();
         let sql = format!("SELECT data FROM {} WHERE path = $1", self.table);
         let statement = match self.form {
@@ -227,11 +220,8 @@ impl<D: Driver> Fence for Resource<D> {
                 &[name][..],
             ),
         };
-        let seen = match self.pool.carry_out(&Plain(&[statement])).await {
-            Ok(mut seen) => seen.pop().flatten(),
-            Err(Refused::Fault(fault)) => return Err(fault),
-            Err(Refused::Rejected(reject)) => panic!("an observer was rejected: {reject}"),
-        };
+        let mut seen = self.pool.carry_out(&Plain(&[statement])).await?;
+        let seen = seen.pop().flatten();
         let value = match self.form {
             Form::Records(_) => seen.and_then(|text| on_line(&text, key)),
             Form::Guard(_) | Form::Column(_) => seen,

@@ -2,6 +2,7 @@
 
 use palisade_core::Token;
 use palisade_fence::postgres::transact;
+use palisade_fence::rejection;
 use palisade_testbed::Postgres;
 use sqlx::{Executor as _, PgConnection, PgPool, Row as _};
 use tokio_postgres::Client;
@@ -9,7 +10,7 @@ use tokio_postgres::Client;
 use super::doors::{connect, t};
 use super::drivers::{Driver as _, Sqlx};
 use super::subject::database;
-use crate::adds::{AnyError, race};
+use crate::adds::{AnyError, added, race};
 
 const ORDERS: &str = "CREATE TABLE orders (total bigint); INSERT INTO orders VALUES (0);
     SELECT palisade_sticky('orders', 'orders')";
@@ -41,7 +42,7 @@ async fn transact_loses_no_add() {
                 .await?;
             Ok::<_, AnyError>(())
         });
-        done.await.unwrap().is_admitted()
+        added(done.await)
     });
     let added = added.await;
     assert!(added > 100, "{added} of 400 adds were admitted");
@@ -58,7 +59,7 @@ async fn transact_loses_no_add() {
         #[allow(unreachable_code, reason = "the type of the error")]
         Ok::<(), AnyError>(())
     });
-    assert!(stale.await.unwrap().rejected().is_some());
+    assert!(rejection(&*stale.await.unwrap_err()).is_some());
     assert_eq!(total(&client).await, added);
 }
 
@@ -82,7 +83,7 @@ async fn transact_through_sqlx_loses_no_add() {
             let total = read(&mut *tx).await?;
             write(&mut *tx, total + 1).await
         });
-        done.await.unwrap().is_admitted()
+        added(done.await)
     };
     let added = race(vec![pool.clone(); 4], 50, of_the_pool).await;
     assert!(added > 50, "{added} of 200 adds were admitted");
@@ -94,7 +95,7 @@ async fn transact_through_sqlx_loses_no_add() {
         let row = tx.fetch_one("SHOW idle_in_transaction_session_timeout");
         Ok::<String, AnyError>(row.await?.try_get(0)?)
     });
-    assert_eq!(bound.await.unwrap().into_result().unwrap(), "1500ms");
+    assert_eq!(bound.await.unwrap(), "1500ms");
     let failed = transact(&mut connection, "orders", t(301), None, async |tx| {
         write(&mut *tx, 0).await?;
         Err::<(), AnyError>("no".into())
@@ -110,7 +111,7 @@ async fn transact_through_sqlx_loses_no_add() {
         let done = transact(&pool, "orders", token, None, async |tx| {
             write(&mut *tx, seen + 1).await
         });
-        assert!(done.await.unwrap().is_admitted());
+        done.await.unwrap();
     }
     assert_eq!(
         total(&client).await,

@@ -1,8 +1,10 @@
 //! Bad input, lost and corrupt marks, servers that cannot keep fences, and a cluster.
 
 use palisade_core::{AuthorityId, Code, Token};
-use palisade_fence::redis::{Fault, Objects, Operator, Resource, probe};
-use palisade_fence::{Admin as _, Change, Checked, Fence as _, Pass, Rearm, Reject, Rule, Write};
+use palisade_fence::redis::{Objects, Operator, Resource, probe};
+use palisade_fence::{
+    Admin as _, Admitted, Change, Error, Fence as _, Pass, Rearm, Reject, Result, Rule, Write,
+};
 use palisade_testbed::Redis;
 use redis::aio::ConnectionManager;
 use redis::{AsyncCommands as _, cmd};
@@ -28,7 +30,7 @@ fn floor(number: u64) -> Rearm<'static> {
     }
 }
 
-async fn rearm(con: &mut ConnectionManager, resource: &str, with: Rearm<'_>) -> Result<(), Fault> {
+async fn rearm(con: &mut ConnectionManager, resource: &str, with: Rearm<'_>) -> Result<()> {
     Operator::new(con).rearm(resource, &with).await
 }
 
@@ -40,7 +42,7 @@ async fn keys(con: &mut ConnectionManager) -> usize {
 async fn bad_input_is_reported_and_nothing_is_sent() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
-    let message = |fault: Fault| fault.to_string();
+    let message = |fault: Error| fault.to_string();
     assert!(message(Resource::new("").unwrap_err()).contains("1 ..= 255 bytes"));
     assert!(message(Resource::new("a{b").unwrap_err()).contains("brace"));
     let resource = Resource::new("r").unwrap();
@@ -54,7 +56,7 @@ async fn bad_input_is_reported_and_nothing_is_sent() {
     assert!(message(many).contains("0 ..= 4000 are allowed"));
     let most = vec![("f", &b"v"[..]); 1_999];
     assert_eq!(keys(con).await, 0);
-    assert!(write.hset(con, "{r}:h", &most).await.unwrap().is_admitted());
+    write.hset(con, "{r}:h", &most).await.unwrap();
     let objects = Objects::new(con.clone(), "o", Rule::CLAIM).unwrap();
     let path = objects.read(Pass::new(t(1)), "no/slash").await.unwrap_err();
     assert!(message(path).contains("must start with '/'"));
@@ -66,25 +68,25 @@ async fn data_without_its_mark_is_refused_until_it_is_rearmed() {
     let con = &mut connect(&server.url()).await;
     let resource = Resource::new("r").unwrap().guarding(&["{r}:x"]).unwrap();
     let put = resource.write(t(41)).set(con, "{r}:x", b"kept").await;
-    assert!(put.unwrap().is_admitted());
+    put.unwrap();
     let () = con.del("palisade:fence:{r}").await.unwrap();
-    let lost = |answer: Result<Checked<()>, Fault>| matches!(answer, Err(Fault::Lost { .. }));
+    let lost = |answer: Result<Admitted<()>>| matches!(answer, Err(Error::FenceLost(_)));
     assert!(lost(resource.claim(con, t(38)).await));
     assert!(lost(resource.write(t(38)).set(con, "{r}:x", b"late").await));
     assert!(lost(resource.write(t(38)).del(con, "{r}:x").await));
     let tokenless = resource.write_tokenless().set(con, "{r}:x", b"late").await;
-    assert!(matches!(tokenless, Err(Fault::Unarmed { .. })));
+    assert!(matches!(tokenless, Err(Error::Argument(_))));
     assert_eq!(show(con, "r").await.unwrap(), None, "no mark was created");
     rearm(con, "r", floor(42)).await.unwrap();
     let late = resource.write(t(41)).set(con, "{r}:x", b"late").await;
     assert_eq!(
-        late.unwrap(),
-        Checked::Rejected(Reject::Stale {
+        late.unwrap_err().rejected(),
+        Some(&Reject::Stale {
             presented: t(41),
             highest: t(42)
         })
     );
-    assert!(resource.claim(con, t(42)).await.unwrap().is_admitted());
+    resource.claim(con, t(42)).await.unwrap();
     let left: String = con.get("{r}:x").await.unwrap();
     assert_eq!(left, "kept");
 }
@@ -95,16 +97,10 @@ async fn objects_without_their_mark_are_refused_from_the_claim_on() {
     let con = &mut connect(&server.url()).await;
     let objects = Objects::new(con.clone(), "o", Rule::CLAIM).unwrap();
     let put = Write::new("/a", Change::Put(b"x"));
-    assert!(
-        objects
-            .write(Pass::new(t(2)), put)
-            .await
-            .unwrap()
-            .is_admitted()
-    );
+    objects.write(Pass::new(t(2)), put).await.unwrap();
     let () = con.del("palisade:fence:{o}").await.unwrap();
     let claim = objects.claim(Pass::new(t(3))).await;
-    assert!(matches!(claim, Err(Fault::Lost { .. })), "{claim:?}");
+    assert!(matches!(claim, Err(Error::FenceLost(_))), "{claim:?}");
 }
 
 #[tokio::test]
@@ -130,7 +126,7 @@ async fn a_mark_no_fence_wrote_is_a_fault() {
         let () = con.set(mark, holds).await.unwrap();
         let answer = resource.write(t(9)).set(con, "{r}:x", b"x").await;
         assert!(
-            matches!(answer, Err(Fault::Corrupt { .. })),
+            matches!(answer, Err(Error::Damaged(_))),
             "{holds:?}: {answer:?}"
         );
         let after: String = con.get(mark).await.unwrap();
@@ -140,7 +136,7 @@ async fn a_mark_no_fence_wrote_is_a_fault() {
     let () = con.del(mark).await.unwrap();
     let () = con.hset(mark, "a", "hash").await.unwrap();
     let answer = resource.write(t(9)).set(con, "{r}:x", b"x").await;
-    assert!(matches!(answer, Err(Fault::Redis(_))), "{answer:?}");
+    assert!(matches!(answer, Err(Error::Failed { .. })), "{answer:?}");
 }
 
 #[tokio::test]
@@ -148,9 +144,9 @@ async fn a_raised_mark_does_not_expire() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     let resource = Resource::new("r").unwrap();
-    assert!(resource.claim(con, t(1)).await.unwrap().is_admitted());
+    resource.claim(con, t(1)).await.unwrap();
     let () = con.expire("palisade:fence:{r}", 1_000).await.unwrap();
-    assert!(resource.claim(con, t(2)).await.unwrap().is_admitted());
+    resource.claim(con, t(2)).await.unwrap();
     let ttl: i64 = con.ttl("palisade:fence:{r}").await.unwrap();
     assert_eq!(ttl, -1);
 }
@@ -174,7 +170,10 @@ async fn a_server_that_evicts_marks_is_refused() {
             .unwrap();
         match (probe(con).await, good) {
             (Ok(()), true) => {}
-            (Err(Fault::Evicting { policy: reported }), false) => assert_eq!(reported, policy),
+            (Err(Error::Unsuitable(why)), false) => {
+                let named = format!("maxmemory-policy is {policy}:");
+                assert!(why.starts_with(&named), "{why}");
+            }
             (other, _) => panic!("{policy}: {other:?}"),
         }
     }
@@ -186,7 +185,7 @@ async fn a_replica_is_refused() {
     let of = format!("127.0.0.1 {}", primary.port());
     let replica = Redis::start(&["--replicaof", &of]);
     let con = &mut connect(&replica.url()).await;
-    assert!(matches!(probe(con).await, Err(Fault::Replica)));
+    assert!(matches!(probe(con).await, Err(Error::Unsuitable(_))));
 }
 
 /// On a full server the mark is the first write, so nothing is left half done.
@@ -195,7 +194,7 @@ async fn a_full_server_changes_nothing() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     let resource = Resource::new("r").unwrap();
-    assert!(resource.claim(con, t(1)).await.unwrap().is_admitted());
+    resource.claim(con, t(1)).await.unwrap();
     let set = |bytes: &'static str| {
         let mut set = cmd("CONFIG");
         set.arg(&["SET", "maxmemory", bytes]);
@@ -204,7 +203,7 @@ async fn a_full_server_changes_nothing() {
     let () = set("1").query_async(con).await.unwrap();
     for token in [1, 2] {
         let full = resource.write(t(token)).set(con, "{r}:x", b"x").await;
-        assert!(full.unwrap_err().to_string().contains("OOM"));
+        assert!(full.unwrap_err().report().contains("OOM"));
     }
     let () = set("0").query_async(con).await.unwrap();
     assert_eq!(show(con, "r").await.unwrap().unwrap().highest(), Some(t(1)));
@@ -219,8 +218,8 @@ async fn a_script_the_server_forgot_is_sent_again() {
     let resource = Resource::new("r").unwrap();
     for token in 1..=3 {
         let () = cmd("SCRIPT").arg("FLUSH").query_async(con).await.unwrap();
-        assert!(resource.claim(con, t(token)).await.unwrap().is_admitted());
-        assert!(resource.claim(con, t(token)).await.unwrap().is_admitted());
+        resource.claim(con, t(token)).await.unwrap();
+        resource.claim(con, t(token)).await.unwrap();
     }
 }
 
@@ -230,7 +229,7 @@ async fn an_operator_looks_and_rearms() {
     let con = &mut connect(&server.url()).await;
     for name in ["b:2", "a:1", "b:1", "b:3", "b[*]"] {
         let resource = Resource::new(name).unwrap();
-        assert!(resource.claim(con, t(7)).await.unwrap().is_admitted());
+        resource.claim(con, t(7)).await.unwrap();
     }
     let listed = Operator::new(con).list("b:", None, 2).await.unwrap();
     let names: Vec<&str> = listed.iter().map(|each| each.resource.as_str()).collect();
@@ -248,9 +247,9 @@ async fn an_operator_looks_and_rearms() {
     );
 
     let lowered = rearm(con, "a:1", floor(6)).await.unwrap_err();
-    assert!(matches!(lowered, Fault::FloorTooLow(low) if low.highest == t(7)));
+    assert!(matches!(lowered, Error::FloorTooLow(low) if low.highest == t(7)));
     let wrong = rearm(con, "a:1", lower(6, 8)).await;
-    assert!(matches!(wrong, Err(Fault::FloorTooLow(_))));
+    assert!(matches!(wrong, Err(Error::FloorTooLow(_))));
     let ours = AuthorityId::new("ours").unwrap();
     let with = Rearm {
         authority: Some(&ours),
@@ -264,10 +263,10 @@ async fn an_operator_looks_and_rearms() {
         .unwrap()
         .claim(con, t(8))
         .await
-        .unwrap();
+        .unwrap_err();
     assert_eq!(
-        late,
-        Checked::Rejected(Reject::Stale {
+        late.rejected(),
+        Some(&Reject::Stale {
             presented: t(8),
             highest: t(9)
         })
@@ -302,9 +301,8 @@ async fn in_a_cluster_all_keys_of_a_resource_are_in_one_slot() {
     ] {
         let resource = Resource::new(name).unwrap();
         let key = resource.key("x{y}");
-        assert!(resource.claim(con, t(1)).await.unwrap().is_admitted());
-        let written = resource.write(t(1)).set(con, &key, b"x").await.unwrap();
-        assert!(written.is_admitted(), "{name}");
+        resource.claim(con, t(1)).await.unwrap();
+        resource.write(t(1)).set(con, &key, b"x").await.unwrap();
     }
     let slot = async |con: &mut ConnectionManager, key: &str| -> u16 {
         let mut keyslot = cmd("CLUSTER");
@@ -336,9 +334,9 @@ async fn rejections_are_counted() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     let resource = Resource::new("counted").unwrap();
-    assert!(resource.claim(con, t(2)).await.unwrap().is_admitted());
+    resource.claim(con, t(2)).await.unwrap();
     let before = palisade_fence::audit::counts().of(Code::Tokenless).unwrap();
     let forgot = resource.write_tokenless().set(con, "{counted}:x", b"x");
-    assert!(!forgot.await.unwrap().is_admitted());
+    assert!(forgot.await.unwrap_err().rejected().is_some());
     assert!(palisade_fence::audit::counts().of(Code::Tokenless).unwrap() > before);
 }

@@ -1,9 +1,9 @@
 //! A fence that is not one step: GET the mark, compare, SET the mark, SET the data. It must fail.
 
 use palisade_core::Token;
-use palisade_fence::redis::Fault;
 use palisade_fence::{
-    Change, Checked, Fence, FenceState, Op, Pass, Reject, Rule, Sequence, Verdict, Write,
+    Admitted, Change, Error, Fence, FenceState, Op, Pass, Reject, Result, Rule, Sequence, Verdict,
+    Write,
 };
 use redis::aio::ConnectionManager;
 use redis::cmd;
@@ -23,7 +23,7 @@ impl Naive {
         }
     }
 
-    async fn call(&self, words: &[&[u8]]) -> Result<Option<Vec<u8>>, Fault> {
+    async fn call(&self, words: &[&[u8]]) -> Result<Option<Vec<u8>>> {
         let mut command = redis::Cmd::new();
         for word in words {
             command.arg(*word);
@@ -36,7 +36,7 @@ impl Naive {
         format!("{}:{key}", self.name).into_bytes()
     }
 
-    async fn check(&self, pass: Pass<'_>, op: Op) -> Result<Checked<()>, Fault> {
+    async fn check(&self, pass: Pass<'_>, op: Op) -> Result<Admitted<()>> {
         let mark = self.key("mark");
         let held = self.call(&[b"GET", &mark]).await?;
         let held = held.map(|bytes| String::from_utf8(bytes).unwrap().parse().unwrap());
@@ -44,41 +44,32 @@ impl Naive {
             FenceState::floor(Token::new(number).unwrap())
         });
         let rule = Rule::CLAIM;
-        Ok(match rule.decide(&state, Pass::new(pass.token), op) {
+        match rule.decide(&state, Pass::new(pass.token), op) {
             Verdict::Admit(_) => {
                 let token = pass.token.to_string();
                 self.call(&[b"SET", &mark, token.as_bytes()]).await?;
-                Checked::admitted((), Some(pass.token))
+                Ok(Admitted::new((), Some(pass.token)))
             }
-            Verdict::Reject(reject) => Checked::Rejected(reject),
+            Verdict::Reject(reject) => Err(Error::Rejected(reject)),
             Verdict::Repeat => unreachable!("it keeps no numbers"),
-        })
+        }
     }
 }
 
 impl Fence for Naive {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         self.check(pass, Op::Claim).await
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        match self.check(pass, Op::Read).await? {
-            Checked::Admitted(_) => {
-                let value = self.observe(key).await?;
-                Ok(Checked::admitted(value, Some(pass.token)))
-            }
-            Checked::Rejected(reject) => Ok(Checked::Rejected(reject)),
-        }
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
+        self.check(pass, Op::Read).await?;
+        let value = self.observe(key).await?;
+        Ok(Admitted::new(value, Some(pass.token)))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let op = Op::Write(None::<Sequence>);
-        let checked = self.check(pass, op).await?;
-        if !checked.is_admitted() {
-            return Ok(checked);
-        }
+        let admitted = self.check(pass, op).await?;
         between_check_and_effect().await;
         let key = self.key(write.key);
         let done = match write.change {
@@ -86,23 +77,23 @@ impl Fence for Naive {
             Change::Append(bytes) => self.call(&[b"APPEND", &key, bytes]).await?,
             Change::Delete => {
                 if self.observe(write.key).await?.is_none() {
-                    return Ok(Checked::Rejected(Reject::Missing));
+                    return Err(Error::Rejected(Reject::Missing));
                 }
                 self.call(&[b"DEL", &key]).await?
             }
         };
         drop(done);
-        Ok(checked)
+        Ok(admitted)
     }
 
-    async fn write_tokenless(&self, _: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, _: &str, _: Change<'_>) -> Result<Admitted<()>> {
         let held = self.call(&[b"GET", &self.key("mark")]).await?;
         let number = String::from_utf8(held.unwrap()).unwrap().parse().unwrap();
         let highest = Token::new(number).unwrap();
-        Ok(Checked::Rejected(Reject::Tokenless { highest }))
+        Err(Error::Rejected(Reject::Tokenless { highest }))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let mut get = cmd("GET");
         get.arg(self.key(key));
         Ok(get.query_async(&mut self.connection.clone()).await?)

@@ -1,7 +1,7 @@
 //! A user's own string keys under the fence: SET, GET, APPEND and DEL.
 
-use palisade_fence::redis::{Fault, Resource, Writing};
-use palisade_fence::{Change, Checked, Fence, Pass, Rule, Write};
+use palisade_fence::redis::{Resource, Writing};
+use palisade_fence::{Admitted, Change, Fence, Pass, Result, Rule, Write};
 use redis::aio::ConnectionManager;
 use redis::cmd;
 
@@ -26,7 +26,7 @@ impl Strings {
         writing: Writing<'_>,
         key: &str,
         change: Change<'_>,
-    ) -> Result<Checked<()>, Fault> {
+    ) -> Result<Admitted<()>> {
         let key = &self.resource.key(key);
         let connection = &mut self.connection.clone();
         match change {
@@ -38,19 +38,17 @@ impl Strings {
 }
 
 impl Fence for Strings {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         let connection = &mut self.connection.clone();
         self.resource.claim(connection, pass).await
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let (connection, key) = (&mut self.connection.clone(), self.resource.key(key));
         self.resource.get(connection, pass, &key).await
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let writing = self.resource.write(pass);
         let writing = match write.sequence {
             Some(sequence) => writing.numbered(sequence),
@@ -59,12 +57,12 @@ impl Fence for Strings {
         self.change(writing, write.key, write.change).await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         self.change(self.resource.write_tokenless(), key, change)
             .await
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let mut get = cmd("GET");
         get.arg(self.resource.key(key));
         Ok(get.query_async(&mut self.connection.clone()).await?)

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use palisade_fence::conformance;
-use palisade_fence::redis::{Fault, Objects, Operator, probe};
-use palisade_fence::{Admin as _, Change, Checked, Fence, FenceState, Pass, Rule, Write};
+use palisade_fence::redis::{Objects, Operator, probe};
+use palisade_fence::{Admin as _, Admitted, Change, Fence, FenceState, Pass, Result, Rule, Write};
 use palisade_testbed::Redis;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cmd;
@@ -37,7 +37,7 @@ pub(crate) async fn connect(url: &str) -> ConnectionManager {
 pub(crate) async fn show(
     connection: &mut ConnectionManager,
     resource: &str,
-) -> Result<Option<FenceState>, Fault> {
+) -> Result<Option<FenceState>> {
     Operator::new(connection).show(resource).await
 }
 
@@ -79,7 +79,7 @@ impl Subject<'_> {
 impl conformance::Subject for Subject<'_> {
     type Fence = Resource;
 
-    async fn fresh(&self, name: &str) -> Result<Resource, Fault> {
+    async fn fresh(&self, name: &str) -> Result<Resource> {
         Ok(self.resource(name, self.connection.clone()))
     }
 
@@ -120,25 +120,23 @@ macro_rules! each {
 }
 
 impl Fence for Resource {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         each!(self.claim(pass))
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         each!(self.read(pass, key))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         each!(self.write(pass, write))
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
         each!(self.write_tokenless(key, change))
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         each!(self.observe(key))
     }
 }

@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 
 use palisade_core::Token;
 use palisade_fence::Admin as _;
+use palisade_fence::Error;
 use palisade_fence::sqlite::{Operator, claim, sticky};
 
 use super::subject::{File, Journal, carry_out, now, open};
-use crate::refused::{OrRefused as _, Refused};
 
 const CHILD: &str = "PALISADE_SQLITE_CRASH";
 
@@ -27,11 +27,11 @@ fn write_until_killed(path: &Path) {
     let last = state.and_then(|state| state.highest());
     for number in last.map_or(1, |token| token.get() + 1).. {
         carry_out(&mut db, |tx| {
-            claim(tx, "r", Token::new(number).unwrap()).or_refused()?;
+            claim(tx, "r", Token::new(number).unwrap())?;
             let number = i64::try_from(number).unwrap();
             tx.execute("UPDATE things SET number = ?1", [number])?;
             tx.execute("UPDATE others SET number = ?1", [number])?;
-            Ok::<_, Refused>(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         println!("\n{number}");

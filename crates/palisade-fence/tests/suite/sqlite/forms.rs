@@ -1,10 +1,9 @@
 //! A user's code for each form of the fence: one job, one transaction.
 
-use palisade_fence::sqlite::{Column, Fault, Guard, Numbered, Records, Strategy, why};
-use palisade_fence::{Admitted, Reject, Rule};
+use palisade_fence::sqlite::{Column, Guard, Numbered, Records, Strategy, why};
+use palisade_fence::{Admitted, Error, Reject, Result, Rule};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use crate::refused::{OrRefused as _, Refused};
 use crate::sql::{Action, Alter, Done, Lines};
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +18,7 @@ pub(crate) enum Form {
 pub(crate) type Operation = crate::sql::Operation<Form>;
 
 impl Operation {
-    pub(crate) fn work(&self, tx: &Connection) -> Result<Done, Refused> {
+    pub(crate) fn work(&self, tx: &Connection) -> Result<Done> {
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
                 let checked = self.check(tx)?;
@@ -34,7 +33,7 @@ impl Operation {
         }
     }
 
-    pub(crate) fn check(&self, tx: &Connection) -> Result<Done, Refused> {
+    pub(crate) fn check(&self, tx: &Connection) -> Result<Done> {
         let rule = match self.form {
             Form::Guard(rule) => rule,
             _ => Rule::CLAIM,
@@ -47,10 +46,10 @@ impl Operation {
                 guard.write(tx, name, pass, write)
             }
         };
-        checked.map(|answer| answer.map(|_| None)).or_refused()
+        checked.map(|answer| answer.map(|_| None))
     }
 
-    pub(crate) fn on_table(&self, tx: &Connection) -> Result<Option<String>, Refused> {
+    pub(crate) fn on_table(&self, tx: &Connection) -> Result<Option<String>> {
         let table = &self.table;
         let upsert =
             format!("INSERT INTO {table} VALUES (?1, ?2) ON CONFLICT DO UPDATE SET data =");
@@ -73,7 +72,7 @@ impl Operation {
         };
         let hit = match hit {
             Ok(hit) => hit,
-            Err(error) => return Err(why(tx, &self.resource, error)?.into()),
+            Err(error) => return Err(why(tx, &self.resource, error)),
         };
         match hit {
             0 => Err(Reject::Missing.into()),
@@ -81,19 +80,19 @@ impl Operation {
         }
     }
 
-    fn column(&self, tx: &Connection, strategy: Strategy) -> Result<Done, Refused> {
+    fn column(&self, tx: &Connection, strategy: Strategy) -> Result<Done> {
         let column = Column::new("conf_column", "id", "last_fencing_token")?;
         let id = &self.resource;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).or_refused()?;
+            column.lock(tx, id, self.token)?;
         }
         let (key, alter) = match &self.action {
             Action::Claim => {
-                column.claim(tx, id, self.token).or_refused()?;
+                column.claim(tx, id, self.token)?;
                 return Ok(self.done(None));
             }
             Action::Read(key) => {
-                column.claim(tx, id, self.token).or_refused()?;
+                column.claim(tx, id, self.token)?;
                 let sql = "SELECT data ->> ?2 FROM conf_column WHERE id = ?1";
                 let read = tx.query_one(sql, params![id, path(key)], |row| row.get(0));
                 return Ok(self.done(read.optional()?.flatten()));
@@ -121,19 +120,19 @@ impl Operation {
         );
         let token = i64::try_from(self.token.get()).unwrap();
         let hit = tx.execute(&sql, params![id, path(key), token, text])?;
-        column.explain(tx, id, self.token, hit).or_refused()?;
+        column.explain(tx, id, self.token, hit)?;
         Ok(self.done(None))
     }
 
-    fn records(&self, tx: &Connection, records: Records) -> Result<Done, Refused> {
+    fn records(&self, tx: &Connection, records: Records) -> Result<Done> {
         let (id, token) = (&self.resource, self.token);
-        let claimed = records.claim(tx, id, token).or_refused()?;
+        let claimed = records.claim(tx, id, token)?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Unchanged(read) => return Ok(self.done(read)),
             Lines::Replaced(text) => records.write(tx, id, token, &text),
             Lines::Deleted => records.delete(tx, id, token),
         };
-        written.or_refused()?;
+        written?;
         Ok(self.done(None))
     }
 }
@@ -143,6 +142,6 @@ pub(crate) fn path(key: &str) -> String {
     format!("$.\"{key}\"")
 }
 
-fn no_numbers() -> Refused {
-    Fault::Argument("a token column has no numbered writes".to_owned()).into()
+fn no_numbers() -> Error {
+    Error::Argument("a token column has no numbered writes".to_owned())
 }

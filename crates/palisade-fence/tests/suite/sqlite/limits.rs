@@ -3,13 +3,14 @@
 
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::sqlite::{
-    Column, Fault, Guard, Numbered, Operator, Records, Strategy, claim, claim_all, transact,
+    Column, Guard, Numbered, Operator, Records, Strategy, claim, claim_all, transact,
 };
-use palisade_fence::{Admin as _, Checked, FaultKind, Pass, Rearm, Reject, Sequence};
+use palisade_fence::{
+    Admin as _, Admitted, Error, ErrorKind, Pass, Rearm, Reject, Result, Sequence,
+};
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::subject::{File, Journal, carry_out, now};
-use crate::refused::{OrRefused as _, Refused};
 
 pub(crate) fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -21,7 +22,7 @@ fn file() -> (File, Connection) {
     (file, db)
 }
 
-fn all(db: &mut Connection, claims: &[(&str, u64)]) -> Result<(), Refused> {
+fn all(db: &mut Connection, claims: &[(&str, u64)]) -> Result<()> {
     let claims: Vec<_> = claims
         .iter()
         .map(|(name, n)| (*name, Pass::new(t(*n))))
@@ -45,7 +46,7 @@ fn rearm(
     floor: u64,
     authority: Option<&AuthorityId>,
     lower_from: Option<u64>,
-) -> Result<(), Fault> {
+) -> Result<()> {
     let with = Rearm {
         floor: t(floor),
         authority,
@@ -97,18 +98,18 @@ fn a_claim_after_an_outdated_read_must_begin_again() {
     let tx = new.transaction().unwrap(); // deferred
     assert_eq!(count(&tx), 0);
     carry_out(&mut old, |tx| {
-        claim(tx, "r", t(1)).or_refused()?;
-        Ok::<_, Refused>(tx.execute("INSERT INTO things VALUES (1)", [])?)
+        claim(tx, "r", t(1))?;
+        Ok::<_, Error>(tx.execute("INSERT INTO things VALUES (1)", [])?)
     })
     .unwrap();
     match claim(&tx, "r", t(2)) {
-        Err(fault) => assert_eq!(fault.kind(), FaultKind::Retry, "{fault}"),
+        Err(fault) => assert_eq!(fault.kind(), ErrorKind::Retry, "{fault}"),
         other => panic!("{other:?}"),
     }
     drop(tx);
     // The control arm: after a claim as the first statement, the write is visible.
     let tx = new.transaction().unwrap();
-    assert!(claim(&tx, "r", t(2)).unwrap().is_admitted());
+    claim(&tx, "r", t(2)).unwrap();
     assert_eq!(count(&tx), 1);
 }
 
@@ -121,10 +122,7 @@ fn a_claim_waits_for_the_writer_and_then_gives_up_without_a_trace() {
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .unwrap();
     let refused = carry_out(&mut other, |tx| claim(tx, "r", t(1))).unwrap_err();
-    match refused {
-        Refused::Fault(fault) => assert_eq!(fault.kind(), FaultKind::Retry, "{fault}"),
-        other => panic!("{other}"),
-    }
+    assert_eq!(refused.kind(), ErrorKind::Retry, "{refused}");
     drop(tx);
     assert_eq!(highest(&mut db, "r"), None);
 }
@@ -139,7 +137,7 @@ fn a_repeat_gets_the_recorded_result() {
     };
     carry_out(&mut db, |tx| {
         let first = guard.write(tx, "r", t(3), write)?;
-        assert_eq!(first, Checked::admitted(None, Some(t(3))));
+        assert_eq!(first, Admitted::new(None, Some(t(3))));
         guard.record(tx, "r", t(3), number, b"receipt 1")?;
         let long = vec![0; Guard::MAX_RESULT_BYTES + 1];
         let refused = guard.record(tx, "r", t(3), number, &long).unwrap_err();
@@ -147,7 +145,7 @@ fn a_repeat_gets_the_recorded_result() {
         assert_eq!(refused.to_string(), message);
         let refused = guard.record(tx, "r", t(2), number, b"").unwrap_err();
         assert!(refused.to_string().contains("not number 7 of token 2"));
-        Ok::<_, Refused>(())
+        Ok::<_, Error>(())
     })
     .unwrap();
     let result = Some(b"receipt 1".to_vec());
@@ -237,10 +235,7 @@ fn a_column_value_that_is_no_token_is_reported() {
             let refused = carry_out(&mut db, |tx| column.claim(tx, &id, t(7))).unwrap_err();
             let locked = carry_out(&mut db, |tx| column.lock(tx, &id, t(7))).unwrap_err();
             for refused in [refused, locked] {
-                assert!(
-                    matches!(refused, Refused::Fault(Fault::Corrupt(_))),
-                    "{refused}"
-                );
+                assert!(matches!(refused, Error::Damaged(_)), "{refused}");
                 assert!(refused.to_string().contains(holds), "{refused}");
             }
         }
@@ -275,7 +270,7 @@ fn bad_input_is_reported_and_nothing_is_written() {
         assert!(Column::new(name, "id", "token").is_err());
     }
     let refused = claim(&db, "a", t(1)).unwrap_err();
-    assert!(matches!(refused, Fault::NoTransaction), "{refused}");
+    assert!(matches!(refused, Error::NoTransaction), "{refused}");
     assert!(names(&mut db, "", None).is_empty());
 
     let mut bare = Connection::open_in_memory().unwrap();
@@ -283,8 +278,8 @@ fn bad_input_is_reported_and_nothing_is_written() {
     let refused = claim(&tx, "a", t(1)).unwrap_err();
     let written = records.write(&tx, "a", t(1), "").unwrap_err();
     for refused in [refused, written] {
-        assert!(matches!(refused, Fault::NotInstalled(_)), "{refused}");
-        assert_eq!(refused.kind(), FaultKind::Operator);
+        assert!(matches!(refused, Error::NotInstalled(_)), "{refused}");
+        assert_eq!(refused.kind(), ErrorKind::Operator);
     }
 }
 
@@ -298,28 +293,28 @@ fn transact_claims_first_waits_within_a_bound_and_rolls_back_after_an_error() {
         transact(db, "r", t(token), |tx| {
             let n: i64 = tx.query_row("SELECT n FROM totals", [], |row| row.get(0))?;
             tx.execute("UPDATE totals SET n = ?1", [n + 1])?;
-            Ok::<_, Fault>(n + 1)
+            Ok::<_, Error>(n + 1)
         })
     };
-    assert_eq!(add(&mut db, 1).unwrap(), Checked::admitted(1, Some(t(1))));
+    assert_eq!(add(&mut db, 1).unwrap(), 1);
     let failed = transact(&mut db, "r", t(2), |tx| {
         tx.execute("UPDATE totals SET n = 9", [])?;
-        Err::<(), _>(Fault::Argument("no".to_owned()))
+        Err::<(), _>(Error::Argument("no".to_owned()))
     });
-    assert!(matches!(failed, Err(Fault::Argument(_))), "{failed:?}");
+    assert!(matches!(failed, Err(Error::Argument(_))), "{failed:?}");
     // The rolled-back claim raised nothing.
-    assert_eq!(add(&mut db, 1).unwrap(), Checked::admitted(2, Some(t(1))));
+    assert_eq!(add(&mut db, 1).unwrap(), 2);
     let mut holder = file.open();
     let held = holder.transaction_with_behavior(TransactionBehavior::Immediate);
     let held = held.unwrap();
-    assert!(claim(&held, "r", t(3)).unwrap().is_admitted());
+    claim(&held, "r", t(3)).unwrap();
     db.busy_timeout(std::time::Duration::from_millis(50))
         .unwrap();
     let late = add(&mut db, 4).unwrap_err();
-    assert_eq!(late.kind(), FaultKind::Retry, "{late}");
+    assert_eq!(late.kind(), ErrorKind::Retry, "{late}");
     drop(held);
-    assert_eq!(add(&mut db, 4).unwrap(), Checked::admitted(3, Some(t(4))));
-    let stale = add(&mut db, 3).unwrap();
+    assert_eq!(add(&mut db, 4).unwrap(), 3);
+    let stale = add(&mut db, 3).unwrap_err();
     assert_eq!(
         stale.rejected(),
         Some(&Reject::Stale {

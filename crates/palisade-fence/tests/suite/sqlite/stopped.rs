@@ -5,8 +5,9 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use palisade_fence::FaultKind;
-use palisade_fence::sqlite::{Fault, Operator, claim, transact};
+use palisade_fence::Error;
+use palisade_fence::ErrorKind;
+use palisade_fence::sqlite::{Operator, claim, transact};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::limits::t;
@@ -28,7 +29,7 @@ fn is_started_by_other_tests() {
     let db = Connection::open(file).unwrap();
     let tx = Transaction::new_unchecked(&db, TransactionBehavior::Immediate).unwrap();
     if step != "begin" {
-        assert!(claim(&tx, "r", t(1)).unwrap().is_admitted());
+        claim(&tx, "r", t(1)).unwrap();
     }
     if step == "read" {
         tx.query_one("SELECT n FROM things", [], |_| Ok(()))
@@ -68,7 +69,7 @@ fn a_successor_of_a_stopped_holder_is_told_and_an_operator_ends_it() {
             holder.stop();
             // `busy_timeout` is the bound: rusqlite's default is 5 s.
             db.busy_timeout(Duration::from_millis(30)).unwrap();
-            let begun = transact(&mut db, "r", t(2), |_| Ok::<_, Fault>(()));
+            let begun = transact(&mut db, "r", t(2), |_| Ok::<_, Error>(()));
             let tx = db.unchecked_transaction().unwrap();
             let claimed = claim(&tx, "r", t(2));
             drop(tx);
@@ -77,7 +78,7 @@ fn a_successor_of_a_stopped_holder_is_told_and_an_operator_ends_it() {
                 file.path().display()
             );
             for late in [begun.unwrap_err(), claimed.unwrap_err()] {
-                assert_eq!(late.kind(), FaultKind::Retry, "{late}");
+                assert_eq!(late.kind(), ErrorKind::Retry, "{late}");
                 let text = late.to_string();
                 assert!(
                     text.contains(&format!("process {process} (")),
@@ -103,14 +104,10 @@ fn a_successor_of_a_stopped_holder_is_told_and_an_operator_ends_it() {
             assert_eq!(operator.blockers(), []);
             let read = |tx: &Transaction<'_>| {
                 tx.query_one("SELECT n FROM things", [], |row| row.get::<_, i64>(0))
-                    .map_err(Fault::from)
+                    .map_err(Error::from)
             };
-            let done = transact(&mut db, "r", t(2), read).unwrap().into_result();
-            assert_eq!(
-                done,
-                Ok(0),
-                "{step}: the stopped transaction was rolled back"
-            );
+            let done = transact(&mut db, "r", t(2), read).unwrap();
+            assert_eq!(done, 0, "{step}: the stopped transaction was rolled back");
         }
     }
 }

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use palisade_fence::conformance;
-use palisade_fence::sqlite::{Column, Fault, MIGRATIONS, sticky, why};
-use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
+use palisade_fence::sqlite::{Column, MIGRATIONS, sticky, why};
+use palisade_fence::{Admitted, Change, Fence, Pass, Result, Write};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use tempfile::TempDir;
 
 use super::forms::{Form, Operation, path};
-use crate::refused::{OrRefused, Refused};
 use crate::sql::{Action, Done, on_line};
 use crate::two_steps::between_check_and_effect;
 
@@ -70,12 +69,12 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Carries out a job in its own transaction.
-pub(crate) fn carry_out<R: OrRefused>(
+pub(crate) fn carry_out<T>(
     db: &mut Connection,
-    job: impl FnOnce(&Connection) -> R,
-) -> Result<R::Done, Refused> {
+    job: impl FnOnce(&Connection) -> Result<T>,
+) -> Result<T> {
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let done = job(&tx).or_refused()?;
+    let done = job(&tx)?;
     tx.commit()?;
     Ok(done)
 }
@@ -140,7 +139,7 @@ fn records_column() -> Column {
 impl conformance::Subject for Subject {
     type Fence = Resource;
 
-    async fn fresh(&self, name: &str) -> Result<Resource, Fault> {
+    async fn fresh(&self, name: &str) -> Result<Resource> {
         Ok(self.resource(name))
     }
 }
@@ -173,8 +172,8 @@ pub(crate) struct Resource {
 impl Resource {
     async fn on<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Connection) -> Result<T, Refused> + Send + 'static,
-    ) -> Result<Checked<T>, Fault> {
+        job: impl FnOnce(&mut Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let pool = Arc::clone(&self.pool);
         let done = tokio::task::spawn_blocking(move || {
             let mut db = pool.take();
@@ -182,38 +181,26 @@ impl Resource {
             pool.free.lock().unwrap().push_back(db);
             done
         });
-        let done = done.await.unwrap();
-        Refused::answer(done.map(|value| Admitted {
-            value,
-            highest: None,
-            repeat: false,
-        }))
+        done.await.unwrap()
     }
 
-    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Checked<Option<String>>, Fault> {
+    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Admitted<Option<String>>> {
         let operation = Operation::new(self.form, &self.name, &self.table, pass, action);
-        let done = match self.form {
-            Form::TwoSteps => self.in_two_steps(operation).await?,
+        match self.form {
+            Form::TwoSteps => self.in_two_steps(operation).await,
             _ => {
                 self.on(move |db| carry_out(db, |tx| operation.work(tx)))
-                    .await?
+                    .await
             }
-        };
-        Ok(match done {
-            Checked::Admitted(done) => Checked::Admitted(done.value),
-            Checked::Rejected(reject) => Checked::Rejected(reject),
-        })
+        }
     }
 
-    async fn in_two_steps(&self, operation: Operation) -> Result<Checked<Done>, Fault> {
+    async fn in_two_steps(&self, operation: Operation) -> Result<Done> {
         let first = operation.clone();
         let entry = self.on(move |db| carry_out(db, |tx| first.check(tx)));
         match entry.await? {
-            Checked::Rejected(reject) => Ok(Checked::Rejected(reject)),
-            Checked::Admitted(Admitted { value, .. }) if value.repeat => {
-                Ok(Checked::admitted(value, None))
-            }
-            Checked::Admitted(_) => {
+            done if done.repeat => Ok(done),
+            _ => {
                 between_check_and_effect().await;
                 self.on(move |db| {
                     // Like a user who forgot why the trigger is there.
@@ -229,24 +216,22 @@ impl Resource {
 }
 
 impl Fence for Resource {
-    type Error = Fault;
-
-    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+    async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
         Ok(self.run(pass, Action::Claim).await?.map(|_| ()))
     }
 
-    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
         let read = self.run(pass, Action::Read(key.to_owned())).await?;
         Ok(read.map(|text| text.map(String::into_bytes)))
     }
 
-    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
         let action = Action::Write(write.key.to_owned(), write.change.into(), write.sequence);
         Ok(self.run(pass, action).await?.map(|_| ()))
     }
 
     /// A program without a token; the triggers stop it.
-    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
+    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Admitted<()>> {
         let (name, key, table, form) = (
             self.name.clone(),
             key.to_owned(),
@@ -259,25 +244,25 @@ impl Fence for Resource {
                 Form::Guard(_) | Form::TwoSteps => {
                     let sql = format!("INSERT OR REPLACE INTO {table} VALUES (?1, 'forgot')");
                     let done = forgot.execute(&sql, [key]);
-                    done.or_else(|error| Err(Refused::from(why(&forgot, &name, error)?)))
+                    done.map_err(|error| why(&forgot, &name, error))
                 }
                 Form::Column(_) => {
                     let sql = "UPDATE conf_column SET data = '{}' WHERE id = ?1";
                     let done = forgot.execute(sql, [&name]);
-                    done.or_else(|error| Err(Refused::from(own_column().why(&forgot, &name, None, error)?)))
+                    done.map_err(|error| own_column().why(&forgot, &name, None, error))
                 }
                 Form::Records(_) => {
                     let sql = "UPDATE resource_records SET resource_data = 'forgot' WHERE resource_id = ?1";
                     let done = forgot.execute(sql, [&name]);
-                    done.or_else(|error| Err(Refused::from(records_column().why(&forgot, &name, None, error)?)))
+                    done.map_err(|error| records_column().why(&forgot, &name, None, error))
                 }
             };
-            written.map(|_| ())
+            written.map(|_| Admitted::new((), None))
         })
         .await
     }
 
-    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let (name, key, form) = (self.name.clone(), key.to_owned(), self.form);
         let sql = match form {
             Form::Guard(_) | Form::TwoSteps => {
@@ -304,13 +289,6 @@ impl Fence for Resource {
                 _ => text,
             })
         });
-        let seen = seen.await?.into_result().unwrap();
-        Ok(seen.map(String::into_bytes))
-    }
-}
-
-impl From<rusqlite::Error> for Refused {
-    fn from(error: rusqlite::Error) -> Refused {
-        Fault::from(error).into()
+        Ok(seen.await?.map(String::into_bytes))
     }
 }

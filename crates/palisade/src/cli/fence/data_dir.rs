@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use palisade_fence::store::{Look, OpenError, Settings, Store, StoreError};
-use palisade_fence::{Admin, Fault, FenceState, Listed, Rearm, Rule};
+use palisade_fence::store::{Look, OpenError, Settings, Store};
+use palisade_fence::{Admin, Error, ErrorKind, FenceState, Listed, Rearm, Rule};
 use palisade_proto::Code;
 
 use super::super::failure::{FAILED, Failure};
-use super::kind::{PAGE, too_low};
+use super::kind::PAGE;
 use crate::gateway;
 
 pub(super) struct DataDir {
@@ -67,7 +67,7 @@ impl DataDir {
 
     pub(super) fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
         let shown = self.look()?.show(resource);
-        shown.map_err(|fault| failed(fault.into()))
+        shown.map_err(failed)
     }
 
     pub(super) fn list(
@@ -84,10 +84,9 @@ impl DataDir {
     }
 }
 
-fn failed(error: StoreError) -> Failure {
-    match error {
-        StoreError::Fault(Fault::FloorTooLow(floor)) => too_low(floor),
-        StoreError::Fault(fault) => Failure::usage(fault.to_string()),
-        other => Failure::new(FAILED, Code::Unavailable, other.to_string()),
+fn failed(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::Invalid => error.into(),
+        _ => Failure::new(FAILED, Code::Unavailable, error.report()),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use palisade_fence::files::{Fault, Root};
+use palisade_fence::files::Root;
 use palisade_fence::{Admin as _, FenceState, Listed, LockHolder, Rearm};
 
 use super::super::failure::Failure;
-use super::kind::{PAGE, failed, too_low};
+use super::kind::PAGE;
 
 pub(super) struct Folders(Root);
 
@@ -43,14 +43,5 @@ impl Folders {
 
     pub(super) async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
         Ok(self.0.rearm(resource, with).await?)
-    }
-}
-
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Failure {
-        match fault {
-            Fault::FloorTooLow(floor) => too_low(floor),
-            other => failed(other.kind(), other.to_string()),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! What the kinds of resources share: the size of a page, failures, and the statements of databases.
 
-use palisade_fence::{FaultKind, FencedTable, FloorTooLow};
+use palisade_fence::{Error, ErrorKind, FencedTable};
 use palisade_proto::Code;
 
 use super::super::failure::{FAILED, Failure};
@@ -8,20 +8,27 @@ use super::super::failure::{FAILED, Failure};
 /// How many fences one request asks for.
 pub(super) const PAGE: u32 = 500;
 
-/// Turns a fence's fault into a failure of the command.
-pub(super) fn failed(kind: FaultKind, message: String) -> Failure {
-    match kind {
-        FaultKind::Invalid => Failure::usage(message),
-        FaultKind::Retry | FaultKind::Unknown | FaultKind::Operator => Failure::local(message),
+/// Turns a fence's error into a failure of the command.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::FloorTooLow(floor) => {
+                let highest = floor.highest;
+                Failure::new(FAILED, Code::Stale, floor.to_string()).hint(format!(
+                    "choose a floor above {highest}; if the authority never issued {highest} (a poisoned \
+                     fence), add --lower-from {highest}"
+                ))
+            }
+            Error::NotInstalled(_) => Failure::new(
+                FAILED,
+                Code::Invalid,
+                "no fence, or an older one, is installed in this database",
+            )
+            .hint("palisade fence install postgres|mysql|sqlite URL TABLE"),
+            error if error.kind() == ErrorKind::Invalid => Failure::usage(error.report()),
+            error => Failure::local(error.report()),
+        }
     }
-}
-
-pub(super) fn too_low(floor: FloorTooLow) -> Failure {
-    let highest = floor.highest;
-    Failure::new(FAILED, Code::Stale, floor.to_string()).hint(format!(
-        "choose a floor above {highest}; if the authority never issued {highest} (a poisoned \
-         fence), add --lower-from {highest}"
-    ))
 }
 
 /// A named part of an installation.

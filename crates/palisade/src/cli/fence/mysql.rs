@@ -1,9 +1,9 @@
 //! Fences in a MySQL or MariaDB database.
 
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Opts, OptsBuilder, TxOpts};
-use palisade_fence::mysql::{Fault, MIGRATIONS, Operator, UNINSTALL, sticky, unstick};
-use palisade_fence::{Admin as _, Door, FenceState, FencedTable, Listed, Rearm, Reject};
+use mysql_async::{Conn, Error as DriverError, Opts, OptsBuilder, TxOpts};
+use palisade_fence::mysql::{MIGRATIONS, Operator, UNINSTALL, sticky, unstick};
+use palisade_fence::{Admin as _, Door, Error, FenceState, FencedTable, Listed, Rearm};
 use palisade_proto::Code;
 
 use super::super::failure::{FAILED, Failure};
@@ -42,6 +42,9 @@ pub(super) fn removal(tables: &[Table]) -> Result<Vec<Step>, Failure> {
     Ok(steps)
 }
 
+/// The SQLSTATE with which the fence refuses an older token.
+const STALE: &str = "PF001";
+
 impl Database {
     pub(super) async fn open(url: &str) -> Result<Database, Failure> {
         let url = url.replacen("mariadb://", "mysql://", 1);
@@ -59,9 +62,9 @@ impl Database {
             None => tls,
         });
         let opts = OptsBuilder::from_opts(opts).pass(password).ssl_opts(tls);
-        let connected = Conn::new(opts).await.map_err(Fault::from);
-        connected.map(Database).map_err(|fault| {
-            Failure::new(FAILED, Code::Unavailable, fault.to_string())
+        let connected = Conn::new(opts).await.map_err(Error::from);
+        connected.map(Database).map_err(|error| {
+            Failure::new(FAILED, Code::Unavailable, error.report())
                 .hint("is the database running there, is the password in MYSQL_PWD, and does it demand TLS (?require_ssl=true)?")
         })
     }
@@ -70,8 +73,8 @@ impl Database {
     pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
         for (at, Step { name, sql }) in steps.iter().enumerate() {
             self.0.query_drop(sql).await.map_err(|error| {
-                let fault = Fault::from(error);
-                let text = format!("{name}: {fault}; {at} of {} parts were {done}", steps.len());
+                let why = Error::from(error).report();
+                let text = format!("{name}: {why}; {at} of {} parts were {done}", steps.len());
                 Failure::local(text).hint("run this command again once the cause is mended")
             })?;
         }
@@ -90,15 +93,12 @@ impl Database {
             tx.query_drop("CALL palisade_claim('palisade install', 1, NULL, NULL)")
                 .await
         };
-        let why = match tried.await.map_err(Fault::from) {
-            Err(Fault::Trigger {
-                reject: Reject::Stale { .. },
-                ..
-            }) => None,
-            Err(fault) => Some(format!("a claim failed: {fault}")),
+        let why = match tried.await {
+            Err(DriverError::Server(answer)) if answer.state == STALE => None,
+            Err(error) => Some(format!("a claim failed: {}", Error::from(error).report())),
             Ok(()) => Some("an older token was admitted".to_owned()),
         };
-        tx.rollback().await.map_err(Fault::from)?;
+        tx.rollback().await.map_err(Error::from)?;
         match why {
             None => Ok(()),
             Some(why) => Err(Failure::local(format!(
@@ -135,11 +135,11 @@ impl Database {
     pub(super) async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
         let mut tx = self.begin().await?;
         Operator::new(&mut tx).rearm(resource, with).await?;
-        Ok(tx.commit().await.map_err(Fault::from)?)
+        Ok(tx.commit().await.map_err(Error::from)?)
     }
 
     async fn begin(&mut self) -> Result<mysql_async::Transaction<'_>, Failure> {
         let begun = self.0.start_transaction(TxOpts::default()).await;
-        Ok(begun.map_err(Fault::from)?)
+        Ok(begun.map_err(Error::from)?)
     }
 }

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use palisade_fence::postgres::{Blocker, Fault, MIGRATIONS, Operator, UNINSTALL};
-use palisade_fence::{Admin as _, Door, FenceState, FencedTable, Listed, Rearm};
+use palisade_fence::postgres::{Blocker, MIGRATIONS, Operator, UNINSTALL};
+use palisade_fence::{Admin as _, Door, Error, FenceState, FencedTable, Listed, Rearm};
 use palisade_proto::Code;
 use percent_encoding::percent_decode_str;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, NoTls, Transaction};
 
 use super::super::failure::{FAILED, Failure};
-use super::kind::{PAGE, Step, Table, failed, too_low};
+use super::kind::{PAGE, Step, Table};
 use super::tls;
 
 pub(super) struct Database(Client);
@@ -89,8 +89,7 @@ impl Database {
             }
         };
         let client = connected.map_err(|error| {
-            let fault = Fault::from(error);
-            Failure::new(FAILED, Code::Unavailable, with_causes(&fault)).hint(
+            Failure::new(FAILED, Code::Unavailable, Error::from(error).report()).hint(
                 "is the database running there, is the password in PGPASSWORD, and does it demand TLS (?sslmode=verify-full)?",
             )
         })?;
@@ -99,30 +98,30 @@ impl Database {
 
     /// Runs everything or nothing.
     pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
-        let tx = self.0.transaction().await.map_err(Fault::from)?;
+        let tx = self.0.transaction().await.map_err(Error::from)?;
         run(&tx, steps, done).await?;
-        Ok(tx.commit().await.map_err(Fault::from)?)
+        Ok(tx.commit().await.map_err(Error::from)?)
     }
 
     /// Runs everything, and tries a claim; keeps all of it or nothing.
     pub(super) async fn install(&mut self, steps: &[Step]) -> Result<(), Failure> {
-        let tx = self.0.transaction().await.map_err(Fault::from)?;
+        let tx = self.0.transaction().await.map_err(Error::from)?;
         run(&tx, steps, "installed").await?;
         let tried = Step {
             name: "a claim, to try the fence".to_owned(),
             sql: TRY.to_owned(),
         };
         run(&tx, &[tried], "installed").await?;
-        Ok(tx.commit().await.map_err(Fault::from)?)
+        Ok(tx.commit().await.map_err(Error::from)?)
     }
 
     pub(super) async fn doors(&mut self) -> Result<Vec<Door>, Failure> {
-        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        let mut tx = self.0.transaction().await.map_err(Error::from)?;
         Ok(Operator::new(&mut tx).doors().await?)
     }
 
     pub(super) async fn blockers(&mut self, resource: &str) -> Result<Vec<Blocker>, Failure> {
-        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        let mut tx = self.0.transaction().await.map_err(Error::from)?;
         Ok(Operator::new(&mut tx).blockers(resource).await?)
     }
 
@@ -131,17 +130,17 @@ impl Database {
         resource: &str,
         blocker: &Blocker,
     ) -> Result<bool, Failure> {
-        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        let mut tx = self.0.transaction().await.map_err(Error::from)?;
         Ok(Operator::new(&mut tx).unblock(resource, blocker).await?)
     }
 
     pub(super) async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
-        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        let mut tx = self.0.transaction().await.map_err(Error::from)?;
         Ok(Operator::new(&mut tx).tables().await?)
     }
 
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
-        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        let mut tx = self.0.transaction().await.map_err(Error::from)?;
         Ok(Operator::new(&mut tx).show(resource).await?)
     }
 
@@ -150,14 +149,14 @@ impl Database {
         prefix: &str,
         after: Option<&str>,
     ) -> Result<Vec<Listed>, Failure> {
-        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        let mut tx = self.0.transaction().await.map_err(Error::from)?;
         Ok(Operator::new(&mut tx).list(prefix, after, PAGE).await?)
     }
 
     pub(super) async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
-        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        let mut tx = self.0.transaction().await.map_err(Error::from)?;
         Operator::new(&mut tx).rearm(resource, with).await?;
-        Ok(tx.commit().await.map_err(Fault::from)?)
+        Ok(tx.commit().await.map_err(Error::from)?)
     }
 }
 
@@ -176,8 +175,7 @@ ROLLBACK TO SAVEPOINT palisade_try";
 async fn run(tx: &Transaction<'_>, steps: &[Step], done: &str) -> Result<(), Failure> {
     for Step { name, sql } in steps {
         tx.batch_execute(sql).await.map_err(|error| {
-            let fault = Fault::from(error);
-            let why = with_causes(&fault);
+            let why = Error::from(error).report();
             Failure::local(format!("{name}: {why}; nothing was {done}"))
         })?;
     }
@@ -215,31 +213,5 @@ fn encryption(url: &str) -> Result<(String, Option<Option<PathBuf>>), Failure> {
         other => Err(Failure::usage(format!(
             "--url: sslmode={other}: write verify-full, or disable"
         ))),
-    }
-}
-
-/// The fault with its deeper causes, which the driver's own message omits.
-fn with_causes(fault: &Fault) -> String {
-    let mut text = fault.to_string();
-    let mut below = std::error::Error::source(fault).and_then(std::error::Error::source);
-    while let Some(error) = below {
-        text = format!("{text}: {error}");
-        below = error.source();
-    }
-    text
-}
-
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Failure {
-        match fault {
-            Fault::FloorTooLow(floor) => too_low(floor),
-            Fault::NotInstalled(_) => Failure::new(
-                FAILED,
-                Code::Invalid,
-                "no fence, or an older one, is installed in this database",
-            )
-            .hint("palisade fence install postgres|mysql|sqlite URL TABLE"),
-            other => failed(other.kind(), with_causes(&other)),
-        }
     }
 }

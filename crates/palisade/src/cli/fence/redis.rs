@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use palisade_fence::redis::{Fault, Operator, slot};
-use palisade_fence::{Admin as _, FenceState, Listed, Rearm};
+use palisade_fence::redis::{Operator, slot};
+use palisade_fence::{Admin as _, Error, FenceState, Listed, Rearm};
 use palisade_proto::Code;
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -13,7 +13,7 @@ use redis::{
 use tokio::net::TcpStream;
 
 use super::super::failure::{FAILED, Failure};
-use super::kind::{PAGE, failed, too_low};
+use super::kind::PAGE;
 use super::tls;
 
 /// The masters of a server; one, if it is not a cluster.
@@ -172,7 +172,7 @@ async fn masters_of(connection: &mut MultiplexedConnection, given: &str) -> Resu
         .arg("cluster")
         .query_async(connection)
         .await
-        .map_err(Fault::from)?;
+        .map_err(Error::from)?;
     if !info.contains("cluster_enabled:1") {
         return Ok(Vec::new());
     }
@@ -181,7 +181,7 @@ async fn masters_of(connection: &mut MultiplexedConnection, given: &str) -> Resu
         .arg("SLOTS")
         .query_async(connection)
         .await
-        .map_err(Fault::from)?;
+        .map_err(Error::from)?;
     let mut found: Found = Vec::new();
     for row in &listed {
         let strange = || Failure::local(format!("CLUSTER SLOTS answered {row:?}"));
@@ -235,14 +235,5 @@ async fn tries(master: &mut Master) -> Result<(), Failure> {
         Err(error) => Err(Failure::local(format!(
             "the library is installed and does not work: a claim failed: {error}"
         ))),
-    }
-}
-
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Failure {
-        match fault {
-            Fault::FloorTooLow(floor) => too_low(floor),
-            other => failed(other.kind(), other.to_string()),
-        }
     }
 }

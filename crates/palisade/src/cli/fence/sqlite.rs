@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use palisade_core::Token;
-use palisade_fence::sqlite::{Fault, MIGRATIONS, Operator, UNINSTALL, claim, sticky, unstick};
-use palisade_fence::{Admin as _, Checked, FenceState, FencedTable, Listed, LockHolder, Rearm};
+use palisade_fence::sqlite::{MIGRATIONS, Operator, UNINSTALL, claim, sticky, unstick};
+use palisade_fence::{Admin as _, Error, FenceState, FencedTable, Listed, LockHolder, Rearm};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::super::failure::Failure;
@@ -63,12 +63,12 @@ impl File {
         let begun = self
             .0
             .transaction_with_behavior(TransactionBehavior::Immediate);
-        let tx = begun.map_err(Fault::from)?;
+        let tx = begun.map_err(Error::from)?;
         for Step { name, sql } in steps {
             tx.execute_batch(sql)
                 .map_err(|error| Failure::local(format!("{name}: {error}; nothing was {done}")))?;
         }
-        Ok(tx.commit().map_err(Fault::from)?)
+        Ok(tx.commit().map_err(Error::from)?)
     }
 
     /// Tries a claim, which leaves no trace.
@@ -77,12 +77,12 @@ impl File {
             .0
             .transaction_with_behavior(TransactionBehavior::Immediate);
         // Dropped, it rolls back.
-        let tx = begun.map_err(Fault::from)?;
-        match claim(&tx, "palisade install", Token::FIRST)? {
-            Checked::Admitted(_) => Ok(()),
-            Checked::Rejected(reject) => Err(Failure::local(format!(
+        let tx = begun.map_err(Error::from)?;
+        match claim(&tx, "palisade install", Token::FIRST) {
+            Err(Error::Rejected(reject)) => Err(Failure::local(format!(
                 "the fence is installed and does not work: a claim was rejected: {reject}"
             ))),
+            answer => Ok(answer.map(drop)?),
         }
     }
 

@@ -1,0 +1,250 @@
+//! The error of the crate.
+//!
+//! The control of the example on the crate's page that must not compile: with `?` it does.
+//!
+//! ```
+//! #![deny(unused_must_use)]
+//! # use palisade_fence::{Change, Fence, Pass, Write};
+//! async fn forgets(seat: &impl Fence, pass: Pass<'_>) -> palisade_fence::Result<()> {
+//!     seat.write(pass, Write::new("/passenger", Change::Put(b"Alice"))).await?;
+//!     Ok(())
+//! }
+//! ```
+
+use palisade_core::fence::{FloorTooLow, Reject};
+
+use crate::name::Invalid;
+
+/// The answer of every operation of a fence.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An operation that a fence refused, or that failed. [`Error::kind`] says what to do next.
+///
+/// A refused operation is an error like any other: one `?` ends the work of a holder whose time is over, and nothing that it
+/// does not look at counts as done. (It is a denied *lock* that is a value: to be told that somebody else has it is what one
+/// asked for. A fence refuses only what must not happen.) [`Error::rejected`] tells the two apart:
+///
+/// ```
+/// # use palisade_core::Token;
+/// # use palisade_fence::{Change, Error, Fence, Limits, Rule, Write, memory};
+/// # async fn book() -> palisade_fence::Result<()> {
+/// # let seat = memory::Store::new(Rule::CLAIM, Limits::DEFAULT).resource("seat:12A")?;
+/// # let (mine, newer) = (Token::FIRST.into(), Token::new(2).unwrap().into());
+/// # seat.claim(newer).await?;
+/// match seat.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await {
+///     Ok(_) => println!("booked"),
+///     Err(Error::Rejected(reject)) => println!("give up: {reject}"), // token 1 is stale: 1 < 2 …
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(book()).unwrap();
+/// ```
+///
+/// Its text does not repeat that of its [`source`](std::error::Error::source), which is the error of the driver or the
+/// system; [`Error::report`] has both. (Only a database's own message is part of the text.)
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The fence refused the operation; nothing changed. It was logged and counted ([`audit`](crate::audit)).
+    #[error(transparent)]
+    Rejected(#[from] Reject),
+    /// The name of a resource or the path of an object is not valid.
+    #[error(transparent)]
+    Name(#[from] Invalid),
+    /// An argument cannot be used; the text names it, and the allowed values.
+    #[error("{0}")]
+    Argument(String),
+    /// The object would be larger than [`Limits::object_bytes`](crate::Limits::object_bytes).
+    #[error("the object would have {bytes} bytes; at most {max} are allowed (object_bytes)")]
+    ObjectTooLarge {
+        /// The size that it would have.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// A fence cannot be re-armed with a floor below its token.
+    #[error(transparent)]
+    FloorTooLow(#[from] FloorTooLow),
+    /// DynamoDB: a condition of the caller was false.
+    #[error("the condition of item {index} of the write did not hold; nothing was written")]
+    Condition {
+        /// The index of the item in the list, starting at 0.
+        index: usize,
+    },
+    /// Redis: the command failed, for example on a key of another type. The fence was not raised.
+    #[error("the command failed, and nothing was written: {0}")]
+    Command(String),
+    /// Redis: the caller's own script failed. **Its earlier writes stay**, and so does the raised fence: Redis rolls nothing
+    /// back. A repeat of a numbered write gets the same answer.
+    #[error("the script failed; its earlier writes stay: {0}")]
+    Script(String),
+    /// The connection is not in a transaction, so check and effect could not be one step.
+    #[error("a fence needs a transaction: begin one, and write in the same")]
+    NoTransaction,
+    /// The transaction read before it claimed this resource, so what it has read may be older than the last write under the
+    /// guard row: its writes would be computed from an old state.
+    #[error(
+        "the transaction has read before it claimed {0}, and what it has read may be older than the last write: \
+         begin again, and claim first"
+    )]
+    ReadBeforeClaim(String),
+    /// Others had the resource for the whole time, or changed it each time.
+    #[error("{0}")]
+    Busy(String),
+    /// The write may have taken effect, and it cannot be told whether it did.
+    #[error("{0}")]
+    UnknownOutcome(String),
+    /// A table or a function of the fence is missing: the database's message, and how to create it.
+    #[error("the fence is not installed in this database ({0})")]
+    NotInstalled(String),
+    /// There is data without its fence (rule F7): an operator restores it, or re-arms it with a floor. The same is necessary
+    /// for data that existed before the fence.
+    #[error("{0}")]
+    FenceLost(String),
+    /// The fence, or the data under it, is not as a fence left it; the text says what was found.
+    #[error("{0}")]
+    Damaged(String),
+    /// The server, as it is set up, cannot keep a fence.
+    #[error("{0}")]
+    Unsuitable(String),
+    /// The store would be larger than [`Limits::total_bytes`](crate::Limits::total_bytes).
+    #[error("the store is full: {max} bytes are allowed in all (total_bytes)")]
+    StorageFull {
+        /// The limit.
+        max: u64,
+    },
+    /// The disk is full. Reads under the same token and rejections still work, and writes work again when there is room.
+    #[error("{0}; nothing was written")]
+    DiskFull(String),
+    /// The store has stopped, and a restart recovers it.
+    #[error("the store has stopped: {0}")]
+    Stopped(String),
+    /// The database answered with an error of its own. Inside a transaction nothing took effect.
+    #[error("the database answered {state}: {message}")]
+    Database {
+        /// The database's own code: SQLSTATE in PostgreSQL, the number of the error elsewhere.
+        state: String,
+        /// Its message.
+        message: String,
+        /// What to do about it: [`ErrorKind::Retry`] if the same transaction may succeed when it is begun again.
+        kind: ErrorKind,
+        /// The driver's error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The resource, or the way to it, failed: a connection, a request, a call to the file system.
+    #[error("{what}")]
+    Failed {
+        /// What failed.
+        what: String,
+        /// What to do about it.
+        kind: ErrorKind,
+        /// The error of the driver or the system.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The reason, if this error or one of its causes is a fence's refusal: for a caller whose own error type is
+/// `Box<dyn Error>`, or one that wraps those of others.
+#[must_use]
+pub fn rejection<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Reject> {
+    let mut chain = std::iter::successors(Some(error), |error| error.source());
+    chain.find_map(|error| error.downcast_ref::<Error>()?.rejected())
+}
+
+/// What the caller should do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Stop: the fence refused, and nothing changed. [`Error::rejected`] says why; nearly always, a newer holder has come and
+    /// the caller's time is over.
+    Rejected,
+    /// Nothing took effect, and the same call may succeed: make it again. In a database: roll back, and begin the same
+    /// transaction again.
+    Retry,
+    /// It is unknown whether a write took effect: repeat it under its sequence number, or look.
+    Unknown,
+    /// The call cannot succeed as it is: change it. Nothing took effect, except what a script of the user in
+    /// Redis wrote before it failed.
+    Invalid,
+    /// Nothing took effect, and nothing will until an operator acts; the message says how.
+    Operator,
+}
+
+impl Error {
+    /// The error of a resource that this crate does not know, for an own [`Fence`](crate::Fence).
+    pub fn failed(
+        kind: ErrorKind,
+        what: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
+        Error::Failed {
+            what: what.into(),
+            kind,
+            source: source.into(),
+        }
+    }
+
+    /// Returns what to do about it.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Rejected(_) => ErrorKind::Rejected,
+            Error::ReadBeforeClaim(_) | Error::Busy(_) => ErrorKind::Retry,
+            Error::UnknownOutcome(_) => ErrorKind::Unknown,
+            Error::Name(_)
+            | Error::Argument(_)
+            | Error::ObjectTooLarge { .. }
+            | Error::FloorTooLow(_)
+            | Error::Condition { .. }
+            | Error::Command(_)
+            | Error::Script(_)
+            | Error::NoTransaction => ErrorKind::Invalid,
+            Error::NotInstalled(_)
+            | Error::FenceLost(_)
+            | Error::Damaged(_)
+            | Error::Unsuitable(_)
+            | Error::StorageFull { .. }
+            | Error::DiskFull(_)
+            | Error::Stopped(_) => ErrorKind::Operator,
+            Error::Database { kind, .. } | Error::Failed { kind, .. } => *kind,
+        }
+    }
+
+    /// The reason, if the fence refused the operation.
+    #[must_use]
+    pub const fn rejected(&self) -> Option<&Reject> {
+        match self {
+            Error::Rejected(reject) => Some(reject),
+            _ => None,
+        }
+    }
+
+    /// The database's own code, if it answered with an error.
+    #[must_use]
+    pub fn state(&self) -> Option<&str> {
+        match self {
+            Error::Database { state, .. } => Some(state),
+            _ => None,
+        }
+    }
+
+    /// The message together with those of its causes, each once, in one line for a log or a terminal.
+    #[must_use]
+    pub fn report(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = match self {
+            Error::Database { .. } => None,
+            _ => std::error::Error::source(self),
+        };
+        while let Some(error) = cause {
+            let message = error.to_string();
+            // Some drivers repeat their causes.
+            if !text.contains(&message) {
+                text = format!("{text}: {message}");
+            }
+            cause = error.source();
+        }
+        text
+    }
+}
