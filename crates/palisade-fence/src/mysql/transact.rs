@@ -19,7 +19,8 @@ use crate::sql::{Driver, Fault};
 /// [`FaultKind::Retry`](crate::FaultKind::Retry) nothing took effect, and the whole call can be made again.
 ///
 /// # Errors
-/// Those of the work, and faults of the database. After [`FaultKind::Unknown`](crate::FaultKind::Unknown) it may have taken
+/// Those of the work, and faults of the database. A user without EXECUTE, and files of the fence from before
+/// `palisade_end`, are faults at the commit: nothing took effect. After [`FaultKind::Unknown`](crate::FaultKind::Unknown) it may have taken
 /// effect.
 pub async fn transact<'p, T, E, F>(
     connection: &mut Conn,
@@ -55,7 +56,11 @@ impl<'c> Driver for &'c mut Conn {
 
     /// The procedure commits: between a commit and another statement this program could stop with the wrong bound.
     async fn commit(mut tx: Transaction<'c>) -> Result<(), Fault> {
-        tx.query_drop("CALL palisade_end(TRUE)").await?;
+        if let Err(error) = tx.query_drop("CALL palisade_end(TRUE)").await {
+            // Else the transaction would keep its locks until the connection is used again.
+            let _ = tx.rollback().await;
+            return Err(error.into());
+        }
         Ok(tx.commit().await?)
     }
 
