@@ -54,6 +54,7 @@ func New(options ...Option) (*Client, error) {
 			return nil, err
 		}
 		transport.pool.DialTLSContext = certificates.dial
+		transport.tls = certificates.current
 	}
 	base, end := context.WithCancel(context.Background())
 	return &Client{
