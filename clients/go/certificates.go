@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 )
 
 // tlsFiles are the CAs of the servers, the client's certificate, and its key, in PEM. "": none.
@@ -105,4 +106,17 @@ func (c *certificates) current() *tls.Config {
 	// The old ones stay, and the next connection looks again.
 	_ = c.look()
 	return c.config.Clone()
+}
+
+// ended is what to say if the client's certificate has ended by the clock here: a server ends the connection then, and often
+// nothing comes through of its reason.
+func ended(config *tls.Config) string {
+	if config == nil || len(config.Certificates) == 0 || config.Certificates[0].Leaf == nil {
+		return ""
+	}
+	end := config.Certificates[0].Leaf.NotAfter
+	if !time.Now().After(end) {
+		return ""
+	}
+	return ". Perhaps because the client's certificate has expired (" + end.UTC().Format(time.RFC3339) + "): put a new one in its place"
 }

@@ -27,6 +27,12 @@ type Client struct {
 	background sync.WaitGroup
 }
 
+// noCopy has `go vet` find copies of what it is a part of.
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
 // New makes a client. It sends nothing yet.
 func New(options ...Option) (*Client, error) {
 	s := settings{patience: defaultPatience}
@@ -54,6 +60,7 @@ func New(options ...Option) (*Client, error) {
 			return nil, err
 		}
 		transport.pool.DialTLSContext = certificates.dial
+		transport.tls = certificates.current
 	}
 	base, end := context.WithCancel(context.Background())
 	return &Client{

@@ -130,6 +130,7 @@ func (c *Client) List(ctx context.Context, prefix string) *Locks {
 
 // Locks goes through a list, page by page.
 type Locks struct {
+	noCopy noCopy
 	client *Client
 	ctx    context.Context
 	prefix string

@@ -37,6 +37,8 @@ type transport struct {
 	bearer    *bearer
 	http      *http.Client
 	pool      *http.Transport
+	// What the next connection over TLS has.
+	tls func() *tls.Config
 }
 
 func newTransport(endpoints *endpoints, bearer *bearer, config *tls.Config) *transport {
@@ -60,6 +62,7 @@ func newTransport(endpoints *endpoints, bearer *bearer, config *tls.Config) *tra
 		pool:      pool,
 		// A redirect would carry the lease key elsewhere.
 		http: &http.Client{Transport: pool, CheckRedirect: noRedirect},
+		tls:  func() *tls.Config { return pool.TLSClientConfig },
 	}
 }
 
@@ -230,6 +233,9 @@ func (t *transport) failed(caller context.Context, address string, err error, co
 			server = "a server with TLS"
 		}
 		message += ". Is " + server + " running there? If not, start one with `palisade serve`, or name another address (PALISADE_URL)"
+	}
+	if strings.HasPrefix(address, "https:") {
+		message += ended(t.tls())
 	}
 	return &fault{message, connected}
 }

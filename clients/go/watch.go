@@ -70,6 +70,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, options ...WatchOptio
 
 // A Watch goes through the changes. It is for one goroutine; Close may be called by others.
 type Watch struct {
+	noCopy noCopy
 	client *Client
 	prefix string
 	ctx    context.Context

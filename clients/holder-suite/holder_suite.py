@@ -15,14 +15,26 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
-from suite import holding, giving_up, sharing, upgrading, permits, sets, delays, wire, answers, between  # isort: skip  (their order is the order of the rules)
+from suite import holding, giving_up, sharing, upgrading, permits, sets, delays, wire, answers, between, identities  # isort: skip  (their order is the order of the rules)
 from suite.driver import DriverFailed
 from suite.rules import RULES, Rule
 from suite.servers import Palisade
 from suite.trial import Broken, NotApplicable, Trial
 
 # Importing them enters their rules.
-assert answers and between and delays and giving_up and holding and permits and sets and sharing and upgrading and wire
+assert (
+    answers
+    and between
+    and delays
+    and giving_up
+    and holding
+    and identities
+    and permits
+    and sets
+    and sharing
+    and upgrading
+    and wire
+)
 
 
 def run(rule: Rule, palisade: str, driver: list[str], spare: Palisade, client_wire: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import argparse
 import http.client
 import json
 import os
+import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -62,6 +64,9 @@ FLAWS = {
     "stays": "leaves an address only when nobody is there",
     "denied-by-202": "takes an answer that it still waits for a denial",
     "no-poll": "asks for no sign of life while it waits",
+    "rests-after-break": "rests after a broken connection for longer than its place in the queue is kept",
+    "one-certificate": "reads the files of its certificate once",
+    "nameless-certificate": "does not look at its certificate when no answer comes",
     "fork-holds": "holds its parent's grants after a fork",
     "fork-releases": "releases its parent's grants after a fork",
 }
@@ -91,6 +96,9 @@ class Holder:
         # The address whose last attempt was answered.
         self.answered: Optional[str] = None
         self.kept: dict[str, http.client.HTTPConnection] = {}
+        # The files of its CA, its certificate and its key, and what it read of them.
+        self.files: Optional[dict[str, str]] = None
+        self.tls: Optional[ssl.SSLContext] = None
         self.guard = threading.Lock()
         self.grants: dict[str, Grant] = {}
         self.cancelled: set[int] = set()
@@ -119,6 +127,22 @@ class Holder:
         with self.guard:
             return self.exchange(method, path, body, timeout_ms, expected, to)
 
+    def connection(self, host: str, port: Optional[int]) -> http.client.HTTPConnection:
+        if self.files is None:
+            return http.client.HTTPConnection(host, port)
+        if self.tls is None or self.flaw != "one-certificate":
+            self.tls = ssl.create_default_context(cafile=self.files["ca"])
+            self.tls.load_cert_chain(self.files["cert"], self.files["key"])
+        return http.client.HTTPSConnection(host, port, context=self.tls)
+
+    def message(self, refused: Refused) -> str:
+        """What a person would read."""
+        if self.files is None or self.flaw == "nameless-certificate":
+            return refused.code
+        asked = ["openssl", "x509", "-noout", "-checkend", "0", "-in", self.files["cert"]]
+        ended = subprocess.run(asked, stdout=subprocess.DEVNULL).returncode
+        return f"{refused.code}: the client certificate {self.files['cert']} has expired" if ended else refused.code
+
     def exchange(
         self,
         method: str,
@@ -131,7 +155,7 @@ class Holder:
         address = to or self.address()
         url = urllib.parse.urlsplit(address)
         nonce = "control" if self.flaw == "same-nonce" else uuid.uuid4().hex
-        connection = self.kept.get(address) or http.client.HTTPConnection(url.hostname or "", url.port)
+        connection = self.kept.get(address) or self.connection(url.hostname or "", url.port)
         connection.timeout = max(timeout_ms, 1) / 1e3
         try:
             try:
@@ -295,6 +319,8 @@ class Holder:
                 if self.now() + pause >= end:
                     self.abandon(*self.under_way[id])
                     raise Refused(worst) from refused
+            if self.flaw == "rests-after-break":
+                time.sleep(2.5)
             if self.flaw == "new-request-ids":
                 body["request_id"] = uuid.uuid4().hex
             if self.flaw == "forgets-also":
@@ -557,6 +583,7 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
     do, grant = command["do"], holder.grants.get(command.get("grant", ""))
     if do == "connect":
         holder.urls, holder.patience = command["urls"], command["patience_ms"]
+        holder.files, holder.tls = command.get("tls"), None
     elif do == "acquire":
         return holder.acquire(id, command)
     elif do == "downgrade":
@@ -610,7 +637,7 @@ def serve(holder: Holder) -> None:
         try:
             result = {"ok": True, **carry_out(holder, id, command)}
         except Refused as refused:
-            result = {"ok": False, "code": refused.code}
+            result = {"ok": False, "code": refused.code, "message": holder.message(refused)}
         if id not in holder.cancelled:
             say({"id": id, **result})
 
@@ -619,7 +646,7 @@ def serve(holder: Holder) -> None:
             "event": "hello",
             "client": "control",
             "wire": "http",
-            "can": ["addresses", "cancel", "delays", "fork", "permits", "sets", "shared", "update"],
+            "can": ["addresses", "cancel", "delays", "fork", "permits", "sets", "shared", "tls", "update"],
         }
     )
     for line in sys.stdin:

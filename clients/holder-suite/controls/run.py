@@ -14,7 +14,7 @@ RED = {
     "remaining-ms": "H1-waited",
     "ignores-deadline": "H2-late-answer,H2-stopped-renewal,H2-cut,H2-silence,H4-announced,H4-sigstop,H4-stays-lost",
     "revives": "H2-late-answer",
-    "new-request-ids": "H5-lost-reply,H5-same-id,P-garbled,P-not-leader,P-no-leader,S-upgrade-once",
+    "new-request-ids": "H5-lost-reply,H5-same-id,P-garbled,P-not-leader,P-no-leader,P-proxy,S-upgrade-once",
     "forgets-cancelled": "H5-cancel-waiting,H5-cancel-granted,H5-abandon,S-upgrade-cancel",
     "releases-late": "H3-before-release",
     "monotonic": "H1-clock",
@@ -53,6 +53,9 @@ RED = {
     "stays": "P-moves-on,P-silent,P-slow",
     "denied-by-202": "P-waiting",
     "no-poll": "P-poll,P-route-timeout",
+    "rests-after-break": "P-proxy",
+    "one-certificate": "P-certificate",
+    "nameless-certificate": "P-certificate-ended",
     "fork-holds": "P-fork",
     "fork-releases": "P-fork",
 }

@@ -74,6 +74,11 @@ def options(command: Command) -> dict[str, Any]:
     }
 
 
+def identity(command: Command) -> dict[str, Any]:
+    tls = command.get("tls")
+    return {"verify": tls["ca"], "cert": (tls["cert"], tls["key"])} if tls else {}
+
+
 def lost(name: str, grant: Union[Grant, AsyncGrant]) -> None:
     try:
         grant.check()
@@ -85,7 +90,7 @@ def change(name: str, event: Any) -> None:
     say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
 
 
-CAN = ["addresses", "delays", "list", "permits", "sets", "shared", "update", "watch"]
+CAN = ["addresses", "delays", "list", "permits", "sets", "shared", "tls", "update", "watch"]
 
 
 class Threads:
@@ -95,7 +100,7 @@ class Threads:
     def carry_out(self, command: Command) -> Answer:
         do = command["do"]
         if do == "connect":
-            self.client = Client(command["urls"], patience=command["patience_ms"] / 1e3)
+            self.client = Client(command["urls"], patience=command["patience_ms"] / 1e3, **identity(command))
         elif do == "acquire":
             return self.taken(command, request(self.client, command).acquire())
         elif do == "downgrade":
@@ -180,7 +185,7 @@ class Tasks:
     async def carry_out(self, command: Command) -> Answer:
         do = command["do"]
         if do == "connect":
-            self.client = AsyncClient(command["urls"], patience=command["patience_ms"] / 1e3)
+            self.client = AsyncClient(command["urls"], patience=command["patience_ms"] / 1e3, **identity(command))
         elif do == "acquire":
             return self.taken(command, await request(self.client, command).acquire())
         elif do == "downgrade":

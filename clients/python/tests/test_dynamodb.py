@@ -86,6 +86,20 @@ def test_repeats_and_denials(client: Any) -> None:
         Item(client, "seats", {})
 
 
+def test_the_attribute_of_the_fence_is_not_the_callers(client: Any) -> None:
+    # As a key it would be written by each put: every claim would make another item, and none would see another one.
+    for key in ({FENCE: {"S": "12A"}}, {**KEY, FENCE: {"S": "12A"}}):
+        with pytest.raises(ValueError, match="another key"):
+            Item(client, "seats", key)
+    seat, lower = Item(client, "seats", KEY), {FENCE: {"S": "{}"}}
+    seat.write(9, {"n": {"N": "1"}})
+    changes: tuple[Any, ...] = (lower, lambda before: {**before, **lower})
+    for change in changes:
+        with pytest.raises(ValueError, match="attribute of the fence"):
+            seat.write(9, change)
+    assert seat.read(9) == {"n": {"N": "1"}}
+
+
 def test_racing_writers_lose_nothing(client: Any) -> None:
     seat = Item(client, "seats", KEY)
     seat.claim(7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -82,7 +83,17 @@ def test_what_is_lost_damaged_or_changed_is_refused(tmp_path: pathlib.Path) -> N
         reports.claim(35)
 
 
-@pytest.mark.parametrize("key", ["a", "/", "/..", "/a/b", "/.palisade-fence", "/a\n", "/" + 256 * "x"])
+#: As a file system without case, or without characters that are not seen, spells the fence's own files.
+SPELLINGS = [
+    "/.PALISADE-fence",
+    "/.Palisade-lock",
+    "/.pali\u017fade-fence",
+    "/.pal\u200cisade-fence",
+    "/.palisade-fence. ",
+]
+
+
+@pytest.mark.parametrize("key", ["a", "/", "/..", "/a/b", "/.palisade-fence", "/a\n", "/" + 256 * "x", *SPELLINGS])
 def test_a_name_outside_is_refused(tmp_path: pathlib.Path, key: str) -> None:
     with pytest.raises(ValueError, match="folder|fence"):
         Folder(tmp_path).put(34, key, b"")
@@ -96,6 +107,47 @@ def test_another_process_inside_the_fence_is_waited_for_with_a_bound(tmp_path: p
         Folder(tmp_path, patience=0.05).claim(34)
     os.close(held)
     Folder(tmp_path, patience=0.05).claim(34)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks is Linux's")
+def test_the_process_that_has_the_lock_is_named_with_what_to_type(tmp_path: pathlib.Path) -> None:
+    code = "import sys; from palisade.fences import files; disk = files._Disk(int(sys.argv[1]))"
+    code += "; held = disk.lock('it', 1); print('held', flush=True); sys.stdin.read()"
+    folder = os.open(tmp_path, os.O_DIRECTORY)
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=-1, stdout=-1, pass_fds=[folder]) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+            holder.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
+            with pytest.raises(Unavailable) as busy:
+                Folder(tmp_path, patience=0.05).claim(34)
+            assert re.search(rf"; process {holder.pid} \(\S+, stopped\) has its lock", str(busy.value))
+            end = f"palisade fence unblock {tmp_path.name} --url file://{tmp_path.parent} --yes"
+            assert str(busy.value).endswith(end)
+        finally:
+            holder.kill()
+    os.close(folder)
+    Folder(tmp_path, patience=0.05).claim(34)
+
+
+def test_an_append_changes_no_file_of_another_folder_and_no_fence(tmp_path: pathlib.Path) -> None:
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    other.mkdir()
+    mine.mkdir()
+    Folder(other).put(9, "/a", b"theirs")
+    reports = Folder(mine)
+    reports.claim(34)
+    for name in ("a", ".palisade-fence"):
+        os.link(other / name, mine / f"linked{name}")
+        before = (other / name).read_bytes()
+        with pytest.raises(ValueError, match="hard links"):
+            reports.append(34, f"/linked{name}", b"more")
+        assert (other / name).read_bytes() == before
+        # A put makes a file of its own.
+        reports.put(34, f"/linked{name}", b"mine")
+        reports.append(34, f"/linked{name}", b", all")
+        assert (other / name).read_bytes() == before
+        assert reports.read(34, f"/linked{name}") == b"mine, all"
 
 
 KILLED = """

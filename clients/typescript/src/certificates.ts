@@ -1,3 +1,4 @@
+import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import tls from "node:tls";
 
@@ -62,6 +63,27 @@ export class Certificates {
       // The next connection looks again.
     }
     return this.#context;
+  }
+
+  /**
+   * What to say if the client's certificate has ended by the clock here: a server ends the connection then, and often nothing
+   * comes through of its reason.
+   */
+  ended(): string {
+    const pem = this.#contents.cert ?? [this.#options.cert].flat()[0];
+    if (pem === undefined) {
+      return "";
+    }
+    try {
+      const end = new Date(new X509Certificate(pem).validTo);
+      if (end.getTime() < Date.now()) {
+        const file = this.#options.certFile === undefined ? "" : `${this.#options.certFile} `;
+        return `. Perhaps because the client's certificate ${file}has expired (${end.toISOString()}): put a new one in its place`;
+      }
+    } catch {
+      // It is not in PEM.
+    }
+    return "";
   }
 
   #read(): Contents {

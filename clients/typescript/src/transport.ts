@@ -72,6 +72,7 @@ class SecureAgent extends https.Agent {
 export class Transport {
   readonly #plain: http.Agent;
   readonly #secure: https.Agent;
+  readonly #certificates: Certificates;
   #closed = false;
 
   constructor(
@@ -81,7 +82,7 @@ export class Transport {
   ) {
     const pool = { keepAlive: true, maxFreeSockets: MAX_IDLE, timeout: IDLE_TIME };
     this.#plain = new http.Agent(pool);
-    const certificates = new Certificates(options);
+    this.#certificates = new Certificates(options);
     const settings = {
       ...pool,
       ...(options.servername === undefined ? {} : { servername: options.servername }),
@@ -90,7 +91,7 @@ export class Transport {
       // A session that is resumed shows no certificate.
       maxCachedSessions: 0,
     };
-    this.#secure = new SecureAgent(settings, certificates);
+    this.#secure = new SecureAgent(settings, this.#certificates);
   }
 
   /** Makes one attempt, which ends at the latest at `until`. It follows a leader at once. Throws `Invalid` after `close`. */
@@ -261,7 +262,8 @@ export class Transport {
         this.failed(address);
       }
       const why = `${address}: ${error instanceof Error ? error.message.trim() : String(error)}`;
-      return exchange.sent() ? new Fault(why, true) : new Fault(why + advice(address), false);
+      const ended = address.startsWith("https:") ? this.#certificates.ended() : "";
+      return exchange.sent() ? new Fault(why + ended, true) : new Fault(why + advice(address) + ended, false);
     } finally {
       alarm.stop();
       signal?.removeEventListener("abort", leave);

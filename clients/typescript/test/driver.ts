@@ -2,13 +2,14 @@
 import { createInterface } from "node:readline";
 
 import { earliest } from "../src/clock.js";
-import { Client, LeaseLost, PalisadeError, type Lease, type Permits } from "../src/index.js";
+import { Client, LeaseLost, PalisadeError, type Lease, type Permits, type TlsOptions } from "../src/index.js";
 
 interface Command {
   readonly id: number;
   readonly do: string;
   readonly urls: string[];
   readonly patience_ms: number;
+  readonly tls?: { readonly ca: string; readonly cert: string; readonly key: string };
   readonly as: string;
   readonly lock: string;
   readonly also?: string[];
@@ -78,6 +79,10 @@ function taken(command: Command, made: Lease): Answer {
   return { ...named, before_ms: before, remaining_ms: remainingMs };
 }
 
+function identity({ tls }: Command): { tls?: TlsOptions } {
+  return tls === undefined ? {} : { tls: { caFile: tls.ca, certFile: tls.cert, keyFile: tls.key } };
+}
+
 function connected(): Client {
   if (client === undefined) {
     throw new Error("connect comes first");
@@ -107,7 +112,7 @@ async function watch(command: Command): Promise<void> {
 async function carryOut(command: Command): Promise<Answer> {
   switch (command.do) {
     case "connect":
-      client = new Client({ urls: command.urls, patienceMs: command.patience_ms });
+      client = new Client({ urls: command.urls, patienceMs: command.patience_ms, ...identity(command) });
       return {};
     case "acquire":
       return acquire(command);
@@ -185,7 +190,7 @@ say({
   event: "hello",
   client: "typescript",
   wire: "http",
-  can: ["addresses", "cancel", "delays", "list", "permits", "sets", "shared", "update", "watch"],
+  can: ["addresses", "cancel", "delays", "list", "permits", "sets", "shared", "tls", "update", "watch"],
 });
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))

@@ -93,6 +93,20 @@ test("repeats and denials", async () => {
   assert.throws(() => new Item(client, "seats", {}), Invalid);
 });
 
+test("the attribute of the fence is not the caller's", async () => {
+  // As a key it would be written by each put: every claim would make another item, and none would see another one.
+  const [own, lower] = [key(), { palisade_fence: { S: "{}" } }];
+  for (const fenced of [lower, { ...own, ...lower }]) {
+    assert.throws(() => new Item(client, "seats", fenced), { name: "Invalid", message: /another key/ });
+  }
+  const seat = new Item(client, "seats", own);
+  await seat.write(9, { n: { N: "1" } });
+  for (const change of [lower, (before: Attributes) => ({ ...before, ...lower })]) {
+    await assert.rejects(seat.write(9, change), { name: "Invalid", message: /attribute of the fence/ });
+  }
+  assert.deepEqual(await seat.read(9), { n: { N: "1" } });
+});
+
 test("racing writers lose nothing", async () => {
   const seat = new Item(client, "seats", key());
   await seat.claim(7);

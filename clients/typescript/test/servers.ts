@@ -148,7 +148,10 @@ export async function mariadb(t: Scope): Promise<string> {
   ];
   execFileSync(install, [...shared, "--auth-root-authentication-method=normal", "--skip-test-db"], { stdio: "ignore" });
   const first = join(place, "init.sql");
-  writeFileSync(first, "CREATE DATABASE palisade;\nCREATE USER 'palisade'@'%';\nGRANT ALL ON *.* TO 'palisade'@'%';\n");
+  writeFileSync(
+    first,
+    "CREATE DATABASE palisade;\nCREATE USER 'palisade'@'%';\nGRANT ALL ON *.* TO 'palisade'@'%' WITH GRANT OPTION;\n",
+  );
   const port = await freePort();
   const flags = [`--port=${port}`, `--socket=${join(place, "socket")}`, `--pid-file=${join(place, "pid")}`];
   const network = ["--bind-address=127.0.0.1", "--skip-name-resolve", `--init-file=${first}`];

@@ -1,5 +1,6 @@
 /** A transaction that claims before anything is read, in PostgreSQL and MariaDB. */
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { before, suite, test } from "node:test";
 import { setImmediate } from "node:timers/promises";
 
@@ -7,11 +8,11 @@ import { createPool, type Pool as CallbackPool } from "mysql2";
 import mysql from "mysql2/promise";
 import pg from "pg";
 
-import { Invalid } from "../src/index.js";
+import { Invalid, OperatorNeeded } from "../src/index.js";
 import { FenceNotInstalled, Rejected, Stale, type Holder } from "../src/fence/index.js";
 import * as onMysql from "../src/fence/mysql.js";
 import * as onPg from "../src/fence/pg.js";
-import { mariadb, postgres, unique, wholeFile } from "./servers.js";
+import { binary, mariadb, postgres, unique, wholeFile } from "./servers.js";
 
 const RACERS = 4;
 const TURNS = 50;
@@ -19,6 +20,7 @@ const scope = wholeFile();
 let postgresPool: pg.Pool;
 let mysqlPool: mysql.Pool;
 let callbackPool: CallbackPool;
+let url: string;
 
 /** Asks a statement, and returns the first column of the first row. */
 type Ask = (statement: string) => Promise<unknown>;
@@ -70,6 +72,7 @@ const engines: Record<string, Engine> = {
 
 before(async () => {
   const [one, other] = await Promise.all([postgres(scope), mariadb(scope)]);
+  url = other;
   postgresPool = new pg.Pool({ connectionString: one });
   postgresPool.on("error", () => undefined);
   mysqlPool = mysql.createPool(other);
@@ -225,4 +228,80 @@ test("objects as people have them", async () => {
   await db.beginTransaction();
   await assert.rejects(onMysql.claim(db, "orders", 8), FenceNotInstalled);
   db.destroy();
+});
+
+const IDLE = "SELECT @@SESSION.idle_write_transaction_timeout";
+const leased = (token: number, ms: number): Holder => ({ token, remainingMs: ms });
+
+// Else a later transaction of the connection, perhaps without a claim, would be ended by the bound of this one.
+test("transact leaves the connection its own bound", async () => {
+  const pool = mysql.createPool({ uri: url, connectionLimit: 1 });
+  try {
+    const ask = askingMysql(pool);
+    const resource = unique("bound");
+    for (const own of [0, 300]) {
+      await ask(`SET SESSION idle_write_transaction_timeout = ${own}`);
+      const session = await ask("SELECT CONNECTION_ID()");
+      for (const [token, fails, wanted] of [
+        [2, false, undefined],
+        [3, true, RangeError],
+        [1, false, Stale],
+      ] as const) {
+        const done = onMysql.transact(pool, resource, leased(token, 6_500), async (db) => {
+          assert.equal(await askingMysql(db)(IDLE), 7);
+          if (fails) {
+            throw new RangeError("the work failed");
+          }
+        });
+        await (wanted === undefined ? done : assert.rejects(done, wanted));
+        assert.equal(await ask(IDLE), own, `token ${token}`);
+      }
+      // Of several leases the shortest bounds the transaction; of a bare token it is not known.
+      const several = { [resource]: leased(2, 4_500), [unique("a")]: leased(2, 7_500), [unique("z")]: 2 };
+      await onMysql.transactAll(pool, several, async (db) => {
+        assert.equal(await askingMysql(db)(IDLE), 5);
+      });
+      // The control: a claim and a bare COMMIT.
+      const db = await pool.getConnection();
+      await db.beginTransaction();
+      await onMysql.claim(db, resource, 2);
+      await db.commit();
+      db.release();
+      assert.equal(await ask(IDLE), 10);
+      await ask("CALL palisade_end(TRUE)");
+      assert.deepEqual([await ask(IDLE), await ask("SELECT CONNECTION_ID()")], [own, session]);
+    }
+  } finally {
+    await pool.end();
+  }
+});
+
+test("without the procedure that commits nothing is written, and the error says what to type", async () => {
+  const plain = (name: string): string => unique(name).replaceAll("-", "_");
+  const [database, user] = [plain("older"), plain("u")];
+  const ask = askingMysql(mysqlPool);
+  await ask(`CREATE DATABASE ${database}`);
+  const there = new URL(url);
+  there.pathname = `/${database}`;
+  execFileSync(binary(), ["fence", "install", "mysql", "--url", there.href], { stdio: "ignore" });
+  await ask(`CREATE TABLE ${database}.things (n INT)`);
+  await ask(`CREATE USER ${user}`);
+  await ask(`GRANT SELECT, INSERT ON ${database}.things TO ${user}`);
+  await ask(`GRANT EXECUTE ON PROCEDURE ${database}.palisade_judge TO ${user}`);
+  const refused = async (name: string, kind: new (...given: never[]) => Error, says: RegExp): Promise<void> => {
+    there.username = name;
+    const pool = mysql.createPool(there.href);
+    const work = onMysql.transact(pool, "orders", 7, (db) => db.query("INSERT INTO things VALUES (1)"));
+    await assert.rejects(work, (error) => {
+      assert.ok(error instanceof kind, String(error));
+      assert.match(error.message, says);
+      return true;
+    });
+    await pool.end();
+    assert.equal(await ask(`SELECT COUNT(*) FROM ${database}.things`), 0);
+    assert.equal(await ask(`SELECT COUNT(*) FROM ${database}.palisade_fence`), 0);
+  };
+  await refused(user, OperatorNeeded, /denied.*palisade_end.*GRANT EXECUTE ON/);
+  await ask(`DROP PROCEDURE ${database}.palisade_end`);
+  await refused("palisade", FenceNotInstalled, /palisade_end.*an older version.*palisade fence install mysql/);
 });

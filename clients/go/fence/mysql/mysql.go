@@ -15,6 +15,10 @@
 // ErrReadBeforeClaim. Deadlocks, lock timeouts and error 1615 (routines were replaced) come through as the driver's errors:
 // begin again.
 //
+// MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than what is left of the lease. That
+// bound is the session's, and Transact gives the connection its own one back. In a transaction of your own do the same with
+// CALL palisade_end(TRUE), or FALSE to roll back, before tx.Commit or tx.Rollback.
+//
 // For the triggers of sticky tables a claim leaves the token in the session variable @palisade_tokens, where it stays
 // until the connection claims again. A token that has become stale is refused even so.
 package mysql
@@ -22,6 +26,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strconv"
@@ -45,6 +50,9 @@ const (
 
 	// A statement of our own would need the right to change the table, and with it to lower a fence.
 	record = "CALL palisade_record_for(?, ?, ?, ?)"
+
+	// They commit and roll back: between that and another statement this program could stop with the wrong bound.
+	commit, rollback = "CALL palisade_end(TRUE)", "CALL palisade_end(FALSE)"
 )
 
 // A Guard is the guard rows of a database under one rule.
@@ -55,13 +63,12 @@ var guard = Guard{fence.Claim}
 // Transact begins a transaction, claims the resource before anything is read, does the work and commits. It rolls back if
 // one of them fails.
 func Transact(ctx context.Context, db *sql.DB, resource string, holder fence.Holder, work func(*sql.Tx) error) error {
-	return TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
+	return guard.Transact(ctx, db, resource, holder, work)
 }
 
 // TransactAll is as Transact, for several resources: it claims all of them or none.
 func TransactAll(ctx context.Context, db *sql.DB, holders map[string]fence.Holder, work func(*sql.Tx) error) error {
-	claim := func(tx *sql.Tx) error { return ClaimAll(ctx, tx, holders) }
-	return guardrow.Transact(ctx, db, claim, work)
+	return guard.TransactAll(ctx, db, holders, work)
 }
 
 // Claim raises the fence: from the commit on, no older token is admitted at the resource.
@@ -107,6 +114,55 @@ func Record(
 	return translated(err)
 }
 
+// Transact is as the function of that name, under the guard's rule.
+func (g Guard) Transact(
+	ctx context.Context, db *sql.DB, resource string, holder fence.Holder, work func(*sql.Tx) error,
+) error {
+	return g.TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
+}
+
+// TransactAll is as the function of that name, under the guard's rule.
+func (g Guard) TransactAll(
+	ctx context.Context, db *sql.DB, holders map[string]fence.Holder, work func(*sql.Tx) error,
+) error {
+	connection, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	// If ctx ends, database/sql would roll back with a plain ROLLBACK, which leaves the bound.
+	unending := context.WithoutCancel(ctx)
+	tx, err := connection.BeginTx(unending, nil)
+	if err != nil {
+		return err
+	}
+	committed := false
+	defer func() {
+		if committed {
+			return
+		}
+		_ = tx.Rollback()
+		if _, err := connection.ExecContext(unending, rollback); err != nil {
+			// The pool closes a connection with another one's bound.
+			_ = connection.Raw(func(any) error { return driver.ErrBadConn })
+		}
+	}()
+	if err := g.ClaimAll(ctx, tx, holders); err != nil {
+		return err
+	}
+	if err := work(tx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, commit); err != nil {
+		return translated(err)
+	}
+	committed = true
+	return tx.Commit()
+}
+
 // Claim is as the function of that name, under the guard's rule.
 func (g Guard) Claim(ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder) error {
 	return g.ClaimAll(ctx, tx, map[string]fence.Holder{resource: holder})
@@ -118,6 +174,12 @@ func (g Guard) ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fenc
 	claims, err := guardrow.InNameOrder(holders, operation)
 	if err != nil {
 		return err
+	}
+	if left, known := guardrow.LeaseLeft(claims); known {
+		// If this program stops inside the transaction, MariaDB ends it when the lease is over.
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf("SET @palisade_lease_left_ms = %d", left)); err != nil {
+			return err
+		}
 	}
 	if len(claims) > 1 {
 		if _, err := tx.ExecContext(ctx, "SAVEPOINT palisade_claims"); err != nil {
@@ -145,10 +207,13 @@ func (g Guard) ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fenc
 	return nil
 }
 
-// Do checks any operation, and raises the fence if necessary.
+// Do checks any operation, and raises the fence if necessary. A claim comes first in its transaction, as by Claim.
 func (g Guard) Do(
 	ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder, operation fence.Operation,
 ) (fence.Written, error) {
+	if operation.Kind == fence.KindClaim {
+		return fence.Written{}, g.Claim(ctx, tx, resource, holder)
+	}
 	claims, err := guardrow.InNameOrder(map[string]fence.Holder{resource: holder}, operation)
 	if err != nil {
 		return fence.Written{}, err
@@ -241,9 +306,16 @@ func Rejected(err error) (*fence.Rejection, bool) {
 
 func translated(err error) error {
 	text := err.Error()
-	missing := strings.HasPrefix(text, "Error 1146") || strings.HasPrefix(text, "Error 1305")
-	if missing && strings.Contains(text, "palisade_") {
+	if !strings.Contains(text, "palisade_") {
+		return err
+	}
+	switch {
+	case strings.HasPrefix(text, "Error 1146"):
 		return &guardrow.NotInstalled{Err: err, Advice: "run `palisade fence install mysql`"}
+	case strings.HasPrefix(text, "Error 1305"):
+		return &guardrow.NotInstalled{Err: err, Advice: "it was never installed, or by an older version: run `palisade fence install mysql`"}
+	case strings.HasPrefix(text, "Error 1370"):
+		return fmt.Errorf("palisade: %w; the user needs the right to call the fence: GRANT EXECUTE ON the database", err)
 	}
 	return err
 }

@@ -22,7 +22,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 
 	"palisade.example/palisade/fence"
 	"palisade.example/palisade/internal/guardrow"
@@ -31,8 +30,6 @@ import (
 // The functions of crates/palisade-fence/sql/postgres/0004_functions.sql decide. Lists are given as the text of an array,
 // which every driver can send.
 const (
-	claim = "SELECT palisade_claim($1, $2, $3, $4, $5, $6)"
-
 	// In the order of the lists, which is that of the names, so that no two transactions wait for each other.
 	// If this program stops inside the transaction, the database ends it when the lease is over. Your own setting is first.
 	claimAll = "WITH bound AS (SELECT set_config('palisade.lease_left_ms'," +
@@ -59,13 +56,12 @@ var guard = Guard{fence.Claim}
 // Transact begins a transaction, claims the resource before anything is read, does the work and commits. It rolls back if
 // one of them fails.
 func Transact(ctx context.Context, db *sql.DB, resource string, holder fence.Holder, work func(*sql.Tx) error) error {
-	return TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
+	return guard.Transact(ctx, db, resource, holder, work)
 }
 
 // TransactAll is as Transact, for several resources: it claims all of them or none.
 func TransactAll(ctx context.Context, db *sql.DB, holders map[string]fence.Holder, work func(*sql.Tx) error) error {
-	claim := func(tx *sql.Tx) error { return ClaimAll(ctx, tx, holders) }
-	return guardrow.Transact(ctx, db, claim, work)
+	return guard.TransactAll(ctx, db, holders, work)
 }
 
 // Claim raises the fence: from the commit on, no older token is admitted at the resource.
@@ -108,6 +104,21 @@ func Record(
 	return translated(err)
 }
 
+// Transact is as the function of that name, under the guard's rule.
+func (g Guard) Transact(
+	ctx context.Context, db *sql.DB, resource string, holder fence.Holder, work func(*sql.Tx) error,
+) error {
+	return g.TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
+}
+
+// TransactAll is as the function of that name, under the guard's rule.
+func (g Guard) TransactAll(
+	ctx context.Context, db *sql.DB, holders map[string]fence.Holder, work func(*sql.Tx) error,
+) error {
+	claim := func(tx *sql.Tx) error { return g.ClaimAll(ctx, tx, holders) }
+	return guardrow.Transact(ctx, db, claim, work)
+}
+
 // Claim is as the function of that name, under the guard's rule.
 func (g Guard) Claim(ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder) error {
 	return g.ClaimAll(ctx, tx, map[string]fence.Holder{resource: holder})
@@ -126,26 +137,13 @@ func (g Guard) ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fenc
 		}
 	}
 	given := []any{array(lists[0]), array(lists[1]), array(lists[2]), array(lists[3])}
-	_, err = tx.ExecContext(ctx, claimAll, append(append(given, g.arguments()...), leaseLeft(claims))...)
+	left, known := guardrow.LeaseLeft(claims)
+	given = append(append(given, g.arguments()...), guardrow.OrNull(known, strconv.FormatInt(left, 10)))
+	_, err = tx.ExecContext(ctx, claimAll, given...)
 	return translated(err)
 }
 
-// leaseLeft is the shortest time in milliseconds that is left of the leases that present the tokens; nil if none does.
-func leaseLeft(claims []guardrow.Claim) any {
-	var shortest any
-	var least int64 = 999_999_999
-	for _, claim := range claims {
-		if lease, ok := claim.Holder.(interface{ Remaining() time.Duration }); ok {
-			if left := lease.Remaining().Milliseconds() + 1; left < least {
-				least = left
-			}
-			shortest = strconv.FormatInt(least, 10)
-		}
-	}
-	return shortest
-}
-
-// Do checks any operation, and raises the fence if necessary.
+// Do checks any operation, and raises the fence if necessary. A claim comes first in its transaction, as by Claim.
 func (g Guard) Do(
 	ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder, operation fence.Operation,
 ) (fence.Written, error) {
@@ -157,7 +155,7 @@ func (g Guard) Do(
 	var written fence.Written
 	switch operation.Kind {
 	case fence.KindClaim:
-		_, err = tx.ExecContext(ctx, claim, given...)
+		return written, g.Claim(ctx, tx, resource, holder)
 	case fence.KindRead:
 		_, err = tx.ExecContext(ctx, check, given...)
 	case fence.KindWrite:

@@ -32,6 +32,11 @@ type command struct {
 		Count int `json:"count"`
 		Of    int `json:"of"`
 	} `json:"permits"`
+	TLS *struct {
+		CA   string `json:"ca"`
+		Cert string `json:"cert"`
+		Key  string `json:"key"`
+	} `json:"tls"`
 	Grant      string `json:"grant"`
 	LockDelay  int64  `json:"lock_delay_ms"`
 	AtLeastFor int64  `json:"at_least_for_ms"`
@@ -59,7 +64,7 @@ func main() {
 		leases:  map[string]*palisade.Lease{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	can := []string{"addresses", "cancel", "delays", "list", "permits", "sets", "shared", "update", "watch"}
+	can := []string{"addresses", "cancel", "delays", "list", "permits", "sets", "shared", "tls", "update", "watch"}
 	d.say(answer{"event": "hello", "client": "go", "wire": "http", "can": can})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -157,7 +162,11 @@ func (d *driver) carryOut(ctx context.Context, c command) (answer, error) {
 }
 
 func (d *driver) connect(c command) error {
-	client, err := palisade.New(palisade.Endpoints(c.URLs...), palisade.Patience(milliseconds(c.Patience)))
+	options := []palisade.Option{palisade.Endpoints(c.URLs...), palisade.Patience(milliseconds(c.Patience))}
+	if c.TLS != nil {
+		options = append(options, palisade.TLSFiles(c.TLS.CA, c.TLS.Cert, c.TLS.Key))
+	}
+	client, err := palisade.New(options...)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.client = client

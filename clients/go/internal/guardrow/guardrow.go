@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sort"
+	"time"
 
 	"palisade.example/palisade/fence"
 )
@@ -41,6 +42,17 @@ func InNameOrder(holders map[string]fence.Holder, operation fence.Operation) ([]
 	}
 	sort.Slice(claims, func(a, b int) bool { return claims[a].Resource < claims[b].Resource })
 	return claims, nil
+}
+
+// LeaseLeft is the shortest time in milliseconds that is left of the leases that present the tokens, and whether one does.
+func LeaseLeft(claims []Claim) (left int64, known bool) {
+	left = 999_999_999
+	for _, claim := range claims {
+		if lease, ok := claim.Holder.(interface{ Remaining() time.Duration }); ok {
+			left, known = min(left, lease.Remaining().Milliseconds()+1), true
+		}
+	}
+	return left, known
 }
 
 // Transact claims and works in one transaction, and commits unless one of them fails or panics.

@@ -28,7 +28,9 @@ type engine struct {
 	write    func(context.Context, *sql.Tx, string, fence.Holder, fence.Number) (fence.Written, error)
 	record   func(context.Context, *sql.Tx, string, fence.Holder, uint64, []byte) error
 	do       func(fence.Rule, *sql.Tx, string, fence.Holder, fence.Operation) (fence.Written, error)
-	rejected func(error) (*fence.Rejection, bool)
+	// transactUnder is transact under a rule.
+	transactUnder func(fence.Rule, string, fence.Holder, func(*sql.Tx) error) error
+	rejected      func(error) (*fence.Rejection, bool)
 	// sticky makes writes to a table without a claim fail.
 	sticky func(table, resource string) []string
 	// insert makes a guard row with these columns.
@@ -63,6 +65,9 @@ func onPostgres(t *testing.T) *engine {
 			" VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
 		lock: "lock",
 	}
+	e.transactUnder = func(rule fence.Rule, resource string, holder fence.Holder, work func(*sql.Tx) error) error {
+		return postgres.Guard{Rule: rule}.Transact(ctx, e.db, resource, holder, work)
+	}
 	t.Cleanup(func() { e.db.Close() })
 	return e
 }
@@ -87,6 +92,9 @@ func onMaria(t *testing.T) *engine {
 		insert: "INSERT INTO palisade_fence (resource, authority, `lock`, token, written, sequence, digest, result)" +
 			" VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 		lock: "`lock`",
+	}
+	e.transactUnder = func(rule fence.Rule, resource string, holder fence.Holder, work func(*sql.Tx) error) error {
+		return mysql.Guard{Rule: rule}.Transact(ctx, e.db, resource, holder, work)
 	}
 	t.Cleanup(func() { e.db.Close() })
 	return e

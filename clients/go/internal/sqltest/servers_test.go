@@ -180,7 +180,7 @@ func mariaSource(t *testing.T, database string) string {
 		}
 		shared := []string{"--no-defaults", "--user=" + me.Username, "--datadir=" + place + "/data", "--tmpdir=" + place}
 		run(t, exec.Command(install, append(shared, "--auth-root-authentication-method=normal", "--skip-test-db")...))
-		init := "CREATE DATABASE palisade;\nCREATE USER 'palisade'@'%';\nGRANT ALL ON *.* TO 'palisade'@'%';\n"
+		init := "CREATE DATABASE palisade;\nCREATE USER 'palisade'@'%';\nGRANT ALL ON *.* TO 'palisade'@'%' WITH GRANT OPTION;\n"
 		if err := os.WriteFile(place+"/init.sql", []byte(init), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import os
 import ssl
-from typing import Any, Union
+import time
+from typing import Any, Optional, Union
 
 from ._process import Guard
 from .errors import Invalid
@@ -50,6 +52,21 @@ class Certificates(ssl.SSLContext):
                     self._contents = contents
             return self._context
 
+    def ended(self) -> Optional[str]:
+        """What to say if the client's certificate has ended by the clock here. A server ends the connection then, and
+        often nothing comes through of its reason."""
+        if not self._chain:
+            return None
+        try:
+            with open(self._chain[0], encoding="ascii", errors="replace") as opened:
+                ends = _end_of(opened.read())
+        except (OSError, ValueError, IndexError):
+            return None
+        if time.time() <= ends:
+            return None
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ends))
+        return f"the client's certificate {self._chain[0]} has expired ({at}): put a new one in its place"
+
     def _read(self) -> list[bytes]:
         contents = []
         for file in self._files:
@@ -72,6 +89,30 @@ class Certificates(ssl.SSLContext):
         if self._chain:
             certificate, key, password = self._chain
             context.load_cert_chain(certificate, key, password)
+
+
+def _end_of(pem: str) -> int:
+    """The end of the first certificate, in seconds since 1970. What Python has for that is private."""
+    end = pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
+    der = ssl.PEM_cert_to_DER_cert(pem[pem.index(ssl.PEM_HEADER) : end])
+    at = _element(der, _element(der, 0)[1])[1]
+    if der[at] == 0xA0:  # The version, which may be left out.
+        at = _element(der, at)[2]
+    for _ in range(3):  # The serial number, the signature's algorithm, the issuer.
+        at = _element(der, at)[2]
+    begin = _element(der, at)[1]
+    kind, start, end = _element(der, _element(der, begin)[2])
+    year = "%y" if kind == 0x17 else "%Y"
+    return calendar.timegm(time.strptime(der[start:end].decode(), f"{year}%m%d%H%M%SZ"))
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """The kind of an element, and where its content starts and ends."""
+    kind, length, start = der[at], der[at + 1], at + 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[at + 2 : start], "big")
+    return kind, start, start + length
 
 
 def _trusting(verify: Any) -> ssl.SSLContext:

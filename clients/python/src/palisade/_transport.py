@@ -34,13 +34,20 @@ class Settings:
             # Loading the certificates of authorities takes longer than everything else here.
             verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=16)
+        self._certificates = Certificates(verify, cert)
         # A proxy of the environment would keep connections and time-outs of its own.
         self.options: dict[str, Any] = {
             "auth": bearer,
-            "verify": Certificates(verify, cert),
+            "verify": self._certificates,
             "limits": limits,
             "trust_env": False,
         }
+
+    def fault(self, url: str, error: Exception) -> Fault:
+        """Why an attempt got no answer."""
+        fault = _fault(url, error)
+        ended = self._certificates.ended() if url.startswith("https:") else None
+        return fault if ended is None else Fault(f"{fault}. Perhaps because {ended}", fault.unknown)
 
 
 class _Pool:
@@ -214,7 +221,7 @@ class SyncTransport(_Transport):
             return fault
         except (httpx.HTTPError, OSError) as error:
             self._replace(url, pool)
-            return _fault(url, error)
+            return self.settings.fault(url, error)
         finally:
             if pool.leave():
                 pool.client.close()
@@ -296,7 +303,7 @@ class AsyncTransport(_Transport):
             return fault
         except (httpx.HTTPError, OSError) as error:
             self._replace(url, pool)
-            return _fault(url, error)
+            return self.settings.fault(url, error)
         finally:
             if pool.leave():
                 await pool.client.aclose()

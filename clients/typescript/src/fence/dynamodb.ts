@@ -68,6 +68,12 @@ export class Item {
     if (names.length < 1 || names.length > 2) {
       throw new Invalid(`the key has ${names.length} attributes; 1 ..= 2 are allowed`);
     }
+    if (names.includes(FENCE)) {
+      // A put would write the fence into the key, and so another item than the one that was read.
+      throw new Invalid(
+        `the table's key is called ${FENCE}, as the attribute of the fence: use a table with another key`,
+      );
+    }
     this.name = `${table}/${names.map((name) => `${name}=${String(Object.values(key[name] ?? {})[0])}`).join()}`;
   }
 
@@ -83,8 +89,8 @@ export class Item {
 
   /**
    * Replaces the attributes, by others or by what a function makes of them. The function may be called again if other
-   * writers were faster; if it returns undefined nothing is written, and `Rejected` has the code `missing`. True: this
-   * numbered write was carried out before. A holder of null has no token: refused.
+   * writers were faster; if it returns undefined nothing is written, and `Rejected` has the code `missing`. An attribute
+   * `palisade_fence` is `Invalid`. True: this numbered write was carried out before. A holder of null has no token: refused.
    */
   async write(holder: Holder | null, change: Attributes | Change, options: ItemWriteOptions = {}): Promise<boolean> {
     checkSequence(options.sequence);
@@ -121,6 +127,9 @@ export class Item {
       const following = change === undefined ? attributes : change({ ...attributes });
       if (following === undefined) {
         throw new Rejected("missing");
+      }
+      if (Object.hasOwn(following, FENCE)) {
+        throw new Invalid(`${FENCE} is the attribute of the fence: give your attribute another name`);
       }
       if (await this.#put(seen, record, following)) {
         return { repeat, attributes };

@@ -40,6 +40,12 @@ export function presented(holder: Holder): Pass {
   return { token: pass.token, authority: pass.authority, lock: pass.lock === "" ? undefined : pass.lock };
 }
 
+/** What is left of a lease in milliseconds, as the databases take it; undefined if it is not known. @internal */
+export function leftMs(holder: Holder): number | undefined {
+  const left = typeof holder === "number" ? undefined : holder.remainingMs;
+  return typeof left === "number" ? Math.min(Math.max(Math.ceil(left), 1), 999_999_999) : undefined;
+}
+
 /** @internal */
 export function checkSequence(sequence: number | undefined): void {
   if (sequence !== undefined && !(Number.isSafeInteger(sequence) && sequence >= 0)) {

@@ -12,14 +12,18 @@
  * seeing an older state. All tables must be InnoDB. Deadlocks (1213), lock time-outs (1205) and error 1615 (routines were
  * replaced) come through as errors of `mysql2`: begin again.
  *
+ * MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than what is left of the lease. That bound
+ * is the session's, and `transact` gives the connection its own one back. In a transaction of your own, `CALL palisade_end(TRUE)`
+ * does that and commits, and with `FALSE` it rolls back.
+ *
  * @packageDocumentation
  */
 import type { Connection, Pool, PoolConnection } from "mysql2/promise";
 
-import { Invalid } from "../errors.js";
+import { Invalid, OperatorNeeded } from "../errors.js";
 import { short } from "../options.js";
 import { FenceNotInstalled, rejected, type RejectionCode, type Rejected, type Told } from "./errors.js";
-import { checkResource, presented, type Holder } from "./holder.js";
+import { checkResource, leftMs, presented, type Holder } from "./holder.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
 /**
@@ -79,13 +83,18 @@ export async function transactAll<Result>(
     await db.beginTransaction();
     await claimAll(db, holders, rule);
     const result = await work(db);
-    await db.commit();
+    // The procedure commits: between a commit and another statement this program could stop with the wrong bound.
+    await db.query("CALL palisade_end(TRUE)");
     return result;
   } catch (error) {
-    broken = await db.rollback().then(
+    broken = await db.query("CALL palisade_end(FALSE)").then(
       () => false,
       () => true,
     );
+    if (broken) {
+      // The pool gets no connection with another one's bound.
+      await db.rollback().catch(() => undefined);
+    }
     throw translated(error);
   } finally {
     if (broken) {
@@ -136,6 +145,13 @@ export async function claimAll(
     .map(([resource, holder]) => claiming(resource, holder, rule));
   if (claims.length === 0) {
     throw new Invalid("there is nothing to claim: name a resource");
+  }
+  const left = Object.values(holders)
+    .map(leftMs)
+    .filter((ms) => ms !== undefined);
+  if (left.length > 0) {
+    // If this program stops inside the transaction, MariaDB ends it when the lease is over.
+    await db.query(`SET @palisade_lease_left_ms = ${Math.min(...left)}`);
   }
   for (const statement of claims) {
     try {
@@ -189,7 +205,12 @@ function translated(error: unknown): unknown {
   };
   const said = String(sqlMessage);
   if ((errno === 1305 || errno === 1146) && said.includes("palisade_")) {
-    return new FenceNotInstalled(`${said}; run \`palisade fence install mysql\``, { cause: error });
+    const older = errno === 1305 ? "it was never installed, or by an older version: " : "";
+    return new FenceNotInstalled(`${said}; ${older}run \`palisade fence install mysql\``, { cause: error });
+  }
+  if (errno === 1370 && said.includes("palisade_")) {
+    const advice = "the user needs the right to call the fence: GRANT EXECUTE ON the database";
+    return new OperatorNeeded("forbidden", `${said}; ${advice}`, { cause: error });
   }
   if (sqlState === "PF012") {
     return new Invalid(said, "read_before_claim");

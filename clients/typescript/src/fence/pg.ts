@@ -18,7 +18,7 @@ import type { ClientBase, Pool, PoolClient } from "pg";
 import { Invalid } from "../errors.js";
 import { short } from "../options.js";
 import { FenceNotInstalled, Rejected, Stale, staleToken } from "./errors.js";
-import { checkResource, checkSequence, presented, type Holder, type Pass } from "./holder.js";
+import { checkResource, checkSequence, leftMs, presented, type Holder, type Pass } from "./holder.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
 /** The longest result that is recorded with a numbered write, in bytes. */
@@ -122,19 +122,13 @@ export async function claimAll(
   // In the order of the names, so that no two transactions wait for each other.
   const claims = Object.entries(holders)
     .sort(([one], [other]) => (one < other ? -1 : 1))
-    .map(([resource, holder]) => [...arguments_(resource, presented(holder), rule), leftMs(holder)]);
+    .map(([resource, holder]) => [...arguments_(resource, presented(holder), rule), leftMs(holder) ?? null]);
   if (claims.length === 0) {
     throw new Invalid("there is nothing to claim: name a resource");
   }
   for (const values of claims) {
     await ask(db, CLAIM, values);
   }
-}
-
-/** What is left of a lease, as the database reads it. */
-function leftMs(holder: Holder): string | null {
-  const left = typeof holder === "number" ? undefined : holder.remainingMs;
-  return typeof left === "number" ? String(Math.min(Math.max(Math.ceil(left), 1), 999_999_999)) : null;
 }
 
 /** Before a read that feeds a write, in a transaction that did not begin with a claim. */

@@ -44,6 +44,7 @@ const RETRYABLE: [u16; 5] = [1213, 1205, 3572, 1020, 1615];
 
 const NO_SUCH_TABLE: u16 = 1146;
 const NO_SUCH_PROCEDURE: u16 = 1305;
+const PROCEDURE_DENIED: u16 = 1370;
 
 /// The rejection, as sql/mysql/0004_procedures.sql lists them: its number ends the message. Those of another owner are
 /// not whole.
@@ -82,23 +83,29 @@ impl From<mysql_async::Error> for Answer {
             NO_SUCH_PROCEDURE => error.message.contains("palisade_"),
             _ => false,
         };
-        Answer::Error(match is_missing {
-            true => Error::NotInstalled(format!(
-                "{}; run the files of sql/mysql, which are `palisade_fence::mysql::MIGRATIONS`",
+        if is_missing {
+            return Answer::Error(Error::NotInstalled(format!(
+                "{}: it never was, or by an older version; run `palisade fence install mysql`, or the files of sql/mysql, \
+                 which are `palisade_fence::mysql::MIGRATIONS`",
                 error.message
-            )),
-            false => Error::Database {
-                state: match error.state.starts_with("PF") {
-                    true => error.state.clone(),
-                    false => error.code.to_string(),
-                },
-                message: error.message.clone(),
-                kind: match RETRYABLE.contains(&error.code) {
-                    true => ErrorKind::Retry,
-                    false => ErrorKind::Operator,
-                },
-                source: Box::new(mysql_async::Error::Server(error)),
+            )));
+        }
+        let is_denied = error.code == PROCEDURE_DENIED && error.message.contains("palisade_");
+        let advice = match is_denied {
+            true => "; the user needs the right to call the fence: GRANT EXECUTE ON the database",
+            false => "",
+        };
+        Answer::Error(Error::Database {
+            state: match error.state.starts_with("PF") {
+                true => error.state.clone(),
+                false => error.code.to_string(),
             },
+            message: format!("{}{advice}", error.message),
+            kind: match RETRYABLE.contains(&error.code) {
+                true => ErrorKind::Retry,
+                false => ErrorKind::Operator,
+            },
+            source: Box::new(mysql_async::Error::Server(error)),
         })
     }
 }

@@ -20,7 +20,8 @@ use crate::sql::Driver;
 /// [`ErrorKind::Retry`](crate::ErrorKind::Retry) nothing took effect, and the whole call can be made again.
 ///
 /// # Errors
-/// [`Error::Rejected`] before the work begins; those of the work; errors of the database. After
+/// [`Error::Rejected`] before the work begins; those of the work; errors of the database. A user without EXECUTE, and files
+/// of the fence from before `palisade_end`, are errors at the commit: nothing took effect. After
 /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) it may have taken effect.
 pub async fn transact<'p, T, E, F>(
     connection: &mut Conn,
@@ -56,7 +57,11 @@ impl<'c> Driver for &'c mut Conn {
 
     /// The procedure commits: between a commit and another statement this program could stop with the wrong bound.
     async fn commit(mut tx: Transaction<'c>) -> Result<()> {
-        tx.query_drop("CALL palisade_end(TRUE)").await?;
+        if let Err(error) = tx.query_drop("CALL palisade_end(TRUE)").await {
+            // Else the transaction would keep its locks until the connection is used again.
+            let _ = tx.rollback().await;
+            return Err(error.into());
+        }
         Ok(tx.commit().await?)
     }
 

@@ -62,6 +62,11 @@ class Item:
     def __init__(self, client: Any, table: str, key: Attributes, rule: Rule = CLAIM_RULE) -> None:
         if not 1 <= len(key) <= 2:
             raise ValueError(f"the key has {len(key)} attributes; 1 ..= 2 are allowed")
+        if FENCE in key:
+            # A put would write the fence into the key, and so another item than the one that was read.
+            raise ValueError(
+                f"the table's key is called {FENCE}, as the attribute of the fence: use a table with another key"
+            )
         self._client, self._table, self._key, self._rule = client, table, dict(key), rule
         values = ",".join(f"{name}={next(iter(value.values()))}" for name, value in sorted(key.items()))
         self.name = f"{table}/{values}"
@@ -82,9 +87,9 @@ class Item:
         digest: Optional[int] = None,
     ) -> bool:
         """Replaces the attributes, by others or by what a function makes of them. The function may be called again if
-        other writers were faster; if it returns None nothing is written, and `Rejected` has the code `missing`. True:
-        this numbered write was carried out before. `digest`, any 64 bits, is a checksum of a numbered write's content.
-        A holder of None has no token."""
+        other writers were faster; if it returns None nothing is written, and `Rejected` has the code `missing`. An
+        attribute `palisade_fence` is a ValueError. True: this numbered write was carried out before. `digest`, any 64
+        bits, is a checksum of a numbered write's content. A holder of None has no token."""
         following: Change = change if callable(change) else lambda before: dict(change)
         presented = None if holder is None else pass_of(holder)
         return self._carry_out(presented, Operation("write", sequence, digest), following)[0]
@@ -107,6 +112,8 @@ class Item:
             following = dict(seen.attributes) if change is None else change(dict(seen.attributes))
             if following is None:
                 raise Rejected("missing")
+            if FENCE in following:
+                raise ValueError(f"{FENCE} is the attribute of the fence: give your attribute another name")
             if self._put(seen, admitted.record, following):
                 return False, seen.attributes
         raise Unavailable("unavailable", f"{self.name}: other writers were faster {ATTEMPTS} times")

@@ -8,7 +8,8 @@
 Beside the files the folder has `.palisade-lock` (flock), `.palisade-fence` (the state), and while a write is carried
 out `.palisade-staged-N`. The format is that of the Rust fence: holders in both languages may share a folder. One rename
 decides a write together with the fence; after a crash the next operation completes it. All calls block, for several
-syncs. Code that writes a file without the fence is not stopped: let a separate user own the folder."""
+syncs. Code that writes a file without the fence is not stopped: let a separate user own the folder. A file with hard
+links is put whole: an append would change the files of other folders."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Iterator, Optional, Union
 
 from ..errors import Unavailable
+from ._lock_holder import in_the_way
 from .errors import FenceLost, Rejected
 from .rule import CLAIM, CLAIM_RULE, MAX_TOKEN, READ, Operation, Pass, Record, Rule, decide, pass_of
 
@@ -200,6 +202,9 @@ def _carry_through(disk: _Disk, state: _State, name: str, kind: str, content: by
     before = disk.length(name)
     if kind == "delete" and before is None:
         raise Rejected("missing")
+    if kind == "append" and before is not None and disk.has_other_names(name):
+        problem = "has other names (hard links), and an append would change those files too: put it whole"
+        raise ValueError(f"{name!r} {problem}")
     offset = (before or 0) if kind == "append" else 0
     stage = f"{OWN}staged-{state.revision + 1}"
     try:
@@ -261,8 +266,9 @@ class _Disk:
                 return file
             except BlockingIOError:
                 if time.monotonic() >= end:
+                    busy = in_the_way(os.fstat(file), folder)
                     os.close(file)
-                    message = f"{folder}: another process was inside the fence for {patience:.0f} s"
+                    message = f"{folder}: another process was inside the fence for {patience:.0f} s; {busy}"
                     raise Unavailable("unavailable", message) from None
             # A lock of the file system can be waited for with a bound only by asking again.
             time.sleep(pause)
@@ -276,6 +282,10 @@ class _Disk:
         if not stat.S_ISREG(found.st_mode):
             raise ValueError(f"{name!r} exists and is not a regular file")
         return found.st_size
+
+    def has_other_names(self, name: str) -> bool:
+        """Whether a file has hard links: it may be a file of another folder, with another fence, or a fence."""
+        return os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_nlink > 1
 
     def read(self, name: str) -> Optional[bytes]:
         if self.length(name) is None:
@@ -331,9 +341,14 @@ def _file(key: str) -> str:
     controls = any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in name)
     if not key.startswith("/") or name in ("", ".", "..") or "/" in name or controls or size > 256:
         raise ValueError(f"{key!r} is not a slash and the name of a file in the folder, 1 ..= 255 bytes")
-    if name.startswith(OWN):
+    if _folded(name).startswith(OWN):
         raise ValueError(f"{name!r} belongs to the fence: names that begin with {OWN} are not data")
     return name
+
+
+def _folded(name: str) -> str:
+    """A name as a file system may compare it that ignores case, and characters that are not seen."""
+    return name.replace("ſ", "s").encode("ascii", "ignore").decode().lower()
 
 
 def _digest(key: str, kind: str, content: bytes) -> int:

@@ -185,3 +185,49 @@ async fn transact_leaves_the_connection_its_own_bound() {
         assert_eq!(bound(&mut db).await, own);
     }
 }
+
+/// A role without EXECUTE on the procedure that commits, and files of the fence from before it.
+#[tokio::test]
+async fn without_the_procedure_that_commits_transact_writes_nothing_and_says_what_to_type() {
+    let (url, mut db) = fresh().await;
+    let (_, name) = url.rsplit_once('/').unwrap();
+    let user = format!("e{name}_{}", std::process::id());
+    let make = format!(
+        "CREATE TABLE things (n INT) ENGINE = InnoDB; CREATE USER '{user}'@'%';
+         GRANT INSERT ON {name}.things TO '{user}'@'%';
+         GRANT EXECUTE ON PROCEDURE {name}.palisade_judge TO '{user}'@'%'"
+    );
+    super::subject::script(&url, &make).await;
+    // The next holder does not wait, although the connection stays open.
+    db.query_drop("SET SESSION innodb_lock_wait_timeout = 2")
+        .await
+        .unwrap();
+    let theirs = url.replace("palisade@", &format!("{user}@"));
+    for (url, before, says) in [
+        (&theirs, "", ["GRANT EXECUTE ON", "palisade_end"]),
+        (
+            &url,
+            "DROP PROCEDURE palisade_end",
+            ["palisade fence install mysql", "an older version"],
+        ),
+    ] {
+        if !before.is_empty() {
+            db.query_drop(before).await.unwrap();
+        }
+        let mut holder = connect(url, false).await.unwrap();
+        let failed = transact(&mut holder, "r", t(7), None, async |tx| {
+            tx.query_drop("INSERT INTO things VALUES (1)").await?;
+            Ok::<(), AnyError>(())
+        });
+        let said = failed.await.unwrap_err().to_string();
+        assert!(says.iter().all(|words| said.contains(words)), "{said}");
+        let mut tx = begin(&mut db).await;
+        assert!(claim(&mut tx, "r", t(1)).await.is_ok());
+        let things = tx.query_first::<i64, _>("SELECT COUNT(*) FROM things");
+        assert_eq!(things.await.unwrap(), Some(0));
+        tx.rollback().await.unwrap();
+    }
+    db.query_drop(format!("DROP USER '{user}'@'%'"))
+        .await
+        .unwrap();
+}

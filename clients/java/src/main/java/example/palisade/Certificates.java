@@ -15,11 +15,13 @@ import java.security.SecureRandom;
 import java.security.Signature;
 import java.security.cert.Certificate;
 import java.security.cert.CertificateFactory;
+import java.security.cert.X509Certificate;
 import java.security.spec.InvalidKeySpecException;
 import java.security.spec.PKCS8EncodedKeySpec;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collection;
+import java.util.Date;
 import java.util.List;
 import java.util.Map;
 import java.util.regex.Matcher;
@@ -53,6 +55,7 @@ final class Certificates extends SSLContextSpi {
     private final Path key;
     private byte[][] contents;
     private SSLContext context;
+    private X509Certificate own;
 
     private Certificates(Path ca, Path certificate, Path key) {
         this.ca = ca;
@@ -75,9 +78,28 @@ final class Certificates extends SSLContextSpi {
     }
 
     private static final class Following extends SSLContext {
+        private final Certificates files;
+
         Following(Certificates files) {
             super(files, files.context.getProvider(), files.context.getProtocol());
+            this.files = files;
         }
+    }
+
+    /**
+     * What to say if the client's certificate has ended by the clock here: a server ends the connection then, and often nothing
+     * comes through of its reason.
+     */
+    static String ended(SSLContext context) {
+        return context instanceof Following following ? following.files.ended() : "";
+    }
+
+    private synchronized String ended() {
+        if (own == null || own.getNotAfter().after(new Date())) {
+            return "";
+        }
+        return ". Perhaps because the client's certificate " + certificate + " has expired (" + own.getNotAfter().toInstant()
+                + "): put a new one in its place";
     }
 
     private synchronized SSLContext current() {
@@ -105,8 +127,10 @@ final class Certificates extends SSLContextSpi {
             trusted = factory.getTrustManagers();
         }
         KeyManager[] own = null;
+        X509Certificate shown = null;
         if (certificate != null) {
             Certificate[] chain = certificates(certificate, found[1]).toArray(Certificate[]::new);
+            shown = (X509Certificate) chain[0];
             PrivateKey secret = key(key, found[2]);
             checkPair(chain[0].getPublicKey(), secret);
             KeyStore keys = emptyStore();
@@ -119,6 +143,7 @@ final class Certificates extends SSLContextSpi {
         made.init(own, trusted, null);
         contents = found;
         context = made;
+        this.own = shown;
     }
 
     private static byte[] read(Path file) throws IOException {

@@ -1,5 +1,6 @@
 package example.palisade;
 
+import java.io.Serializable;
 import java.time.Duration;
 import java.util.List;
 
@@ -15,4 +16,4 @@ import java.util.List;
  * @param slots the slots of a semaphore that it has
  */
 public record Holder(String clientId, long token, Duration remaining, String metadata, String acquiredAt, Long grantId,
-        List<Integer> slots) {}
+        List<Integer> slots) implements Serializable {}

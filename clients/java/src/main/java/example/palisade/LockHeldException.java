@@ -10,7 +10,7 @@ import java.util.Optional;
 public final class LockHeldException extends PalisadeException {
     private static final long serialVersionUID = 1;
 
-    private final transient Holder holder;
+    private final Holder holder;
     private final Duration retryAfter;
 
     LockHeldException(String code, String message, Holder holder, Duration retryAfter) {

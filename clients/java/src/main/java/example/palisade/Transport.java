@@ -201,7 +201,8 @@ final class Transport {
             boolean nothing = cause instanceof ConnectException || cause instanceof HttpConnectTimeoutException
                     || cause instanceof UnresolvedAddressException || cause instanceof SSLHandshakeException;
             String why = cause instanceof IOException && cause.getMessage() != null ? cause.getMessage() : cause.toString();
-            throw new Reply.Fault(address + ": " + why + (nothing ? advice(address) : ""), !nothing);
+            String ended = address.startsWith("https:") ? Certificates.ended(tls) : "";
+            throw new Reply.Fault(address + ": " + why + (nothing ? advice(address) : "") + ended, !nothing);
         }
     }
 

@@ -5,6 +5,7 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -21,7 +22,8 @@ public final class Driver {
     /** Reads commands until the end of the input. */
     public static void main(String[] arguments) throws IOException {
         System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
-                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"list\", \"permits\", \"sets\", \"shared\", \"update\", \"watch\"]}");
+                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"list\", \"permits\", \"sets\", \"shared\", \"tls\","
+                + " \"update\", \"watch\"]}");
         System.out.flush();
         Driver driver = new Driver();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -120,10 +122,13 @@ public final class Driver {
 
     private void connect(Map<String, Object> command) {
         List<?> urls = (List<?>) command.get("urls");
-        client = Client.builder()
+        Client.Builder builder = Client.builder()
                 .endpoints(urls.toArray(String[]::new))
-                .patience(Duration.ofMillis(number(command, "patience_ms")))
-                .build();
+                .patience(Duration.ofMillis(number(command, "patience_ms")));
+        if (command.get("tls") instanceof Map<?, ?> tls) {
+            builder.tlsFiles(Path.of((String) tls.get("ca")), Path.of((String) tls.get("cert")), Path.of((String) tls.get("key")));
+        }
+        client = builder.build();
     }
 
     private void acquire(Map<String, Object> command, Map<String, Object> answer) throws InterruptedException {

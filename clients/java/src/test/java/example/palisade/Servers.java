@@ -162,10 +162,14 @@ final class Servers {
     }
 
     static synchronized Connection mariadb(String database) throws Exception {
+        return mariadb(database, "palisade");
+    }
+
+    static synchronized Connection mariadb(String database, String user) throws Exception {
         if (mariaPort == 0) {
             startMariadb();
         }
-        return DriverManager.getConnection("jdbc:mariadb://127.0.0.1:" + mariaPort + "/" + database + "?user=palisade");
+        return DriverManager.getConnection("jdbc:mariadb://127.0.0.1:" + mariaPort + "/" + database + "?user=" + user);
     }
 
     /** The same as {@link #mariadb()}. */
@@ -187,7 +191,7 @@ final class Servers {
         Path first = Files.writeString(folder.resolve("init.sql"), """
                 CREATE DATABASE palisade;
                 CREATE USER 'palisade'@'%';
-                GRANT ALL ON *.* TO 'palisade'@'%';
+                GRANT ALL ON *.* TO 'palisade'@'%' WITH GRANT OPTION;
                 """);
         Process server = new ProcessBuilder(with(with(List.of("/usr/sbin/mariadbd"), shared.toArray(String[]::new)),
                         "--port=" + port, "--socket=" + folder.resolve("socket"), "--pid-file=" + folder.resolve("pid"),
@@ -199,7 +203,12 @@ final class Servers {
         Runtime.getRuntime().addShutdownHook(new Thread(() -> end(server)));
         mariaPort = port;
         await(server, () -> mariadb().close());
-        run(List.of(binary(), "fence", "install", "mysql", "--url", "mysql://palisade@127.0.0.1:" + port + "/palisade"));
+        installMySqlFence("palisade");
+    }
+
+    static void installMySqlFence(String database) throws Exception {
+        String url = "mysql://palisade@127.0.0.1:" + mariaPort + "/" + database;
+        run(List.of(binary(), "fence", "install", "mysql", "--url", url));
     }
 
     static void run(List<String> command) throws Exception {

@@ -13,6 +13,7 @@ import java.sql.Connection;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -214,5 +215,97 @@ public final class TransactTest {
             assertTrue(says.contains("leave commit"), says);
             assertEquals(0, engine.total(name));
         }
+    }
+
+    private static String ask(Connection connection, String statement) throws SQLException {
+        try (Statement asked = connection.createStatement()) {
+            if (!asked.execute(statement)) {
+                return "";
+            }
+            try (ResultSet rows = asked.getResultSet()) {
+                rows.next();
+                return rows.getString(1);
+            }
+        }
+    }
+
+    private static final String IDLE = "SELECT @@SESSION.idle_write_transaction_timeout";
+
+    private record Leased(long token, Duration remaining) implements Presenter {}
+
+    /** Else a later transaction of the connection, perhaps without a claim, would be ended by the bound of this one. */
+    @Test
+    public void transactLeavesTheConnectionItsOwnBound() throws Exception {
+        String name = "bound-" + UUID.randomUUID();
+        try (Connection connection = Servers.mariadb()) {
+            for (String own : List.of("0", "300")) {
+                ask(connection, "SET SESSION idle_write_transaction_timeout = " + own);
+                Presenter holder = new Leased(2, Duration.ofMillis(6_500));
+                MySqlFence.transact(connection, name, holder, inside -> {
+                    assertEquals("7", ask(inside, IDLE));
+                    return null;
+                });
+                assertEquals(own, ask(connection, IDLE));
+                Work<Void, RuntimeException> failing = inside -> {
+                    throw new ArithmeticException("the work failed");
+                };
+                assertThrows(ArithmeticException.class, () -> MySqlFence.transact(connection, name, holder, failing));
+                assertEquals(own, ask(connection, IDLE));
+                assertThrows(StaleException.class, () -> MySqlFence.transact(connection, name, Presenter.of(1), failing));
+                assertEquals(own, ask(connection, IDLE));
+                assertThrows(IllegalStateException.class, () -> MySqlFence.transact(connection, name, holder, inside -> {
+                    inside.setAutoCommit(true);
+                    return null;
+                }));
+                assertEquals(own, ask(connection, IDLE));
+                // Of several leases the shortest bounds the transaction; of a bare token it is not known.
+                Map<String, Presenter> several = Map.of(name, new Leased(2, Duration.ofMillis(4_500)),
+                        "a" + name, new Leased(2, Duration.ofMillis(7_500)), "z" + name, Presenter.of(2));
+                MySqlFence.transact(connection, several, inside -> {
+                    assertEquals("5", ask(inside, IDLE));
+                    return null;
+                });
+                // The control: a claim and a bare COMMIT.
+                connection.setAutoCommit(false);
+                MySqlFence.claim(connection, name, Presenter.of(2));
+                connection.commit();
+                assertEquals("10", ask(connection, IDLE));
+                ask(connection, "CALL palisade_end(TRUE)");
+                connection.setAutoCommit(true);
+                assertEquals(own, ask(connection, IDLE));
+            }
+        }
+    }
+
+    @Test
+    public void withoutTheProcedureThatCommitsNothingIsWritten() throws Exception {
+        String database = "older_" + UUID.randomUUID().toString().replace("-", "");
+        String user = "u_" + UUID.randomUUID().toString().substring(0, 8);
+        try (Connection admin = Servers.mariadb()) {
+            ask(admin, "CREATE DATABASE " + database);
+            Servers.installMySqlFence(database);
+            ask(admin, "CREATE TABLE " + database + ".things (n INT)");
+            ask(admin, "CREATE USER " + user);
+            ask(admin, "GRANT SELECT, INSERT ON " + database + ".things TO " + user);
+            ask(admin, "GRANT EXECUTE ON PROCEDURE " + database + ".palisade_claim TO " + user);
+            try (Connection role = Servers.mariadb(database, user)) {
+                assertRefused(admin, role, database, "denied", "palisade_end", "GRANT EXECUTE ON");
+            }
+            ask(admin, "DROP PROCEDURE " + database + ".palisade_end");
+            try (Connection there = Servers.mariadb(database)) {
+                assertRefused(admin, there, database, "palisade_end", "an older version", "palisade fence install mysql");
+            }
+        }
+    }
+
+    private static void assertRefused(Connection admin, Connection connection, String database, String... says)
+            throws SQLException {
+        String said = assertThrows(PalisadeException.class, () -> MySqlFence.transact(
+                connection, "orders", Presenter.of(7), inside -> ask(inside, "INSERT INTO things VALUES (1)"))).getMessage();
+        for (String words : says) {
+            assertTrue(said.contains(words), said);
+        }
+        assertEquals("0", ask(admin, "SELECT COUNT(*) FROM " + database + ".things"));
+        assertEquals("0", ask(admin, "SELECT COUNT(*) FROM " + database + ".palisade_fence"));
     }
 }

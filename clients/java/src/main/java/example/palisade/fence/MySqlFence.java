@@ -29,6 +29,10 @@ import javax.sql.DataSource;
  * otherwise go on seeing an older state; else it throws a {@link PalisadeException} with the code
  * {@code read_before_claim}. All tables must be InnoDB. Deadlocks, lock time-outs and error 1615 (routines were replaced)
  * come through as {@code SQLException}: roll back and begin again.
+ *
+ * <p>MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than what is left of the lease. That
+ * bound is the session's, and {@code transact} gives the connection its own one back. In a transaction of your own,
+ * {@code CALL palisade_end(TRUE)} does that and commits, and with {@code FALSE} it rolls back.
  */
 public final class MySqlFence {
     private static final Map<String, String> CODES = Map.of(
@@ -60,18 +64,51 @@ public final class MySqlFence {
     /** As for one resource, for several: all of them or none. */
     public static <R, E extends Exception> R transact(
             DataSource source, Map<String, ? extends Presenter> holders, Work<R, E> work) throws SQLException, E {
-        return Transaction.run(source, holders, MySqlFence::claim, work);
+        return Transaction.run(source, holders, claimOf(holders), MySqlFence::end, work);
     }
 
     /** As for one resource, for several: all of them or none. */
     public static <R, E extends Exception> R transact(
             Connection connection, Map<String, ? extends Presenter> holders, Work<R, E> work) throws SQLException, E {
-        return Transaction.run(connection, holders, MySqlFence::claim, work);
+        return Transaction.run(connection, holders, claimOf(holders), MySqlFence::end, work);
+    }
+
+    /** Claims with the shortest lease of the transaction. */
+    private static Transaction.Claim claimOf(Map<String, ? extends Presenter> holders) {
+        return (connection, resource, holder) -> {
+            Transaction.checked(holder);
+            Long shortest = null;
+            for (Presenter one : holders.values()) {
+                Long left = one == null ? null : Transaction.leftMs(one);
+                shortest = left == null || (shortest != null && shortest < left) ? shortest : left;
+            }
+            claim(connection, resource, holder, shortest);
+        };
+    }
+
+    /** The procedure commits: between a commit and another statement this program could stop with the wrong bound. */
+    private static void end(Connection connection, boolean commits) throws SQLException {
+        try {
+            carryOut(connection, commits ? "CALL palisade_end(TRUE)" : "CALL palisade_end(FALSE)");
+        } finally {
+            // The driver knows nothing of it. Without the procedure only this rolls back.
+            if (!connection.getAutoCommit()) {
+                connection.rollback();
+            }
+        }
     }
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
         Transaction.checked(holder);
+        claim(connection, resource, holder, Transaction.leftMs(holder));
+    }
+
+    private static void claim(Connection connection, String resource, Presenter holder, Long leftMs) throws SQLException {
+        if (leftMs != null) {
+            // If this program stops inside the transaction, MariaDB ends it when the lease is over.
+            call(connection, "SET @palisade_lease_left_ms = ?", leftMs);
+        }
         call(connection, "CALL palisade_claim(?, ?, ?, ?)",
                 resource, holder.token(), holder.authority(), holder.name());
     }
@@ -111,6 +148,10 @@ public final class MySqlFence {
 
     private static Written call(Connection connection, String statement, Object... arguments) throws SQLException {
         Transaction.check(connection);
+        return carryOut(connection, statement, arguments);
+    }
+
+    private static Written carryOut(Connection connection, String statement, Object... arguments) throws SQLException {
         try (PreparedStatement prepared = connection.prepareStatement(statement)) {
             for (int at = 0; at < arguments.length; at++) {
                 prepared.setObject(at + 1, arguments[at]);
@@ -126,10 +167,15 @@ public final class MySqlFence {
             if ("PF012".equals(error.getSQLState())) {
                 throw new PalisadeException(PalisadeException.Kind.INVALID, "read_before_claim", message);
             }
+            String first = message.lines().findFirst().orElse("");
             // No such procedure.
             if (error.getErrorCode() == 1305 && message.contains("palisade_")) {
                 throw new PalisadeException(PalisadeException.Kind.OPERATOR, "not_installed",
-                        message.lines().findFirst().orElse("") + "; run `palisade fence install mysql`");
+                        first + "; it was never installed, or by an older version: run `palisade fence install mysql`");
+            }
+            if (error.getErrorCode() == 1370 && message.contains("palisade_")) {
+                throw new PalisadeException(PalisadeException.Kind.OPERATOR, "forbidden",
+                        first + "; the user needs the right to call the fence: GRANT EXECUTE ON the database");
             }
             throw error;
         }

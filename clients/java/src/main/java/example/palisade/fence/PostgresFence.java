@@ -5,7 +5,6 @@ import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
-import java.time.Duration;
 import java.util.Collections;
 import java.util.Map;
 import javax.sql.DataSource;
@@ -34,14 +33,8 @@ public final class PostgresFence {
     private static final String CLAIM = "WITH bound AS (SELECT set_config('palisade.lease_left_ms',"
             + " coalesce(nullif(current_setting('palisade.lease_left_ms', true), ''), ?::text, ''), true))"
             + " SELECT palisade_claim(?, ?, ?, ?) FROM bound";
-    private static final long MOST_LEFT_MS = 999_999_999;
 
     private PostgresFence() {}
-
-    private static String leftMs(Presenter holder) {
-        Duration left = holder.remaining();
-        return left == null ? null : Long.toString(Math.min(left.toMillis() + 1, MOST_LEFT_MS));
-    }
 
     /**
      * Runs a transaction of its own: claims before anything is read, carries out {@code work}, and commits. It rolls back if one
@@ -63,19 +56,20 @@ public final class PostgresFence {
     /** As for one resource, for several: all of them or none. */
     public static <R, E extends Exception> R transact(
             DataSource source, Map<String, ? extends Presenter> holders, Work<R, E> work) throws SQLException, E {
-        return Transaction.run(source, holders, PostgresFence::claim, work);
+        return Transaction.run(source, holders, PostgresFence::claim, Transaction::end, work);
     }
 
     /** As for one resource, for several: all of them or none. */
     public static <R, E extends Exception> R transact(
             Connection connection, Map<String, ? extends Presenter> holders, Work<R, E> work) throws SQLException, E {
-        return Transaction.run(connection, holders, PostgresFence::claim, work);
+        return Transaction.run(connection, holders, PostgresFence::claim, Transaction::end, work);
     }
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
         Transaction.checked(holder);
-        call(connection, CLAIM, leftMs(holder), resource, holder.token(), holder.authority(), holder.name());
+        Long left = Transaction.leftMs(holder);
+        call(connection, CLAIM, left == null ? null : left.toString(), resource, holder.token(), holder.authority(), holder.name());
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */

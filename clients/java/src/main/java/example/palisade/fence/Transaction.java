@@ -2,6 +2,7 @@ package example.palisade.fence;
 
 import java.sql.Connection;
 import java.sql.SQLException;
+import java.time.Duration;
 import java.util.Map;
 import java.util.Objects;
 import java.util.TreeMap;
@@ -30,8 +31,30 @@ final class Transaction {
         void of(Connection connection, String resource, Presenter holder) throws SQLException;
     }
 
+    /** Ends the transaction. */
+    @FunctionalInterface
+    interface End {
+        void of(Connection connection, boolean commits) throws SQLException;
+    }
+
+    private static final long MOST_LEFT_MS = 999_999_999;
+
+    /** What is left of a lease in milliseconds, as the databases take it; null if it is not known. */
+    static Long leftMs(Presenter holder) {
+        Duration left = holder.remaining();
+        return left == null ? null : Long.valueOf(Math.min(left.toMillis() + 1, MOST_LEFT_MS));
+    }
+
+    static void end(Connection connection, boolean commits) throws SQLException {
+        if (commits) {
+            connection.commit();
+        } else {
+            connection.rollback();
+        }
+    }
+
     static <R, E extends Exception> R run(
-            DataSource source, Map<String, ? extends Presenter> holders, Claim claim, Work<R, E> work)
+            DataSource source, Map<String, ? extends Presenter> holders, Claim claim, End end, Work<R, E> work)
             throws SQLException, E {
         Objects.requireNonNull(work, "transact needs the work that it carries out");
         try (Connection connection =
@@ -39,14 +62,14 @@ final class Transaction {
             if (!connection.getAutoCommit()) {
                 // The pool's setting. The connection is nobody else's, and may be inside a transaction already.
                 connection.rollback();
-                return inTransaction(connection, holders, claim, work);
+                return inTransaction(connection, holders, claim, end, work);
             }
-            return run(connection, holders, claim, work);
+            return run(connection, holders, claim, end, work);
         }
     }
 
     static <R, E extends Exception> R run(
-            Connection connection, Map<String, ? extends Presenter> holders, Claim claim, Work<R, E> work)
+            Connection connection, Map<String, ? extends Presenter> holders, Claim claim, End end, Work<R, E> work)
             throws SQLException, E {
         Objects.requireNonNull(work, "transact needs the work that it carries out");
         if (!Objects.requireNonNull(connection, "transact needs a DataSource, or a connection").getAutoCommit()) {
@@ -56,7 +79,7 @@ final class Transaction {
         connection.setAutoCommit(false);
         Throwable failed = null;
         try {
-            return inTransaction(connection, holders, claim, work);
+            return inTransaction(connection, holders, claim, end, work);
         } catch (Throwable error) {
             failed = error;
             throw error;
@@ -73,7 +96,7 @@ final class Transaction {
     }
 
     private static <R, E extends Exception> R inTransaction(
-            Connection connection, Map<String, ? extends Presenter> holders, Claim claim, Work<R, E> work)
+            Connection connection, Map<String, ? extends Presenter> holders, Claim claim, End end, Work<R, E> work)
             throws SQLException, E {
         if (holders == null || holders.isEmpty()) {
             throw new IllegalArgumentException("there is nothing to claim: name a resource");
@@ -90,12 +113,12 @@ final class Transaction {
             if (connection.getAutoCommit()) {
                 throw new IllegalStateException("the work ended its transaction: leave commit and setAutoCommit to transact");
             }
-            connection.commit();
+            end.of(connection, true);
             return result;
         } catch (Throwable error) {
             try {
-                connection.rollback();
-            } catch (SQLException broken) {
+                end.of(connection, false);
+            } catch (SQLException | RuntimeException broken) {
                 error.addSuppressed(broken);
             }
             throw error;
