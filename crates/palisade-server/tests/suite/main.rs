@@ -30,6 +30,8 @@ mod net_delays;
 mod net_elections;
 mod net_forward;
 #[cfg(feature = "net")]
+mod net_growth;
+#[cfg(feature = "net")]
 mod net_grpc;
 #[cfg(feature = "net")]
 mod net_http;

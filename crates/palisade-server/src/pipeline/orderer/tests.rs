@@ -2,12 +2,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use palisade_core::LockMode;
-use palisade_core::{ClientId, Delays, LockName, Span, Ttl, Under, Wish, limits};
+use palisade_core::{ClientId, Delays, Limits, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
 use crate::pipeline::KeepsPlace;
 use crate::pipeline::codec::{NEXT, VERSION, decode_batch};
 use crate::pipeline::replay::Replay;
+use crate::pipeline::take_over;
 
 mod growth;
 mod waits;
@@ -541,6 +542,56 @@ fn a_quiet_authority_records_the_time_while_something_is_leased_or_closed() {
     bench.begin();
     bench.orderer.record_time();
     assert_eq!(bench.commands(), []);
+}
+
+/// A14, R8: the next leader goes on from the last stamp, so a lock that is closed for hours opens after hours, however often
+/// leaders are killed meanwhile. In the second arm, the control, no stamp reaches the log.
+#[test]
+fn a_leader_that_is_killed_takes_a_minute_of_a_quiet_time_with_it_at_most() {
+    const CLOSED_MS: u64 = 3 * 3_600_000;
+    const LEADS_MS: u64 = 17 * 60_000;
+    let opens_after = |stamps: bool| {
+        let mut bench = Bench::new();
+        bench.begin();
+        bench.acquire_for_at_least(caller(1), "a", CLOSED_MS);
+        let (answers, _) = bench.commit();
+        bench.begin();
+        bench.ask(caller(2), Request::Release(grant_of(&answers, 1)));
+        bench.commit();
+        let (mut served, mut changes) = (0, 0);
+        while served < 2 * CLOSED_MS {
+            served += 100;
+            bench.work(100);
+            bench.begin();
+            let machine = bench.orderer.machine();
+            if machine.view("a", bench.orderer.now()).is_none() {
+                return Some((served, changes));
+            }
+            if stamps || bench.commands() != [Command::Expire] {
+                bench.commit();
+            } else {
+                drop(bench.orderer.committed());
+            }
+            if served % LEADS_MS == 0 {
+                changes += 1;
+                let machine = bench.recovered();
+                bench.now_ms = machine.now().as_nanos() / 1_000_000;
+                bench.worked = Span::ZERO;
+                bench.orderer = Orderer::new(machine, false);
+                let at = Timestamp::from_millis(bench.now_ms);
+                let first = take_over(Limits::DEFAULT);
+                bench.orderer.open(at, WallTime::default(), first);
+                bench.commit();
+            }
+        }
+        None
+    };
+    let (served, changes) = opens_after(true).unwrap();
+    assert!(changes >= CLOSED_MS / LEADS_MS, "{changes}");
+    let lost = served - CLOSED_MS;
+    // A minute, and the 100 ms between two looks at the clock.
+    assert!(lost <= changes * 60_100, "{lost} ms in {changes} changes");
+    assert_eq!(opens_after(false), None);
 }
 
 /// Each wait that leaves would admit those behind it, who leave next: they would hold locks, and be told otherwise.
