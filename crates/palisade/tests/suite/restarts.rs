@@ -11,24 +11,27 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::common::cluster::Cluster;
-use crate::common::{now, palisade, send, until, until_time};
+use crate::common::{now, palisade, palisade_ahead, send, until, until_time};
 
 /// A server that is ended and started again on one directory.
 struct Server {
     child: Child,
     address: String,
     manual: bool,
+    /// Of how many seconds its CLOCK_BOOTTIME is ahead of the machine's, in a namespace of its own; 0 without one.
+    ahead: u32,
     dir: tempfile::TempDir,
 }
 
 impl Server {
     fn start(manual: bool) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        let (child, address) = serve(&dir.path().join("data"), manual);
+        let (child, address) = serve(&dir.path().join("data"), manual, 0);
         Server {
             child,
             address,
             manual,
+            ahead: 0,
             dir,
         }
     }
@@ -44,7 +47,7 @@ impl Server {
     }
 
     fn again(&mut self) {
-        (self.child, self.address) = serve(&self.data(), self.manual);
+        (self.child, self.address) = serve(&self.data(), self.manual, self.ahead);
     }
 
     fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
@@ -106,8 +109,11 @@ impl Drop for Server {
     }
 }
 
-fn serve(data: &std::path::Path, manual: bool) -> (Child, String) {
-    let mut command = palisade();
+fn serve(data: &std::path::Path, manual: bool, ahead: u32) -> (Child, String) {
+    let mut command = match ahead {
+        0 => palisade(),
+        _ => palisade_ahead(ahead),
+    };
     command
         .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
         .arg(data);
@@ -324,6 +330,37 @@ fn a_lock_is_closed_no_longer_for_a_restart_of_either_kind() {
         assert!(
             closed + before > CLOSED + lost / 2,
             "{signal:?}: {closed} ms left after {before} ms, {was_down} down"
+        );
+    }
+}
+
+/// A container that is started again may have another clock, in a namespace that has the number of the one before. The time
+/// from the one clock to the other never passed. The control is a restart with the same clock.
+#[test]
+fn a_clock_of_another_namespace_is_not_compared() {
+    const CLOSED: u64 = 600_000;
+    let mut server = Server::start(false);
+    let starts = |server: &mut Server, ahead: u32| {
+        server.end(Signal::KILL);
+        server.ahead = ahead;
+        server.again();
+        server.show("nightly")["delayed_ms"].as_u64().unwrap_or(0)
+    };
+    starts(&mut server, 1_000_000);
+    let ask = json!({"client_id": "a", "lease_duration_ms": 1_000, "at_least_for_ms": CLOSED});
+    let since = now();
+    let granted = server.post("/v1/locks/nightly/acquire", &ask);
+    server.post(
+        "/v1/locks/nightly/release",
+        &json!({"lock_token": granted["lock_token"]}),
+    );
+    let passed = || now().since(since).as_millis();
+    for ahead in [1_000_000, 2_000_000, 2_000_000] {
+        let closed = starts(&mut server, ahead);
+        assert!(
+            closed + passed() >= CLOSED,
+            "{ahead}: {closed} ms left after {} ms",
+            passed()
         );
     }
 }
