@@ -1,10 +1,12 @@
 //! The processes that have a lock on a file, as Linux tells it in `/proc`: for messages, and for an operator who ends one.
 //!
 //! A process in another container, or on another machine, is not listed. Neither is one on a file system whose locks have
-//! another device number than its files (Btrfs, some overlays).
+//! another device number than its files (Btrfs, some overlays). A `/proc` of another PID namespace lists none: its numbers are
+//! other processes' here, and one of them would be ended.
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use rustix::fs::{Stat, major, minor};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -45,6 +47,10 @@ pub(crate) enum Lock {
 
 /// The processes that have this lock; empty if nothing can be found out.
 pub(crate) fn holders(file: &Stat, lock: Lock) -> Vec<LockHolder> {
+    let me = std::process::id().to_string();
+    if !fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&me)) {
+        return Vec::new();
+    }
     let listed = fs::read_to_string("/proc/locks").unwrap_or_default();
     let mut holders: Vec<LockHolder> = Vec::new();
     for process in listed.lines().filter_map(|line| holds(line, file, lock)) {

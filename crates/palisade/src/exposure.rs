@@ -8,11 +8,25 @@ use std::path::Path;
 
 use palisade_server::shell::{self, Listen};
 
+use crate::data_directory::absolute;
+
 /// Creates a server's directory, accessible to its owner only, unless it exists.
 ///
 /// # Errors
-/// The operating system's error.
+/// The operating system's error, with the path.
 pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
+    make_private(dir).map_err(|error| {
+        let gone = match dir.is_relative() && std::env::current_dir().is_err() {
+            true => "; the working directory was removed",
+            false => "",
+        };
+        let path = absolute(dir);
+        let what = format!("cannot make {}: {error}{gone}", path.display());
+        io::Error::new(error.kind(), what)
+    })
+}
+
+fn make_private(dir: &Path) -> io::Result<()> {
     if dir.exists() {
         return Ok(());
     }

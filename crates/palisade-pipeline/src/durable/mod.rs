@@ -201,7 +201,7 @@ fn start_on(
 ///
 /// The directory appears under its name only when the leap is on stable storage; a crash before that
 /// leaves a directory beside it whose name begins with a dot and ends in `.restoring`. Nothing opens it by accident, and
-/// it may be deleted.
+/// the next restore to the same name deletes it.
 ///
 /// # Errors
 /// [`Error`]; `to` was not made then.

@@ -124,10 +124,19 @@ fn line(boot: &str, boottime: u64, at: Timestamp) -> String {
 
 /// The boot of the machine, and whose CLOCK_BOOTTIME it is: a namespace may have one of its own.
 fn boot() -> io::Result<String> {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    // A kernel without such namespaces has one clock.
+    const ID: &str = "/proc/sys/kernel/random/boot_id";
+    let id = fs::read_to_string(ID)
+        .map_err(|error| io::Error::new(error.kind(), format!("{ID}: {error}")))?;
+    // A kernel without such namespaces has one clock. The number of a namespace that is gone is soon another's, so how far
+    // the clock is ahead counts, too.
     let of = fs::read_link("/proc/self/ns/time").unwrap_or_default();
-    Ok(format!("{} {}", id.trim(), of.display()).trim().to_owned())
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let ahead = offsets
+        .lines()
+        .find_map(|line| line.strip_prefix("boottime"));
+    let ahead: Vec<&str> = ahead.unwrap_or_default().split_whitespace().collect();
+    let boot = format!("{} {} {}", id.trim(), of.display(), ahead.join(" "));
+    Ok(boot.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::codec::{NEXT, VERSION, decode_batch};
 use crate::replay::Replay;
 
 mod growth;
+mod stamps;
 mod waits;
 
 /// A numbered caller: of a session, or one that can go away.
@@ -481,66 +482,6 @@ fn an_absence_gives_leases_their_time_again_and_work_does_not() {
     bench.now_ms += 5_000;
     bench.orderer.slept(slept, slept, Span::ZERO);
     assert_eq!(bench.begin(), None);
-}
-
-/// A14: with each stamp a restart goes on from later, and the longer nothing happens, the fewer there are.
-#[test]
-fn a_quiet_authority_records_the_time_while_something_is_leased_or_closed() {
-    let mut bench = Bench::new();
-    let stamps = |bench: &mut Bench, seconds: u64| -> Vec<u64> {
-        let began = bench.now_ms;
-        let mut stamps = Vec::new();
-        for _ in 0..10 * seconds {
-            bench.work(100);
-            bench.begin();
-            if !bench.commands().is_empty() {
-                assert_eq!(bench.commands(), [Command::Expire]);
-                stamps.push((bench.now_ms - began) / 1_000);
-            }
-            bench.commit();
-        }
-        stamps
-    };
-    assert_eq!(stamps(&mut bench, 300), [0; 0], "nothing is held");
-    bench.begin();
-    let hours = Ttl::from_millis(3_600_000).unwrap();
-    let held = Wish {
-        under: Under::new(hours),
-        ..wish(1, "a")
-    };
-    let closes = Wish {
-        under: Under::new(hours),
-        delays: Delays::new(0, 3_600_000).unwrap(),
-        ..wish(2, "b")
-    };
-    bench.acquire_wish(caller(1), held);
-    bench.acquire_wish(caller(2), closes);
-    let (answers, _) = bench.commit();
-    let expected = [1, 2, 4, 8, 16, 32, 64, 124, 184, 244];
-    assert_eq!(stamps(&mut bench, 300), expected);
-    bench.begin();
-    bench.ask(caller(3), Request::Release(grant_of(&answers, 1)));
-    let closed = GrantRef {
-        lock: LockName::new("b").unwrap(),
-        ..grant_of(&answers, 2)
-    };
-    bench.ask(caller(4), Request::Release(closed));
-    bench.commit();
-    assert_eq!(stamps(&mut bench, 5), [1, 2, 4], "a lock is closed");
-    assert_eq!(
-        bench.recovered().now(),
-        Timestamp::from_millis(bench.now_ms - 1_000)
-    );
-
-    // At the end the time is recorded, once.
-    bench.begin();
-    bench.orderer.record_time();
-    assert_eq!(bench.commands(), [Command::Expire]);
-    bench.commit();
-    assert_eq!(bench.recovered().now(), bench.orderer.now());
-    bench.begin();
-    bench.orderer.record_time();
-    assert_eq!(bench.commands(), []);
 }
 
 /// Each wait that leaves would admit those behind it, who leave next: they would hold locks, and be told otherwise.

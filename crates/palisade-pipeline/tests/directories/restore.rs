@@ -177,7 +177,23 @@ async fn a_restore_follows_no_link_and_deletes_nothing_of_others_beside_its_targ
     let running = place.path().join(".new.1-0.restoring");
     std::fs::create_dir(&running).unwrap();
     std::fs::write(running.join("half"), "of another restore").unwrap();
+    let lock = std::fs::File::open(&running).unwrap();
+    lock.lock().unwrap();
+    // What people or restores to other names have left.
+    for other in [
+        ".new.x-0.restoring",
+        ".new.1.restoring",
+        ".old.1-0.restoring",
+        ".new.1-0.restoring.bak",
+    ] {
+        std::fs::create_dir(place.path().join(other)).unwrap();
+    }
+    std::fs::write(place.path().join(".new.2-0.restoring"), "a file").unwrap();
     let before = names(place.path());
+    // And what one to this name left, that was killed. The control is the one that runs.
+    let abandoned = place.path().join(".new.1-1.restoring");
+    std::fs::create_dir_all(abandoned.join("whole")).unwrap();
+    std::fs::write(abandoned.join("whole/half"), "").unwrap();
     let new = place.path().join("new");
     durable::restore(&saved, &new).unwrap();
     assert_eq!(names(&others), [""; 0]);

@@ -50,8 +50,12 @@ fn raise() -> u64 {
 }
 
 fn open_files() -> io::Result<u64> {
+    const OWN: &str = "/proc/self/fd";
+    let unread = |error: io::Error| {
+        io::Error::new(error.kind(), format!("{OWN}: {error}; is /proc mounted?"))
+    };
     // The directory itself is open during the count; it stands for a file that is opened next.
-    Ok(std::fs::read_dir("/proc/self/fd")?.count() as u64)
+    Ok(std::fs::read_dir(OWN).map_err(unread)?.count() as u64)
 }
 
 fn fitting(limit: u64, open: u64, settings: &Settings) -> Option<u32> {

@@ -17,6 +17,7 @@ mod net_connections;
 mod net_delays;
 mod net_elections;
 mod net_forward;
+mod net_growth;
 mod net_grpc;
 mod net_http;
 mod net_json;

@@ -238,8 +238,7 @@ fn token_ls(args: &FileArgs, out: Out) -> Result<(), Failure> {
 fn cert(args: &CertArgs, out: Out) -> Result<(), Failure> {
     let dir = &args.dir;
     let now = wall_clock();
-    exposure::private_directory(dir)
-        .map_err(|error| Failure::local(format!("cannot create {}: {error}", dir.display())))?;
+    exposure::private_directory(dir).map_err(|error| Failure::local(error.to_string()))?;
     // Two commands at once make one CA, not two of which one is lost.
     let _lock = lock(dir)
         .map_err(|error| Failure::local(format!("cannot lock {}: {error}", dir.display())))?;

@@ -152,7 +152,7 @@ impl SupervisedJob<'_> {
             self.asked_to_end();
         }
         if signal == Signal::TSTP {
-            self.stop_myself();
+            self.stop_with_job();
         }
     }
 
@@ -165,7 +165,12 @@ impl SupervisedJob<'_> {
                 self.wants_terminal(signal)
             }
             // ctrl-Z stopped only the job; the shell waits for palisade to stop too.
-            Some(_) if self.terminal.as_ref().is_some_and(Terminal::is_given) => self.stop_myself(),
+            Some(signal) if self.terminal.as_ref().is_some_and(Terminal::is_given) => {
+                match signal {
+                    Signal::TTIN | Signal::TTOU => self.stop_myself(),
+                    _ => self.stop_with_job(),
+                }
+            }
             _ => {}
         }
     }
@@ -199,6 +204,18 @@ impl SupervisedJob<'_> {
         self.terminal
             .as_ref()
             .is_some_and(|terminal| !terminal.is_given())
+    }
+
+    /// The job was stopped from the terminal. The first process of a namespace, as in a container, cannot be stopped from
+    /// inside of it, and nobody there would continue it: a job that stays stopped would have its lock for ever.
+    fn stop_with_job(&mut self) {
+        if rustix::process::getpid() != Pid::INIT {
+            return self.stop_myself();
+        }
+        self.out.warning(
+            "the command was stopped and goes on: palisade is process 1, which nobody can put into the background",
+        );
+        self.children.group().signal(Signal::CONT);
     }
 
     /// Stops this process until SIGCONT, which then arrives like any signal. Meanwhile nothing is renewed, and the

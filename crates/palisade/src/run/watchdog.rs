@@ -132,7 +132,10 @@ impl Watchdog {
             .env_clear()
             .current_dir("/");
         command.stdin(reader).stdout(writer).stderr(Stdio::null());
-        let child = command.spawn()?;
+        let child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::other("no /proc/self/exe: is /proc mounted?"),
+            _ => error,
+        })?;
         // The command keeps its copies of both pipe ends until it is dropped.
         drop(command);
         // Not before: it may be more than a pipe takes without a reader.

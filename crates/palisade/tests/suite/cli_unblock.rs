@@ -66,7 +66,7 @@ fn a_process_that_has_a_files_lock_is_listed_and_ended() {
     for (url, program, path) in [(folders, FLOCK, &folder), (database, TRANSACTION, &file)] {
         let nobody = unblock(&url, &[]);
         assert!(
-            nobody.contains("no process of this machine has the lock of reports"),
+            nobody.contains("no process that can be seen from here has the lock of reports"),
             "{nobody}"
         );
         let mut holder = Holder::start(program, path);
@@ -95,4 +95,36 @@ fn a_process_that_has_a_files_lock_is_listed_and_ended() {
         holder.0.wait().unwrap();
         assert!(unblock(&url, &["--yes"]).contains("no process"));
     }
+}
+
+/// There the holder's number is another process's, which would be ended. The control sees the holder.
+#[test]
+fn a_proc_of_another_namespace_names_nobody_to_end() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("reports");
+    std::fs::create_dir(&folder).unwrap();
+    let url = format!("file://{}", place.path().display());
+    let mut holder = Holder::start(FLOCK, &folder);
+    let number = holder.0.id();
+    assert!(unblock(&url, &[]).contains(&format!("process {number}")));
+    // A kernel that lets nobody choose the next number gives the bystander another one, which shows less.
+    let script = r#"
+        echo $(($1 - 1)) > /proc/sys/kernel/ns_last_pid
+        sleep 600 & bystander=$!
+        "$2" fence unblock reports --url "$3" --yes
+        kill $bystander
+        wait $bystander
+        echo "ended with $?""#;
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "sh", "-c", script, "sh"])
+        .args([&number.to_string(), env!("CARGO_BIN_EXE_palisade"), &url])
+        .output()
+        .unwrap();
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("no process that can be seen from here"),
+        "{said}"
+    );
+    assert!(said.contains("ended with 143"), "by our SIGTERM: {said}");
+    assert!(holder.0.try_wait().unwrap().is_none());
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{palisade, status, until};
+use crate::common::{palisade, status, text, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -364,6 +364,35 @@ fn the_data_directory_is_private() {
 }
 
 /// The control is a directory with nothing but what a file system keeps there itself.
+#[test]
+fn a_directory_that_cannot_be_made_is_named_with_the_reason() {
+    let dir = TestDirectory::new();
+    for what in ["serve", "store"] {
+        let start = |data: &str| {
+            // In a working directory that is removed.
+            let script = r#"mkdir gone && cd gone && rmdir ../gone && "$1" "$2" --listen 127.0.0.1:0 --data "$3""#;
+            let output = Command::new("sh")
+                .args([
+                    "-c",
+                    script,
+                    "sh",
+                    env!("CARGO_BIN_EXE_palisade"),
+                    what,
+                    data,
+                ])
+                .current_dir(dir.path(""))
+                .output()
+                .unwrap();
+            text(&output.stderr)
+        };
+        let said = start("/proc/none");
+        assert!(said.contains("cannot make /proc/none: "), "{what}: {said}");
+        let said = start("./data");
+        let gone = "cannot make ./data: No such file or directory (os error 2); the working directory was removed";
+        assert!(said.contains(gone), "{what}: {said}");
+    }
+}
+
 #[test]
 fn a_directory_with_somebody_elses_files_is_refused_and_left_as_it_was() {
     for what in ["serve", "store"] {

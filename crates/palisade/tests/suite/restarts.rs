@@ -10,24 +10,28 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::{now, palisade, send, until_time};
+use crate::common::cluster::Cluster;
+use crate::common::{now, palisade, palisade_ahead, send, until, until_time};
 
 /// A server that is ended and started again on one directory.
 struct Server {
     child: Child,
     address: String,
     manual: bool,
+    /// Of how many seconds its CLOCK_BOOTTIME is ahead of the machine's, in a namespace of its own; 0 without one.
+    ahead: u32,
     dir: tempfile::TempDir,
 }
 
 impl Server {
     fn start(manual: bool) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        let (child, address) = serve(&dir.path().join("data"), manual);
+        let (child, address) = serve(&dir.path().join("data"), manual, 0);
         Server {
             child,
             address,
             manual,
+            ahead: 0,
             dir,
         }
     }
@@ -43,7 +47,7 @@ impl Server {
     }
 
     fn again(&mut self) {
-        (self.child, self.address) = serve(&self.data(), self.manual);
+        (self.child, self.address) = serve(&self.data(), self.manual, self.ahead);
     }
 
     fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
@@ -84,14 +88,18 @@ impl Server {
         stream.write_all(ask.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        let line = answer
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name} in {answer}"))
-            .trim()
-            .parse()
-            .unwrap()
+        figure(&answer, name)
     }
+}
+
+fn figure(metrics: &str, name: &str) -> f64 {
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {metrics}"))
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 impl Drop for Server {
@@ -101,8 +109,11 @@ impl Drop for Server {
     }
 }
 
-fn serve(data: &std::path::Path, manual: bool) -> (Child, String) {
-    let mut command = palisade();
+fn serve(data: &std::path::Path, manual: bool, ahead: u32) -> (Child, String) {
+    let mut command = match ahead {
+        0 => palisade(),
+        _ => palisade_ahead(ahead),
+    };
     command
         .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
         .arg(data);
@@ -323,6 +334,37 @@ fn a_lock_is_closed_no_longer_for_a_restart_of_either_kind() {
     }
 }
 
+/// A container that is started again may have another clock, in a namespace that has the number of the one before. The time
+/// from the one clock to the other never passed. The control is a restart with the same clock.
+#[test]
+fn a_clock_of_another_namespace_is_not_compared() {
+    const CLOSED: u64 = 600_000;
+    let mut server = Server::start(false);
+    let starts = |server: &mut Server, ahead: u32| {
+        server.end(Signal::KILL);
+        server.ahead = ahead;
+        server.again();
+        server.show("nightly")["delayed_ms"].as_u64().unwrap_or(0)
+    };
+    starts(&mut server, 1_000_000);
+    let ask = json!({"client_id": "a", "lease_duration_ms": 1_000, "at_least_for_ms": CLOSED});
+    let since = now();
+    let granted = server.post("/v1/locks/nightly/acquire", &ask);
+    server.post(
+        "/v1/locks/nightly/release",
+        &json!({"lock_token": granted["lock_token"]}),
+    );
+    let passed = || now().since(since).as_millis();
+    for ahead in [1_000_000, 2_000_000, 2_000_000] {
+        let closed = starts(&mut server, ahead);
+        assert!(
+            closed + passed() >= CLOSED,
+            "{ahead}: {closed} ms left after {} ms",
+            passed()
+        );
+    }
+}
+
 /// Nobody renews, and the server does not live as long as the lease.
 #[test]
 fn an_outage_loop_keeps_no_dead_lease_alive() {
@@ -349,4 +391,60 @@ fn an_outage_loop_keeps_no_dead_lease_alive() {
     }
     assert!(restarts >= 2, "a restart gives its time back: {restarts}");
     assert!(extended >= 1.0, "and that is counted: {extended}");
+}
+
+/// A leader, too, records the time while a lock is closed, and the next one goes on from there (A14, R8).
+#[test]
+fn a_lock_is_closed_no_longer_for_a_leader_that_is_killed_in_a_quiet_time() {
+    const CLOSED: u64 = 600_000;
+    // After one second, and after two.
+    const STAMPS: f64 = 2.0;
+    const STAMPED: u64 = 2_000;
+    let mut cluster = Cluster::of(3);
+    let figure = |cluster: &Cluster, at: usize, name: &str| {
+        let metrics = cluster.nodes[at].text("/metrics");
+        figure(&metrics, &format!("palisade_cluster_{name}"))
+    };
+    // A leader of a loaded machine may lose its place by itself: then its successor has recorded the time.
+    for attempt in 1.. {
+        let leader = cluster.until_ready();
+        let lock = format!("/v1/locks/nightly-{attempt}");
+        let since = now();
+        let ask = json!({
+            "client_id": "a", "lease_duration_ms": 60_000, "at_least_for_ms": CLOSED,
+            "request_id": format!("{attempt:032x}"),
+        });
+        let post = |path: &str, body: &Value| {
+            let path = format!("{lock}/{path}");
+            let (status, reply) = cluster.nodes[leader].post_settled(&path, &body.to_string());
+            assert_eq!(status, 200, "{path}: {reply}");
+            reply
+        };
+        let granted = post("acquire", &ask);
+        post("release", &json!({"lock_token": granted["lock_token"]}));
+        let term = figure(&cluster, leader, "term");
+        let entries = figure(&cluster, leader, "committed_entries");
+        let changed = || figure(&cluster, leader, "term") != term;
+        until("two stamps of a quiet leader", || {
+            changed() || figure(&cluster, leader, "committed_entries") >= entries + STAMPS
+        });
+        if changed() {
+            continue;
+        }
+        cluster.nodes[leader].kill();
+        let next = cluster.until_ready();
+        let mut closed = None;
+        until("an answer of the next leader", || {
+            let shown = cluster.nodes[next].get(&lock);
+            closed = shown.and_then(|(_, shown)| shown["delayed_ms"].as_u64());
+            closed.is_some()
+        });
+        let (closed, passed) = (closed.unwrap(), now().since(since).as_millis());
+        assert!(closed + STAMPED <= CLOSED, "{closed} ms left");
+        assert!(
+            closed + passed >= CLOSED,
+            "{closed} ms left after {passed} ms: too few"
+        );
+        return;
+    }
 }

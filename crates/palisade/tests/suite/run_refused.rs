@@ -149,3 +149,32 @@ fn a_wrong_command_line_of_run_is_125_because_2_may_be_the_jobs() {
         "and nothing is held"
     );
 }
+
+/// Without it neither the watchdog nor what the job leaves behind could be found.
+#[test]
+fn without_proc_nothing_runs_and_the_message_says_why() {
+    let server = Server::start();
+    let script = r#"mount -t tmpfs none /proc && "$1" run job -- touch "$2""#;
+    let ran = server.file("ran");
+    let output = std::process::Command::new("unshare")
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            env!("CARGO_BIN_EXE_palisade"),
+        ])
+        .arg(&ran)
+        .env("PALISADE_AUTHORITY", &server.url)
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(status(&output), 125, "{said}");
+    assert!(
+        said.contains("no /proc/self/exe: is /proc mounted?"),
+        "{said}"
+    );
+    assert!(!ran.exists());
+    assert!(server.show("job")["holder"].is_null());
+}

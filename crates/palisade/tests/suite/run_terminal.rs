@@ -304,3 +304,23 @@ fn a_proc_of_another_namespace_is_not_read() {
     session.shows("ended 3");
     assert!(server.show("job")["holder"].is_null());
 }
+
+/// As the first process of a container, which no signal from inside can stop.
+#[test]
+fn a_job_of_process_1_that_is_stopped_goes_on() {
+    let server = Server::start();
+    let job =
+        r#""$PALISADE" run job -- sh -c 'while read line; do echo "got $line"; done; exit 3'"#;
+    let script =
+        format!("unshare --pid --fork --mount-proc setsid --ctty {job}; echo \"ended $?\"");
+    let mut session = Session::start(&server, &["-c", &script]);
+    session.press("one\n");
+    session.shows("got one");
+    session.press("\x1a");
+    session.shows("the command was stopped and goes on");
+    session.press("two\n");
+    session.shows("got two");
+    session.press("\x04");
+    session.shows("ended 3");
+    until("the release", || server.show("job")["holder"].is_null());
+}

@@ -53,7 +53,7 @@ fn processes(
     if blockers.is_empty() && !out.json {
         let resource = &args.resource;
         return out.text(&format!(
-            "no process of this machine has the lock of {resource}"
+            "no process that can be seen from here has the lock of {resource}: those of other machines and containers cannot"
         ));
     }
     for blocker in blockers {

@@ -31,6 +31,19 @@ fn palisade_in(namespace: &str) -> Command {
     program(command)
 }
 
+/// The same, with a CLOCK_BOOTTIME that is so many seconds ahead, in a namespace.
+pub(crate) fn palisade_ahead(seconds: u32) -> Command {
+    let mut command = Command::new("unshare");
+    let ahead = seconds.to_string();
+    command.args([
+        "--time",
+        "--boottime",
+        &ahead,
+        env!("CARGO_BIN_EXE_palisade"),
+    ]);
+    program(command)
+}
+
 fn program(mut command: Command) -> Command {
     let ours = std::env::vars_os().map(|(name, _)| name);
     for name in ours.filter(|name| name.as_encoded_bytes().starts_with(b"PALISADE_")) {
