@@ -12,6 +12,7 @@ use palisade_replica::{
     Applier, Directory, Engine, Leadership, Lent, Log, Members, NodeId, NotCommitted, Role,
     Settings, Sink, Start, State, StateError, Store, Stored, Work,
 };
+use palisade_server::pipeline::codec::decode_batch;
 use palisade_server::pipeline::orderer::{Address, Moment, Orderer, Released};
 use palisade_server::pipeline::{Answer, Failure, take_over};
 use palisade_wal::testing::SimStorage;
@@ -337,6 +338,7 @@ impl Node {
             let_out(orderer.committed());
         }
         let done = match entry {
+            Some(batch) if mutant == Some(Mutant::NoStamps) && is_stamp(&batch) => Some(Ok(())),
             Some(batch) if mutant == Some(Mutant::LearnerCounted) => {
                 let copied = pin!(self.copied());
                 let commit = pin!(within(NO_QUORUM, leadership.commit(batch)));
@@ -398,6 +400,13 @@ impl Node {
     fn wall(&self) -> WallTime {
         WallTime(1_800_000_000_000 + self.local() / MS)
     }
+}
+
+/// Whether a batch has the time and nothing else.
+fn is_stamp(batch: &[u8]) -> bool {
+    let mut stamps = true;
+    let decoded = decode_batch(batch, |entry| stamps &= entry.command == Command::Expire);
+    decoded.is_ok() && stamps
 }
 
 fn let_out(released: Released<'_, Caller>) {
