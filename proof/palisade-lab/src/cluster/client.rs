@@ -89,7 +89,13 @@ impl Client {
         None
     }
 
-    fn wish(&self, lock: u8, request: RequestId, ttl: u64, wait: Option<u64>) -> Option<Wish> {
+    pub(super) fn wish(
+        &self,
+        lock: u8,
+        request: RequestId,
+        ttl: u64,
+        wait: Option<u64>,
+    ) -> Option<Wish> {
         Some(Wish {
             lock: lock_name(lock)?,
             also: Others::NONE,
@@ -196,7 +202,7 @@ impl Client {
     }
 
     /// Asks until a node answers that it leads, for a while. A lost answer is a failure whose outcome is not known.
-    async fn ask(&mut self, request: Request, wait_ms: u64) -> Option<Answer> {
+    pub(super) async fn ask(&mut self, request: Request, wait_ms: u64) -> Option<Answer> {
         for _ in 0..2 * self.world.network.nodes() {
             let patience = ANSWER + wait_ms * MS;
             let said = within(patience, self.exchange(request.clone())).await;

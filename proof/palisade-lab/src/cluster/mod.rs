@@ -16,6 +16,7 @@ mod mutants;
 mod nemesis;
 mod network;
 mod node;
+mod quiet;
 mod rule;
 mod runtime;
 mod scenario;
@@ -30,6 +31,7 @@ use palisade_wal::testing::SimStorage;
 
 pub use check::Violation;
 pub use mutants::{Mutant, TABLE};
+pub use quiet::{Quiet, quiet};
 pub use rule::Rule;
 pub use world::Counts;
 
@@ -64,7 +66,8 @@ pub fn run(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
     SimRuntime::with_seed(seed).block_on(play(seed, mutant, trace))
 }
 
-async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
+/// The nodes of a seed, started.
+fn begin(seed: u64, mutant: Option<Mutant>, trace: bool) -> Arc<World> {
     let mut rng = Rng::fork(seed, 1);
     let nodes = if rng.chance(600) { 3 } else { 5 };
     let world = Arc::new(World {
@@ -96,6 +99,11 @@ async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
             world.broken("start", error);
         }
     }
+    world
+}
+
+async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
+    let world = begin(seed, mutant, trace);
     for number in 0..world.clients {
         let client = Client {
             world: Arc::clone(&world),

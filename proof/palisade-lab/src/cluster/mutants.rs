@@ -40,9 +40,12 @@ pub enum Mutant {
     ToldGoesOn,
     /// A node with a connection counts as alive, whether it answers or not (R19).
     ConnectedIsAlive,
+    /// The time that a quiet leader records does not reach the log (A14).
+    NoStamps,
 }
 
-/// All of them, and the checkers one of which has to find each.
+/// All of them that [`run`](super::run) finds, and the checkers one of which has to find each. [`quiet`](super::quiet)
+/// finds the last one.
 pub const TABLE: &[(Mutant, &[Rule])] = &[
     (
         Mutant::AnswerBeforeQuorum,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
+use palisade_pipeline::codec::decode_batch;
 use palisade_pipeline::orderer::{Address, Moment, Orderer, Released};
 use palisade_pipeline::{Answer, Failure, take_over};
 use palisade_replica::peers::PeerHistory;
@@ -337,6 +338,7 @@ impl Node {
             let_out(orderer.committed());
         }
         let done = match entry {
+            Some(batch) if mutant == Some(Mutant::NoStamps) && is_stamp(&batch) => Some(Ok(())),
             Some(batch) if mutant == Some(Mutant::LearnerCounted) => {
                 let copied = pin!(self.copied());
                 let commit = pin!(within(NO_QUORUM, leadership.commit(batch)));
@@ -398,6 +400,13 @@ impl Node {
     fn wall(&self) -> WallTime {
         WallTime(1_800_000_000_000 + self.local() / MS)
     }
+}
+
+/// Whether a batch has the time and nothing else.
+fn is_stamp(batch: &[u8]) -> bool {
+    let mut stamps = true;
+    let decoded = decode_batch(batch, |entry| stamps &= entry.command == Command::Expire);
+    decoded.is_ok() && stamps
 }
 
 fn let_out(released: Released<'_, Caller>) {

@@ -1,6 +1,6 @@
 //! The replicated mode in virtual time.
 
-use palisade_lab::cluster::{Counts, Mutant, Rule, TABLE, run};
+use palisade_lab::cluster::{Counts, Mutant, Quiet, Rule, TABLE, quiet, run};
 
 /// Seeds that the gate runs; `PALISADE_CLUSTER_SEEDS` for more.
 fn seeds() -> u64 {
@@ -63,4 +63,23 @@ fn every_mutant_is_found() {
         }
     }
     assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// A14 and R8: each change of leader costs a closed lock the time without a leader, and at most a minute. The control is a
+/// leader whose stamps do not reach the log: each one takes its five minutes with it.
+#[test]
+fn a_lock_that_is_closed_for_long_opens_in_time_however_often_leaders_are_killed() {
+    /// A minute, and an election.
+    const MOST_MS: i64 = 65_000;
+    let seed = 7;
+    let Quiet { late_ms, changes } = quiet(seed, None).unwrap();
+    println!("{late_ms} ms late after {changes} changes");
+    assert!(changes >= 3, "{changes}");
+    // Clocks of nodes are off by 0.4 % at most.
+    assert!(late_ms > -5_000, "{late_ms}");
+    let most = changes.cast_signed() * MOST_MS + 5_000;
+    assert!(late_ms < most, "{late_ms} ms late after {changes} changes");
+    let without = quiet(seed, Some(Mutant::NoStamps));
+    println!("without stamps: {without:?}");
+    assert!(without.is_err(), "{without:?}");
 }
