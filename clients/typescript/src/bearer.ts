@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 
 import { Invalid } from "./errors.js";
+import { checkKind } from "./options.js";
 
 export interface BearerOptions {
   readonly token?: string;
@@ -13,6 +14,16 @@ export class Bearer {
   #token: string | undefined;
 
   constructor({ token, tokenFile }: BearerOptions) {
+    if (token !== undefined && typeof (token as unknown) !== "string") {
+      // Not shown: it is a secret.
+      throw new TypeError(`palisade: the option token is a text, and not a value of the type ${typeof token}`);
+    }
+    checkKind(
+      "the option tokenFile",
+      tokenFile,
+      ["undefined", "string"].includes(typeof tokenFile),
+      "the path of a file",
+    );
     if (token !== undefined && tokenFile !== undefined) {
       throw new Invalid("token and tokenFile are both given: one is needed");
     }

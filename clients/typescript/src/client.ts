@@ -7,7 +7,7 @@ import { Endpoints } from "./endpoints.js";
 import { Invalid, LockHeld, type LockHolder } from "./errors.js";
 import { deadline } from "./hold.js";
 import { Lease, type Keeper } from "./lease.js";
-import { checkOptions, short } from "./options.js";
+import { checkKind, checkOptions, checkSignal, checkText, short } from "./options.js";
 import { asNumber, asObject, asText, difference, readHolder, unreadable, type Json, type Reply } from "./reply.js";
 import { repeat } from "./retry.js";
 import { Transport } from "./transport.js";
@@ -133,7 +133,7 @@ export class Client implements AsyncDisposable {
   async tryAcquire(lock: string | readonly string[], options: AcquireOptions = {}): Promise<Lease | undefined> {
     checkOptions("tryAcquire", options, ACQUIRE_OPTIONS);
     try {
-      return await this.acquire(lock, { waitMs: 0, ...options });
+      return await this.acquire(lock, { ...options, waitMs: options.waitMs ?? 0 });
     } catch (error) {
       if (error instanceof LockHeld) {
         return undefined;
@@ -177,6 +177,7 @@ export class Client implements AsyncDisposable {
 
   /** The locks that are held and whose names start with `prefix`, page by page. */
   async *list(prefix = ""): AsyncGenerator<LockInfo, void, void> {
+    checkText("the prefix", prefix);
     let cursor: string | undefined;
     do {
       const query = new URLSearchParams({ prefix, limit: "1000", ...(cursor === undefined ? {} : { cursor }) });
@@ -196,7 +197,9 @@ export class Client implements AsyncDisposable {
    * abort the signal, to end it.
    */
   watch(prefix = "", options: WatchOptions = {}): AsyncGenerator<WatchEvent, void, void> {
+    checkText("the prefix", prefix);
     checkOptions("watch", options, ["after", "signal"]);
+    checkSignal(options.signal);
     if (options.after !== undefined && asNumber(options.after) === undefined) {
       throw new TypeError(
         `palisade: watch begins after a revision, a whole number, and after is ${short(options.after)}`,
@@ -210,6 +213,8 @@ export class Client implements AsyncDisposable {
   /** Takes a lock from its holder. The token is that of the current grant, or a reader's grant id: proof that the operator has looked. */
   async breakLock(lock: string, token: number, reason = ""): Promise<void> {
     checkName(lock);
+    checkKind("the token", token, asNumber(token) !== undefined, "a whole number");
+    checkText("the reason", reason);
     await this.#ask("POST", lockPath(lock, "/break"), { fencing_token: token, reason }, lock);
   }
 
@@ -219,6 +224,7 @@ export class Client implements AsyncDisposable {
    */
   async resize(lock: string, permits: number): Promise<void> {
     checkName(lock);
+    checkKind("the number of permits", permits, asNumber(permits) !== undefined, "a whole number");
     await this.#ask("POST", lockPath(lock, "/permits"), { of: permits }, lock);
   }
 

@@ -1,4 +1,5 @@
 import { Invalid } from "./errors.js";
+import { checkKind } from "./options.js";
 import type { Reply } from "./reply.js";
 
 const DEFAULT_URL = "http://127.0.0.1:7420";
@@ -21,6 +22,7 @@ export class Endpoints {
   ) {
     const given = urls ?? (process.env["PALISADE_URL"] || DEFAULT_URL);
     const list = typeof given === "string" ? given.split(",") : given;
+    checkKind("the option urls", list, Array.isArray(list), "an address, or a list of addresses");
     if (list.length === 0) {
       throw new Invalid(`the address of a server is needed, such as ${DEFAULT_URL}`);
     }

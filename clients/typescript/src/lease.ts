@@ -5,7 +5,7 @@ import { earliest, latest, sleepUntil } from "./clock.js";
 import { Invalid, LeaseLost, PalisadeError } from "./errors.js";
 import type { Pass } from "./fence/holder.js";
 import { Hold, RELEASED } from "./hold.js";
-import { checkOptions } from "./options.js";
+import { checkKind, checkOptions, checkSignal, checkText } from "./options.js";
 import { asText, difference, readRenewal, Reply, unreadable, type Granted, type Json } from "./reply.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
 import type { Send, Transport } from "./transport.js";
@@ -13,6 +13,8 @@ import { DAY, lockPath, type Reader, type UpgradeOptions, type Wish } from "./wi
 
 /** The resource id under which a fence keeps the tokens of one slot of a semaphore. */
 export function slotKey(lock: string, slot: number): string {
+  checkText("the name of a lock", lock);
+  checkKind("a slot", slot, Number.isSafeInteger(slot) && slot > 0, "a whole number from 1 on");
   return `${lock}~${slot}`;
 }
 
@@ -226,6 +228,7 @@ export class Lease implements AsyncDisposable {
    */
   async downgrade(options: { readonly signal?: AbortSignal } = {}): Promise<Lease> {
     checkOptions("downgrade", options, ["signal"]);
+    checkSignal(options.signal);
     if (this.shared) {
       return this;
     }
@@ -255,6 +258,7 @@ export class Lease implements AsyncDisposable {
    */
   async upgrade(options: UpgradeOptions = {}): Promise<Lease> {
     checkOptions("upgrade", options, ["waitMs", "signal"]);
+    checkSignal(options.signal);
     this.check();
     if (!this.update) {
       throw new Invalid("only a reader in mode update is upgraded: acquire it with update: true");
@@ -366,6 +370,7 @@ export class Lease implements AsyncDisposable {
   }
 
   #checkName(name: string): void {
+    checkText("the name of a lock", name);
     if (!this.locks.includes(name)) {
       throw new Invalid(`${JSON.stringify(name)} is not a lock of this lease: it has ${this.#quoted()}`);
     }

@@ -5,16 +5,49 @@ import { inspect } from "node:util";
  * anything, and a wrong name would silently mean the default.
  */
 export function checkOptions(where: string, given: unknown, known: readonly string[]): void {
-  if (typeof given !== "object" || given === null || Array.isArray(given)) {
-    throw new TypeError(`palisade: ${where} takes an object of options (${known.join(", ")}), and not ${short(given)}`);
+  // Of a Promise, a Map or a Date every option would silently mean the default.
+  if (!isPlain(given)) {
+    throw new TypeError(
+      `palisade: ${where} takes an object of options (${known.join(", ")}), and not ${short(given)}${awaited(given)}`,
+    );
   }
-  for (const name of Object.keys(given)) {
+  for (const name of Object.keys(given as object)) {
     if (!known.includes(name)) {
       const near = nearest(name, known);
       const advice = near === undefined ? `there are ${known.join(", ")}` : `did you mean ${near}?`;
       throw new TypeError(`palisade: ${where} has no option ${name}: ${advice}`);
     }
   }
+}
+
+/** Refuses a value of another kind, because programs in JavaScript pass anything. `wanted` is what to pass. */
+export function checkKind(what: string, value: unknown, isRight: boolean, wanted: string): void {
+  if (!isRight) {
+    throw new TypeError(`palisade: ${what} is ${wanted}, and not ${short(value)}${awaited(value)}`);
+  }
+}
+
+/** Whether it is an object with names of the caller's, and no list, Promise, Map, Date or Buffer. */
+export function isPlain(value: unknown): boolean {
+  return Object.prototype.toString.call(value) === "[object Object]";
+}
+
+/** The properties of anything. */
+export function shapeOf(value: unknown): Readonly<Record<string, unknown>> {
+  return (value ?? {}) as Record<string, unknown>;
+}
+
+export function checkSignal(signal: unknown): void {
+  const isRight = signal === undefined || signal instanceof AbortSignal;
+  checkKind("the option signal", signal, isRight, "an AbortSignal, as of an AbortController");
+}
+
+export function checkText(what: string, value: unknown): void {
+  checkKind(what, value, typeof value === "string", "a text");
+}
+
+function awaited(value: unknown): string {
+  return value instanceof Promise ? ": await it" : "";
 }
 
 /** A value as a message shows it. */

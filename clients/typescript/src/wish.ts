@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 
 import { earliest, latest, sleepUntil } from "./clock.js";
 import { Invalid } from "./errors.js";
-import { short } from "./options.js";
+import { checkKind, checkSignal, checkText, short } from "./options.js";
 import { difference, Fault, readGrant, Reply, type Granted } from "./reply.js";
 import { attemptTime, Backoff, FIRST_PAUSE } from "./retry.js";
 import { LEAST_TIME, type Send, type Transport } from "./transport.js";
@@ -332,7 +332,7 @@ function delay(field: string, ms: number): Record<string, number> {
 /** A whole number of milliseconds in its range. */
 export function within(field: string, value: number, low: number, high: number): number {
   if (!Number.isInteger(value) || value < low || value > high) {
-    throw new Invalid(`${field} is ${value}: whole milliseconds, ${low} ..= ${high}, are allowed`);
+    throw new Invalid(`${field} is ${short(value)}: whole milliseconds, ${low} ..= ${high}, are allowed`);
   }
   return value;
 }
@@ -364,21 +364,14 @@ function checkTypes(options: AcquireOptions): void {
   for (const [name, value] of Object.entries({ shared, update })) {
     check(name, value, value === undefined || typeof value === "boolean", "true or false");
   }
-  check(
-    "signal",
-    signal,
-    signal === undefined || signal instanceof AbortSignal,
-    "an AbortSignal, as of an AbortController",
-  );
+  checkSignal(signal);
   const { count, of } = (permits ?? {}) as { count?: unknown; of?: unknown };
   const isPermits = Number.isInteger(count) && Number.isInteger(of) && Object.keys(permits ?? {}).length === 2;
   check("permits", permits, permits === undefined || isPermits, "{ count, of }, two whole numbers");
 }
 
 function check(name: string, value: unknown, isRight: boolean, wanted: string): void {
-  if (!isRight) {
-    throw new TypeError(`palisade: the option ${name} is ${wanted}, and not ${short(value)}`);
-  }
+  checkKind(`the option ${name}`, value, isRight, wanted);
 }
 
 /** Programs in JavaScript pass anything. */
@@ -388,6 +381,7 @@ function isListOfNames(given: unknown): boolean {
 
 /** Also refuses "." and "..": proxies tidy them away, however they are written. */
 export function checkName(name: string): void {
+  checkText("the name of a lock", name);
   if (!/^[ -~]{1,255}$/.test(name) || name === "." || name === "..") {
     throw new Invalid(
       `${JSON.stringify(name)} is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or ..`,

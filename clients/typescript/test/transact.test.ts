@@ -212,7 +212,7 @@ test("objects as people have them", async () => {
     [() => onPg.transact({} as never, "a", 7, claimed), /takes a Pool of pg/],
     [() => onPg.claim(undefined as never, "a", 7), /takes a client of pg/],
     [() => onPg.transact(postgresPool, "a", 7, claimed, { maxjump: 5 } as never), /did you mean maxJump/],
-    [() => onPg.transact(postgresPool, 5 as never, 7, claimed, 5 as never), /takes an object of options/],
+    [() => onPg.transact(postgresPool, "a", 7, claimed, 5 as never), /takes an object of options/],
   ];
   for (const [call, says] of wrong) {
     await assert.rejects(call, (error) => {

@@ -22,10 +22,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { GetItemCommand, PutItemCommand, type AttributeValue, type DynamoDBClient } from "@aws-sdk/client-dynamodb";
 
 import { Invalid, Unavailable, UnknownOutcome } from "../errors.js";
+import { checkKind, checkOptions, checkText, isPlain, shapeOf } from "../options.js";
 import { FenceLost, Rejected } from "./errors.js";
 import { checkSequence, presented, type Holder, type Pass } from "./holder.js";
 import { decodeFence, encodeFence, MAX_IDS, tookEffect, type StoredFence } from "./manifest.js";
-import { decide, EMPTY, type FenceRecord, type Operation, type Rule } from "./rule.js";
+import { checkRule, decide, EMPTY, type FenceRecord, type Operation, type Rule } from "./rule.js";
 
 const FENCE = "palisade_fence";
 const ATTEMPTS = 32;
@@ -64,6 +65,11 @@ export class Item {
     private readonly key: Attributes,
     private readonly rule: Rule = {},
   ) {
+    const sends = typeof shapeOf(client)["send"] === "function";
+    checkKind("the client", client, sends, "a DynamoDBClient of @aws-sdk/client-dynamodb");
+    checkText("the table", table);
+    checkKind("the key", key, isPlain(key), 'an object of attributes, such as { seat: { S: "12A" } }');
+    checkRule(rule);
     const names = Object.keys(key).sort();
     if (names.length < 1 || names.length > 2) {
       throw new Invalid(`the key has ${names.length} attributes; 1 ..= 2 are allowed`);
@@ -93,7 +99,12 @@ export class Item {
    * `palisade_fence` is `Invalid`. True: this numbered write was carried out before. A holder of null has no token: refused.
    */
   async write(holder: Holder | null, change: Attributes | Change, options: ItemWriteOptions = {}): Promise<boolean> {
+    checkOptions("write", options, ["sequence", "digest"]);
     checkSequence(options.sequence);
+    const { digest } = options;
+    checkKind("the digest", digest, digest === undefined || typeof digest === "bigint", "a bigint");
+    const isChange = typeof change === "function" || isPlain(change);
+    checkKind("the change", change, isChange, "an object of attributes, or a function of the present ones");
     const pass = holder === null ? undefined : presented(holder);
     const following = typeof change === "function" ? change : () => change;
     return (await this.#carryOut(pass, { kind: "write", ...options }, following)).repeat;
@@ -128,6 +139,7 @@ export class Item {
       if (following === undefined) {
         throw new Rejected("missing");
       }
+      checkKind("what the change returns", following, isPlain(following), "an object of attributes");
       if (Object.hasOwn(following, FENCE)) {
         throw new Invalid(`${FENCE} is the attribute of the fence: give your attribute another name`);
       }

@@ -1,5 +1,5 @@
 import { Invalid } from "../errors.js";
-import { short } from "../options.js";
+import { checkKind, isPlain, short } from "../options.js";
 
 /** The largest fencing token, 2^53 − 1; sequence numbers end there, too. */
 export const MAX_TOKEN = Number.MAX_SAFE_INTEGER;
@@ -31,13 +31,17 @@ export function presented(holder: Holder): Pass {
   }
   const pass = typeof holder === "number" ? { token: holder } : holder;
   if (!Number.isSafeInteger(pass.token) || pass.token < 1) {
-    throw new Invalid(`${String(pass.token)} is not a fencing token: 1 ..= ${MAX_TOKEN} are allowed`);
+    throw new Invalid(`${short(pass.token)} is not a fencing token: 1 ..= ${MAX_TOKEN} are allowed`);
   }
+  // As JSON has them, they may be null.
+  const [authority, lock] = [pass.authority ?? undefined, pass.lock ?? undefined];
+  checkKind("the authority", authority, authority === undefined || typeof authority === "string", "a text");
+  checkKind("the lock", lock, lock === undefined || typeof lock === "string", "a text");
   if (typeof holder !== "number") {
     holder.check?.();
   }
   // A lease of several locks has no one name.
-  return { token: pass.token, authority: pass.authority, lock: pass.lock === "" ? undefined : pass.lock };
+  return { token: pass.token, authority, lock: lock === "" ? undefined : lock };
 }
 
 /** What is left of a lease in milliseconds, as the databases take it; undefined if it is not known. @internal */
@@ -49,8 +53,18 @@ export function leftMs(holder: Holder): number | undefined {
 /** @internal */
 export function checkSequence(sequence: number | undefined): void {
   if (sequence !== undefined && !(Number.isSafeInteger(sequence) && sequence >= 0)) {
-    throw new Invalid(`the sequence number ${sequence} is out of range: 0 ..= ${MAX_TOKEN} are allowed`);
+    throw new Invalid(`the sequence number ${short(sequence)} is out of range: 0 ..= ${MAX_TOKEN} are allowed`);
   }
+}
+
+/** Holders by resource. @internal */
+export function checkHolders(holders: unknown): void {
+  checkKind("what is claimed", holders, isPlain(holders), "an object { RESOURCE: holder, … }");
+}
+
+/** What is done in a transaction. @internal */
+export function checkWork(work: unknown): void {
+  checkKind("the work of transact", work, typeof work === "function", "a function, which gets the connection");
 }
 
 /** @internal */

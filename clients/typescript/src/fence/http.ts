@@ -10,6 +10,7 @@
  * @packageDocumentation
  */
 import { Invalid, Unavailable, UnknownOutcome } from "../errors.js";
+import { checkKind, shapeOf } from "../options.js";
 import { asNumber, asObject, asText, parsed } from "../reply.js";
 import { isRejectionCode, rejected } from "./errors.js";
 import { checkSequence, presented, type Holder } from "./holder.js";
@@ -19,6 +20,7 @@ export const CLAIM: Readonly<Record<string, string>> = { "X-Fencing-Operation": 
 
 /** The number of a write among those of the grant, 0 – 2^53 − 1, with which it is safe to repeat. */
 export function numbered(sequence: number): Record<string, string> {
+  checkKind("the sequence number", sequence, typeof sequence === "number", "a whole number");
   checkSequence(sequence);
   return { "X-Fencing-Sequence": String(sequence) };
 }
@@ -38,6 +40,7 @@ export function headers(holder: Holder): Record<string, string> {
  * caller's request is not changed.
  */
 export function fencedFetch(holder: Holder, next: typeof fetch = fetch): typeof fetch {
+  checkKind("what fencedFetch calls", next, typeof next === "function", "a function like fetch");
   return async (input, init) => {
     const request = new Request(input, init);
     for (const [name, value] of Object.entries(headers(holder))) {
@@ -53,6 +56,9 @@ export function fencedFetch(holder: Holder, next: typeof fetch = fetch): typeof 
  * their body can still be read.
  */
 export async function throwIfRejected(answer: Response): Promise<Response> {
+  const { status, clone } = shapeOf(answer);
+  const isAnswer = typeof status === "number" && typeof clone === "function";
+  checkKind("what throwIfRejected takes", answer, isAnswer, "the Response of a fetch");
   if (answer.status < 400) {
     return answer;
   }

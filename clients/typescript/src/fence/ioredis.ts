@@ -15,6 +15,7 @@
  * @packageDocumentation
  */
 import { Invalid, OperatorNeeded } from "../errors.js";
+import { checkKind, checkOptions, checkText, shapeOf, short } from "../options.js";
 import { FenceLost, FenceNotInstalled, isRejectionCode, rejected, staleToken } from "./errors.js";
 import { checkSequence, presented, type Holder } from "./holder.js";
 
@@ -39,6 +40,7 @@ export class Resource {
   readonly #mark: string;
 
   constructor(readonly name: string) {
+    checkText("the name of a resource", name);
     if (!/^[ -z|~]{1,255}$/.test(name)) {
       throw new Invalid(
         `${JSON.stringify(name)} is not the name of a resource: 1 ..= 255 printable ASCII characters, no braces`,
@@ -49,36 +51,36 @@ export class Resource {
 
   /** Raises the fence, before the first read. */
   async claim(redis: Connection, holder: Holder): Promise<void> {
-    await this.#call(redis, "palisade_claim", holder, undefined, []);
+    await this.#call(redis, "palisade_claim", holder, [], []);
   }
 
   /** Reads in order to write; null if there is nothing. */
   async get(redis: Connection, holder: Holder, key: string): Promise<string | null> {
-    return (await this.#call(redis, "palisade_get", holder, key, [])) as string | null;
+    return (await this.#call(redis, "palisade_get", holder, [key], [])) as string | null;
   }
 
   /** As `get`, byte by byte. */
   async getBuffer(redis: Connection, holder: Holder, key: string): Promise<Buffer | null> {
-    return (await this.#call(redis, "palisade_get", holder, key, [], { bytes: true })) as Buffer | null;
+    return (await this.#call(redis, "palisade_get", holder, [key], [], {}, true)) as Buffer | null;
   }
 
   async hget(redis: Connection, holder: Holder, key: string, field: string): Promise<string | null> {
-    return (await this.#call(redis, "palisade_hget", holder, key, [field])) as string | null;
+    return (await this.#call(redis, "palisade_hget", holder, [key], [field])) as string | null;
   }
 
   async set(redis: Connection, holder: Holder, key: string, value: Value, options?: WriteOptions): Promise<void> {
-    await this.#call(redis, "palisade_set", holder, key, [value], options);
+    await this.#call(redis, "palisade_set", holder, [key], [value], options);
   }
 
   async append(redis: Connection, holder: Holder, key: string, value: Value, options?: WriteOptions): Promise<void> {
-    await this.#call(redis, "palisade_append", holder, key, [value], options);
+    await this.#call(redis, "palisade_append", holder, [key], [value], options);
   }
 
   async incrby(redis: Connection, holder: Holder, key: string, by: number, options?: WriteOptions): Promise<void> {
     if (!Number.isSafeInteger(by)) {
-      throw new Invalid(`${by} cannot be added: a whole number is needed`);
+      throw new Invalid(`${short(by)} cannot be added: a whole number is needed`);
     }
-    await this.#call(redis, "palisade_incrby", holder, key, [by], options);
+    await this.#call(redis, "palisade_incrby", holder, [key], [by], options);
   }
 
   async hset(
@@ -89,24 +91,35 @@ export class Resource {
     value: Value,
     options?: WriteOptions,
   ): Promise<void> {
-    await this.#call(redis, "palisade_hset", holder, key, [field, value], options);
+    await this.#call(redis, "palisade_hset", holder, [key], [field, value], options);
   }
 
   /** Throws `Rejected` with the code `missing` if there is nothing to delete. */
   async del(redis: Connection, holder: Holder, key: string, options?: WriteOptions): Promise<void> {
-    await this.#call(redis, "palisade_del", holder, key, [], options);
+    await this.#call(redis, "palisade_del", holder, [key], [], options);
   }
 
   async #call(
     redis: Connection,
     name: string,
     holder: Holder,
-    key: string | undefined,
+    used: readonly string[],
     values: readonly Value[],
-    { sequence, bytes = false }: WriteOptions & { bytes?: boolean } = {},
+    options: WriteOptions = {},
+    bytes = false,
   ): Promise<unknown> {
+    const { call, callBuffer, isPipeline } = shapeOf(redis);
+    const calls = typeof call === "function" && typeof callBuffer === "function";
+    // A pipeline sends nothing before it is executed: a claim would be reported as done.
+    checkKind("the connection", redis, calls && isPipeline !== true, "a Redis or a Cluster of ioredis, no pipeline");
+    checkOptions("a write", options, ["sequence"]);
+    for (const value of values as readonly unknown[]) {
+      const isValue = typeof value === "string" || typeof value === "number" || value instanceof Uint8Array;
+      checkKind("a value or field", value, isValue, "a text, a number or a Buffer");
+    }
+    const { sequence } = options;
     checkSequence(sequence);
-    const keys = key === undefined ? [this.#mark] : [this.#mark, this.#checked(key)];
+    const keys = [this.#mark, ...used.map((key) => this.#checked(key))];
     const { token, authority, lock } = presented(holder);
     const given = [name, keys.length, ...keys, token, ...values, authority ?? "", lock ?? "", sequence ?? ""];
     try {
@@ -118,6 +131,7 @@ export class Resource {
 
   /** In a cluster, a key of another slot could not be changed in one step with the fence. */
   #checked(key: string): string {
+    checkText("a key", key);
     const open = key.indexOf("{");
     const close = key.indexOf("}", open + 1);
     const hashed = open >= 0 && close > open + 1 ? key.slice(open + 1, close) : key;
@@ -132,6 +146,7 @@ export class Resource {
 
 /** Refuses a server that may evict fences, or that is a replica. Once for each server. */
 export async function probe(redis: { info(section: string): Promise<string> }): Promise<void> {
+  checkKind("the connection", redis, typeof shapeOf(redis)["info"] === "function", "a Redis of ioredis");
   const policy = /^maxmemory_policy:(.*)$/m.exec(await redis.info("memory"))?.[1]?.trim() ?? "unknown";
   if (policy !== "noeviction" && !policy.startsWith("volatile-")) {
     const why = "it evicts keys that never expire, fences among them; set noeviction";

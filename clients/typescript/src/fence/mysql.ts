@@ -21,9 +21,9 @@
 import type { Connection, Pool, PoolConnection } from "mysql2/promise";
 
 import { Invalid, OperatorNeeded } from "../errors.js";
-import { short } from "../options.js";
+import { shapeOf, short } from "../options.js";
 import { FenceNotInstalled, rejected, type RejectionCode, type Rejected, type Told } from "./errors.js";
-import { checkResource, leftMs, presented, type Holder } from "./holder.js";
+import { checkHolders, checkResource, leftMs, presented, type Holder, checkWork } from "./holder.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
 /**
@@ -67,6 +67,7 @@ export async function transact<Result>(
   work: (db: PoolConnection) => Result | PromiseLike<Result>,
   rule: Rule = {},
 ): Promise<Result> {
+  checkResource(resource);
   return transactAll(pool, { [resource]: holder }, work, rule);
 }
 
@@ -77,7 +78,10 @@ export async function transactAll<Result>(
   work: (db: PoolConnection) => Result | PromiseLike<Result>,
   rule: Rule = {},
 ): Promise<Result> {
-  const db = await promised(pool).getConnection();
+  const promises = promised(pool);
+  checkHolders(holders);
+  checkWork(work);
+  const db = await promises.getConnection();
   let broken = false;
   try {
     await db.beginTransaction();
@@ -122,6 +126,7 @@ function promised(pool: unknown): Pool {
 
 /** Raises the fence: from the commit on, no older token is admitted at the resource. */
 export async function claim(db: Connection, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
+  checkResource(resource);
   await claimAll(db, { [resource]: holder }, rule);
 }
 
@@ -131,14 +136,15 @@ export async function claimAll(
   holders: Readonly<Record<string, Holder>>,
   rule: Rule = {},
 ): Promise<void> {
-  const shape = db as { query?: unknown; getConnection?: unknown; promise?: unknown };
-  if (typeof shape.query !== "function" || "getConnection" in shape || "promise" in shape) {
+  const shape = shapeOf(db);
+  if (typeof shape["query"] !== "function" || "getConnection" in shape || "promise" in shape) {
     throw new TypeError(
       `palisade: claim takes a connection of mysql2/promise, in a transaction, and not ${short(db)}: ` +
         "a pool would carry out each statement on another connection",
     );
   }
   checkRule(rule);
+  checkHolders(holders);
   // In the order of the names, so that no two transactions wait for each other.
   const claims = Object.entries(holders)
     .sort(([one], [other]) => (one < other ? -1 : 1))

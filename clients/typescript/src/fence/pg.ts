@@ -16,9 +16,18 @@
 import type { ClientBase, Pool, PoolClient } from "pg";
 
 import { Invalid } from "../errors.js";
-import { short } from "../options.js";
+import { checkKind, checkOptions, shapeOf, short } from "../options.js";
 import { FenceNotInstalled, Rejected, Stale, staleToken } from "./errors.js";
-import { checkResource, checkSequence, leftMs, presented, type Holder, type Pass } from "./holder.js";
+import {
+  checkHolders,
+  checkResource,
+  checkSequence,
+  leftMs,
+  presented,
+  type Holder,
+  type Pass,
+  checkWork,
+} from "./holder.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
 /** The longest result that is recorded with a numbered write, in bytes. */
@@ -61,6 +70,7 @@ export async function transact<Result>(
   work: (db: PoolClient) => Result | PromiseLike<Result>,
   rule: Rule = {},
 ): Promise<Result> {
+  checkResource(resource);
   return transactAll(pool, { [resource]: holder }, work, rule);
 }
 
@@ -71,12 +81,15 @@ export async function transactAll<Result>(
   work: (db: PoolClient) => Result | PromiseLike<Result>,
   rule: Rule = {},
 ): Promise<Result> {
-  if (!("totalCount" in (pool as object)) || typeof (pool as Partial<Pool>).connect !== "function") {
+  const shape = shapeOf(pool);
+  if (shape["totalCount"] === undefined || typeof shape["connect"] !== "function") {
     throw new TypeError(
       `palisade: transact takes a Pool of pg, and not ${short(pool)}; ` +
         "on a client of your own, begin a transaction and call claim first",
     );
   }
+  checkHolders(holders);
+  checkWork(work);
   const db = await pool.connect();
   // A connection that breaks between two statements says so here, and without a listener that ends the process. The next
   // statement fails.
@@ -110,6 +123,7 @@ function ignore(): void {
 
 /** Raises the fence: from the commit on, no older token is admitted at the resource. */
 export async function claim(db: ClientBase, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
+  checkResource(resource);
   await claimAll(db, { [resource]: holder }, rule);
 }
 
@@ -119,6 +133,7 @@ export async function claimAll(
   holders: Readonly<Record<string, Holder>>,
   rule: Rule = {},
 ): Promise<void> {
+  checkHolders(holders);
   // In the order of the names, so that no two transactions wait for each other.
   const claims = Object.entries(holders)
     .sort(([one], [other]) => (one < other ? -1 : 1))
@@ -144,8 +159,12 @@ export async function write(
   number?: WriteNumber,
   rule: Rule = {},
 ): Promise<Written> {
-  checkSequence(number?.sequence);
+  if (number !== undefined) {
+    checkOptions("write", number, ["sequence", "digest"]);
+    checkNumber(number.sequence);
+  }
   const digest = number?.digest;
+  checkKind("the digest", digest, digest === undefined || typeof digest === "bigint", "a bigint");
   if (digest !== undefined && BigInt.asUintN(64, digest) !== digest) {
     throw new Invalid(`the digest ${String(digest)} is out of range: 0 ..= 2^64 - 1 are allowed`);
   }
@@ -165,7 +184,8 @@ export async function record(
   result: Uint8Array,
 ): Promise<void> {
   checkResource(resource);
-  checkSequence(sequence);
+  checkNumber(sequence);
+  checkKind("the result", result, (result as unknown) instanceof Uint8Array, "a Uint8Array");
   if (result.length > MAX_RESULT_BYTES) {
     throw new Invalid(`the result has ${result.length} bytes; 0 ..= ${MAX_RESULT_BYTES} are allowed`);
   }
@@ -212,6 +232,12 @@ function arguments_(resource: string, { token, authority, lock }: Pass, rule: Ru
   checkRule(rule);
   const maxJump = rule.maxJump === undefined ? MAX_JUMP : rule.maxJump;
   return [resource, token, authority ?? null, lock ?? null, rule.strict === true, maxJump];
+}
+
+/** The number of a write, where one is needed. */
+function checkNumber(sequence: number): void {
+  checkKind("the sequence number", sequence, typeof sequence === "number", "a whole number");
+  checkSequence(sequence);
 }
 
 async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unknown[]> {

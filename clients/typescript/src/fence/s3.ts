@@ -29,10 +29,11 @@ import {
 } from "@aws-sdk/client-s3";
 
 import { Invalid, OperatorNeeded, Unavailable, UnknownOutcome } from "../errors.js";
+import { checkKind, checkOptions, checkText, shapeOf } from "../options.js";
 import { FenceLost, Rejected } from "./errors.js";
 import { checkResource, checkSequence, presented, type Holder, type Pass } from "./holder.js";
 import { decode, encode, MAX_IDS, NO_MANIFEST, tookEffect, type Manifest } from "./manifest.js";
-import { decide, EMPTY, type Operation, type Rule } from "./rule.js";
+import { checkRule, decide, EMPTY, type Operation, type Rule } from "./rule.js";
 
 const ATTEMPTS = 32;
 const SAME_PUT_TRIES = 5;
@@ -76,6 +77,11 @@ export class Store {
 
   /** Throws `OperatorNeeded` for a store that ignores the condition of a put: it would make the fence useless. */
   static async open(client: S3Client, bucket: string, root: string, options: StoreOptions = {}): Promise<Store> {
+    checkKind("the client", client, typeof shapeOf(client)["send"] === "function", "an S3Client of @aws-sdk/client-s3");
+    checkText("the bucket", bucket);
+    checkText("the root", root);
+    checkOptions("Store.open", options, ["rule", "probe"]);
+    checkRule(options.rule ?? {});
     const store = new Store(client, bucket, root.replace(/^\/+|\/+$/g, ""), options.rule ?? {});
     if (options.probe !== false) {
       await store.#probe();
@@ -199,8 +205,10 @@ export class Resource {
     return this.#write(holder, { kind: "delete", key, content: new Uint8Array() }, options);
   }
 
-  async #write(holder: Holder | null, effect: Effect, { sequence }: WriteOptions = {}): Promise<boolean> {
+  async #write(holder: Holder | null, effect: Effect, options: WriteOptions = {}): Promise<boolean> {
     checkKey(effect.key);
+    checkOptions("a write", options, ["sequence"]);
+    const { sequence } = options;
     checkSequence(sequence);
     const digest = sequence === undefined ? undefined : digestOf(effect);
     const pass = holder === null ? undefined : presented(holder);
@@ -346,6 +354,7 @@ function digestOf({ kind, key, content }: Effect): bigint {
 }
 
 function checkKey(key: string): void {
+  checkText("a key", key);
   const segments = key.slice(1).split("/");
   // eslint-disable-next-line no-control-regex -- they are what is refused
   const controls = /[\u0000-\u001f\u007f-\u009f]/.test(key);
@@ -364,6 +373,8 @@ function part(name: string): string {
 }
 
 function bytes(content: Uint8Array | string): Uint8Array {
+  const isRight = typeof content === "string" || (content as unknown) instanceof Uint8Array;
+  checkKind("the content", content, isRight, "a text or a Uint8Array");
   return typeof content === "string" ? Buffer.from(content) : content;
 }
 

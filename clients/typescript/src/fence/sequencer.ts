@@ -17,6 +17,7 @@ import { createPublicKey, verify, type KeyObject } from "node:crypto";
 
 import { Invalid, PalisadeError } from "../errors.js";
 import { slotKey } from "../lease.js";
+import { checkKind, checkOptions, checkText } from "../options.js";
 import { asObject, asToken, parsed, type Json } from "../reply.js";
 import type { Pass } from "./holder.js";
 
@@ -79,6 +80,7 @@ export class Keys {
    * `Invalid` for what is not such a set.
    */
   constructor(jwks: string) {
+    checkKind("what Keys takes", jwks, typeof jwks === "string", "the text of /.well-known/jwks.json");
     const set = object(jwks.trim());
     const listed: unknown = set?.["keys"];
     if (set === undefined || !Array.isArray(listed)) {
@@ -121,7 +123,11 @@ export class Keys {
    * Checks a sequencer that was presented at a resource: that the authority issued it, that it is for this resource, and
    * that a reader does not write. Throws `BadSequencer`.
    */
-  check(text: string, resource: string, { writes }: { readonly writes: boolean }): Sequencer {
+  check(text: string, resource: string, options: { readonly writes: boolean }): Sequencer {
+    checkText("the name of a resource", resource);
+    checkOptions("check", options, ["writes"]);
+    const { writes } = options;
+    checkKind("the option writes", writes, typeof writes === "boolean", "true or false");
     const sequencer = this.verify(text);
     checkCovers(sequencer, resource);
     if (writes && sequencer.mode === "shared") {
@@ -135,6 +141,9 @@ export class Keys {
    * `checkCovers`. Throws `BadSequencer`.
    */
   verify(text: string): Sequencer {
+    if (typeof (text as unknown) !== "string") {
+      throw malformed("it is missing, or no text");
+    }
     if (text.length > MAX_BYTES) {
       throw malformed(`it is longer than ${MAX_BYTES} bytes`);
     }
