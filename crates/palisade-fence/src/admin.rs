@@ -7,6 +7,8 @@ use palisade_core::fence::{FenceState, Rearm};
 use crate::error::Result;
 
 /// The fences of one place: a database, a store, a folder.
+///
+/// Its errors are a name that is not valid, and those of the place; none of its operations can be rejected.
 pub trait Admin {
     /// Returns the fence of one resource; `None` if nothing was ever admitted there.
     fn show(&mut self, resource: &str) -> impl Future<Output = Result<Option<FenceState>>> + Send;
@@ -24,6 +26,9 @@ pub trait Admin {
     /// earlier record is forgotten. [`FenceState::rearmed`] decides, in one atomic step with the stored
     /// state: a fence is never lowered, unless [`Rearm::lower_from`] names exactly the token of a poisoned
     /// fence. As durable as any claim.
+    ///
+    /// # Errors
+    /// [`Error::FloorTooLow`](crate::Error::FloorTooLow) names the token at which the fence stands.
     fn rearm(
         &mut self,
         resource: &str,

@@ -11,6 +11,10 @@ mod answer;
 mod column;
 mod decision;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "sqlx-postgres")),
+    allow(unreachable_pub, reason = "MySQL has one driver and names no trait")
+)]
 mod transact;
 
 pub(crate) use column::{bound, judge, valid_id, valid_name};
@@ -19,13 +23,14 @@ pub use decision::Strategy;
 pub(crate) use decision::decide_all;
 pub(crate) use decision::{in_name_order, recordable};
 
-use crate::error::{Error, ErrorKind};
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
 pub(crate) use answer::Answer;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+#[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
 pub use transact::Begin;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
 pub(crate) use transact::{sealed::Driver, transact};
+
+use crate::error::{Error, ErrorKind};
 
 /// The connection or the driver failed.
 pub(crate) fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
