@@ -20,8 +20,7 @@
 //! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
 //! the trait [`Log`]. `durable` (feature) is the pipeline on a write-ahead log.
 //!
-//! This crate is internal to Palisade: the server, the replica and the lab use it, and its API changes without notice.
-//! Programs that want a lock use `palisade-client`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
 
 pub mod clock;
 pub mod codec;

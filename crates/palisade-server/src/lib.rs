@@ -1,10 +1,10 @@
 //! The faces of the lock server; what decides is in `palisade-pipeline`.
 //!
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//!
 //! * [`net`] – gRPC and HTTP/JSON on one port.
 //! * [`shell`] – connections, bounds and time-outs of every HTTP port, also of the store and the
 //!   gateway.
-//!
-//! This crate is internal to Palisade: its API changes without notice.
 
 pub mod memory;
 pub mod net;
