@@ -1,5 +1,7 @@
 //! The lock server: the pipeline that orders and applies, and its faces.
 //!
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//!
 //! * [`pipeline`] – one thread that orders, stamps, applies, syncs and answers. No sockets, no files.
 //! * `durable` (feature) – the pipeline on a write-ahead log.
 //! * `net` (feature) – gRPC and HTTP/JSON on one port.
