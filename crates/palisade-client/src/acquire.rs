@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use palisade_core::{
     Ahead, ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockMode, LockName,
-    Others, Permits, RequestId, Span, Timestamp, Ttl, limits,
+    Others, RequestId, Span, Timestamp, Ttl, limits,
 };
 
 use crate::error::{Error, Loss, Lost};
 use crate::fault::Fault;
 use crate::inner::Inner;
+use crate::kind::{Exclusive, Kind, Semaphore, Set, Shared, Upgrade};
 use crate::lease::Lease;
 use crate::pending::Pending;
 use crate::random;
@@ -26,34 +27,32 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
 /// wait.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-/// A request for a lock, made by [`Client::lock`](crate::Client::lock).
+/// A request for a lock of some [kind](crate::kind), made by [`Client::lock`](crate::Client::lock),
+/// [`lock_shared`](crate::Client::lock_shared), [`semaphore`](crate::Client::semaphore) or
+/// [`locks`](crate::Client::locks).
 ///
 /// Values out of range are refused when the request is sent, and the error states the range. Nothing is
 /// clamped.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before `acquire`, `try_acquire` or `attempt`"]
-pub struct LockRequest {
+pub struct LockRequest<K: Kind = Exclusive> {
+    common: Common,
+    kind: K,
+}
+
+/// What the requests of all kinds have.
+#[derive(Clone, Debug)]
+struct Common {
     inner: Arc<Inner>,
-    lock: String,
-    ttl: Duration,
+    /// The first by name, and the others of a set. A name that is not valid is refused when the request is sent.
+    names: Result<(LockName, Others), Invalid>,
+    ttl: Option<Duration>,
     wait: Duration,
     client: Option<String>,
     metadata: Option<String>,
     under: Option<Parent>,
     /// Of an upgrade.
     reader: Option<Arc<Kept>>,
-    mode: Mode,
-    lock_delay: Duration,
-    at_least_for: Duration,
-    /// The other locks of a set.
-    also: Vec<String>,
-}
-
-/// What kind of grant is asked for; permits are checked when the request is sent.
-#[derive(Clone, Copy, Debug)]
-enum Mode {
-    Plain(LockMode),
-    Permits { wanted: u32, of: u32 },
 }
 
 /// The lease that a grant is put under.
@@ -89,121 +88,101 @@ pub enum Attempt<L = Lease> {
 }
 
 impl LockRequest {
-    pub(crate) fn new(inner: Arc<Inner>, lock: &str) -> LockRequest {
-        LockRequest {
-            inner,
-            lock: lock.to_owned(),
-            ttl: DEFAULT_TTL,
-            wait: DEFAULT_WAIT,
-            client: None,
-            metadata: None,
-            under: None,
-            reader: None,
-            mode: Mode::Plain(LockMode::Exclusive),
-            lock_delay: Duration::ZERO,
-            at_least_for: Duration::ZERO,
-            also: Vec::new(),
-        }
-    }
-
-    /// Sets how long the lease lasts without renewal: 100 ms – 24 h in whole milliseconds, [`DEFAULT_TTL`] by
-    /// default. It bounds how long others wait after this process has died.
-    pub fn ttl(mut self, ttl: Duration) -> LockRequest {
-        self.ttl = ttl;
-        self
-    }
-
-    /// Sets how long to wait in the lock's queue: up to 24 h, [`DEFAULT_WAIT`] by default, zero to try once.
-    pub fn wait(mut self, wait: Duration) -> LockRequest {
-        self.wait = wait;
-        self
-    }
-
-    /// Sets the client id: 1 – 255 bytes of printable ASCII. A lock held by a client id is granted again to
-    /// the same client id, with a higher token, and the former grant ends. So a restarted process gets its
-    /// own lock back at once. Without a client id every request counts as a separate client.
-    pub fn client_id(mut self, client: impl Into<String>) -> LockRequest {
-        self.client = Some(client.into());
-        self
-    }
-
-    /// Sets the text shown with the holder, at most 256 bytes.
-    pub fn metadata(mut self, metadata: impl Into<String>) -> LockRequest {
-        self.metadata = Some(metadata.into());
-        self
-    }
-
-    /// Asks for the lock as a reader: readers hold it together, and only writers are kept out. A reader waits behind a
-    /// writer that asked before it. A lease that holds the lock as a writer becomes a reader by this
-    /// ([`Client::downgrade`](crate::Client::downgrade)); a reader cannot become a writer, but for the one that asked
-    /// [`for_update`](LockRequest::for_update).
-    ///
-    /// The readers of one phase have one fencing token, so a fence refuses none of them because of another, and
-    /// admits what is older or newer as always. A resource must not take writes from readers.
-    pub fn shared(mut self) -> LockRequest {
-        self.mode = Mode::Plain(LockMode::Shared);
-        self
-    }
-
-    /// Asks for the lock in mode update: as a reader that may become the writer ([`Client::upgrade`](crate::Client::upgrade)).
-    /// It reads together with other readers, and at most one at a time has this mode.
-    pub fn for_update(mut self) -> LockRequest {
-        self.mode = Mode::Plain(LockMode::Update);
-        self
-    }
-
-    /// Asks for the upgrade of a grant in mode update.
-    pub(crate) fn upgrade(mut self, reader: &Lease) -> LockRequest {
-        self.mode = Mode::Plain(LockMode::Upgrade);
-        self.reader = Some(Arc::clone(reader.kept()));
-        self.under(reader)
-    }
-
-    /// Asks for `wanted` permits of a semaphore, all or none; [`PermitsRequest::of`] says how many it has.
-    ///
-    /// ```no_run
-    /// # async fn call(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
-    /// let lease = client.lock("gpu").permits(2).of(5).acquire().await?;
-    /// for key in lease.slot_keys() {
-    ///     // Claim each at the fence, with `lease.token()`.
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn permits(self, wanted: u32) -> PermitsRequest {
-        PermitsRequest {
-            request: self,
-            wanted,
-        }
-    }
-
     /// Keeps the lock closed for this long, 0 – 60 s in whole milliseconds, after the grant expired or an operator took
     /// it; not after a release. Meanwhile nobody is granted it, and who waits keeps the place. It is for resources
-    /// that cannot be fenced: it gives what a holder has sent some time to arrive, and proves nothing. Only for an
-    /// exclusive grant.
-    pub fn lock_delay(mut self, delay: Duration) -> LockRequest {
-        self.lock_delay = delay;
+    /// that cannot be fenced: it gives what a holder has sent some time to arrive, and proves nothing.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.kind.lock_delay = delay;
         self
     }
 
     /// Keeps the lock closed until this long after the grant, 0 – 24 h in whole milliseconds, however early it is
     /// released and whatever its time to live; nobody else is granted it before, and after a release this client
     /// neither. It is for a job that must not run twice within a period. The release says how long the lock stays
-    /// closed ([`Released::Delayed`](crate::Released::Delayed)). Only for an exclusive grant.
-    pub fn at_least_for(mut self, time: Duration) -> LockRequest {
-        self.at_least_for = time;
+    /// closed ([`Released::Delayed`](crate::Released::Delayed)).
+    pub fn at_least_for(mut self, time: Duration) -> Self {
+        self.kind.at_least_for = time;
+        self
+    }
+}
+
+impl LockRequest<Shared> {
+    /// Asks for the lock in mode update: as a reader that may become the writer ([`Client::upgrade`](crate::Client::upgrade)).
+    /// It reads together with other readers, and at most one at a time has this mode.
+    pub fn for_update(mut self) -> Self {
+        self.kind.for_update = true;
+        self
+    }
+}
+
+impl LockRequest<Semaphore> {
+    /// Asks for so many permits, all or none; one unless this is called.
+    pub fn permits(mut self, wanted: u32) -> Self {
+        self.kind.permits = wanted;
+        self
+    }
+}
+
+impl LockRequest<Upgrade> {
+    /// A request for the upgrade of a grant in mode update.
+    pub(crate) fn upgrade(inner: &Arc<Inner>, reader: &Lease) -> Self {
+        let mut request = LockRequest::new(inner, Ok(reader.lock().clone()), Upgrade);
+        request.common.reader = Some(Arc::clone(reader.kept()));
+        request.under(reader)
+    }
+}
+
+impl LockRequest<Set> {
+    pub(crate) fn of_set(inner: &Arc<Inner>, names: Result<Vec<LockName>, Invalid>) -> Self {
+        let common = Common::new(inner, names.and_then(palisade_core::set_of));
+        LockRequest { common, kind: Set }
+    }
+}
+
+impl<K: Kind> LockRequest<K> {
+    pub(crate) fn new(inner: &Arc<Inner>, name: Result<LockName, Invalid>, kind: K) -> Self {
+        let common = Common::new(inner, name.map(|name| (name, Others::NONE)));
+        LockRequest { common, kind }
+    }
+
+    /// Sets how long the lease lasts without renewal: 100 ms – 24 h in whole milliseconds, [`DEFAULT_TTL`] by
+    /// default. It bounds how long others wait after this process has died.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.common.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets how long to wait in the lock's queue: up to 24 h, [`DEFAULT_WAIT`] by default, zero to try once. A set is
+    /// granted when it is first in the queues of all its locks, and all are free.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.common.wait = wait;
+        self
+    }
+
+    /// Sets the client id: 1 – 255 bytes of printable ASCII. A lock held alone by a client id is granted again to
+    /// the same client id, with a higher token, and the former grant ends. So a restarted process gets its
+    /// own lock back at once. Without a client id every request counts as a separate client.
+    pub fn client_id(mut self, client: impl Into<String>) -> Self {
+        self.common.client = Some(client.into());
+        self
+    }
+
+    /// Sets the text shown with the holder, at most 256 bytes.
+    pub fn metadata(mut self, metadata: impl Into<String>) -> Self {
+        self.common.metadata = Some(metadata.into());
         self
     }
 
     /// Puts the grant under an existing lease: the locks live and expire together. The client id and the time
-    /// to live are those of that lease. A request for a lock that is already under that lease is a repeat: it
-    /// returns a second guard of the same grant, and the first guard to be dropped releases it.
-    pub fn under(mut self, lease: &Lease) -> LockRequest {
+    /// to live are those of that lease, and a request that names its own is refused. A request for a lock that is already
+    /// under that lease is a repeat: it returns a second guard of the same grant, and the first guard to be dropped
+    /// releases it.
+    pub fn under(mut self, lease: &Lease) -> Self {
         let (key, client) = (*lease.lease_key(), lease.client_id().clone());
-        self.under = Some(Parent {
+        self.common.under = Some(Parent {
             key,
             client,
-            kept: lease.kept_by(&self.inner.keeper),
+            kept: lease.kept_by(&self.common.inner.keeper),
             lost: lease.check().err(),
         });
         self
@@ -216,20 +195,20 @@ impl LockRequest {
     /// still made, is released in the background.
     ///
     /// # Errors
-    /// [`Error::Held`] with the holder, the other denials, or a fault. After a fault with an unknown outcome
-    /// it is safe to ask again: the former request is abandoned in the background.
-    pub async fn acquire(self) -> Result<Lease, Error> {
-        let lock = self.lock.clone();
-        self.attempt().await?.granted(&lock)
+    /// [`Error::Held`] with the holder, the other denials, or a fault; the lock that it names stands for a set. After a
+    /// fault with an unknown outcome it is safe to ask again: the former request is abandoned in the background.
+    pub async fn acquire(self) -> Result<K::Guard, Error> {
+        let (attempt, lock) = self.ask().await?;
+        attempt.granted(lock)
     }
 
     /// Tries once without waiting; `None` if another client has the lock, or it is closed after its last grant.
     ///
     /// # Errors
     /// The same as [`LockRequest::acquire`], except [`Error::Held`], [`Error::Behind`] and [`Error::Delayed`].
-    pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
+    pub async fn try_acquire(self) -> Result<Option<K::Guard>, Error> {
         match self.wait(Duration::ZERO).acquire().await {
-            Ok(lease) => Ok(Some(lease)),
+            Ok(guard) => Ok(Some(guard)),
             Err(Error::Held { .. } | Error::Behind { .. } | Error::Delayed { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -239,38 +218,61 @@ impl LockRequest {
     ///
     /// # Errors
     /// Faults, and [`Error::Lost`] if the parent lease is lost or the grant arrived too late to be of use.
-    pub async fn attempt(self) -> Result<Attempt, Error> {
-        self.ask(|mut leases| leases.remove(0)).await
+    pub async fn attempt(self) -> Result<Attempt<K::Guard>, Error> {
+        Ok(self.ask().await?.0)
     }
 
-    /// As [`LockRequest::attempt`], for all locks of a set.
-    async fn attempt_all(self) -> Result<Attempt<Vec<Lease>>, Error> {
-        self.ask(|leases| leases).await
+    /// The outcome, and the lock that stands for the request.
+    async fn ask(self) -> Result<(Attempt<K::Guard>, LockName), Error> {
+        let asks = self.kind.asks()?;
+        let (attempt, lock) = self.common.ask(asks).await?;
+        Ok((attempt.map(K::guard), lock))
+    }
+}
+
+impl Common {
+    fn new(inner: &Arc<Inner>, names: Result<(LockName, Others), Invalid>) -> Common {
+        Common {
+            inner: Arc::clone(inner),
+            names,
+            ttl: None,
+            wait: DEFAULT_WAIT,
+            client: None,
+            metadata: None,
+            under: None,
+            reader: None,
+        }
     }
 
     /// Asks until there is an outcome that is of use. A grant that the process slept through is none: while there is time
     /// left to wait, the next request asks for what is left of it.
-    async fn ask<L>(mut self, guards: fn(Vec<Lease>) -> L) -> Result<Attempt<L>, Error> {
+    async fn ask(
+        mut self,
+        asks: (LockMode, Delays),
+    ) -> Result<(Attempt<Vec<Lease>>, LockName), Error> {
         loop {
-            let (request, t0, acquired, wait_until) = self.send().await?;
+            let (request, t0, acquired, wait_until) = self.send(asks).await?;
             // One that the same client id has taken over meanwhile is not taken back.
             let superseded = matches!(acquired, Acquired::Over(Some(Ending::Superseded)));
             let over = matches!(acquired, Acquired::Over(_)) && !superseded;
-            let concluded = self.conclude(&request, t0, acquired, guards);
+            let concluded = self.conclude(&request, t0, acquired);
             let too_late = over || matches!(concluded, Err(Error::Lost(_)));
             if !too_late || self.under.is_some() {
-                return concluded;
+                return Ok((concluded?, request.lock));
             }
             let left = wait_until.since(self.inner.keeper.core().clock.now());
             if left == Span::ZERO {
-                return concluded;
+                return Ok((concluded?, request.lock));
             }
             self.wait = left.to_duration();
         }
     }
 
-    async fn send(&self) -> Result<(AcquireRequest, Timestamp, Acquired, Timestamp), Error> {
-        let request = self.checked()?;
+    async fn send(
+        &self,
+        asks: (LockMode, Delays),
+    ) -> Result<(AcquireRequest, Timestamp, Acquired, Timestamp), Error> {
+        let request = self.checked(asks)?;
         let keeper = Arc::clone(&self.inner.keeper);
         keeper.start()?;
         let pending = Pending::new(keeper, &request, self.reader.clone());
@@ -279,42 +281,33 @@ impl LockRequest {
     }
 
     /// Checks the request and converts it to the authority's types.
-    fn checked(&self) -> Result<AcquireRequest, Error> {
+    fn checked(&self, (mode, delays): (LockMode, Delays)) -> Result<AcquireRequest, Error> {
         let wait = wait(self.wait)?;
         let metadata = self.metadata.as_deref().map(Box::from);
         let (client, under) = self.client_and_lease()?;
-        let (lock, also) = self.names()?;
+        let (lock, also) = self.names.clone()?;
         Ok(AcquireRequest {
             lock,
             client,
-            mode: match self.mode {
-                Mode::Plain(mode) => mode,
-                Mode::Permits { wanted, of } => LockMode::Permits(Permits::new(wanted, of)?),
-            },
+            mode,
             under,
             wait,
             request: RequestId::from_bytes(random::bytes()?),
             metadata,
-            delays: Delays::new(
-                whole_ms("a lock delay", self.lock_delay)?,
-                whole_ms("at least for", self.at_least_for)?,
-            )?,
+            delays,
             also,
         })
     }
 
-    fn names(&self) -> Result<(LockName, Others), Invalid> {
-        let lock = LockName::new(&self.lock)?;
-        if self.also.is_empty() {
-            return Ok((lock, Others::NONE));
-        }
-        let others = self.also.iter().map(|name| LockName::new(name));
-        let all: Result<Vec<_>, _> = std::iter::once(Ok(lock)).chain(others).collect();
-        palisade_core::set_of(all?)
-    }
-
     fn client_and_lease(&self) -> Result<(ClientId, Under<()>), Error> {
         if let Some(parent) = &self.under {
+            if self.ttl.is_some() || self.client.is_some() {
+                return Err(Fault::invalid(
+                    "a request under a lease has the time to live and the client id of that lease: leave out ttl and \
+                     client_id",
+                )
+                .into());
+            }
             return match &parent.lost {
                 Some(lost) => Err(lost.clone().into()),
                 None => Ok((parent.client.clone(), Under::existing(parent.key))),
@@ -324,16 +317,15 @@ impl LockRequest {
             Some(client) => ClientId::new(client)?,
             None => self.inner.identity.next()?,
         };
-        Ok((client, Under::new(ttl(self.ttl)?)))
+        Ok((client, Under::new(ttl(self.ttl.unwrap_or(DEFAULT_TTL))?)))
     }
 
-    fn conclude<L>(
+    fn conclude(
         &self,
         request: &AcquireRequest,
         t0: Timestamp,
         acquired: Acquired,
-        guards: impl FnOnce(Vec<Lease>) -> L,
-    ) -> Result<Attempt<L>, Error> {
+    ) -> Result<Attempt<Vec<Lease>>, Error> {
         Ok(match acquired {
             Acquired::Granted(granted) => {
                 let keeper = Arc::clone(&self.inner.keeper);
@@ -363,7 +355,7 @@ impl LockRequest {
                 for lease in &leases {
                     lease.check()?;
                 }
-                Attempt::Granted(guards(leases))
+                Attempt::Granted(leases)
             }
             Acquired::Held(holder) => Attempt::Held(holder),
             Acquired::Behind(ahead) => Attempt::Behind(ahead),
@@ -371,15 +363,17 @@ impl LockRequest {
             Acquired::QueueFull(message) => Attempt::QueueFull(message),
             Acquired::TooManyLocks(message) => Attempt::TooManyLocks(message),
             Acquired::TokensExhausted => Attempt::TokensExhausted,
-            Acquired::Over(how) => return Err(self.over(how.map_or(Loss::NotHeld, Loss::Ended))),
+            Acquired::Over(how) => {
+                let why = how.map_or(Loss::NotHeld, Loss::Ended);
+                return Err(self.over(&request.lock, why));
+            }
             Acquired::Abandoned => {
                 return Err(Fault::unavailable("the request was abandoned").into());
             }
         })
     }
 
-    fn over(&self, why: Loss) -> Error {
-        let lock = &self.lock;
+    fn over(&self, lock: &LockName, why: Loss) -> Error {
         if let Some(reader) = &self.reader {
             reader.hold.lose(why);
         }
@@ -395,106 +389,29 @@ impl LockRequest {
 }
 
 impl<L> Attempt<L> {
+    /// The same outcome with another guard.
+    fn map<M>(self, guard: impl FnOnce(L) -> M) -> Attempt<M> {
+        match self {
+            Attempt::Granted(granted) => Attempt::Granted(guard(granted)),
+            Attempt::Held(holder) => Attempt::Held(holder),
+            Attempt::Behind(ahead) => Attempt::Behind(ahead),
+            Attempt::Delayed(delayed) => Attempt::Delayed(delayed),
+            Attempt::QueueFull(message) => Attempt::QueueFull(message),
+            Attempt::TooManyLocks(message) => Attempt::TooManyLocks(message),
+            Attempt::TokensExhausted => Attempt::TokensExhausted,
+        }
+    }
+
     /// The guard, or the denial as an error that names the lock.
-    fn granted(self, lock: &str) -> Result<L, Error> {
+    fn granted(self, lock: LockName) -> Result<L, Error> {
         match self {
             Attempt::Granted(guard) => Ok(guard),
-            Attempt::Held(holder) => Err(Error::Held {
-                lock: LockName::new(lock)?,
-                holder,
-            }),
-            Attempt::Behind(ahead) => Err(Error::Behind {
-                lock: LockName::new(lock)?,
-                ahead,
-            }),
-            Attempt::Delayed(delayed) => Err(Error::Delayed {
-                lock: LockName::new(lock)?,
-                delayed,
-            }),
-            Attempt::QueueFull(message) => Err(Error::QueueFull {
-                lock: LockName::new(lock)?,
-                message,
-            }),
+            Attempt::Held(holder) => Err(Error::Held { lock, holder }),
+            Attempt::Behind(ahead) => Err(Error::Behind { lock, ahead }),
+            Attempt::Delayed(delayed) => Err(Error::Delayed { lock, delayed }),
+            Attempt::QueueFull(message) => Err(Error::QueueFull { lock, message }),
             Attempt::TooManyLocks(message) => Err(Error::TooManyLocks(message)),
             Attempt::TokensExhausted => Err(Error::TokensExhausted),
-        }
-    }
-}
-
-/// A request for several locks at once, made by [`Client::locks`](crate::Client::locks): all or none, in one step, under
-/// one lease and one fencing token. Nothing is held while it waits, so two such requests never wait for each other.
-#[derive(Clone, Debug)]
-#[must_use = "nothing is sent before `acquire` or `try_acquire`"]
-pub struct SetRequest(LockRequest);
-
-impl SetRequest {
-    pub(crate) fn new(inner: Arc<Inner>, locks: Vec<String>) -> SetRequest {
-        let mut locks = locks.into_iter();
-        // Without any name the first one is empty, and is refused as such when the request is sent.
-        let mut request = LockRequest::new(inner, &locks.next().unwrap_or_default());
-        request.also = locks.collect();
-        SetRequest(request)
-    }
-
-    /// As [`LockRequest::ttl`].
-    pub fn ttl(self, ttl: Duration) -> SetRequest {
-        SetRequest(self.0.ttl(ttl))
-    }
-
-    /// As [`LockRequest::wait`]. The set is granted when it is first in the queues of all its locks, and all are free.
-    pub fn wait(self, wait: Duration) -> SetRequest {
-        SetRequest(self.0.wait(wait))
-    }
-
-    /// As [`LockRequest::client_id`], for each of the locks.
-    pub fn client_id(self, client: impl Into<String>) -> SetRequest {
-        SetRequest(self.0.client_id(client))
-    }
-
-    /// As [`LockRequest::metadata`], for each of the locks.
-    pub fn metadata(self, metadata: impl Into<String>) -> SetRequest {
-        SetRequest(self.0.metadata(metadata))
-    }
-
-    /// As [`LockRequest::acquire`]: a guard for each lock, in the order of their names, all with one token. Each may be
-    /// released early. Claim all resources before the first read.
-    ///
-    /// # Errors
-    /// As [`LockRequest::acquire`]; the lock that an error names stands for the set.
-    pub async fn acquire(self) -> Result<Vec<Lease>, Error> {
-        let lock = self.0.lock.clone();
-        self.0.attempt_all().await?.granted(&lock)
-    }
-
-    /// As [`LockRequest::try_acquire`].
-    ///
-    /// # Errors
-    /// As [`LockRequest::try_acquire`].
-    pub async fn try_acquire(self) -> Result<Option<Vec<Lease>>, Error> {
-        match self.wait(Duration::ZERO).acquire().await {
-            Ok(leases) => Ok(Some(leases)),
-            Err(Error::Held { .. } | Error::Behind { .. } | Error::Delayed { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// A request for permits that does not say yet how many the semaphore has.
-#[derive(Clone, Debug)]
-#[must_use = "say how many permits the semaphore has: `of`"]
-pub struct PermitsRequest {
-    request: LockRequest,
-    wanted: u32,
-}
-
-impl PermitsRequest {
-    /// Says how many permits the semaphore has: 1 – 64. The number is in force while the lock is in use, and a request
-    /// with another one is refused, naming both.
-    pub fn of(self, of: u32) -> LockRequest {
-        let PermitsRequest { request, wanted } = self;
-        LockRequest {
-            mode: Mode::Permits { wanted, of },
-            ..request
         }
     }
 }
@@ -503,7 +420,7 @@ fn ttl(duration: Duration) -> Result<Ttl, Fault> {
     Ok(Ttl::from_millis(whole_ms("a lease", duration)?)?)
 }
 
-fn whole_ms(what: &str, duration: Duration) -> Result<u64, Fault> {
+pub(crate) fn whole_ms(what: &str, duration: Duration) -> Result<u64, Fault> {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if Duration::from_millis(millis) != duration {
         return Err(Fault::invalid(format!(

@@ -132,9 +132,7 @@ pub(crate) fn refused(answer: Answer) -> Fault {
             Fault::unavailable(format!("this node does not lead; the leader is {leader}"))
         }
         Answer::Failed(Failure::UnknownOutcome(why)) => Fault::unknown_outcome(why),
-        Answer::Failed(Failure::Refused(why)) => {
-            Fault::Unsupported(format!("do this: {why}").into())
-        }
+        Answer::Failed(Failure::Refused(why)) => Fault::unsupported(format!("do this: {why}")),
         Answer::Outcome(outcome) => misplaced(&outcome),
         _ => Fault::unknown_outcome("the authority's answer does not match the question"),
     }

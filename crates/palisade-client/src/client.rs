@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use palisade_core::{AuthorityId, Ending, GrantRef, LockName, LockView, Span, Token, Ttl};
 
-use crate::acquire::{LockRequest, SetRequest};
+use crate::acquire::LockRequest;
 use crate::clock::{BootClock, Clock};
 use crate::error::{Error, Loss};
 use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::inner::Inner;
 use crate::keeper::Keeper;
+use crate::kind::{Exclusive, Semaphore, Set, Shared};
 use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::options::Options;
@@ -102,15 +103,47 @@ impl Client {
         self.service().authority()
     }
 
-    /// Begins a request for the lock called `name`: 1 – 255 bytes of printable ASCII.
+    /// Begins a request for the lock called `name`, to hold it alone: 1 – 255 bytes of printable ASCII.
     pub fn lock(&self, name: &str) -> LockRequest {
-        LockRequest::new(Arc::clone(&self.inner), name)
+        LockRequest::new(&self.inner, LockName::new(name), Exclusive::default())
     }
 
-    /// Begins a request for 1 – 64 locks at once, all or none: each name once, in any order.
-    pub fn locks(&self, names: impl IntoIterator<Item = impl Into<String>>) -> SetRequest {
-        let names = names.into_iter().map(Into::into).collect();
-        SetRequest::new(Arc::clone(&self.inner), names)
+    /// Begins a request for the lock called `name` as a reader: readers hold it together, and only writers are kept out.
+    /// A reader waits behind a writer that asked before it. A lease that holds the lock as a writer becomes a reader by
+    /// [`Client::downgrade`]; a reader cannot become a writer, but for the one that asked
+    /// [`for_update`](LockRequest::for_update).
+    ///
+    /// The readers of one phase have one fencing token, so a fence refuses none of them because of another, and
+    /// admits what is older or newer as always. A resource must not take writes from readers.
+    pub fn lock_shared(&self, name: &str) -> LockRequest<Shared> {
+        LockRequest::new(&self.inner, LockName::new(name), Shared::default())
+    }
+
+    /// Begins a request for a permit of the semaphore called `name`, which has `of` of them: 1 – 64. The number is in
+    /// force while the semaphore is in use, and a request with another one is refused, naming both.
+    ///
+    /// ```no_run
+    /// # async fn call(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
+    /// let lease = client.semaphore("gpu", 5).permits(2).acquire().await?;
+    /// for key in lease.slot_keys() {
+    ///     // Claim each at the fence, with `lease.token()`.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn semaphore(&self, name: &str, of: u32) -> LockRequest<Semaphore> {
+        let kind = Semaphore { permits: 1, of };
+        LockRequest::new(&self.inner, LockName::new(name), kind)
+    }
+
+    /// Begins a request for 1 – 64 locks at once, each name once, in any order: all or none, in one step, under one lease
+    /// and one fencing token. Nothing is held while it waits, so two such requests never wait for each other.
+    ///
+    /// It is granted as a guard for each lock, in the order of their names. Each may be released early. Claim all
+    /// resources before the first read.
+    pub fn locks(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> LockRequest<Set> {
+        let names = names.into_iter().map(|name| LockName::new(name.as_ref()));
+        LockRequest::of_set(&self.inner, names.collect())
     }
 
     /// Makes a writer a reader, in one step and with a new number: no other writer gets the lock in between, and readers
@@ -124,7 +157,7 @@ impl Client {
         if writer.mode().is_shared() {
             return Ok(writer);
         }
-        let request = self.lock(writer.lock()).under(&writer).shared();
+        let request = self.lock_shared(writer.lock()).under(&writer);
         writer.no_longer_holds();
         request.wait(Duration::ZERO).acquire().await
     }
@@ -142,7 +175,7 @@ impl Client {
     /// [`Fault::Invalid`](crate::Fault) for a lease in another mode. After a fault whose outcome is unknown the upgrade is
     /// given up in the background, as if the future had been dropped.
     pub async fn upgrade(&self, reader: &Lease, wait: Duration) -> Result<Lease, Error> {
-        let request = self.lock(reader.lock()).upgrade(reader);
+        let request = LockRequest::upgrade(&self.inner, reader);
         let writer = request.wait(wait).acquire().await;
         if let Err(lost) = reader.check() {
             // The upgrade itself supersedes the reader's grant, and a renewal may have been told so first.

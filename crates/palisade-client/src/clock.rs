@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use palisade_core::Timestamp;
+pub use palisade_core::Timestamp;
 
 /// A future that completes at a given instant.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;

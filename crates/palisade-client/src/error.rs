@@ -1,4 +1,7 @@
 //! Errors of calls that return no lease.
+//!
+//! [`Error`] is what the calls of a client return. [`Fault`] is the part of it that an authority can say, too: an
+//! implementation of [`LockService`](crate::LockService) knows nothing of leases, and says denials as values.
 
 use palisade_core::{Ahead, Code, Delayed, Ending, Holder, Invalid, LockName, Token};
 
@@ -6,7 +9,16 @@ use crate::fault::Fault;
 
 /// The reason why a call returned no lease, grouped by what the caller does next.
 ///
-/// [`LockRequest::attempt`](crate::LockRequest::attempt) returns denials as values instead.
+/// | error | the caller |
+/// |---|---|
+/// | [`Held`](Error::Held), [`Behind`](Error::Behind), [`Delayed`](Error::Delayed), [`QueueFull`](Error::QueueFull), [`TooManyLocks`](Error::TooManyLocks) | tries again later; each but the last two says when that makes sense |
+/// | [`Lost`](Error::Lost) | stops the work |
+/// | [`Fault`](Error::Fault) that [is transient](Fault::is_transient) | calls again; an acquire whose outcome is unknown is given up in the background |
+/// | any other [`Fault`](Error::Fault) | changes the call, or asks the operator: [`Fault`] says which |
+/// | [`TokensExhausted`](Error::TokensExhausted) | tells the operator |
+///
+/// [`LockRequest::attempt`](crate::LockRequest::attempt) returns denials as values instead. `{}` prints what an error says
+/// itself, and [`source`](std::error::Error::source) is what caused it; `{:#}` prints both on one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

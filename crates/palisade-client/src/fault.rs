@@ -1,56 +1,178 @@
 //! Faults between a client and its authority, grouped by what the caller does next.
+//!
+//! [`LockService`](crate::LockService) has this type, and not [`Error`](crate::Error), because an authority knows
+//! nothing of leases and their losses, and says denials as values. `Error` adds those.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
 
 use palisade_core::Code;
 
 /// An operation without an answer from the authority. A denial is not a fault: it is one of the outcomes.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+///
+/// `{}` prints what this fault says itself, and [`source`](StdError::source) is what caused it: the error of a socket, a
+/// file, a certificate or the library below. `{:#}` prints both on one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
     /// Nothing happened: it is safe to try again, with the same request id or a new one.
-    #[error("the authority is unavailable: {0}")]
-    Unavailable(Box<str>),
+    Unavailable(Reason),
     /// Nothing happened, because nobody answers at the address: perhaps no server is running there.
-    #[error("the authority is unavailable: {0}")]
-    Unreachable(Box<str>),
+    Unreachable(Reason),
     /// The operation may have happened: repeat it with the same request id, or abandon that id.
-    #[error("the outcome is unknown: {0}")]
-    UnknownOutcome(Box<str>),
+    UnknownOutcome(Reason),
     /// The call itself is wrong, and repeating it is pointless. Nothing happened.
-    #[error("invalid: {0}")]
-    Invalid(Box<str>),
+    Invalid(Reason),
     /// Nothing shows who the caller is ([`Code::Unauthenticated`]), or no rule lets it do this
     /// ([`Code::Forbidden`]). Nothing happened, and only the operator changes that.
-    #[error("{1}")]
-    Denied(Code, Box<str>),
+    Denied(Code, Reason),
     /// This authority has no such operation. Nothing happened.
-    #[error("this authority cannot {0}")]
-    Unsupported(Box<str>),
+    Unsupported(Reason),
+}
+
+/// Why there is a fault: words, and the error that caused it, if there is one. It prints both on one line.
+///
+/// Two reasons are equal if they print the same.
+#[derive(Clone)]
+pub struct Reason(Box<Why>);
+
+#[derive(Clone)]
+struct Why {
+    /// Empty if the source says everything.
+    words: Box<str>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+    /// Whether the words are the source's already.
+    quotes: bool,
+}
+
+impl Reason {
+    /// A reason in words: what happened, and what it was about.
+    pub fn new(words: impl Into<Box<str>>) -> Reason {
+        Reason(Box::new(Why {
+            words: words.into(),
+            source: None,
+            quotes: false,
+        }))
+    }
+
+    /// A reason that an error says completely.
+    pub fn caused_by(source: impl StdError + Send + Sync + 'static) -> Reason {
+        Reason::new("").because(source)
+    }
+
+    /// Keeps the error that caused it, which says more than these words.
+    #[must_use]
+    pub fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Reason {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Keeps the error from which these words were taken, so that its own are not printed after them.
+    #[must_use]
+    pub fn quoting(mut self, source: impl StdError + Send + Sync + 'static) -> Reason {
+        self.0.quotes = true;
+        self.because(source)
+    }
+
+    /// The words alone; empty if the source says everything.
+    #[must_use]
+    pub fn words(&self) -> &str {
+        &self.0.words
+    }
+
+    /// Adds the place where it happened.
+    pub(crate) fn at(mut self, place: &impl fmt::Display) -> Reason {
+        self.0.words = match &*self.0.words {
+            "" => place.to_string().into(),
+            words => format!("{place}: {words}").into(),
+        };
+        self
+    }
+
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        let source = self.0.source.as_deref()?;
+        Some(source)
+    }
+}
+
+impl From<&str> for Reason {
+    fn from(words: &str) -> Reason {
+        Reason::new(words)
+    }
+}
+
+impl From<String> for Reason {
+    fn from(words: String) -> Reason {
+        Reason::new(words)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.words)?;
+        match self.source() {
+            Some(source) if !self.0.quotes => {
+                let between = if self.0.words.is_empty() { "" } else { ": " };
+                write!(f, "{between}{}", causes(source))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.to_string(), f)
+    }
+}
+
+impl PartialEq for Reason {
+    fn eq(&self, other: &Reason) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for Reason {}
+
+/// An error and all its causes, outermost first, without repetitions: some libraries print the source, too.
+pub(crate) fn causes(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(cause) = below {
+        let said = cause.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        below = cause.source();
+    }
+    text
 }
 
 impl Fault {
     /// Creates a fault: nothing happened, because of `why`.
-    pub fn unavailable(why: impl ToString) -> Fault {
-        Fault::Unavailable(why.to_string().into())
+    pub fn unavailable(why: impl Into<Reason>) -> Fault {
+        Fault::Unavailable(why.into())
     }
 
     /// Creates a fault: nobody answers at the address; `why` says how that showed.
-    pub fn unreachable(why: impl ToString) -> Fault {
-        Fault::Unreachable(why.to_string().into())
+    pub fn unreachable(why: impl Into<Reason>) -> Fault {
+        Fault::Unreachable(why.into())
     }
 
     /// Creates a fault: the operation may have happened; `why` says why there is no answer.
-    pub fn unknown_outcome(why: impl ToString) -> Fault {
-        Fault::UnknownOutcome(why.to_string().into())
+    pub fn unknown_outcome(why: impl Into<Reason>) -> Fault {
+        Fault::UnknownOutcome(why.into())
     }
 
     /// Creates a fault: the call is wrong, because of `why`.
-    pub fn invalid(why: impl ToString) -> Fault {
-        Fault::Invalid(why.to_string().into())
+    pub fn invalid(why: impl Into<Reason>) -> Fault {
+        Fault::Invalid(why.into())
     }
 
     /// Creates a fault: the authority has no way to do `what` (a verb and its object).
-    pub fn unsupported(what: impl ToString) -> Fault {
-        Fault::Unsupported(what.to_string().into())
+    pub fn unsupported(what: impl Into<Reason>) -> Fault {
+        Fault::Unsupported(what.into())
     }
 
     /// Whether the same operation may succeed when it is repeated.
@@ -64,7 +186,7 @@ impl Fault {
 
     /// The reason, without the kind of fault.
     #[must_use]
-    pub fn reason(&self) -> &str {
+    pub fn reason(&self) -> &Reason {
         match self {
             Fault::Unavailable(why)
             | Fault::Unreachable(why)
@@ -75,17 +197,17 @@ impl Fault {
         }
     }
 
-    /// Adds the place where the fault happened to its text.
+    /// Adds the place where the fault happened to its reason.
     #[cfg(feature = "palisade")]
-    pub(crate) fn at(mut self, place: &impl std::fmt::Display) -> Fault {
-        let (Fault::Unavailable(why)
-        | Fault::Unreachable(why)
-        | Fault::UnknownOutcome(why)
-        | Fault::Invalid(why)
-        | Fault::Denied(_, why)
-        | Fault::Unsupported(why)) = &mut self;
-        *why = format!("{place}: {why}").into();
-        self
+    pub(crate) fn at(self, place: &impl fmt::Display) -> Fault {
+        match self {
+            Fault::Unavailable(why) => Fault::Unavailable(why.at(place)),
+            Fault::Unreachable(why) => Fault::Unreachable(why.at(place)),
+            Fault::UnknownOutcome(why) => Fault::UnknownOutcome(why.at(place)),
+            Fault::Invalid(why) => Fault::Invalid(why.at(place)),
+            Fault::Denied(code, why) => Fault::Denied(code, why.at(place)),
+            Fault::Unsupported(why) => Fault::Unsupported(why.at(place)),
+        }
     }
 
     /// The code of the fault.
@@ -101,8 +223,81 @@ impl Fault {
     }
 }
 
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Fault::Unavailable(_) | Fault::Unreachable(_) => "the authority is unavailable",
+            Fault::UnknownOutcome(_) => "the outcome is unknown",
+            Fault::Invalid(_) => "invalid",
+            Fault::Denied(..) => "",
+            Fault::Unsupported(_) => "this authority cannot",
+        };
+        let said = match f.alternate() {
+            true => self.reason().to_string(),
+            false => self.reason().words().to_owned(),
+        };
+        let between = match self {
+            _ if kind.is_empty() || said.is_empty() => "",
+            Fault::Unsupported(_) => " ",
+            _ => ": ",
+        };
+        write!(f, "{kind}{between}{said}")
+    }
+}
+
+impl StdError for Fault {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.reason().source()
+    }
+}
+
 impl From<palisade_core::Invalid> for Fault {
+    /// What is wrong with the call is what this fault says, and no cause below it.
     fn from(invalid: palisade_core::Invalid) -> Fault {
-        Fault::invalid(invalid)
+        Fault::invalid(invalid.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn refused() -> io::Error {
+        io::Error::new(io::ErrorKind::ConnectionRefused, "refused")
+    }
+
+    /// What the fault says itself, what all of it says, and whether the error of the socket can be found.
+    fn said(fault: &Fault) -> (String, String, bool) {
+        let source = fault.source().and_then(|source| source.downcast_ref());
+        let kept = source
+            .is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused);
+        (fault.to_string(), format!("{fault:#}"), kept)
+    }
+
+    #[test]
+    fn the_cause_is_kept_and_said_once() {
+        let expected = |own: &str, whole: &str, kept| (own.to_owned(), whole.to_owned(), kept);
+        let bare = Fault::unreachable(Reason::caused_by(refused()));
+        let own = "the authority is unavailable";
+        assert_eq!(said(&bare), expected(own, &format!("{own}: refused"), true));
+        let cut = Fault::unknown_outcome(Reason::new("cut").because(refused()));
+        let (own, whole) = (
+            "the outcome is unknown: cut",
+            "the outcome is unknown: cut: refused",
+        );
+        assert_eq!(said(&cut), expected(own, whole, true));
+        let quoted = Fault::unsupported(Reason::new("count: refused").quoting(refused()));
+        let own = "this authority cannot count: refused";
+        assert_eq!(said(&quoted), expected(own, own, true));
+        let denied = Fault::Denied(Code::Forbidden, "no rule".into());
+        assert_eq!(said(&denied), expected("no rule", "no rule", false));
+    }
+
+    #[test]
+    fn an_error_that_prints_its_source_is_not_printed_twice() {
+        let outer = io::Error::other(Fault::invalid(Reason::caused_by(refused())));
+        assert_eq!(causes(&outer), "invalid: refused");
     }
 }

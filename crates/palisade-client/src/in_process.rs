@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::answers;
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 use crate::random;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Notice, Operation, Page, Proclamation,
@@ -66,7 +66,8 @@ impl InProcess {
             limits: Limits::DEFAULT,
             returning: None,
         };
-        let started = pipeline::start(start).map_err(Fault::unavailable)?;
+        let started =
+            pipeline::start(start).map_err(|error| Fault::unavailable(Reason::caused_by(error)))?;
         Ok(InProcess {
             handle: started.handle,
             owned: true,

@@ -111,6 +111,9 @@ impl Keeper {
 
     /// Renews a lease for a grant, too, from now on, and announces the grant's loss.
     pub(crate) fn keep(&self, lease: &Arc<KeptLease>, kept: &Arc<Kept>) {
+        // The runtime of the task may have ended since the request was sent. If no other one can go on, the grant's own
+        // deadline ends it.
+        let _ = self.start();
         lease.join(kept);
         let due = next_look(kept.hold.deadline(), self.core.clock.now());
         if self.core.schedule().put_by(lease, due) {
@@ -123,8 +126,10 @@ impl Keeper {
         self.core.schedule().forget(lease);
     }
 
-    /// Hands a cleanup to the background. Works anywhere: no runtime is needed to say it.
+    /// Hands a cleanup to the background. Works anywhere: no runtime is needed to say it. If the task has ended and no
+    /// other one can go on, the authority's own deadline cleans up.
     pub(crate) fn send(&self, cleanup: Cleanup) {
+        let _ = self.start();
         let _ = self.inbox().send(Message::Cleanup(cleanup));
     }
 }
@@ -204,6 +209,7 @@ async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
         Ok(Renewal::Stale { highest }) => Loss::Stale { highest },
         // Nothing is extended; the deadline stands, and until then it is tried again.
         Err(fault) => {
+            let fault = format_args!("{fault:#}");
             tracing::debug!(lock = %kept.grant.lock, %fault, "a renewal got no answer");
             let due = after_failure(lease.deadline(), now);
             core.schedule().put(&lease, due);

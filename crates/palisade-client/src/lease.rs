@@ -225,10 +225,15 @@ impl Lease {
     }
 
     /// A token that is cancelled when the lease is lost. Cancelling it does nothing to the lease.
+    ///
+    /// Called on a Tokio runtime, it comes at the deadline at the latest, as [`Lease::lost`] does.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        // Where there is no runtime, `check` still says it at the deadline.
-        let _ = self.keeper.start();
+        // The task that renews may end with its own runtime, and then this one announces the deadline. Where there is
+        // no runtime, `check` still says it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(self.lost());
+        }
         self.kept.hold.signal().child_token()
     }
 

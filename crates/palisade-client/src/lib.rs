@@ -27,6 +27,117 @@
 //! # fn main() {}
 //! ```
 //!
+//! # Authorities and features
+//!
+//! The URL selects the authority: [`Client::connect`]. Every implementation of [`LockService`] works with the
+//! same guard, through [`Client::new`].
+//!
+//! | feature | module | the authority is |
+//! |---|---|---|
+//! | `palisade` (default) | [`palisade`] | a Palisade server, or a cluster: `palisade://…`, `http://…`, `https://…`, `unix://…` |
+//! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
+//! | `etcd` | `etcd` | an etcd cluster: `etcd://…` |
+//! | `zookeeper` | `zookeeper` | a ZooKeeper ensemble: `zookeeper://…` |
+//! | `postgres` | `postgres` | a table in PostgreSQL: `postgres://…` |
+//! | `redis` | `redis` | one Redis primary: `redis://…` |
+//! | `redlock` | `redlock` | several Redis primaries, without tokens: a guard of its own, which no fence takes |
+//! | `conformance` | `conformance` | none: the suite that every authority passes |
+//!
+//! # The kinds of locks
+//!
+//! Each kind of request has the options that make sense for it, and no others ([`kind`]).
+//!
+//! ```no_run
+//! # async fn ask(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
+//! use palisade_client::secs;
+//!
+//! let alone = client.lock("printer").lock_delay(secs(15)).acquire().await?;
+//! let reader = client.lock_shared("report").acquire().await?; // beside other readers
+//! let two_of_four = client.semaphore("gpu", 4).permits(2).acquire().await?;
+//! let both = client.locks(["account:7", "account:8"]).acquire().await?; // or none
+//! let beside = client.lock("spool").under(&alone).acquire().await?; // one lease, one end
+//! # drop((alone, reader, two_of_four, both, beside));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Denials, losses and faults
+//!
+//! A denied lock is an [`Error`] of [`acquire`](LockRequest::acquire), nothing to
+//! [`try_acquire`](LockRequest::try_acquire), and a value of [`attempt`](LockRequest::attempt):
+//!
+//! ```no_run
+//! # async fn ask(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
+//! use palisade_client::{Attempt, secs};
+//!
+//! match client.lock("orders").wait(secs(2)).attempt().await? {
+//!     Attempt::Granted(lease) => println!("token {}", lease.token()),
+//!     Attempt::Held(holder) => println!("{} has it, with token {}", holder.client, holder.token),
+//!     denied => println!("not now: {denied:?}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An error keeps what caused it, and `{:#}` prints all of it on one line:
+//!
+//! ```no_run
+//! # async fn ask(client: palisade_client::Client) {
+//! use palisade_client::Error;
+//!
+//! match client.lock("orders").acquire().await {
+//!     Ok(lease) => println!("token {}", lease.token()),
+//!     Err(Error::Held { holder, .. }) => println!("{} has it", holder.client),
+//!     Err(Error::Fault(fault)) if fault.is_transient() => println!("try again: {fault:#}"),
+//!     Err(error) => println!("{error:#}"),
+//! }
+//! # }
+//! ```
+//!
+//! # Elections and observers
+//!
+//! The holder of an exclusive lock is a leader, and its metadata is what it says about itself:
+//!
+//! ```no_run
+//! # async fn lead(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
+//! let lease = client.lock("primary").metadata("10.0.0.7:5432").acquire().await?;
+//! # drop(lease);
+//! let mut observer = client.observe("primary").await?; // in another process
+//! loop {
+//!     match observer.next().await? {
+//!         Some(leader) => println!("{} leads with token {}", leader.client, leader.token),
+//!         None => println!("nobody leads"),
+//!     }
+//! }
+//! # }
+//! ```
+//!
+//! # Tests without a server
+//!
+//! [`Client`]s of one `in_process::InProcess` share an authority inside the process. With a manual clock it moves only when
+//! the test says so, so that a lease expires without waiting:
+//!
+//! ```
+//! # #[cfg(feature = "in-process")]
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), palisade_client::Error> {
+//! use std::sync::Arc;
+//!
+//! use palisade_client::in_process::InProcess;
+//! use palisade_client::{Client, secs};
+//!
+//! let authority = Arc::new(InProcess::with_manual_clock()?);
+//! let (paused, next) = (Client::new(authority.clone())?, Client::new(authority.clone())?);
+//! let lease = paused.lock("orders").ttl(secs(10)).acquire().await?;
+//! authority.advance(secs(10).into()).await?;
+//! let later = next.lock("orders").acquire().await?;
+//! assert!(later.token() > lease.token());
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "in-process"))]
+//! # fn main() {}
+//! ```
+//!
 //! # The promises of a lease
 //!
 //! * At the authority, at most one lease holds a lock, and every grant has a higher [`Token`] than
@@ -50,28 +161,21 @@
 //!   cloned by its host). The fence covers this case too.
 //! * That work in progress stops. The guard announces the loss; the work must listen.
 //!
-//! # One guard, any authority
-//!
-//! | feature | module | the authority is |
-//! |---|---|---|
-//! | `palisade` (default) | [`palisade`] | a Palisade server, over gRPC: [`Client::connect`] |
-//! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
-//! | `etcd` | `etcd` | an etcd cluster: `etcd://…` |
-//! | `zookeeper` | `zookeeper` | a ZooKeeper ensemble: `zookeeper://…` |
-//! | `postgres` | `postgres` | a table in PostgreSQL: `postgres://…` |
-//!
-//! The URL selects the authority: [`Client::connect`]. Every implementation of [`LockService`] works with the
-//! same guard, through [`Client::new`], and passes the suite in `conformance` (feature `conformance`).
-//!
 //! # Choosing a time to live and a wait
 //!
 //! The time to live ([`DEFAULT_TTL`]) is how long others wait when a holder dies without a release, and how
 //! long a holder keeps its lock without its authority. The wait ([`DEFAULT_WAIT`]) is how long an
 //! [`acquire`](LockRequest::acquire) stays in the queue before it is [denied](Error::Held).
-//! [`try_acquire`](LockRequest::try_acquire) does not wait; [`attempt`](LockRequest::attempt) returns a
-//! denial as a value.
+//!
+//! # What is public
+//!
+//! This crate, `palisade-fence`, and the types of `palisade-core` and `palisade-tls` that they re-export are Palisade's API
+//! for programs in Rust. The other crates are internal, and may change with every release.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clock;
+pub mod kind;
 pub mod service;
 
 mod acquire;
@@ -99,7 +203,9 @@ mod state;
 mod url;
 mod watch;
 
+// For programs that carry requests to a pipeline by another way than `in_process`, such as the simulator.
 #[cfg(feature = "in-process")]
+#[doc(hidden)]
 pub mod answers;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -120,20 +226,20 @@ pub mod zookeeper;
 
 use std::time::Duration;
 
-pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest, PermitsRequest, SetRequest};
+pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest};
 pub use client::Client;
 pub use connect::connect;
 pub use election::{Leader, Observer};
 pub use error::{Error, Loss, Lost};
-pub use fault::Fault;
+pub use fault::{Fault, Reason};
 pub use lease::Lease;
 pub use listing::Listing;
 pub use options::{BearerToken, Options};
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
     Ahead, AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantRef, Holder,
-    LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Slots, Token, Ttl,
-    slot_key,
+    LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Slots, Span, Token,
+    Ttl, WallTime, slot_key,
 };
 #[cfg(feature = "palisade")]
 pub use palisade_tls::ClientFiles as TlsFiles;

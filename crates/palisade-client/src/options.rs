@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use palisade_core::holder::Caution;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 
 /// The settings of a client.
 #[derive(Clone, Debug)]
@@ -60,9 +60,9 @@ impl BearerToken {
     /// # Errors
     /// [`Fault::Invalid`] if the file cannot be read, or as [`BearerToken::new`].
     pub fn from_file(path: &Path) -> Result<BearerToken, Fault> {
-        let at = |why: &dyn fmt::Display| Fault::invalid(format!("{}: {why}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| at(&error))?;
-        let token = BearerToken::new(&text).map_err(|fault| at(&fault.reason()))?;
+        let at = |why: Reason| Fault::Invalid(why.at(&path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| at(Reason::caused_by(error)))?;
+        let token = BearerToken::new(&text).map_err(|fault| at(fault.reason().clone()))?;
         Ok(BearerToken {
             file: Some(path.into()),
             ..token

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 
 const PAGE: usize = 1_024;
 
@@ -27,8 +27,9 @@ pub(crate) fn bytes() -> Result<[u8; 16], Fault> {
 impl Pool {
     fn draw(&mut self) -> Result<[u8; 16], Fault> {
         if self.used == PAGE {
-            getrandom::fill(&mut self.page)
-                .map_err(|error| Fault::unavailable(format!("no random bytes: {error}")))?;
+            getrandom::fill(&mut self.page).map_err(|error| {
+                Fault::unavailable(Reason::new("no random bytes").because(error))
+            })?;
             self.used = 0;
         }
         let mut drawn = [0; 16];

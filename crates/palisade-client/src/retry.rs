@@ -45,6 +45,7 @@ impl Cleanup {
             Task::GiveUp(upgrade, reader) => give_up(&core, until, *upgrade, reader).await,
         };
         if let Err(fault) = result {
+            let fault = format_args!("{fault:#}");
             tracing::debug!(cleanup = ?self.task, %fault, "left to expire");
         }
     }

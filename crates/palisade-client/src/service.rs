@@ -13,13 +13,14 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 use palisade_core::{
-    Ahead, AuthorityId, Change, ClientId, Delayed, Ending, GrantId, GrantRef, Granted, Holder,
-    LockName, LockView, Renewed, RequestId, Span, Token, Ttl, Wish,
+    Ahead, AuthorityId, Change, ClientId, Delayed, Ending, GrantId, GrantRef, Holder, LockName,
+    LockView, Span, Token, Ttl, Wish,
 };
 
 use crate::fault::Fault;
 
-pub use palisade_core::Under;
+/// What requests and outcomes consist of, for implementations of [`LockService`].
+pub use palisade_core::{Delays, Granted, Others, Renewed, RequestId, Under};
 
 /// An operation in flight. Dropping it stops waiting for the answer; the operation may still happen.
 pub type Operation<'a, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 'a>>;
@@ -233,6 +234,7 @@ pub enum Sequencer {
 
 /// The outcomes of a release. After each of them the caller does not hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Released {
     /// The grant was live, and is released.
     Released,
@@ -253,6 +255,7 @@ pub enum Released {
     },
 }
 
+#[cfg(any(feature = "in-process", feature = "palisade"))]
 impl Released {
     /// A grant that was live and is released; the lock stays closed for a time, or does not.
     pub(crate) fn new(delayed: Option<Span>) -> Released {
@@ -312,6 +315,7 @@ pub struct Page {
 
 /// What an observer is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Notice {
     /// A lock changed.
     Change(WatchEvent),

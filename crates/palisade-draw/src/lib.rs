@@ -1,5 +1,7 @@
 //! Pictures: turns shapes and text into one self-contained SVG or HTML page.
 //!
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//!
 //! ```text
 //!   axis   (values → x)        ┐
 //!   bars   (figures → a panel) ├─► Canvas: marks and texts with coordinates ─► SVG ─► page

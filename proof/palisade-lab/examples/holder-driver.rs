@@ -8,7 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_client::{Change, Client, Code, Error, Lease, Loss, Notice, Options, Released, Token};
+use palisade_client::kind::Kind;
+use palisade_client::{
+    Change, Client, Code, Error, Lease, LockRequest, Loss, Notice, Options, Released, Token,
+};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
@@ -114,42 +117,40 @@ impl Driver {
         if let Some(also) = command["also"].as_array() {
             let names = also.iter().filter_map(Value::as_str);
             let names = std::iter::once(text(command, "lock")).chain(names);
-            let mut request = self
-                .client()?
-                .locks(names)
-                .ttl(millis(command, "ttl_ms"))
-                .wait(millis(command, "wait_ms"));
-            if let Some(client) = command["client_id"].as_str() {
-                request = request.client_id(client);
-            }
+            let request = with_options(self.client()?.locks(names), command);
             return Ok(self.taken(command, request.acquire().await?));
         }
-        let request = self.client()?.lock(text(command, "lock"));
-        let mut request = request
-            .ttl(millis(command, "ttl_ms"))
-            .wait(millis(command, "wait_ms"));
-        if let Some(client) = command["client_id"].as_str() {
-            request = request.client_id(client);
-        }
-        request = match text(command, "mode") {
-            "shared" => request.shared(),
-            "update" => request.for_update(),
-            _ => request,
+        let (client, lock) = (self.client()?, text(command, "lock"));
+        let lease = match (text(command, "mode"), command["permits"].as_object()) {
+            ("shared", _) => {
+                with_options(client.lock_shared(lock), command)
+                    .acquire()
+                    .await?
+            }
+            ("update", _) => {
+                with_options(client.lock_shared(lock).for_update(), command)
+                    .acquire()
+                    .await?
+            }
+            (_, Some(permits)) => {
+                let number = |name| {
+                    let number = permits[name].as_u64();
+                    number
+                        .and_then(|number| number.try_into().ok())
+                        .unwrap_or(0)
+                };
+                let request = client
+                    .semaphore(lock, number("of"))
+                    .permits(number("count"));
+                with_options(request, command).acquire().await?
+            }
+            (_, None) => {
+                let request = with_options(client.lock(lock), command)
+                    .lock_delay(millis(command, "lock_delay_ms"))
+                    .at_least_for(millis(command, "at_least_for_ms"));
+                request.acquire().await?
+            }
         };
-        request = request
-            .lock_delay(millis(command, "lock_delay_ms"))
-            .at_least_for(millis(command, "at_least_for_ms"));
-        if let Some(permits) = command["permits"].as_object() {
-            let number = |name| {
-                permits[name]
-                    .as_u64()
-                    .and_then(|number| number.try_into().ok())
-            };
-            request = request
-                .permits(number("count").unwrap_or(0))
-                .of(number("of").unwrap_or(0));
-        }
-        let lease = request.acquire().await?;
         Ok(self.taken(command, vec![lease]))
     }
 
@@ -333,6 +334,7 @@ impl Driver {
                         missed += more;
                         continue;
                     }
+                    _ => continue,
                 };
                 let token = event.token.get();
                 let kind = match event.change {
@@ -356,6 +358,17 @@ fn alone(lease: Option<Rc<Lease>>) -> Result<Lease, Error> {
     lease.and_then(Rc::into_inner).ok_or_else(no_such_grant)
 }
 
+/// A request with the options that every kind of lock has.
+fn with_options<K: Kind>(request: LockRequest<K>, command: &Value) -> LockRequest<K> {
+    let request = request
+        .ttl(millis(command, "ttl_ms"))
+        .wait(millis(command, "wait_ms"));
+    match command["client_id"].as_str() {
+        Some(client) => request.client_id(client),
+        None => request,
+    }
+}
+
 fn no_such_grant() -> Error {
     palisade_client::Fault::invalid("there is no such grant").into()
 }
@@ -367,7 +380,7 @@ fn answer(result: Result<Value, Error>) -> Value {
             value
         }
         Err(error) => {
-            json!({"ok": false, "code": error.code().name(), "message": error.to_string()})
+            json!({"ok": false, "code": error.code().name(), "message": format!("{error:#}")})
         }
     }
 }

@@ -74,7 +74,7 @@ impl Phase {
                 Some(done)
             }
             Err(error) => {
-                self.failures.push(error.to_string());
+                self.failures.push(format!("{error:#}"));
                 None
             }
         }

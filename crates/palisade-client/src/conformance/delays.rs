@@ -39,7 +39,7 @@ async fn an_authority_without_delays_says_so<S: Subject>(context: &Context<S>) -
     }
     let hand = context.hand(&context.lock("no-delays")).await?;
     match hand.service.acquire(hand.reserves(context)?).await {
-        Err(Fault::Unsupported(what)) if what.contains("at-least-for") => {}
+        Err(Fault::Unsupported(what)) if what.words().contains("at-least-for") => {}
         other => return Err(format!("at-least-for was asked for: {other:?}")),
     }
     let shown = hand.show().await?;

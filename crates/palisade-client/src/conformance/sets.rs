@@ -59,7 +59,7 @@ async fn an_authority_that_grants_one_lock_at_a_time_says_so<S: Subject>(
     let (a, b) = two(context, "no-sets").await?;
     let wish = a.wants_also(context, &[&b], Duration::ZERO)?;
     match a.service.acquire(wish).await {
-        Err(Fault::Unsupported(what)) if what.contains("several locks") => {}
+        Err(Fault::Unsupported(what)) if what.words().contains("several locks") => {}
         other => return Err(format!("two locks were asked for: {other:?}")),
     }
     let shown = a.show().await?;

@@ -7,6 +7,7 @@ use palisade_core::LockMode;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, Held, ensure, run_checks, say};
+use crate::kind::Shared;
 use crate::service::{AcquireRequest, Acquired, Released, Renewal, Under};
 use crate::{Client, Error, Fault, Lease, LockRequest};
 
@@ -61,7 +62,7 @@ async fn an_authority_without_shared_locks_says_so<S: Subject>(context: &Context
     let hand = context.hand(&context.lock("unsupported")).await?;
     let wish = hand.reads(context, Duration::ZERO)?;
     match hand.service.acquire(wish).await {
-        Err(Fault::Unsupported(what)) if what.contains("shared") => {}
+        Err(Fault::Unsupported(what)) if what.words().contains("shared") => {}
         other => return Err(format!("a shared lock was asked for: {other:?}")),
     }
     let shown = hand.show().await?;
@@ -203,7 +204,7 @@ async fn a_writer_becomes_a_reader_with_a_higher_token<S: Subject>(
     ensure(reader.token() > token && reader.lease_id() == lease, || {
         format!("{reader:?} after token {token}")
     })?;
-    let other = client.lock(&lock).shared().ttl(context.habit.long);
+    let other = client.lock_shared(&lock).ttl(context.habit.long);
     let other = other.try_acquire().await.map_err(say)?;
     let Some(other) = other else {
         return Err("a second reader was denied".to_owned());
@@ -230,7 +231,7 @@ async fn a_reader_cannot_become_a_writer<S: Subject>(context: &Context<S>) -> Ch
         ..hand.wish(context.long()?, Duration::ZERO)?
     };
     match hand.service.acquire(upgrade).await {
-        Err(Fault::Invalid(why)) if why.contains("shared mode") => {}
+        Err(Fault::Invalid(why)) if why.words().contains("shared mode") => {}
         other => return Err(format!("a reader asked for more: {other:?}")),
     }
     hand.is_held_by(&reader).await?;
@@ -244,13 +245,18 @@ async fn updater_and_reader<S: Subject>(
     lock: &str,
 ) -> Result<(Client, Lease, Lease), Failure> {
     let client = context.client().await?;
-    let ask = |request: LockRequest| request.ttl(context.habit.long).acquire();
-    let update = ask(client.lock(lock).for_update()).await.map_err(say)?;
-    let reader = ask(client.lock(lock).shared()).await.map_err(say)?;
+    let ask = |request: LockRequest<Shared>| request.ttl(context.habit.long).acquire();
+    let update = ask(client.lock_shared(lock).for_update())
+        .await
+        .map_err(say)?;
+    let reader = ask(client.lock_shared(lock)).await.map_err(say)?;
     ensure(update.token() == reader.token(), || {
         format!("{reader:?} beside {update:?}")
     })?;
-    let second = client.lock(lock).for_update().ttl(context.habit.long);
+    let second = client
+        .lock_shared(lock)
+        .for_update()
+        .ttl(context.habit.long);
     let second = second.try_acquire().await.map_err(say)?;
     ensure(second.is_none(), || {
         format!("two have it in mode update: {second:?}")
@@ -315,10 +321,10 @@ async fn an_upgrade_that_is_not_granted_leaves_the_reader_as_it_was<S: Subject>(
         update.check().map_err(say)?;
     }
     match client.upgrade(&reader, Duration::ZERO).await {
-        Err(Error::Fault(Fault::Invalid(why))) if why.contains("shared mode") => {}
+        Err(Error::Fault(Fault::Invalid(why))) if why.words().contains("shared mode") => {}
         other => return Err(format!("a plain reader was upgraded: {other:?}")),
     }
-    let late = client.lock(&lock).shared().ttl(context.habit.long);
+    let late = client.lock_shared(&lock).ttl(context.habit.long);
     let late = late.try_acquire().await.map_err(say)?;
     ensure(late.is_some(), || "readers join no more".to_owned())?;
     for reader in [reader, update].into_iter().chain(late) {

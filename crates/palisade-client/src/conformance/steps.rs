@@ -224,7 +224,7 @@ pub(super) async fn within<T>(
 }
 
 pub(super) fn say(error: impl std::fmt::Display) -> Failure {
-    error.to_string()
+    format!("{error:#}")
 }
 
 /// Fails with the given text if the condition is false.

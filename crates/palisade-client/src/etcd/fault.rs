@@ -2,28 +2,30 @@
 
 use tonic::{Code, Status};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 
 /// The fault of a call that may have changed something.
-pub(super) fn of_write(status: &Status) -> Fault {
-    match status.code() {
+pub(super) fn of_write(status: Status) -> Fault {
+    let (code, mut words) = (status.code(), text(&status));
+    if code == Code::Unimplemented {
+        words = format!("the server at this address is not etcd: {words}");
+    }
+    let why = Reason::new(words).quoting(status);
+    match code {
         // Refused before it was proposed, or not a permitted call.
         Code::InvalidArgument | Code::PermissionDenied | Code::Unauthenticated => {
-            Fault::invalid(text(status))
+            Fault::Invalid(why)
         }
         Code::ResourceExhausted | Code::NotFound | Code::FailedPrecondition => {
-            Fault::unavailable(text(status))
+            Fault::Unavailable(why)
         }
-        Code::Unimplemented => Fault::invalid(format!(
-            "the server at this address is not etcd: {}",
-            text(status)
-        )),
-        _ => Fault::unknown_outcome(text(status)),
+        Code::Unimplemented => Fault::Invalid(why),
+        _ => Fault::UnknownOutcome(why),
     }
 }
 
 /// The fault of a call that only reads.
-pub(super) fn of_read(status: &Status) -> Fault {
+pub(super) fn of_read(status: Status) -> Fault {
     match of_write(status) {
         Fault::UnknownOutcome(why) => Fault::Unavailable(why),
         other => other,

@@ -5,7 +5,7 @@ use palisade_core::{LeaseId, LockName, LockView};
 
 use super::wire::{KeyValue, RangeRequest, first_of};
 use super::{Etcd, keys, queue};
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 use crate::service::{Cursor, Page};
 
 pub(super) async fn show(etcd: &Etcd, lock: LockName) -> Result<LockView, Fault> {
@@ -85,6 +85,6 @@ fn name(etcd: &Etcd, key: &[u8]) -> Result<LockName, Fault> {
 
 fn cursor(etcd: &Etcd, last: &LockName) -> Result<Cursor, Fault> {
     let (_, end) = keys::range(&etcd.root, last);
-    let end = String::from_utf8(end).map_err(Fault::invalid)?;
+    let end = String::from_utf8(end).map_err(|error| Fault::invalid(Reason::caused_by(error)))?;
     Ok(Cursor(end.into()))
 }

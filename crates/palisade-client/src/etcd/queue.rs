@@ -286,7 +286,7 @@ enum Joined {
 async fn is_gone(watch: &mut Watch) -> Result<(), Fault> {
     loop {
         let answer = watch.events.message().await;
-        match answer.map_err(|status| fault::of_write(&status))? {
+        match answer.map_err(fault::of_write)? {
             // The revision was compacted, or the member lost its leader: query again.
             Some(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),
             Some(_) => {}

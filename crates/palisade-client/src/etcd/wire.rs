@@ -11,7 +11,7 @@ use tonic::{Code, Request, Streaming};
 
 use super::fault::{of_read, of_write};
 use super::keys;
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 
 /// Generated from `proto/etcd/rpc.proto`.
 #[allow(
@@ -68,7 +68,8 @@ impl Wire {
                 Ok(channel) => Wire { channel },
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    fault = Fault::unreachable(cause.unwrap_or_else(|| error.to_string()));
+                    let words = cause.unwrap_or_else(|| error.to_string());
+                    fault = Fault::unreachable(Reason::new(words).quoting(error));
                     continue;
                 }
             };
@@ -107,7 +108,7 @@ impl Wire {
 
     pub(super) async fn range(&self, request: RangeRequest) -> Result<pb::RangeResponse, Fault> {
         let answer = self.kv().range(request).await;
-        Ok(answer.map_err(|status| of_read(&status))?.into_inner())
+        Ok(answer.map_err(of_read)?.into_inner())
     }
 
     /// Returns the key of a lock's holder.
@@ -121,7 +122,7 @@ impl Wire {
 
     pub(super) async fn txn(&self, txn: TxnRequest) -> Result<Answers, Fault> {
         let answer = self.kv().txn(txn).await;
-        Answers::of(answer.map_err(|status| of_write(&status))?.into_inner())
+        Answers::of(answer.map_err(of_write)?.into_inner())
     }
 
     /// Deletes a key if it is still the one created at this revision (or at any); returns whether it was.
@@ -144,18 +145,15 @@ impl Wire {
         match self.lease().lease_grant(request).await {
             Ok(answer) => ttl(answer.into_inner().ttl).map(Alive::For),
             Err(status) if status.code() == Code::FailedPrecondition => self.keep_alive(id).await,
-            Err(status) => Err(of_write(&status)),
+            Err(status) => Err(of_write(status)),
         }
     }
 
     pub(super) async fn keep_alive(&self, id: i64) -> Result<Alive, Fault> {
         let once = stream::once(async move { pb::LeaseKeepAliveRequest { id } });
         let answer = self.lease().lease_keep_alive(once).await;
-        let mut answers = answer.map_err(|status| of_write(&status))?.into_inner();
-        let answer = answers
-            .message()
-            .await
-            .map_err(|status| of_write(&status))?;
+        let mut answers = answer.map_err(of_write)?.into_inner();
+        let answer = answers.message().await.map_err(of_write)?;
         match answer {
             Some(answer) if answer.ttl > 0 => ttl(answer.ttl).map(Alive::For),
             Some(_) => Ok(Alive::Gone),
@@ -172,7 +170,7 @@ impl Wire {
         {
             Ok(_) => Ok(()),
             Err(status) if status.code() == Code::NotFound => Ok(()),
-            Err(status) => Err(of_write(&status)),
+            Err(status) => Err(of_write(status)),
         }
     }
 
@@ -180,7 +178,7 @@ impl Wire {
     pub(super) async fn time_to_live(&self, id: i64) -> Result<u64, Fault> {
         let request = pb::LeaseTimeToLiveRequest { id, keys: false };
         let answer = self.lease().lease_time_to_live(request).await;
-        let left = answer.map_err(|status| of_read(&status))?.into_inner().ttl;
+        let left = answer.map_err(of_read)?.into_inner().ttl;
         Ok(u64::try_from(left).unwrap_or(0))
     }
 
@@ -210,7 +208,7 @@ impl Wire {
             tonic::metadata::MetadataValue::from_static("true"),
         );
         let answer = WatchClient::new(self.channel.clone()).watch(request).await;
-        let events = answer.map_err(|status| of_read(&status))?.into_inner();
+        let events = answer.map_err(of_read)?.into_inner();
         Ok(Watch {
             events,
             _open: open,
@@ -226,7 +224,8 @@ pub(super) struct Watch {
 }
 
 fn endpoint(host: &str) -> Result<Endpoint, Fault> {
-    let endpoint = Endpoint::from_shared(format!("http://{host}")).map_err(Fault::invalid)?;
+    let endpoint = Endpoint::from_shared(format!("http://{host}"))
+        .map_err(|error| Fault::invalid(Reason::caused_by(error)))?;
     Ok(endpoint
         .tcp_nodelay(true)
         .connect_timeout(CONNECT_TIMEOUT)

@@ -26,7 +26,7 @@ use super::request::Request;
 use super::table::{ReplyTo, Table};
 use super::wire;
 use crate::clock::{BootClock, Clock as _};
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 use crate::options::BearerToken;
 
 /// A request that waits for a connection.
@@ -180,7 +180,7 @@ impl Connection {
                     // A server that refuses a client says why, and then no longer reads.
                     let said = match self.poll_inbound(cx) {
                         Poll::Ready(Err(said)) if !said.is_transient() => said,
-                        _ => broke(&error),
+                        _ => broke(error),
                     };
                     return Poll::Ready(said.into());
                 }
@@ -198,7 +198,7 @@ impl Connection {
                     return Poll::Ready(Err(Fault::unavailable(why)));
                 }
                 Ok(_) => self.liveness.heard(),
-                Err(error) => return Poll::Ready(Err(broke(&error))),
+                Err(error) => return Poll::Ready(Err(broke(error))),
             }
             if let Err(why) = self.take_frames() {
                 return Poll::Ready(Err(why));
@@ -284,12 +284,12 @@ impl Connection {
     }
 }
 
-fn broke(error: &io::Error) -> Fault {
+fn broke(error: io::Error) -> Fault {
     // A server refuses a client's certificate after the client's part of the handshake.
-    if let Some(why) = palisade_tls::explain(error) {
-        return Fault::invalid(why);
+    if let Some(why) = palisade_tls::explain(&error) {
+        return Fault::invalid(Reason::new(why).quoting(error));
     }
-    Fault::unreachable(format!("the connection broke: {error}"))
+    Fault::unreachable(Reason::new("the connection broke").because(error))
 }
 
 /// What answers there instead, as far as its first bytes tell. A session is no HTTP, so whatever speaks only HTTP on the

@@ -112,8 +112,8 @@ impl Task {
                 let opened = BootClock.now();
                 let ended = found.connection.run(&mut queue).await;
                 let why = ended.why.reason();
-                tracing::debug!(why, leader = ?ended.leader, "a connection to the authority ended");
-                let unknown = Fault::unknown_outcome(why);
+                tracing::debug!(%why, leader = ?ended.leader, "a connection to the authority ended");
+                let unknown = Fault::UnknownOutcome(why.clone());
                 found.connection.abandon(&unknown);
                 lost = BootClock.now();
                 clue = Clue {
@@ -151,8 +151,8 @@ impl Task {
 /// to repeat.
 async fn refuse_until(until: Timestamp, queue: &mut Queue, fault: &Fault) {
     let fault = match fault {
-        Fault::Unreachable(why) => Fault::unreachable(why),
-        other => Fault::unavailable(other.reason()),
+        Fault::Unreachable(why) => Fault::Unreachable(why.clone()),
+        other => Fault::Unavailable(other.reason().clone()),
     };
     let refuse = pin!(async {
         while let Some(queued) = queue.recv().await {

@@ -27,7 +27,7 @@ use super::address::Address;
 use super::connection::Connection;
 use super::wire;
 use crate::clock::{BootClock, Clock as _};
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 use crate::options::BearerToken;
 use crate::random;
 
@@ -125,7 +125,7 @@ impl Nodes {
         let tls = secure.then(|| palisade_tls::Client::new(files)).transpose();
         Ok(Nodes {
             given,
-            tls: tls.map_err(Fault::invalid)?,
+            tls: tls.map_err(|error| Fault::invalid(Reason::caused_by(error)))?,
             token: token.cloned(),
             known: Mutex::default(),
             cluster: AtomicBool::new(false),
@@ -258,11 +258,12 @@ impl Nodes {
         let open = async {
             let stream = timeout(connect, connect_to(address)).await;
             let stream = stream.map_err(|_| late(connect))?;
-            let stream = stream.map_err(|error| at(Fault::unreachable(error)))?;
+            let stream =
+                stream.map_err(|error| at(Fault::unreachable(Reason::caused_by(error))))?;
             let stream = match (&self.tls, stream) {
                 (Some(tls), Io::Plain(stream)) => {
                     let stream = tls.connect(address.host(), stream).await;
-                    Io::Tls(Box::new(stream.map_err(|error| at(no_handshake(&error)))?))
+                    Io::Tls(Box::new(stream.map_err(|error| at(no_handshake(error)))?))
                 }
                 (_, stream) => stream,
             };
@@ -330,7 +331,11 @@ impl Search {
         {
             return only;
         }
-        let reasons: Vec<_> = self.faults.iter().map(Fault::reason).collect();
+        let reasons: Vec<_> = self
+            .faults
+            .iter()
+            .map(|fault| fault.reason().to_string())
+            .collect();
         let reasons = reasons.join("; ");
         let all = |kind: fn(&Fault) -> bool| self.faults.iter().all(kind);
         if all(|fault| matches!(fault, Fault::Unreachable(_))) {
@@ -359,10 +364,10 @@ async fn connect_to(address: &Address) -> io::Result<Io> {
 }
 
 /// Why there is no session with TLS.
-fn no_handshake(error: &io::Error) -> Fault {
-    match palisade_tls::explain(error) {
-        Some(why) => Fault::invalid(why),
-        None => Fault::unreachable(format!("the TLS handshake broke off: {error}")),
+fn no_handshake(error: io::Error) -> Fault {
+    match palisade_tls::explain(&error) {
+        Some(why) => Fault::invalid(Reason::new(why).quoting(error)),
+        None => Fault::unreachable(Reason::new("the TLS handshake broke off").because(error)),
     }
 }
 

@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 use super::address::Address;
 use super::nodes::{Nodes, same_authority};
 use super::wire;
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 use crate::service::Sequencer;
 
 /// Asks for a sequencer. Every node passes the question on to the leader; one that fails makes room for the next.
@@ -45,7 +45,7 @@ pub(super) async fn open(
     let channel = endpoint
         .connect_with_connector(nodes.connector(address))
         .await;
-    let channel = channel.map_err(|error| Fault::unreachable(wire::causes(&error)))?;
+    let channel = channel.map_err(|error| Fault::unreachable(Reason::caused_by(error)))?;
     let mut locks = LocksClient::new(channel);
     // What two authorities say must not be mixed. A node that follows asks the leader, so one that is cut off from its
     // cluster is found out here.
@@ -60,9 +60,12 @@ pub(super) async fn open(
 pub(super) fn with_token<T>(nodes: &Nodes, message: T) -> Result<tonic::Request<T>, Fault> {
     let mut call = tonic::Request::new(message);
     if let Some(token) = nodes.token() {
-        let mut value: MetadataValue<_> = format!("Bearer {}", token.expose())
-            .parse()
-            .map_err(|_| Fault::invalid("the token does not fit a header"))?;
+        let mut value: MetadataValue<_> =
+            format!("Bearer {}", token.expose())
+                .parse()
+                .map_err(|error| {
+                    Fault::invalid(Reason::new("the token does not fit a header").quoting(error))
+                })?;
         value.set_sensitive(true);
         call.metadata_mut().insert("authorization", value);
     }
@@ -80,7 +83,7 @@ async fn answered(
     };
     let reply = timeout(patience, call).await;
     let reply = reply.map_err(|_| Fault::unavailable(format!("no answer in {patience:?}")))?;
-    Ok(reply.map_err(|status| wire::fault(&status))?.into_inner())
+    Ok(reply.map_err(wire::fault)?.into_inner())
 }
 
 /// How long a node may take for an answer.

@@ -26,7 +26,7 @@ pub(super) async fn open(
     let opened = async {
         let mut locks = unary::open(address, nodes, authority).await?;
         let events = locks.watch(unary::with_token(nodes, request)?).await;
-        let events = events.map_err(|status| wire::fault(&status))?.into_inner();
+        let events = events.map_err(wire::fault)?.into_inner();
         Ok(Box::pin(Changes(events)) as Events)
     };
     let opened = opened.await;
@@ -43,7 +43,7 @@ impl Stream for Changes {
         let event = std::task::ready!(Pin::new(&mut self.0).poll_next(cx));
         Poll::Ready(event.map(|event| match event {
             Ok(event) => wire::event(event),
-            Err(status) => Err(wire::fault(&status)),
+            Err(status) => Err(wire::fault(status)),
         }))
     }
 }

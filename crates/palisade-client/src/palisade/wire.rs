@@ -12,7 +12,7 @@ use palisade_proto::{Code, v1 as pb};
 use pb::acquire_option::Option as AcquireOption;
 use pb::reply::Outcome;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason, causes};
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Notice, Page, Proclamation, Released, Renewal, Reopened,
     Resized, Revocation, Sequencer, Status, Under, WatchEvent,
@@ -489,7 +489,7 @@ pub(super) fn refusal(error: pb::Error) -> Fault {
             | Code::OverQuota,
         ) => Fault::unavailable(error.message),
         Some(Code::UnknownOutcome | Code::Internal) => Fault::unknown_outcome(error.message),
-        Some(Code::Refused) => Fault::Unsupported(format!("do this: {}", error.message).into()),
+        Some(Code::Refused) => Fault::unsupported(format!("do this: {}", error.message)),
         Some(Code::Invalid) => Fault::invalid(error.message),
         Some(code @ (Code::Forbidden | Code::Unauthenticated)) => {
             Fault::Denied(code, error.message.into())
@@ -504,7 +504,7 @@ pub(super) fn expired(outcome: &mut Outcome) -> Option<Fault> {
     match outcome {
         Outcome::Error(error) if error.code == Code::Unauthenticated.name() => {
             error.code = Code::Unavailable.name().to_owned();
-            Some(Fault::unavailable(&error.message))
+            Some(Fault::unavailable(error.message.clone()))
         }
         _ => None,
     }
@@ -521,44 +521,33 @@ pub(super) fn leads_elsewhere(outcome: &Outcome) -> Option<Option<Box<str>>> {
 }
 
 /// The fault of a call that failed without an answer.
-pub(super) fn fault(status: &tonic::Status) -> Fault {
-    match status.code() {
-        tonic::Code::Unimplemented => Fault::invalid(format!(
-            "the server at this address is not Palisade: {}",
-            said(status)
-        )),
-        tonic::Code::InvalidArgument | tonic::Code::OutOfRange => Fault::invalid(said(status)),
-        tonic::Code::PermissionDenied => Fault::Denied(Code::Forbidden, said(status).into()),
-        tonic::Code::Unauthenticated => Fault::Denied(Code::Unauthenticated, said(status).into()),
-        tonic::Code::FailedPrecondition => {
-            Fault::Unsupported(format!("do this: {}", said(status)).into())
+pub(super) fn fault(status: tonic::Status) -> Fault {
+    let (code, said) = (status.code(), said(&status));
+    let words = match code {
+        tonic::Code::Unimplemented => format!("the server at this address is not Palisade: {said}"),
+        tonic::Code::FailedPrecondition => format!("do this: {said}"),
+        _ => said,
+    };
+    let why = Reason::new(words).quoting(status);
+    match code {
+        tonic::Code::Unimplemented | tonic::Code::InvalidArgument | tonic::Code::OutOfRange => {
+            Fault::Invalid(why)
         }
-        tonic::Code::Unavailable => Fault::unavailable(said(status)),
-        _ => Fault::unknown_outcome(said(status)),
+        tonic::Code::PermissionDenied => Fault::Denied(Code::Forbidden, why),
+        tonic::Code::Unauthenticated => Fault::Denied(Code::Unauthenticated, why),
+        tonic::Code::FailedPrecondition => Fault::Unsupported(why),
+        tonic::Code::Unavailable => Fault::Unavailable(why),
+        _ => Fault::UnknownOutcome(why),
     }
 }
 
 /// The message of a failed call with its causes; "transport error" alone does not help.
-pub(super) fn said(status: &tonic::Status) -> String {
+fn said(status: &tonic::Status) -> String {
     match status.source() {
         Some(source) => format!("{}: {}", status.message(), causes(source)),
         None if status.message().is_empty() => status.code().description().to_owned(),
         None => status.message().to_owned(),
     }
-}
-
-/// An error and all its causes, outermost first, without repetitions.
-pub(super) fn causes(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(cause) = below {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        below = cause.source();
-    }
-    text
 }
 
 pub(super) fn empty() -> Fault {

@@ -66,7 +66,7 @@ impl AdvisoryLocks {
     pub async fn acquire(&self, name: &str, wait: Duration) -> Result<Option<Guard>, Error> {
         let lock = LockName::new(name)?;
         let connected = self.config.connect(NoTls).await;
-        let (client, connection) = connected.map_err(|error| fault::connecting(&error))?;
+        let (client, connection) = connected.map_err(fault::connecting)?;
         let connection = tokio::spawn(async move { drop(connection.await) });
         let guard = Guard {
             lock,
@@ -84,16 +84,16 @@ impl Guard {
             let take = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
             let taken = self.client.query_typed_one(take, &name).await;
             let taken = taken.and_then(|row| row.try_get(0));
-            return taken.map_err(|error| fault::of(&error));
+            return taken.map_err(fault::of);
         }
         let bound = format!("SET lock_timeout = {}", wait.as_millis().max(1));
         let bounded = self.client.batch_execute(&bound).await;
-        bounded.map_err(|error| fault::of(&error))?;
+        bounded.map_err(fault::of)?;
         let take = "SELECT pg_advisory_lock(hashtextextended($1, 0))::text";
         match self.client.query_typed_one(take, &name).await {
             Ok(_) => Ok(true),
             Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(false),
-            Err(error) => Err(fault::of(&error)),
+            Err(error) => Err(fault::of(error)),
         }
     }
 
@@ -123,7 +123,7 @@ impl Guard {
         let name = [(&self.lock.as_str() as _, Type::TEXT)];
         let released = self.client.query_typed_one(release, &name).await;
         let released = released.and_then(|row| row.try_get(0));
-        Ok(released.map_err(|error| fault::of(&error))?)
+        Ok(released.map_err(fault::of)?)
     }
 }
 

@@ -68,7 +68,7 @@ async fn open(
     notifications: Arc<Notifications>,
 ) -> Result<JoinHandle<()>, Fault> {
     let connected = config.connect(NoTls).await;
-    let (client, mut connection) = connected.map_err(|error| fault::connecting(&error))?;
+    let (client, mut connection) = connected.map_err(fault::connecting)?;
     let task = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
             if let AsyncMessage::Notification(notified) = message {
@@ -84,7 +84,7 @@ async fn open(
             let _client = client;
             let _ = task.await;
         })),
-        Ok(Err(error)) => Err(fault::connecting(&error)),
+        Ok(Err(error)) => Err(fault::connecting(error)),
         Err(_) => Err(Fault::unavailable("LISTEN was not answered")),
     }
 }

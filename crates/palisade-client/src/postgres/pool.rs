@@ -48,7 +48,7 @@ impl Pool {
     ) -> Result<Vec<Row>, Fault> {
         let client = self.client().await?;
         let rows = client.query_typed(statement, parameters).await;
-        rows.map_err(|error| fault::of(&error))
+        rows.map_err(fault::of)
     }
 
     pub(super) async fn one(
@@ -63,7 +63,7 @@ impl Pool {
 
     pub(super) async fn batch(&self, statements: &str) -> Result<(), Fault> {
         let done = self.client().await?.batch_execute(statements).await;
-        done.map_err(|error| fault::of(&error))
+        done.map_err(fault::of)
     }
 
     async fn client(&self) -> Result<Arc<Client>, Fault> {
@@ -78,7 +78,7 @@ impl Pool {
             .config
             .connect(NoTls)
             .await
-            .map_err(|error| fault::connecting(&error))?;
+            .map_err(fault::connecting)?;
         // It ends when the client is dropped or the connection breaks; every statement then reports the
         // break.
         tokio::spawn(async move { drop(connection.await) });

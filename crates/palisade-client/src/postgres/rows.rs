@@ -5,7 +5,7 @@ use palisade_core::{
 };
 use tokio_postgres::Row;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 use crate::service::{Acquired, Cursor, Page, Released, Renewal, Revocation};
 
 /// The answers to one `palisade.acquire`.
@@ -165,6 +165,6 @@ pub(super) fn number(token: Token) -> i64 {
 }
 
 /// The fault of an answer that `setup.sql` cannot have given.
-pub(super) fn unexpected(error: impl std::fmt::Display) -> Fault {
-    Fault::unknown_outcome(format!("the lock table gave an unexpected answer: {error}"))
+pub(super) fn unexpected(error: impl std::error::Error + Send + Sync + 'static) -> Fault {
+    Fault::unknown_outcome(Reason::new("the lock table gave an unexpected answer").because(error))
 }

@@ -2,32 +2,32 @@
 
 use redis::RedisError;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 
 /// The fault of an address that the library does not understand. Its text contains no secret.
-pub(super) fn address(error: &RedisError) -> Fault {
-    Fault::invalid(format!("not the address of a Redis server: {error}"))
+pub(super) fn address(error: RedisError) -> Fault {
+    Fault::invalid(Reason::new("not the address of a Redis server").because(error))
 }
 
 /// The fault of a failed connection: nothing was sent yet.
-pub(super) fn connecting(error: &RedisError) -> Fault {
+pub(super) fn connecting(error: RedisError) -> Fault {
     if error.is_io_error() {
-        return Fault::unreachable(error);
+        return Fault::unreachable(Reason::caused_by(error));
     }
-    Fault::unavailable(error)
+    Fault::unavailable(Reason::caused_by(error))
 }
 
 /// The fault of an operation that may have been sent.
-pub(super) fn of(error: &RedisError) -> Fault {
+pub(super) fn of(error: RedisError) -> Fault {
     if error.is_connection_refusal() {
-        return Fault::unreachable(error);
+        return Fault::unreachable(Reason::caused_by(error));
     }
     match error.code() {
         // The server answered before the script ran.
         Some("LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "OOM" | "NOREPLICAS") => {
-            Fault::unavailable(error)
+            Fault::unavailable(Reason::caused_by(error))
         }
-        Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Fault::invalid(error),
-        _ => Fault::unknown_outcome(error),
+        Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Fault::invalid(Reason::caused_by(error)),
+        _ => Fault::unknown_outcome(Reason::caused_by(error)),
     }
 }

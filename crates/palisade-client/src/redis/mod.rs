@@ -85,13 +85,13 @@ impl Redis {
     /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<Redis, Fault> {
         let Address { url, replicas } = Address::parse(url)?;
-        let client = Client::open(url).map_err(|error| fault::address(&error))?;
+        let client = Client::open(url).map_err(fault::address)?;
         let settings = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE))
             .set_number_of_retries(1);
         let connection = client.get_connection_manager_with_config(settings).await;
-        let mut connection = connection.map_err(|error| fault::connecting(&error))?;
+        let mut connection = connection.map_err(fault::connecting)?;
         let authority = identify(&mut connection).await?;
         Ok(Redis {
             scripts: Scripts::of(&authority),
@@ -122,7 +122,7 @@ impl Redis {
         }
         let mut connection = self.connection.clone();
         let said = call.invoke_async(&mut connection).await;
-        Answer::read(said.map_err(|error| fault::of(&error))?)
+        Answer::read(said.map_err(fault::of)?)
     }
 
     /// Waits until enough replicas have the grant.
@@ -135,10 +135,7 @@ impl Redis {
             .arg(self.replicas)
             .arg(WAIT_FOR_REPLICAS.as_millis() as u64)
             .to_owned();
-        let reached: u32 = wait
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| fault::of(&error))?;
+        let reached: u32 = wait.query_async(&mut connection).await.map_err(fault::of)?;
         if reached >= self.replicas {
             return Ok(());
         }
@@ -218,10 +215,7 @@ async fn identify(connection: &mut ConnectionManager) -> Result<AuthorityId, Fau
         .cmd("GET")
         .arg(&key)
         .to_owned();
-    let (id,): (String,) = identify
-        .query_async(connection)
-        .await
-        .map_err(|error| fault::of(&error))?;
+    let (id,): (String,) = identify.query_async(connection).await.map_err(fault::of)?;
     Ok(AuthorityId::new(&id)?)
 }
 

@@ -74,7 +74,7 @@ async fn step(redis: &Redis, prefix: &str, cursor: u64, count: u32) -> Result<St
         .to_owned();
     let mut connection = redis.connection.clone();
     let found = scan.query_async(&mut connection).await;
-    let (next, keys): (u64, Vec<String>) = found.map_err(|error| fault::of(&error))?;
+    let (next, keys): (u64, Vec<String>) = found.map_err(fault::of)?;
     let mut step = Step {
         held: Vec::new(),
         next,
@@ -84,7 +84,7 @@ async fn step(redis: &Redis, prefix: &str, cursor: u64, count: u32) -> Result<St
     }
     let read = redis::cmd("MGET").arg(&keys).to_owned();
     let found = read.query_async(&mut connection).await;
-    let records: Vec<Option<String>> = found.map_err(|error| fault::of(&error))?;
+    let records: Vec<Option<String>> = found.map_err(fault::of)?;
     for (key, record) in keys.iter().zip(records) {
         if let Some(name) = key.strip_prefix(&locks)
             && let Some(by) = record.as_deref().and_then(holder)

@@ -6,7 +6,7 @@ use palisade_core::{LockName, Ttl};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, FromRedisValue, RedisResult, Script};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 
 /// A connection that is opened on demand and reopened after a break.
 pub(super) struct Primary {
@@ -18,14 +18,14 @@ pub(super) struct Primary {
 impl Primary {
     pub(super) fn at(host: &str) -> Result<Primary, Fault> {
         let client = Client::open(format!("redis://{host}"))
-            .map_err(|error| Fault::invalid(format!("{host}: {error}")))?;
+            .map_err(|error| Fault::invalid(Reason::new(host).because(error)))?;
         let settings = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE))
             .set_number_of_retries(0);
         // An unreachable primary counts as one that does not grant, at start-up too.
         let connection = ConnectionManager::new_lazy_with_config(client, settings)
-            .map_err(|error| Fault::unavailable(format!("{host}: {error}")))?;
+            .map_err(|error| Fault::unavailable(Reason::new(host).because(error)))?;
         Ok(Primary {
             connection,
             extend: Script::new(

@@ -2,23 +2,23 @@
 
 use zookeeper_client::Error;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 
 pub(super) fn of(error: Error) -> Fault {
     match error {
         Error::ConnectionLoss | Error::Timeout | Error::SessionMoved | Error::ClientClosed => {
-            Fault::unknown_outcome(error)
+            Fault::unknown_outcome(Reason::caused_by(error))
         }
         // Everything that belonged to the session is gone with it.
         Error::SessionExpired | Error::NoHosts | Error::Throttled | Error::NotReadOnly => {
-            Fault::unavailable(error)
+            Fault::unavailable(Reason::caused_by(error))
         }
         Error::BadArguments(_)
         | Error::NoAuth
         | Error::AuthFailed
         | Error::InvalidAcl
         | Error::QuotaExceeded
-        | Error::Unimplemented => Fault::invalid(error),
-        other => Fault::unknown_outcome(other),
+        | Error::Unimplemented => Fault::invalid(Reason::caused_by(error)),
+        other => Fault::unknown_outcome(Reason::caused_by(other)),
     }
 }

@@ -385,6 +385,46 @@ async fn a_lost_lease_takes_no_further_locks() {
     assert!(matches!(late, Err(Error::Lost(_))));
 }
 
+#[tokio::test]
+async fn what_cannot_be_is_refused_before_anything_is_sent() {
+    let (client, service, _clock) = scripted_client();
+    let nobody = client.locks([] as [&str; 0]).acquire().await.unwrap_err();
+    assert!(nobody.to_string().contains("names 0 locks"), "{nobody}");
+    let twice = client.locks(["a", "a"]).try_acquire().await.unwrap_err();
+    assert!(twice.to_string().contains("twice"), "{twice}");
+    for names in [vec![""], vec!["a", ""]] {
+        let unnamed = client.locks(names).attempt().await.unwrap_err();
+        assert!(unnamed.to_string().contains("empty"), "{unnamed}");
+    }
+    for (permits, of) in [(0, 4), (5, 4), (1, 0), (1, 65)] {
+        let request = client.semaphore("gpu", of).permits(permits);
+        let refused = request.acquire().await.unwrap_err();
+        assert_eq!(refused.code(), Code::Invalid, "{refused}");
+    }
+    assert!(service.calls().await.is_empty());
+    // Control: a set of one lock is a request for it.
+    let acquire = tokio::spawn(client.locks(["orders"]).ttl(TTL).acquire());
+    let (_, request, answer) = acquire_call(&service).await;
+    assert_eq!((request.lock.as_str(), request.also.len()), ("orders", 0));
+    answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
+    assert_eq!(acquire.await.unwrap().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_request_under_a_lease_has_that_leases_terms_and_no_others() {
+    let (client, service, _clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).acquire());
+    let (_, _, answer) = acquire_call(&service).await;
+    answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
+    let lease = acquire.await.unwrap().unwrap();
+    let under = || client.lock("stock").under(&lease);
+    for request in [under().ttl(TTL), under().client_id("another")] {
+        let refused = request.acquire().await.unwrap_err();
+        assert!(refused.to_string().contains("leave out"), "{refused}");
+    }
+    assert!(service.calls().await.is_empty());
+}
+
 #[test]
 fn without_a_runtime_the_error_says_so() {
     let (client, _service, _clock) = scripted_client();

@@ -340,7 +340,7 @@ async fn a_leader_proclaims_until_it_resigns(authority: Authority) {
     authority.advance(secs(10)).await;
     let late = client.proclaim(&grant, "late").await.unwrap();
     assert_eq!(late, Proclamation::Ended(Ending::Expired));
-    let reader = client.lock("read").shared().acquire().await.unwrap();
+    let reader = client.lock_shared("read").acquire().await.unwrap();
     let refused = reader.proclaim("mine").await.unwrap_err();
     assert!(refused.to_string().contains("exclusive"), "{refused}");
 }

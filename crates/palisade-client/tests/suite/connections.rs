@@ -181,11 +181,15 @@ async fn an_address_without_a_listener_is_an_error() {
         .await
         .unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
-    let text = error.to_string();
+    let (own, whole) = (error.to_string(), format!("{error:#}"));
     assert!(
-        text.contains(&free.port().to_string()) && text.contains("refused"),
-        "{text}"
+        own.ends_with(&free.port().to_string()) && whole.contains("refused"),
+        "{whole}"
     );
+    // What the socket said is there as the system's own error.
+    let cause = std::error::Error::source(&error).unwrap();
+    let cause: &std::io::Error = cause.downcast_ref().unwrap();
+    assert_eq!(cause.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
 #[tokio::test]

@@ -74,6 +74,20 @@ fn a_lease_outlives_its_runtime_and_is_renewed_on_the_one_that_looks_at_it() {
     });
 }
 
+#[test]
+fn a_guard_that_is_dropped_after_its_runtime_has_ended_is_released_on_the_next_one() {
+    let client = Client::in_process().unwrap();
+    let first = runtime();
+    let request = client.lock("orders").ttl(secs(3_600)).acquire();
+    let lease = first.block_on(request).unwrap();
+    drop(first);
+    runtime().block_on(async {
+        drop(lease);
+        let next = client.lock("orders").wait(PATIENCE).acquire().await;
+        next.unwrap().release().await.unwrap();
+    });
+}
+
 /// The scripted authority stands for those whose connections end with their runtime.
 #[test]
 fn a_client_that_cannot_go_on_refuses_at_once_and_its_lease_announces_its_end() {
@@ -90,13 +104,18 @@ fn a_client_that_cannot_go_on_refuses_at_once_and_its_lease_announces_its_end() 
         answer.send(Ok(granted)).unwrap();
         acquire.await.unwrap().unwrap()
     });
+    // Of a task elsewhere, whose runtime goes on.
+    let second = local();
+    let signal = second.block_on(async { lease.cancellation_token() });
     drop(first);
-    local().block_on(async {
+    second.block_on(async {
         let refused = client.lock("stock").acquire().await.unwrap_err();
         assert_eq!(refused.code(), Code::Invalid, "{refused}");
         assert!(refused.to_string().contains("has ended"), "{refused}");
-        let lost = tokio::spawn(lease.lost());
+        assert!(!signal.is_cancelled());
         clock.advance(secs(1)).await;
+        assert!(signal.is_cancelled());
+        let lost = tokio::spawn(lease.lost());
         assert_eq!(lost.await.unwrap().why, Loss::Deadline);
         assert_eq!(Span::from(lease.remaining()), Span::ZERO);
     });

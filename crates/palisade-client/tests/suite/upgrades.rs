@@ -22,7 +22,7 @@ struct Upgrading {
 
 /// The guard of a reader in mode update with the number 7, and its upgrade, which waits.
 async fn upgrading(client: &Client, service: &ScriptedLockService) -> Upgrading {
-    let acquire = tokio::spawn(client.lock("report").for_update().ttl(TTL).acquire());
+    let acquire = tokio::spawn(client.lock_shared("report").for_update().ttl(TTL).acquire());
     let Call::Acquire { answer, .. } = service.call().await else {
         panic!("an acquire")
     };

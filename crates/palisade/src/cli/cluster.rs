@@ -183,7 +183,7 @@ fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
         ))),
         None => {
             let token = connection.token();
-            let token = token.map_err(|fault| Failure::usage(fault.reason()))?;
+            let token = token.map_err(|fault| Failure::usage(fault.reason().to_string()))?;
             let nodes = Nodes::new(urls, &connection.tls());
             let nodes = nodes.map_err(|error| Failure::usage(error.to_string()))?;
             Ok(nodes.with_token(token))

@@ -82,7 +82,7 @@ impl Failure {
 
     /// An error of the client, at the authority at `url`.
     pub(crate) fn of(error: &Error, url: &str) -> Failure {
-        let message = error.to_string();
+        let message = format!("{error:#}");
         let failure = match error {
             Error::Fault(fault) => return Failure::of_fault(fault, url),
             Error::Held { holder, .. } => {
@@ -122,7 +122,7 @@ impl Failure {
             false => url.split_once("://").map_or(&*url, |(_, place)| place),
         };
         // A client of several nodes names the one that failed; the URL says it already.
-        let fault_text = fault.to_string().replacen(&format!("{place}: "), "", 1);
+        let fault_text = format!("{fault:#}").replacen(&format!("{place}: "), "", 1);
         let message = format!("{url}: {fault_text}");
         match fault {
             Fault::Invalid(_) => Failure::new(USAGE, fault.code(), message),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::kind::Kind;
 use palisade_client::{
     Client, Ending, Error, Lease, LockMode, LockRequest, Options, Released, Renewal, Sequencer,
     Slots, without_secrets,
@@ -29,41 +30,32 @@ impl LockArgs {
         client: &Client,
         wait: Duration,
     ) -> Result<Vec<Lease>, Error> {
-        if self.also.is_empty() {
-            return Ok(vec![self.request(client).wait(wait).acquire().await?]);
+        if !self.also.is_empty() {
+            let set = client.locks(self.locks().map(LockName::as_str));
+            let mut leases = self.request(set, wait).acquire().await?;
+            leases.sort_by_key(|lease| *lease.lock() != self.lock);
+            return Ok(leases);
         }
-        let names = self.locks().map(LockName::as_str);
-        let mut request = client
-            .locks(names)
-            .ttl(self.ttl.span().to_duration())
-            .wait(wait);
-        if let Some(id) = &self.client_id {
-            request = request.client_id(id);
-        }
-        if let Some(metadata) = &self.metadata {
-            request = request.metadata(metadata);
-        }
-        let mut leases = request.acquire().await?;
-        leases.sort_by_key(|lease| *lease.lock() != self.lock);
-        Ok(leases)
+        // The arguments were refused if they name two kinds.
+        let lease = if self.shared {
+            let reader = client.lock_shared(&self.lock);
+            self.request(reader, wait).acquire().await?
+        } else if let Some(permits) = self.permits {
+            let semaphore = client.semaphore(&self.lock, permits.of());
+            let wanted = semaphore.permits(permits.wanted());
+            self.request(wanted, wait).acquire().await?
+        } else {
+            let alone = client.lock(&self.lock);
+            let alone = alone.lock_delay(self.lock_delay.unwrap_or_default());
+            let alone = alone.at_least_for(self.at_least_for.unwrap_or_default());
+            self.request(alone, wait).acquire().await?
+        };
+        Ok(vec![lease])
     }
 
-    /// The request as the client library takes it.
-    fn request(&self, client: &Client) -> LockRequest {
-        let mut request = client.lock(&self.lock);
-        request = request.ttl(self.ttl.span().to_duration());
-        if self.shared {
-            request = request.shared();
-        }
-        if let Some(permits) = self.permits {
-            request = request.permits(permits.wanted()).of(permits.of());
-        }
-        if let Some(delay) = self.lock_delay {
-            request = request.lock_delay(delay);
-        }
-        if let Some(time) = self.at_least_for {
-            request = request.at_least_for(time);
-        }
+    /// A request with the arguments that every kind of lock has.
+    fn request<K: Kind>(&self, request: LockRequest<K>, wait: Duration) -> LockRequest<K> {
+        let mut request = request.ttl(self.ttl.span().to_duration()).wait(wait);
         if let Some(id) = &self.client_id {
             request = request.client_id(id);
         }
@@ -319,6 +311,8 @@ pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure>
         Released::Ended(how) => return Err(over(lock, how)),
         Released::NotHeld => return Err(not_held(lock)),
         Released::Stale { highest } => return Err(stale(lock, grant.token, highest)),
+        // Whatever it is called, it is an end.
+        _ => (false, None),
     };
     if out.json {
         let mut reply = json!({"resource_id": lock, "released": true, "already_released": already});

@@ -353,6 +353,7 @@ pub(super) async fn watch(args: &WatchArgs, out: Out) -> Result<(), Failure> {
                 missed(count, out)?;
                 continue;
             }
+            _ => continue,
         };
         if out.json {
             out.value(&named(&event))?

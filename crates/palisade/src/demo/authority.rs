@@ -40,7 +40,7 @@ impl Watcher {
                     Ok(Notice::Change(change)) => event_of(clock.now_ms(), change)
                         .into_iter()
                         .for_each(|event| recorder.record(event)),
-                    Ok(Notice::Missed { .. }) => {}
+                    Ok(_) => {}
                     Err(error) => return error,
                 }
             }

@@ -61,7 +61,7 @@ impl Environment {
             .map_err(|error| Error::start("store", &error.to_string()))?;
         let url = format!("http://{}", serve.address);
         let watcher = Watcher::open(&url, clock, Arc::clone(&recorder)).await;
-        let watcher = watcher.map_err(|error| Error::start("serve", &error.to_string()))?;
+        let watcher = watcher.map_err(|error| Error::start("serve", &format!("{error:#}")))?;
         let servers = [serve, store];
         Ok(Environment {
             act,
@@ -136,7 +136,7 @@ impl Environment {
     pub(super) async fn queued(&self, client: &str) -> Result<f64, String> {
         let waiting = tokio::time::timeout(PATIENCE, self.watcher.queued(client)).await;
         let waiting = waiting.map_err(|_| format!("{client} never queued for the lock"))?;
-        waiting.map_err(|error| error.to_string())
+        waiting.map_err(|error| format!("{error:#}"))
     }
 
     /// Every process: its role and its id.

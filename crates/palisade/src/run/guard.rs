@@ -311,9 +311,6 @@ async fn release(lease: Lease, out: Out) -> Option<Failure> {
         Some(Failure::new(LOST, code, message))
     };
     match lease.release().await {
-        Ok(Released::Released | Released::Delayed { .. } | Released::Ended(Ending::Released)) => {
-            None
-        }
         Ok(Released::Ended(Ending::Expired)) => was("the lease had expired", Code::Expired),
         Ok(Released::Ended(Ending::Revoked)) => was("an operator took it", Code::Revoked),
         Ok(Released::Ended(Ending::Superseded)) => {
@@ -324,8 +321,10 @@ async fn release(lease: Lease, out: Out) -> Option<Failure> {
             &format!("token {token} is stale: {token} < {highest}"),
             Code::Stale,
         ),
+        // Released, by this call or by an earlier one.
+        Ok(_) => None,
         Err(error) => {
-            let message = format!("{lock} could not be released: {error}");
+            let message = format!("{lock} could not be released: {error:#}");
             let failure = Failure::new(0, error.code(), message);
             out.failure(&failure.hint(format!(
                 "it expires by itself, at most {ttl} after the last renewal"

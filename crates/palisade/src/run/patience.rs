@@ -73,7 +73,7 @@ async fn attempt(lock_args: &LockArgs, until: Timestamp, out: Out) -> Result<Vec
 fn warn(fault: &Fault, lock_args: &LockArgs, left: Span, out: Out) {
     let url = palisade_client::without_secrets(&lock_args.connection.authority);
     out.warning(&format!(
-        "{url}: {fault}; trying again for {}",
+        "{url}: {fault:#}; trying again for {}",
         millis(left.as_millis())
     ));
 }

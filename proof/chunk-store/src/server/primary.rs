@@ -40,7 +40,7 @@ impl ChunkServer {
     /// Takes a chunk's lock. The authority grants it only once the former lease has ended (rule K2).
     pub(super) async fn grant(self: Arc<Self>, request: Grant) -> Result<Granted, Problem> {
         let unavailable = |error: palisade_client::Error| {
-            Problem::new(ProblemCode::Unavailable, error.to_string())
+            Problem::new(ProblemCode::Unavailable, format!("{error:#}"))
         };
         let wait = Duration::from_millis(request.wait_ms);
         if wait > MAX_WAIT {

@@ -35,7 +35,7 @@ pub(crate) async fn changed(watch: &mut Watch) -> WatchEvent {
     let next = tokio::time::timeout(PATIENCE, watch.next()).await;
     match next.unwrap().unwrap() {
         Notice::Change(event) => event,
-        missed @ Notice::Missed { .. } => panic!("{missed:?}"),
+        missed => panic!("{missed:?}"),
     }
 }
 

@@ -8,8 +8,8 @@ use crate::demo::timeline::Event;
 /// Why a worker gives up: a sentence.
 pub(super) type Failed = String;
 
-pub(super) fn words(error: impl ToString) -> Failed {
-    error.to_string()
+pub(super) fn words(error: impl std::fmt::Display) -> Failed {
+    format!("{error:#}")
 }
 
 pub(super) fn record(event: Event) -> Result<(), Failed> {

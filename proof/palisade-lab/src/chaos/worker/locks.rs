@@ -67,10 +67,14 @@ impl Locks {
         }
         if url.starts_with("redlock://") {
             let redlock = Redlock::connect(url).await;
-            return Ok(Locks::Redlock(redlock.map_err(|fault| fault.to_string())?));
+            return Ok(Locks::Redlock(
+                redlock.map_err(|fault| format!("{fault:#}"))?,
+            ));
         }
         let client = Client::connect(url).await;
-        Ok(Locks::Guarded(client.map_err(|error| error.to_string())?))
+        Ok(Locks::Guarded(
+            client.map_err(|error| format!("{error:#}"))?,
+        ))
     }
 
     /// What was asked for, or nothing if somebody else holds it the whole time.
@@ -81,18 +85,26 @@ impl Locks {
     ) -> Result<Option<Grant>, String> {
         let wait = ttl * 20;
         if let Locks::Guarded(client) = self {
-            let one = |name: &str| client.lock(name).ttl(ttl).wait(wait);
-            let request = match wish {
-                Wish::Exclusive(name) => one(name),
-                Wish::Shared(name) => one(name).shared(),
-                Wish::Update(name) => one(name).for_update(),
-                Wish::Permits(name, wanted) => one(name).permits(*wanted).of(PERMITS),
+            let lease = match wish {
+                Wish::Exclusive(name) => client.lock(name).ttl(ttl).wait(wait).acquire().await,
+                Wish::Shared(name) => {
+                    let reader = client.lock_shared(name);
+                    reader.ttl(ttl).wait(wait).acquire().await
+                }
+                Wish::Update(name) => {
+                    let reader = client.lock_shared(name).for_update();
+                    reader.ttl(ttl).wait(wait).acquire().await
+                }
+                Wish::Permits(name, wanted) => {
+                    let some = client.semaphore(name, PERMITS).permits(*wanted);
+                    some.ttl(ttl).wait(wait).acquire().await
+                }
                 Wish::Set(names) => {
                     let set = client.locks(names).ttl(ttl).wait(wait);
                     return granted(set.acquire().await);
                 }
             };
-            return granted(request.acquire().await.map(|lease| vec![lease]));
+            return granted(lease.map(|lease| vec![lease]));
         }
         let Wish::Exclusive(name) = wish else {
             return Err("this authority has exclusive locks only".to_owned());
@@ -108,7 +120,7 @@ impl Locks {
             Locks::Guarded(_) => Ok(None),
             Locks::Redlock(redlock) => {
                 let guard = redlock.acquire(name, ttl, wait).await;
-                let guard = guard.map_err(|error| error.to_string())?;
+                let guard = guard.map_err(|error| format!("{error:#}"))?;
                 Ok(guard.map(|guard| grant(None, Hold::Redlock(guard))))
             }
             Locks::Naive(naive) => {
@@ -155,7 +167,7 @@ impl Locks {
 fn granted(leases: Result<Vec<Lease>, Error>) -> Result<Option<Grant>, String> {
     let leases = match leases {
         Err(Error::Held { .. } | Error::Behind { .. }) => return Ok(None),
-        leases => leases.map_err(|error| error.to_string())?,
+        leases => leases.map_err(|error| format!("{error:#}"))?,
     };
     let Some(lease) = leases.first() else {
         return Err("granted without a lock".to_owned());

@@ -5,13 +5,15 @@
 
 mod sets;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use palisade_client::clock::Clock as _;
+use palisade_client::kind::Kind;
 use palisade_client::{
-    Attempt, Caution, Client, GrantRef, Lease, LockMode, LockRequest, Options, Released,
+    Attempt, Caution, Client, Error, GrantRef, Lease, LockMode, LockRequest, Options, Released,
 };
 use palisade_core::fence::Sequence;
 use palisade_core::{LockName, Span, Timestamp, Token, slot_key};
@@ -90,13 +92,13 @@ impl Worker {
         }
         let lock = self.rng.below(self.plan.locks.into()) as u8;
         let (ttl, wait) = self.ttl_and_wait();
-        let wish = client
-            .lock(&lock_name(lock))
-            .client_id(client_name(self.me))
-            .ttl(Duration::from_millis(ttl))
-            .wait(Duration::from_millis(wait));
-        let wish = self.kind(lock, wish);
-        if let Some(Ok(Attempt::Granted(lease))) = self.or_abandon(ttl, wish.attempt()).await {
+        let terms = Terms::New {
+            client: self.me,
+            ttl,
+            wait,
+        };
+        let attempt = attempt(client, lock, self.kind(lock), &terms);
+        if let Some(Ok(Attempt::Granted(lease))) = self.or_abandon(ttl, attempt).await {
             self.hold(lock, lease).await;
             if self.plan.locks > 1 && self.rng.chance(250) {
                 let other = self.other_than(lock);
@@ -146,22 +148,25 @@ impl Worker {
     }
 
     /// What kind of grant to ask for.
-    fn kind(&mut self, lock: u8, wish: LockRequest) -> LockRequest {
+    fn kind(&mut self, lock: u8) -> Wanted {
         let permits = self.permits[usize::from(lock)].load(Ordering::Relaxed);
         if permits > 0 {
             let wanted = self.rng.between(1, permits.into()) as u32;
-            return wish.permits(wanted).of(permits.into());
+            return Wanted::Permits {
+                wanted,
+                of: permits.into(),
+            };
         }
         if self.rng.chance(self.plan.readers) {
             return match self.rng.chance(self.plan.updates) {
-                true => wish.for_update(),
-                false => wish.shared(),
+                true => Wanted::Update,
+                false => Wanted::Shared,
             };
         }
         // After the faults everybody must get a turn, so nobody closes a lock for longer than others wait.
         let quiet = self.quiet.load(Ordering::Relaxed);
         if quiet || self.plan.delays == 0 || !self.rng.chance(self.plan.delays) {
-            return wish;
+            return Wanted::EXCLUSIVE;
         }
         let (lock_delay, at_least_for) = match self.rng.below(3) {
             0 => (self.rng.between(1, LONGEST_DELAY), 0),
@@ -171,8 +176,10 @@ impl Worker {
                 self.rng.between(1, LONGEST_DELAY),
             ),
         };
-        wish.lock_delay(Duration::from_millis(lock_delay))
-            .at_least_for(Duration::from_millis(at_least_for))
+        Wanted::Exclusive {
+            lock_delay,
+            at_least_for,
+        }
     }
 
     async fn hold(&mut self, lock: u8, lease: Lease) {
@@ -271,18 +278,20 @@ impl Worker {
     /// Takes another lock under the same lease: both stay live and expire together.
     async fn second(&mut self, client: &Client, first: u8, lock: u8) {
         let wait = self.rng.between(0, self.plan.ttl_ms.1);
-        let wish = hold(&self.port.hand).get(&first).map(|lease| {
-            let wish = client.lock(&lock_name(lock)).under(lease);
-            wish.wait(Duration::from_millis(wait))
-        });
-        let Some(wish) = wish else {
+        if !hold(&self.port.hand).contains_key(&first) {
+            return;
+        }
+        let kind = match self.plan.permits[usize::from(lock)] {
+            0 => Wanted::EXCLUSIVE,
+            _ => self.kind(lock),
+        };
+        let attempt = hold(&self.port.hand)
+            .get(&first)
+            .map(|lease| attempt(client, lock, kind, &Terms::Under { lease, wait }));
+        let Some(attempt) = attempt else {
             return;
         };
-        let wish = match self.plan.permits[usize::from(lock)] {
-            0 => wish,
-            _ => self.kind(lock, wish),
-        };
-        if let Ok(Attempt::Granted(lease)) = wish.attempt().await {
+        if let Ok(Attempt::Granted(lease)) = attempt.await {
             let (token, resources) = (lease.token(), self.resources(&lease));
             hold(&self.port.hand).insert(lock, lease);
             self.use_it(lock, token, &resources).await;
@@ -414,6 +423,63 @@ fn grant(lease: &Lease) -> GrantRef {
         lock: lease.lock().clone(),
         key: *lease.lease_key(),
         token: Some(lease.grant_id().map_or(lease.token(), |id| id.0)),
+    }
+}
+
+/// What kind of grant a worker asks for; times in milliseconds.
+enum Wanted {
+    Exclusive { lock_delay: u64, at_least_for: u64 },
+    Shared,
+    Update,
+    Permits { wanted: u32, of: u32 },
+}
+
+impl Wanted {
+    const EXCLUSIVE: Wanted = Wanted::Exclusive {
+        lock_delay: 0,
+        at_least_for: 0,
+    };
+}
+
+/// The options of a request, which are the same for every kind; times in milliseconds.
+enum Terms<'a> {
+    New { client: u8, ttl: u64, wait: u64 },
+    Under { lease: &'a Lease, wait: u64 },
+}
+
+impl Terms<'_> {
+    fn put<K: Kind>(&self, request: LockRequest<K>) -> LockRequest<K> {
+        match *self {
+            Terms::New { client, ttl, wait } => request
+                .client_id(client_name(client))
+                .ttl(Duration::from_millis(ttl))
+                .wait(Duration::from_millis(wait)),
+            Terms::Under { lease, wait } => request.under(lease).wait(Duration::from_millis(wait)),
+        }
+    }
+}
+
+type Attempting = Pin<Box<dyn Future<Output = Result<Attempt, Error>> + Send>>;
+
+fn attempt(client: &Client, lock: u8, kind: Wanted, terms: &Terms<'_>) -> Attempting {
+    let name = lock_name(lock);
+    match kind {
+        Wanted::Exclusive {
+            lock_delay,
+            at_least_for,
+        } => {
+            let request = client
+                .lock(&name)
+                .lock_delay(Duration::from_millis(lock_delay))
+                .at_least_for(Duration::from_millis(at_least_for));
+            Box::pin(terms.put(request).attempt())
+        }
+        Wanted::Shared => Box::pin(terms.put(client.lock_shared(&name)).attempt()),
+        Wanted::Update => Box::pin(terms.put(client.lock_shared(&name).for_update()).attempt()),
+        Wanted::Permits { wanted, of } => {
+            let request = client.semaphore(&name, of).permits(wanted);
+            Box::pin(terms.put(request).attempt())
+        }
     }
 }
 
