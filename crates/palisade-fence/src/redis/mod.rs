@@ -56,7 +56,7 @@
 //!   The same holds for a **failover** (data that the replica had not received is lost; `WAIT` narrows that),
 //!   for a **restored snapshot** and for `FLUSHALL`. Redis cannot detect it: after each of these, let the
 //!   authority issue a token and re-arm with that floor ([`Operator`]).
-//! * Redis detects a missing mark whose data is still there: [`Error::FenceLost`](crate::Error::FenceLost). An operation looks at its own
+//! * Redis detects a missing mark whose data is still there: [`Error::FenceLost`]. An operation looks at its own
 //!   keys and at those of [`Resource::guarding`].
 //! * Eviction could remove a mark: [`probe`] refuses `allkeys-*` policies.
 //! * A replica may lag, and would answer a read with a token from old data: [`probe`] refuses it. A plain
