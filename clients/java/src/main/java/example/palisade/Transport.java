@@ -191,7 +191,7 @@ final class Transport {
             coming.cancel(true);
             endpoints.failed(address);
             replace(used);
-            throw new Reply.Fault(address + " did not answer in time", true);
+            throw new Reply.Fault(address + " did not answer in time" + ended(address), true);
         } catch (ExecutionException error) {
             endpoints.failed(address);
             Throwable cause = error.getCause();
@@ -201,8 +201,7 @@ final class Transport {
             boolean nothing = cause instanceof ConnectException || cause instanceof HttpConnectTimeoutException
                     || cause instanceof UnresolvedAddressException || cause instanceof SSLHandshakeException;
             String why = cause instanceof IOException && cause.getMessage() != null ? cause.getMessage() : cause.toString();
-            String ended = address.startsWith("https:") ? Certificates.ended(tls) : "";
-            throw new Reply.Fault(address + ": " + why + (nothing ? advice(address) : "") + ended, !nothing);
+            throw new Reply.Fault(address + ": " + why + (nothing ? advice(address) : "") + ended(address), !nothing);
         }
     }
 
@@ -251,6 +250,10 @@ final class Transport {
 
         @Override
         public void onComplete() {}
+    }
+
+    private String ended(String address) {
+        return address.startsWith("https:") ? Certificates.ended(tls) : "";
     }
 
     private static String advice(String address) {
