@@ -5,6 +5,10 @@ use std::fmt;
 use crate::fault::Fault;
 
 /// The parts of a URL, as written.
+#[cfg_attr(
+    not(any(feature = "etcd", feature = "zookeeper")),
+    expect(dead_code, reason = "Redlock's address is its hosts")
+)]
 pub(crate) struct Parts<'a> {
     url: &'a str,
     pub(crate) user: Option<&'a str>,
