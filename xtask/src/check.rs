@@ -2,6 +2,7 @@
 //! and all failures are told together at the end.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::prerequisites::{GATE, OF_THE_GATE, ensure};
@@ -55,11 +56,19 @@ const STEPS: &[Step] = &[
         run: clippy,
     },
     Step {
+        name: "features",
+        fix: "mend the `cfg` or the dependency that the named features alone lack; `cargo hack` prints each command",
+        run: features,
+    },
+    Step {
         name: "doc",
         fix: "cargo doc --no-deps --workspace --all-features, and mend the comment it names",
         run: doc,
     },
 ];
+
+/// What compiles crates as users pick their features.
+const CARGO_HACK: &str = "cargo-hack@0.6.37";
 
 /// How the note of a step begins that lacks what it needs.
 const NOT_RUN: &str = "NOT RUN: ";
@@ -140,13 +149,51 @@ fn format() -> Result<String, String> {
 /// machine that judges.
 fn deny() -> Result<String, String> {
     let tool = ensure(OF_THE_GATE).and_then(|()| GATE.ensure(&target()));
-    let tool = match tool {
-        Ok(place) => place.join(GATE.program),
-        Err(complaint) if std::env::var_os("CI").is_some() => return Err(complaint),
-        Err(complaint) => return Ok(format!("{NOT_RUN}{complaint}")),
-    };
     let scope = ["--locked", "check", "licenses", "bans", "sources"];
-    run(Command::new(tool).args(scope).current_dir(root())).map(|()| String::new())
+    with(tool, |place| {
+        run(Command::new(place.join(GATE.program))
+            .args(scope)
+            .current_dir(root()))
+    })
+}
+
+/// The crates with features, with each feature alone and each pair: all of them together hide what one of them lacks.
+/// Where cargo-hack cannot be had, as [`deny`].
+fn features() -> Result<String, String> {
+    let place = target().join("palisade-tools/hack");
+    let install = ["install", "--locked", "--quiet", CARGO_HACK, "--root"];
+    let tool = run(cargo(&install).arg(&place)).map(|()| place);
+    let scope = [
+        "hack",
+        "clippy",
+        "--quiet",
+        "--locked",
+        "--lib",
+        "--feature-powerset",
+        "--depth=2",
+        "--exclude-features=default,conformance",
+        "--package=palisade-client",
+        "--package=palisade-fence",
+        "--package=palisade-pipeline",
+    ];
+    with(tool, |place| {
+        run(Command::new(place.join("bin/cargo-hack"))
+            .args(scope)
+            .args(["--", "-D", "warnings"])
+            .current_dir(root()))
+    })
+}
+
+/// Runs a step's tool, if it could be installed.
+fn with(
+    tool: Result<PathBuf, String>,
+    step: impl FnOnce(PathBuf) -> Result<(), String>,
+) -> Result<String, String> {
+    match tool {
+        Ok(place) => step(place).map(|()| String::new()),
+        Err(complaint) if std::env::var_os("CI").is_some() => Err(complaint),
+        Err(complaint) => Ok(format!("{NOT_RUN}{complaint}")),
+    }
 }
 
 fn clippy() -> Result<String, String> {
