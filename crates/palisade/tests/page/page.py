@@ -25,7 +25,8 @@ from urllib.parse import quote
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Error, sync_playwright
 
-PATIENCE = 30.0
+# A question of the page may take 20 s, and the pause after it 10 s: one that is lost on a busy machine is asked again in time.
+PATIENCE = 70.0
 FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync --disable-dev-shm-usage""".split()
 TTL = 300_000
