@@ -37,7 +37,7 @@ type transport struct {
 	bearer    *bearer
 	http      *http.Client
 	pool      *http.Transport
-	// What the next connection over TLS has.
+	// The settings of the next connection over TLS.
 	tls func() *tls.Config
 }
 

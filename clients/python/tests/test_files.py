@@ -76,7 +76,10 @@ def test_what_is_lost_damaged_or_changed_is_refused(tmp_path: pathlib.Path) -> N
     (tmp_path / "old").unlink()
     reports.put(34, "/a", b"12345")
     (tmp_path / "a").write_bytes(b"1234")
-    with pytest.raises(FenceLost, match="without the fence"):
+    with pytest.raises(FenceLost, match="has 4 bytes, .* without the fence"):
+        reports.claim(35)
+    (tmp_path / "a").unlink()
+    with pytest.raises(FenceLost, match="a is missing"):
         reports.claim(35)
     (tmp_path / ".palisade-fence").write_bytes(b"nonsense")
     with pytest.raises(FenceLost, match="damaged"):

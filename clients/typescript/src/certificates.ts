@@ -66,8 +66,8 @@ export class Certificates {
   }
 
   /**
-   * What to say if the client's certificate has ended by the clock here: a server ends the connection then, and often nothing
-   * comes through of its reason.
+   * Words for an error if the client's certificate has ended by the clock here: a server ends the connection then, and often
+   * nothing comes through of its reason.
    */
   ended(): string {
     const pem = this.#contents.cert ?? [this.#options.cert].flat()[0];

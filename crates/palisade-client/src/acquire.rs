@@ -40,7 +40,7 @@ pub struct LockRequest<K: Kind = Exclusive> {
     kind: K,
 }
 
-/// What the requests of all kinds have.
+/// The options that requests of all kinds have.
 #[derive(Clone, Debug)]
 struct Common {
     inner: Arc<Inner>,

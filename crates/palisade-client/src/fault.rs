@@ -252,7 +252,7 @@ impl StdError for Fault {
 }
 
 impl From<palisade_core::Invalid> for Fault {
-    /// What is wrong with the call is what this fault says, and no cause below it.
+    /// Of a wrong call: this fault itself says what is wrong, and no cause below it does.
     fn from(invalid: palisade_core::Invalid) -> Fault {
         Fault::invalid(invalid.to_string())
     }
@@ -268,7 +268,7 @@ mod tests {
         io::Error::new(io::ErrorKind::ConnectionRefused, "refused")
     }
 
-    /// What the fault says itself, what all of it says, and whether the error of the socket can be found.
+    /// The fault's own words, all of its words, and whether the error of the socket can be found.
     fn said(fault: &Fault) -> (String, String, bool) {
         let source = fault.source().and_then(|source| source.downcast_ref());
         let kept = source

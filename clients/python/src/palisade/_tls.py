@@ -53,8 +53,8 @@ class Certificates(ssl.SSLContext):
             return self._context
 
     def ended(self) -> Optional[str]:
-        """What to say if the client's certificate has ended by the clock here. A server ends the connection then, and
-        often nothing comes through of its reason."""
+        """Words for an error if the client's certificate has ended by the clock here. A server ends the connection
+        then, and often nothing comes through of its reason."""
         if not self._chain:
             return None
         try:

@@ -231,9 +231,11 @@ impl<'a> Locked<'a> {
         if found == Some(*length) {
             return Ok(());
         }
-        let found = found.unwrap_or(0);
+        let found = found.map_or("is missing".to_owned(), |bytes| {
+            format!("has {bytes} bytes")
+        });
         Err(Error::Damaged(format!(
-            "{folder}: {name} has {found} bytes, and the fence left it with {length}: it was changed by code that \
+            "{folder}: {name} {found}, and the fence left it with {length}: it was changed by code that \
              does not use the fence; an operator must look, and re-arm the fence"
         )))
     }

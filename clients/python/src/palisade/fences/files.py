@@ -189,7 +189,8 @@ class Folder:
         length, _, name = state.last.partition(" ")
         found = disk.length(name)
         if found != int(length):
-            message = f"{self._name}: {name} has {found or 0} bytes, and the fence left it with {length}"
+            is_now = "is missing" if found is None else f"has {found} bytes"
+            message = f"{self._name}: {name} {is_now}, and the fence left it with {length}"
             raise FenceLost(f"{message}: something wrote it without the fence; an operator must look and re-arm it")
 
     def _raise(self, disk: _Disk, state: _State, record: Record) -> None:

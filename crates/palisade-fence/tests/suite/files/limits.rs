@@ -161,19 +161,22 @@ fn a_damaged_state_is_refused_until_it_is_rearmed() {
 /// Code without a token cannot be stopped; its change to the last file is noticed.
 #[test]
 fn a_file_written_without_the_fence_is_noticed() {
-    for meddle in [
-        |path: &std::path::Path| fs::write(path, "longer than before").unwrap(),
-        |path: &std::path::Path| fs::write(path, "").unwrap(),
-        |path: &std::path::Path| fs::remove_file(path).unwrap(),
-    ] {
+    type Meddle = fn(&std::path::Path) -> std::io::Result<()>;
+    let meddlers: [(Meddle, &str); 3] = [
+        (|path| fs::write(path, "longer than before"), "has 18 bytes"),
+        (|path| fs::write(path, ""), "has 0 bytes"),
+        (|path| fs::remove_file(path), "is missing"),
+    ];
+    for (meddle, words) in meddlers {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("reports");
         fs::create_dir(&path).unwrap();
         let folder = Folder::open(&path).unwrap();
         folder.write(t(5), PUT).unwrap();
-        meddle(&path.join("a"));
-        let noticed = folder.write(t(5), PUT);
-        assert!(matches!(noticed, Err(Error::Damaged(_))), "{noticed:?}");
+        meddle(&path.join("a")).unwrap();
+        let noticed = folder.write(t(5), PUT).unwrap_err();
+        assert!(matches!(noticed, Error::Damaged(_)), "{noticed:?}");
+        assert!(noticed.to_string().contains(words), "{noticed}");
         assert!(matches!(folder.claim(t(6)), Err(Error::Damaged(_))));
         rearm(place.path(), floor(6)).unwrap();
         folder.write(t(6), PUT).unwrap();

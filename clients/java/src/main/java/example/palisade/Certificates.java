@@ -87,8 +87,8 @@ final class Certificates extends SSLContextSpi {
     }
 
     /**
-     * What to say if the client's certificate has ended by the clock here: a server ends the connection then, and often nothing
-     * comes through of its reason.
+     * Words for an error if the client's certificate has ended by the clock here: a server ends the connection then, and often
+     * nothing comes through of its reason.
      */
     static String ended(SSLContext context) {
         return context instanceof Following following ? following.files.ended() : "";
