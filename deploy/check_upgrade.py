@@ -4,7 +4,7 @@
     check_upgrade.py OLD NEW [--seconds N] [--no-key] [--json]
     check_upgrade.py --self-test
 
-Three nodes on loopback, restarted as docs/cluster.md says: one after another, the leader last. The first one also goes
+Three nodes on loopback, restarted as docs/operate/cluster.md says: one after another, the leader last. The first one also goes
 back to OLD once, before anything is used that OLD does not know. Meanwhile clients acquire, renew and release over
 HTTP; one holds a lock from the beginning to the end, and two wait for another lock all the time, in their order.
 
@@ -161,7 +161,7 @@ class Cluster:
 
 
 class Client:
-    """Repeats what is not settled, as docs/protocol.md says."""
+    """Repeats what is not settled, as docs/reference/protocol.md says."""
 
     #: Of all clients.
     repeated: ClassVar[collections.Counter[str]] = collections.Counter()

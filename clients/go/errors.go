@@ -28,7 +28,7 @@ var (
 
 // An Error is what a call ended with. Every error of this package that is not the context's own has one in its chain.
 type Error struct {
-	// Code is the name in the server's table of codes (docs/errors.md).
+	// Code is the name in the server's table of codes (docs/reference/errors.md).
 	Code    string
 	Message string
 	kind    error

@@ -111,7 +111,7 @@ func (r reply) code() string {
 	}
 }
 
-// fault tells whether the request is to be repeated: the rows of the table of codes (docs/protocol.md) that say so.
+// fault tells whether the request is to be repeated: the rows of the table of codes (docs/reference/protocol.md) that say so.
 func (r reply) fault() *fault {
 	if r.status == 200 {
 		return nil

@@ -1,4 +1,4 @@
-"""Runs every example of docs/protocol.md against a real server and compares the answers.
+"""Runs every example of docs/reference/protocol.md against a real server and compares the answers.
 
     python3 protocol_examples.py --palisade PATH
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from suite.servers import Palisade
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "reference" / "protocol.md"
 FORMS = {
     "lock_token": r"[0-9a-f]{32}",
     "authority": r"[0-9a-f]{32}",
@@ -153,8 +153,8 @@ def main() -> int:
         for example in page:
             for difference in runner.compare(example, *runner.run(example)):
                 wrong += 1
-                print(f"docs/protocol.md:{example.line}: {example.method} {example.path}: {difference}")
-    print(f"{len(page)} examples of docs/protocol.md, {wrong} differences")
+                print(f"docs/reference/protocol.md:{example.line}: {example.method} {example.path}: {difference}")
+    print(f"{len(page)} examples of docs/reference/protocol.md, {wrong} differences")
     return 1 if wrong or not page else 0
 
 

@@ -71,7 +71,7 @@ def _s3(servers: Servers, folder: pathlib.Path) -> tuple[dict[str, str], Reader]
     client = _client("s3", env)
 
     def total() -> int:
-        """The manifest names the current object (docs/fence-formats.md)."""
+        """The manifest names the current object (docs/reference/fence-formats.md)."""
         base = "fenced/resources/orders/"
         listed = client.list_objects_v2(Bucket="bucket", Prefix=base + "fence.json")
         if not listed.get("Contents"):

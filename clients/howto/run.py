@@ -1,4 +1,4 @@
-"""Runs the code blocks of docs/howto/*.md, in order, against real servers in temporary folders.
+"""Runs the code blocks of docs/use/howto/*.md, in order, against real servers in temporary folders.
 
     run.py --palisade PATH [PAGE …]      the pages
     run.py --palisade PATH --control     each page with a changed block must fail
@@ -37,7 +37,7 @@ import resources
 from servers import Servers
 from suite.servers import Palisade
 
-PAGES = ROOT / "docs" / "howto"
+PAGES = ROOT / "docs" / "use" / "howto"
 NAMES = {"python": "Python", "js": "TypeScript", "go": "Go", "java": "Java"}
 #: From the installation to a fenced write, in a transaction of the reader's own and elsewhere.
 MOST_LINES = {"postgresql": 9, "mysql": 9}
@@ -229,7 +229,7 @@ def one(page: pathlib.Path, options: argparse.Namespace) -> list[str]:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="Runs the blocks of docs/howto.")
+    arguments = argparse.ArgumentParser(description="Runs the blocks of docs/use/howto.")
     arguments.add_argument("pages", nargs="*", help="names of pages, such as redis; all without it")
     arguments.add_argument("--palisade", required=True)
     arguments.add_argument("--control", action="store_true", help="pages with a changed block: each must fail")

@@ -72,7 +72,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         id: "guarantees",
         why: "a rule without a promise is not kept, and a promise whose test is gone is not proved",
-        fix: "mention the rule in docs/guarantees.md with the test that fails without it, by the name it has",
+        fix: "mention the rule in docs/promise/guarantees.md with the test that fails without it, by the name it has",
         find: pages::guarantees,
     },
     Rule {

@@ -67,7 +67,7 @@ var (
 // A Rejection is why a fence does not admit an operation. Fields that do not belong to the code are zero.
 type Rejection struct {
 	// Code is stale, wrong_authority, wrong_lock, jump, sequence_stale, sequence_reused, already_written, tokenless or
-	// missing (docs/errors.md).
+	// missing (docs/reference/errors.md).
 	Code string
 	// Token is the one that is refused: for stale.
 	Token uint64

@@ -1,4 +1,4 @@
-"""Delays: time after a grant (docs/kinds.md). For drivers that say that they can: "delays"."""
+"""Delays: time after a grant (docs/use/kinds.md). For drivers that say that they can: "delays"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: permits of a semaphore (docs/kinds.md). For drivers that say that they can: "permits"."""
+"""Slots: permits of a semaphore (docs/use/kinds.md). For drivers that say that they can: "permits"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""M: several locks at once (docs/kinds.md). For drivers that say that they can: "sets"."""
+"""M: several locks at once (docs/use/kinds.md). For drivers that say that they can: "sets"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S: readers and a writer (docs/kinds.md). For drivers that say that they can: "shared"."""
+"""S: readers and a writer (docs/use/kinds.md). For drivers that say that they can: "shared"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S: a reader in mode update, and its upgrade (docs/kinds.md). For drivers that say that they can: "update"."""
+"""S: a reader in mode update, and its upgrade (docs/use/kinds.md). For drivers that say that they can: "update"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/fences.md about PostgreSQL, block by block, as it stands there."""
+"""The section of docs/use/fences.md about PostgreSQL, block by block, as it stands there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from conftest import ROOT
 
-PAGE = (ROOT / "docs" / "fences.md").read_text()
+PAGE = (ROOT / "docs" / "use" / "fences.md").read_text()
 SECTION = PAGE.split("## PostgreSQL, from any language\n")[1].split("\n## ")[0]
 BLOCKS = re.findall(r"^```([\w-]+)\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 
@@ -34,7 +34,7 @@ def test_every_block_does_what_the_page_says(postgres_url: str, binary: str, mon
             elif kind == "sql":
                 shop.execute(text)
             elif kind == "python":
-                exec(compile(text, "docs/fences.md", "exec"), {})
+                exec(compile(text, "docs/use/fences.md", "exec"), {})
             else:
                 statements, expected = text.rsplit("-- ", 1)
                 state, message = expected.strip().split(": ", 1)

@@ -1,4 +1,4 @@
-"""The stored formats, by their golden files: docs/fence-formats.md."""
+"""The stored formats, by their golden files: docs/reference/fence-formats.md."""
 
 from __future__ import annotations
 

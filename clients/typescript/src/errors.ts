@@ -2,7 +2,7 @@
 export type ErrorKind =
   "held" | "not_acquired" | "lost" | "unavailable" | "unknown_outcome" | "invalid" | "operator" | "rejected";
 
-/** Every error of this package. `code` is the name in the server's table of codes (docs/errors.md). */
+/** Every error of this package. `code` is the name in the server's table of codes (docs/reference/errors.md). */
 export abstract class PalisadeError extends Error {
   abstract readonly kind: ErrorKind;
 

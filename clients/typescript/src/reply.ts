@@ -63,7 +63,7 @@ export class Reply {
     return asText(this.#problem["leader"]);
   }
 
-  /** Whether the request is to be repeated: the rows of the table of codes (docs/protocol.md) that say so. */
+  /** Whether the request is to be repeated: the rows of the table of codes (docs/reference/protocol.md) that say so. */
   get fault(): Fault | undefined {
     if (this.status === 200) {
       return undefined;

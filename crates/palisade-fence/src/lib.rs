@@ -81,7 +81,7 @@
 //! # What is public
 //!
 //! Everything that this page lists, and [`palisade_core`]'s types that it re-exports. What is not documented is internal. The
-//! stored forms are described in `docs/fence-formats.md` of the repository, for fences in other languages.
+//! stored forms are described in `docs/reference/fence-formats.md` of the repository, for fences in other languages.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

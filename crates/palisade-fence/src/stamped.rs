@@ -125,7 +125,7 @@ pub(crate) fn contended() -> Error {
 mod tests {
     use super::*;
 
-    /// The attribute of an item of DynamoDB; docs/fence-formats.md describes it.
+    /// The attribute of an item of DynamoDB; docs/reference/fence-formats.md describes it.
     #[test]
     fn the_golden_file_is_read_and_written_as_it_is() {
         let golden =

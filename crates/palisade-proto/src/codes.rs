@@ -1,4 +1,4 @@
-//! How HTTP and gRPC carry the codes of [`palisade_core::Code`], and whether to ask again. `docs/errors.md` is
+//! How HTTP and gRPC carry the codes of [`palisade_core::Code`], and whether to ask again. `docs/reference/errors.md` is
 //! [`markdown`], kept equal by a test.
 
 use std::fmt;
@@ -137,7 +137,7 @@ impl fmt::Display for Retry {
     }
 }
 
-/// The table as `docs/errors.md` shows it.
+/// The table as `docs/reference/errors.md` shows it.
 #[must_use]
 pub fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
@@ -214,14 +214,17 @@ mod tests {
 
     #[test]
     fn the_page_in_the_docs_is_this_table() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/errors.md"
+        );
         if std::env::var_os("PALISADE_BLESS").is_some() {
             std::fs::write(file, markdown()).unwrap();
         }
         let page = std::fs::read_to_string(file).unwrap_or_default();
         assert!(
             page == markdown(),
-            "docs/errors.md is out of date: run with PALISADE_BLESS=1"
+            "docs/reference/errors.md is out of date: run with PALISADE_BLESS=1"
         );
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! One writer thread owns a [`Wal`]; [`Wal::commit`] returns when its payload is on stable storage. The
 //! log knows nothing of sockets, async or of what the payloads mean. The bytes on disk are drawn in
-//! `docs/wal-format.md`.
+//! `docs/reference/wal-format.md`.
 //!
 //! ```
 //! use palisade_wal::{CreateOptions, Options, Seq, Wal};

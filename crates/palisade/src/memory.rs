@@ -1,6 +1,6 @@
 //! The memory of this process.
 
-/// Another thread frees most of what a server allocates; `docs/performance.md` has measurements.
+/// Another thread frees most of what a server allocates; `docs/evidence/performance.md` has measurements.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -13,7 +13,7 @@ import (
 // never is the return of an operation whose outcome is unknown: it took effect at any time after its call, or never.
 const never = math.MaxInt64
 
-// history is what clients saw, of locks (docs/history-format.md) or of resources.
+// history is what clients saw, of locks (docs/reference/history-format.md) or of resources.
 type history struct {
 	resources bool
 	// perLock: tokens of different locks are not related.

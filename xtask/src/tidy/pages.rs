@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use super::Finding;
 use crate::source::{File, Tree};
 
-const RULES: &str = "docs/rules.md";
+const RULES: &str = "docs/promise/rules.md";
 const CONTENTS: &str = "docs/SUMMARY.md";
-const GUARANTEES: &str = "docs/guarantees.md";
-const ACCESS: &str = "docs/access.md";
+const GUARANTEES: &str = "docs/promise/guarantees.md";
+const ACCESS: &str = "docs/operate/access.md";
 
-/// Rules of docs/rules.md that no line of docs/guarantees.md answers, tests named there that do not exist, and ids
+/// Rules of docs/promise/rules.md that no line of docs/promise/guarantees.md answers, tests named there that do not exist, and ids
 /// that appear twice.
 pub(super) fn guarantees(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.file(GUARANTEES) else {
@@ -43,7 +43,7 @@ pub(super) fn guarantees(tree: &Tree) -> Vec<Finding> {
     unanswered.chain(missing).chain(twice).collect()
 }
 
-/// Tests that a table of docs/access.md names in its column `test` and that do not exist.
+/// Tests that a table of docs/operate/access.md names in its column `test` and that do not exist.
 pub(super) fn attacks(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.file(ACCESS) else {
         return Vec::new();

@@ -185,11 +185,11 @@ fn contents() {
 #[test]
 fn guarantees() {
     let rules = (
-        "docs/rules.md",
+        "docs/promise/rules.md",
         "| rule | |\n|---|---|\n| **A1** | one |\n| **F11** | two |\n",
     );
     let test = ("crates/a/tests/held.rs", "#[test]\nfn one_holder() {}\n");
-    let page = |text: &'static str| ("docs/guarantees.md", text);
+    let page = |text: &'static str| ("docs/promise/guarantees.md", text);
     let kept = page(
         "| G1 | A. | A1 | a `one_holder`, b `held::one_holder` and `held` |\n| G2 | B. | F11 | – |\n",
     );
@@ -199,33 +199,33 @@ fn guarantees() {
     finds(
         "guarantees",
         &[rules, test, renamed],
-        &["docs/guarantees.md:1"],
+        &["docs/promise/guarantees.md:1"],
     );
     let twice = page("| G1 | A. | A1 | `one_holder` |\n| G1 | B. | F11 | – |\n");
     finds(
         "guarantees",
         &[rules, test, twice],
-        &["docs/guarantees.md:2"],
+        &["docs/promise/guarantees.md:2"],
     );
     let unanswered = page("| G1 | A, `not_a_test`. | A1 | `one_holder` |\n");
     finds(
         "guarantees",
         &[rules, test, unanswered],
-        &["docs/rules.md:4"],
+        &["docs/promise/rules.md:4"],
     );
 }
 
 #[test]
 fn attacks() {
     let test = ("crates/a/tests/held.rs", "#[test]\nfn one_holder() {}\n");
-    let page = |text: &'static str| ("docs/access.md", text);
+    let page = |text: &'static str| ("docs/operate/access.md", text);
     let kept = page(
         "| attack | rule | test |\n|---|---|---|\n| a `x` | b | `one_holder`, `held.rs` |\n| c | d | – |\n\n\
          | verb | `not_a_test` |\n",
     );
     finds("attacks", &[test, kept], &[]);
     let renamed = page("| attack | test |\n|---|---|\n| a | `one_holder` and `two_holders` |\n");
-    finds("attacks", &[test, renamed], &["docs/access.md:3"]);
+    finds("attacks", &[test, renamed], &["docs/operate/access.md:3"]);
 }
 
 #[test]

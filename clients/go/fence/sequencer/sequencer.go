@@ -80,7 +80,7 @@ func (s Sequencer) Covers(resource string) error {
 
 // A BadSequencer says why a sequencer is not believed.
 type BadSequencer struct {
-	// Code is bad_sequencer, wrong_authority or wrong_lock (docs/errors.md).
+	// Code is bad_sequencer, wrong_authority or wrong_lock (docs/reference/errors.md).
 	Code    string
 	Message string
 }

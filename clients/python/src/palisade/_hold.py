@@ -1,4 +1,4 @@
-"""Until when a holder may believe (rules H1 – H4 of docs/rules.md). No I/O here."""
+"""Until when a holder may believe (rules H1 – H4 of docs/promise/rules.md). No I/O here."""
 
 from __future__ import annotations
 

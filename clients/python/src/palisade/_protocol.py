@@ -3,7 +3,7 @@
     step = operation.send(reply)      Send: one attempt of a request → Reply, or Fault
                                       Pause: until an instant → None
 
-docs/protocol.md of the repository is what this implements.
+docs/reference/protocol.md of the repository is what this implements.
 """
 
 from __future__ import annotations

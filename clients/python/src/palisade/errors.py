@@ -8,7 +8,7 @@ from ._model import Holder
 
 
 class PalisadeError(Exception):
-    """The base of all errors. `code` is the name in the server's table of codes (docs/errors.md)."""
+    """The base of all errors. `code` is the name in the server's table of codes (docs/reference/errors.md)."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -9,7 +9,7 @@
  * ```
  *
  * `palisade fence install redis` installs the functions. The name of the resource is the hash tag of its keys. Redis
- * cannot stop code that writes with a plain SET, and answers before data is on disk: docs/fences.md says what a crash or a
+ * cannot stop code that writes with a plain SET, and answers before data is on disk: docs/use/fences.md says what a crash or a
  * failover can lose.
  *
  * @packageDocumentation

@@ -1,4 +1,4 @@
-/** The fence as object stores and DynamoDB store it, and the manifest around it: docs/fence-formats.md. No I/O here. */
+/** The fence as object stores and DynamoDB store it, and the manifest around it: docs/reference/fence-formats.md. No I/O here. */
 import { UnknownOutcome } from "../errors.js";
 import { asNumber, asObject, asToken, parsed, type Json } from "../reply.js";
 import { EMPTY, type FenceRecord } from "./rule.js";

@@ -347,7 +347,7 @@ export class Resource {
   }
 }
 
-/** The same in every language of this repository: docs/fence-formats.md. */
+/** The same in every language of this repository: docs/reference/fence-formats.md. */
 function digestOf({ kind, key, content }: Effect): bigint {
   const sum = crc32(Buffer.concat([Buffer.from(key), Uint8Array.of(KINDS[kind]), content]));
   return (BigInt(sum) << 32n) | BigInt.asUintN(32, BigInt(content.length));

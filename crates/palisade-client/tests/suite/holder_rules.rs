@@ -1,4 +1,4 @@
-//! The holder's rules (docs/rules.md), on virtual time against a scripted authority.
+//! The holder's rules (docs/promise/rules.md), on virtual time against a scripted authority.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

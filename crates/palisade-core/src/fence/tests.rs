@@ -376,7 +376,7 @@ proptest! {
         prop_assert!(written.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", written);
     }
 
-    /// The schedule of the lost update (docs/rules.md): whatever the old holder still has under way, after
+    /// The schedule of the lost update (docs/promise/rules.md): whatever the old holder still has under way, after
     /// the new holder's first answered operation none of it takes effect.
     #[test]
     fn after_a_claim_nothing_older_takes_effect(old in 1_u64..50, gap in 1_u64..50, first in any_op(), late in any_op()) {

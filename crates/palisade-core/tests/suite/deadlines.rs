@@ -67,7 +67,7 @@ fn the_vectors_are_what_the_deadline_is() {
     );
 }
 
-/// The example of docs/protocol.md is among them.
+/// The example of docs/reference/protocol.md is among them.
 #[test]
 fn the_example_of_the_protocol_is_a_vector() {
     let example = "\"sent_ns\": 100000000000, \"lease_duration_ms\": 3000, \"waited_ms\": 7000, \

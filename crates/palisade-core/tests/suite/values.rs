@@ -1,6 +1,6 @@
 //! What values return and how they read: messages name the numbers that a person needs, and secrets stay unsaid.
 //!
-//! Mutation testing found that nothing in this crate looked at them (docs/lab.md).
+//! Mutation testing found that nothing in this crate looked at them (docs/evidence/lab.md).
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ pub struct LateWrites {
     pub lost: u64,
 }
 
-/// Runs the schedule of the lost update (docs/rules.md) on one new resource, round after round: the old
+/// Runs the schedule of the lost update (docs/promise/rules.md) on one new resource, round after round: the old
 /// holder's write arrives between the new holder's read and its write.
 ///
 /// The claim fence loses no write. The textbook fence loses one in each round: the late write is acknowledged

@@ -192,7 +192,7 @@ fn left(text: &str) -> Option<LastFile> {
 mod tests {
     use super::*;
 
-    /// docs/fence-formats.md describes it.
+    /// docs/reference/fence-formats.md describes it.
     #[test]
     fn the_golden_file_is_read_and_written_as_it_is() {
         let golden = include_bytes!("../../../../vectors/formats/files.palisade-fence");

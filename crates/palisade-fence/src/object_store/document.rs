@@ -36,7 +36,7 @@ pub(super) fn damaged(resource: &str, why: impl Display) -> Error {
 mod tests {
     use super::*;
 
-    /// docs/fence-formats.md describes it.
+    /// docs/reference/fence-formats.md describes it.
     #[test]
     fn the_golden_file_is_read_and_written_as_it_is() {
         let golden =

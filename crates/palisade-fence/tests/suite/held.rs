@@ -1,4 +1,4 @@
-//! The late write of docs/rules.md, really held in flight: a relay holds the old holder's request while the
+//! The late write of docs/promise/rules.md, really held in flight: a relay holds the old holder's request while the
 //! new holder claims and reads, and forwards it before the new holder writes.
 
 use std::time::Duration;

@@ -36,7 +36,7 @@ pub struct Settings {
     pub sessions_bytes: usize,
     /// How many plain sessions run on the pipeline's own thread, where an answer wakes no other thread. By default all on
     /// a machine with up to two cores, and two on a larger one: there the others read and write on other threads, while a
-    /// batch is synced (docs/performance.md).
+    /// batch is synced (docs/evidence/performance.md).
     pub sessions_near: u64,
     /// How many listings by HTTP and gRPC calls may be in the making or unread by their callers. Further ones are
     /// refused as unavailable.

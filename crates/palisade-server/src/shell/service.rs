@@ -216,7 +216,7 @@ pub enum Caller {
     Uid(u32),
 }
 
-/// A refusal as JSON, as `docs/errors.md` shows it.
+/// A refusal as JSON, as `docs/reference/errors.md` shows it.
 #[must_use]
 pub fn refusal(code: Code, message: String) -> Response {
     let body = ErrorReply {

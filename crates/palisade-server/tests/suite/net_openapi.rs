@@ -295,7 +295,10 @@ fn unnamed(document: &Value, page: &str) -> Vec<String> {
 async fn the_protocol_names_every_field_of_every_answer() {
     let server = Server::start().await;
     let document = document(&server).await;
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/protocol.md"
+    );
     let page = std::fs::read_to_string(page).unwrap();
     assert_eq!(unnamed(&document, &page), [""; 0]);
     // Control: the page as it was before it named this one.

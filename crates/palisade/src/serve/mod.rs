@@ -261,7 +261,7 @@ pub(crate) fn report_torn(torn: &TornTail) {
 }
 
 /// The number of network threads: half of the cores, at most four; with more than sixteen cores, a quarter of them. One
-/// is too few for 64 connections; more of them spend their time waking each other (measured in `docs/performance.md`).
+/// is too few for 64 connections; more of them spend their time waking each other (measured in `docs/evidence/performance.md`).
 fn network_threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / 2).clamp(1, 4).max(cores / 4)

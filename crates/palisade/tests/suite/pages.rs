@@ -22,18 +22,20 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The pages with their text.
+/// The pages with their text. `clients/howto` runs those of `docs/use/howto`.
 fn pages() -> BTreeMap<String, String> {
-    let docs = std::fs::read_dir(root().join("docs")).unwrap();
-    let docs = docs.map(|entry| format!("docs/{}", entry.unwrap().file_name().display()));
-    let markdown = |name: &String| Path::new(name).extension().is_some_and(|it| it == "md");
-    std::iter::once("README.md".to_owned())
-        .chain(docs.filter(markdown))
-        .map(|name| {
-            let page = std::fs::read_to_string(root().join(&name)).unwrap();
-            (name, page)
-        })
-        .collect()
+    let mut pages = BTreeMap::new();
+    let mut rest = vec!["README.md".to_owned(), "docs".to_owned()];
+    while let Some(name) = rest.pop() {
+        let path = root().join(&name);
+        if path.is_dir() && name != "docs/use/howto" {
+            let inside = std::fs::read_dir(path).unwrap();
+            rest.extend(inside.map(|it| format!("{name}/{}", it.unwrap().file_name().display())));
+        } else if path.extension().is_some_and(|it| it == "md") {
+            pages.insert(name, std::fs::read_to_string(path).unwrap());
+        }
+    }
+    pages
 }
 
 /// The blocks of a page: the words behind the fence, and the lines.

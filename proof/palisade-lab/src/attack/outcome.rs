@@ -5,7 +5,7 @@ use super::harness::Harness;
 /// One attack.
 pub(super) struct Attack {
     pub(super) name: &'static str,
-    /// Its row in the list of holes (docs/lab.md).
+    /// Its row in the list of holes (docs/evidence/lab.md).
     pub(super) row: u8,
     /// What it does, in one line.
     pub(super) does: &'static str,

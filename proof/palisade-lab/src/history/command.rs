@@ -9,7 +9,7 @@ use super::{History, Report, check, generate, self_test};
 /// Checks a history against the lease model, or tests the checker itself
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The history: JSON lines as described in docs/history-format.md
+    /// The history: JSON lines as described in docs/reference/history-format.md
     #[arg(required_unless_present_any = ["self_test", "sample"])]
     file: Option<PathBuf>,
     /// Instead, check this many generated clean histories, and an illegal mutation of each

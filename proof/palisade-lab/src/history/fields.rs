@@ -1,4 +1,4 @@
-//! The lines of a history as JSON. The format is described in `docs/history-format.md`.
+//! The lines of a history as JSON. The format is described in `docs/reference/history-format.md`.
 
 mod write;
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A history is what clients saw: when each call was sent, when its answer arrived, and its content. A call without an
-//! answer is *unknown*: it took effect at any time after it was sent, or never. `docs/history-format.md` describes the
+//! answer is *unknown*: it took effect at any time after it was sent, or never. `docs/reference/history-format.md` describes the
 //! format.
 //!
 //! Linearizability as in Herlihy and Wing 1990 ("Linearizability: a correctness condition for concurrent objects"); a

@@ -129,7 +129,7 @@ pub enum Mutant {
 pub struct Row {
     /// The mutant.
     pub mutant: Mutant,
-    /// The removed rule, as numbered in docs/rules.md; R15 and R16 are A10 across a change of leader.
+    /// The removed rule, as numbered in docs/promise/rules.md; R15 and R16 are A10 across a change of leader.
     pub rule: &'static str,
     /// The checker that must find it.
     pub checker: &'static str,

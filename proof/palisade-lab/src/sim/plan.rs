@@ -214,7 +214,7 @@ impl Plan {
 }
 
 /// How many requests are for several locks, and how many locks there are then. With this stream the seeds that
-/// docs/lab.md names for bugs have none.
+/// docs/evidence/lab.md names for bugs have none.
 fn sets(seed: u64) -> (u64, Option<u8>) {
     let mut rng = Rng::fork(seed, 14);
     match rng.below(3) {

@@ -1,7 +1,7 @@
 """A fence's record with the ids of its last writes, for stores whose one atomic step is "replace this if it is still
 what I read". A writer that finds its own id knows that its write took effect, although the answer was lost.
 
-docs/fence-formats.md of the repository describes the stored form."""
+docs/reference/fence-formats.md of the repository describes the stored form."""
 
 from __future__ import annotations
 

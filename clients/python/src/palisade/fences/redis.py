@@ -8,7 +8,7 @@
 
 The name of the resource is the hash tag of its keys. The script is the one of the Rust fence, and so is what it stores:
 holders in both languages share one fence. Redis cannot stop code that writes with a plain SET, and answers before data
-is on disk: see docs/fences.md for what a crash or a failover can lose."""
+is on disk: see docs/use/fences.md for what a crash or a failover can lose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-//! The authority's exact semantics (docs/rules.md), one test for each line.
+//! The authority's exact semantics (docs/promise/rules.md), one test for each line.
 //!
 //! | file | what it pins |
 //! |---|---|

@@ -170,7 +170,7 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// docs/fence-formats.md describes the mark.
+/// docs/reference/fence-formats.md describes the mark.
 #[tokio::test]
 async fn the_golden_mark_is_what_the_script_reads_and_writes() {
     let golden = include_str!("../../../../../vectors/formats/redis.mark");

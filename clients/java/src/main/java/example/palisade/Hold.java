@@ -3,7 +3,7 @@ package example.palisade;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
-/** The deadline of one grant (rules H1 – H4 of docs/rules.md). No I/O here. */
+/** The deadline of one grant (rules H1 – H4 of docs/promise/rules.md). No I/O here. */
 final class Hold {
     static final String RELEASED = "released";
 

@@ -27,7 +27,7 @@ public class PalisadeException extends RuntimeException {
     private final Kind kind;
     private final String code;
 
-    /** Makes one with the name that the server's table of codes (docs/errors.md) has for it. */
+    /** Makes one with the name that the server's table of codes (docs/reference/errors.md) has for it. */
     public PalisadeException(Kind kind, String code, String message) {
         super(code + ": " + message);
         this.kind = kind;

@@ -91,7 +91,7 @@ record Reply(int status, Map<String, Object> value) {
         }
     }
 
-    /** Throws if the request is to be repeated: the rows of the table of codes (docs/protocol.md) that say so. */
+    /** Throws if the request is to be repeated: the rows of the table of codes (docs/reference/protocol.md) that say so. */
     void checkFault() throws Fault {
         if (status < 300) {
             return;
