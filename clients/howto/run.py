@@ -38,6 +38,7 @@ from servers import Servers
 from suite.servers import Palisade
 
 PAGES = ROOT / "docs" / "use" / "howto"
+FIRST_PAGE = ROOT / "README.md"
 NAMES = {"python": "Python", "js": "TypeScript", "go": "Go", "java": "Java"}
 #: From the installation to a fenced write, in a transaction of the reader's own and elsewhere.
 MOST_LINES = {"postgresql": 9, "mysql": 9}
@@ -228,6 +229,25 @@ def one(page: pathlib.Path, options: argparse.Namespace) -> list[str]:
     return wrong
 
 
+def of_languages(text: str) -> dict[str, str]:
+    """The first block of each language."""
+    found: dict[str, str] = {}
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if language in NAMES:
+            found.setdefault(language, block)
+    return found
+
+
+def first_page(text: str) -> list[str]:
+    """What is wrong with the examples of README.md: they are those of postgresql.md, which run, of ten lines at most.
+    The one in Rust runs in examples/seat-booking."""
+    shown, run = of_languages(text), of_languages((PAGES / "postgresql.md").read_text())
+    wrong = [f"README.md: {name} is not the block of postgresql.md" for name in NAMES if shown.get(name) != run[name]]
+    return wrong + [
+        f"README.md: {name} has more than ten lines" for name, block in shown.items() if block.count("\n") > 10
+    ]
+
+
 def main() -> int:
     arguments = argparse.ArgumentParser(description="Runs the blocks of docs/use/howto.")
     arguments.add_argument("pages", nargs="*", help="names of pages, such as redis; all without it")
@@ -237,7 +257,10 @@ def main() -> int:
     arguments.add_argument("--jobs", type=int, default=3, help="pages at a time (default 3)")
     options = arguments.parse_args()
     pages = [PAGES / f"{name}.md" for name in options.pages] or sorted(PAGES.glob("*.md"))
-    began, wrong = time.monotonic(), []
+    began, readme = time.monotonic(), FIRST_PAGE.read_text()
+    wrong = first_page(readme)
+    if options.control and len(first_page(readme.replace("total + 1", "total + 2"))) != len(NAMES):
+        wrong.append("README.md: changed examples are not found")
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for page, found in zip(pages, pool.map(lambda page: one(page, options), pages), strict=True):
             print(f"{page.stem}: {'wrong' if found else 'refused' if options.control else 'as it says'}", flush=True)
