@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod first_page;
+
 use palisade_testbed::Postgres;
 use seat_booking::{Mode, Outcome, Ticket, run};
 

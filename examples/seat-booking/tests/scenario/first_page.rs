@@ -1,12 +1,5 @@
 //! The Rust example of README.md. The lines between the marks are those of the README, and they run here.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::path::Path;
 
 use palisade_testbed::Postgres;
@@ -28,7 +21,6 @@ pub(super) async fn order(client: &Client, db: &mut tokio_postgres::Client) -> R
 // README
 }
 
-/// The README says `async fn`; the module's function is visible to the test besides.
 #[test]
 fn the_readme_has_these_lines() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
