@@ -100,7 +100,8 @@ fn script(steps: &[Step]) -> String {
     for (at, Step { command, .. }) in steps.iter().enumerate() {
         writeln!(script, "{{ {command}}} >{at} 2>&1").unwrap();
         if command.split('#').next().unwrap().trim_end().ends_with('&') {
-            writeln!(script, "until [ -s {at} ]; do sleep 0.05; done").unwrap();
+            // A warning comes before it listens.
+            writeln!(script, "until grep -qv ' WARN ' {at}; do sleep 0.05; done").unwrap();
         }
     }
     script
