@@ -271,6 +271,14 @@ pub(crate) const GATE: Environment = Environment {
     needed_for: "cargo-deny, which reads the licences and sources of dependencies",
 };
 
+/// What builds the book.
+pub(crate) const BOOK: Environment = Environment {
+    name: "docs",
+    variable: None,
+    program: "bin/mdbook",
+    needed_for: "mdBook, which builds the pages of docs/ as a book",
+};
+
 /// The testbed looks for these files.
 pub(crate) const ENVIRONMENTS: &[Environment] = &[
     Environment {
