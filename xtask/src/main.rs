@@ -18,10 +18,10 @@ mod package;
 mod prerequisites;
 mod programs;
 mod shell;
-mod source;
+
 mod suite;
 mod tidy;
-mod words;
+mod tree;
 
 use std::process::ExitCode;
 
