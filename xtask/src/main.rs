@@ -1,7 +1,7 @@
 //! The project's own chores, behind `cargo xtask`.
 //!
 //! ```text
-//! check ── format · tidy · words · purity · clippy · doc      reads only, reports every failure at the end
+//! check ── format · tidy · words · links · crates · deny · advisories · clippy · features · doc      reads only, reports every failure at the end
 //! test  ── prerequisites → build → instructions of the hot path → tests and examples → those that need the machine → clients, package → one summary
 //! package ── the Debian package, and its test on a copy of the machine
 //! lab   ── every proof of the lab at its full size
@@ -36,7 +36,6 @@ usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, 
        cargo xtask package test                   installs, upgrades and purges it on a copy of this machine, as root
        cargo xtask package image|kubernetes       builds the container image, or reads the manifests, and runs what they start
        cargo xtask package crates                 packs what is published, and builds each crate from its package
-       cargo xtask purity                         prove that palisade-core is pure (a step of check)
 ";
 
 fn main() -> ExitCode {
@@ -48,7 +47,6 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::Plan::parse(rest).map(|plan| plan.run()),
         ["package", rest @ ..] => package::Plan::parse(rest).map(|plan| plan.run()),
         ["lab"] => Ok(lab::battery()),
-        ["purity"] => check::Plan::parse(&["--only", "purity"]).map(|plan| plan.run()),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
