@@ -92,7 +92,7 @@ class Image:
                     return server
             except OSError:
                 must(time.monotonic() < end, f"it does not serve: {self.log.read_text()}")
-                time.sleep(0.05)
+                time.sleep(0.05)  # real time: asked again, up to a deadline
 
 
 def check(image: Image) -> None:

@@ -241,7 +241,7 @@ class Cluster:
                 return
             logs = "\n".join(f"{pod.name}: {pod.said()}" for pod in self.pods)
             must(time.monotonic() < end, f"{what}: not within {SOON:.0f} s\n{logs}")
-            time.sleep(0.1)
+            time.sleep(0.1)  # real time: asked again, up to a deadline
 
     def ready(self) -> None:
         self.until("all are ready", lambda: self.serving == [pod for pod in self.pods if pod.address])

@@ -176,7 +176,7 @@ class Service:
         until = time.monotonic() + SOON
         while wanted not in self.log.read_text():
             must(time.monotonic() < until, f"the log has no “{wanted}”: {self.log.read_text()}")
-            time.sleep(0.05)
+            time.sleep(0.05)  # real time: asked again, up to a deadline
 
     def reload(self) -> None:
         command = self.unit.lines["ExecReload"].replace("$MAINPID", str(self.process.pid))

@@ -151,7 +151,7 @@ class Cluster:
                 gone = node.process is not None and node.process.poll() not in (None, 0)
                 must(not gone, f"{node.name} has ended")
             must(time.monotonic() < end, f"{what}: not within {SOON:.0f} s")
-            time.sleep(0.02)
+            time.sleep(0.02)  # real time: asked again, up to a deadline
 
     def end(self) -> None:
         for node in self.nodes:
@@ -192,7 +192,7 @@ class Client:
                     Client.longest = max(Client.longest, time.monotonic() - began)
                 return status, reply, sent
             Client.repeated[code] += 1
-            time.sleep(0.02)
+            time.sleep(0.02)  # real time: asked again, as a client does
             others = [other for other in self.cluster.nodes if other is not node]
             if wait > PATIENCE:
                 node = self.cluster.leading() or random.choice(others)
@@ -261,7 +261,7 @@ class Load:
         lock = f"work-{number % LOCKS}"
         while not self.over.is_set():
             held = self.client.acquire(lock, self.anywhere(), wait=PATIENCE)
-            time.sleep(random.uniform(0, 0.02))
+            time.sleep(random.uniform(0, 0.02))  # real time: its work takes this long
             if random.random() < 0.3:
                 held.renew(self.anywhere())
             held.release(self.anywhere())
@@ -363,7 +363,7 @@ class Upgrade:
         self.newer = [kind for kind in KINDS if not self.knows(kind)]
         self.load.start()
         everything = Queue(self.load, "all")
-        time.sleep(self.seconds)
+        time.sleep(self.seconds)  # real time: the load runs for so long
         self.step("OLD at three nodes", began, new_since_then=", ".join(self.newer) or "no kind of request")
 
         leader = self.cluster.leader()
@@ -400,7 +400,7 @@ class Upgrade:
         self.cluster.until_level()
         if not led and self.mixed:
             self.refusals(node)
-        time.sleep(self.seconds)
+        time.sleep(self.seconds)  # real time: the load runs for so long
         queue.end()
         self.step(name, began, node=node.name)
 
@@ -428,7 +428,7 @@ class Upgrade:
                 if error.get("code") not in ("not_leader", "unknown_outcome"):
                     return status, error
             must(time.monotonic() < end, f"{kind}: no answer")
-            time.sleep(0.02)
+            time.sleep(0.02)  # real time: asked again, up to a deadline
 
     def knows(self, kind: str) -> bool:
         """Whether it is granted, once the leader has heard from all nodes."""
@@ -438,7 +438,7 @@ class Upgrade:
             if status == 200 or error.get("code") == "invalid" or time.monotonic() > end:
                 return status == 200
             must(error.get("code") in ("unavailable", "refused"), f"{kind}: {error}")
-            time.sleep(0.02)
+            time.sleep(0.02)  # real time: asked again, up to a deadline
 
     def no_way_back(self, node: Node) -> None:
         """OLD does not skip what it does not know."""

@@ -179,7 +179,7 @@ class Reader:
             except ConnectionRefusedError:
                 if time.monotonic() > end:
                     raise Wrong(f"nothing listens at {variable}") from None
-                time.sleep(0.05)
+                time.sleep(0.05)  # real time: asked again, up to a deadline
 
 
 def follow(page: pathlib.Path, blocks: list[Block], palisade: str, show: bool = False) -> None:

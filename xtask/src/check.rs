@@ -2,14 +2,13 @@
 //! and all failures are told together at the end.
 
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::prerequisites::{GATE, OF_THE_GATE, ensure};
-use crate::shell::{cargo, root, run, target, timed};
-use crate::source::Tree;
+use crate::shell::{cargo, judges, root, run, target, timed};
 use crate::tidy::{Finding, RULES};
-use crate::{advisories, dependencies, words};
+use crate::tree::Tree;
+use crate::{advisories, dependencies};
 
 struct Step {
     name: &'static str,
@@ -32,8 +31,13 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "words",
-        fix: "use the glossary's word; the table is in xtask/src/words.rs",
+        fix: "spell it as typos says; a word that is right, or wrong on purpose, is a row in typos.toml",
         run: spelling,
+    },
+    Step {
+        name: "links",
+        fix: "point it at a file of this repository, and at a heading that file has",
+        run: links,
     },
     Step {
         name: "crates",
@@ -66,9 +70,6 @@ const STEPS: &[Step] = &[
         run: doc,
     },
 ];
-
-/// What compiles crates as users pick their features.
-const CARGO_HACK: &str = "cargo-hack@0.6.37";
 
 /// How the note of a step begins that lacks what it needs.
 const NOT_RUN: &str = "NOT RUN: ";
@@ -145,24 +146,39 @@ fn format() -> Result<String, String> {
     run(&mut cargo(&["fmt", "--all", "--", "--check"])).map(|()| String::new())
 }
 
-/// Licences, duplicates and sources of the dependencies. Where cargo-deny cannot be had, the step says so, and fails on a
-/// machine that judges.
+/// Licences, duplicates and sources of the dependencies.
 fn deny() -> Result<String, String> {
-    let tool = ensure(OF_THE_GATE).and_then(|()| GATE.ensure(&target()));
     let scope = ["--locked", "check", "licenses", "bans", "sources"];
-    with(tool, |place| {
-        run(Command::new(place.join(GATE.program))
-            .args(scope)
-            .current_dir(root()))
-    })
+    with("cargo-deny", |tool| run(tool.args(scope)))
+}
+
+/// Misspelt words, in names too.
+fn spelling() -> Result<String, String> {
+    with("typos", |tool| run(tool.args(["--format", "brief"])))
+}
+
+/// The links between pages. Those to other places are not followed: whether a stranger's server answers is no fault of a change.
+fn links() -> Result<String, String> {
+    let tree = Tree::read(&root())?;
+    let pages = tree.files.iter().filter(|file| file.has_ending(&["md"]));
+    let pages: Vec<&str> = pages.map(|page| &*page.path).collect();
+    let scope = [
+        "--offline",
+        "--include-fragments",
+        "--no-progress",
+        "--root-dir",
+    ];
+    let outcome = with("lychee", |tool| {
+        run(tool.args(scope).arg(root()).args(&pages))
+    })?;
+    match outcome.is_empty() {
+        true => Ok(format!("{} pages", pages.len())),
+        false => Ok(outcome),
+    }
 }
 
 /// The crates with features, with each feature alone and each pair: all of them together hide what one of them lacks.
-/// Where cargo-hack cannot be had, as [`deny`].
 fn features() -> Result<String, String> {
-    let place = target().join("palisade-tools/hack");
-    let install = ["install", "--locked", "--quiet", CARGO_HACK, "--root"];
-    let tool = run(cargo(&install).arg(&place)).map(|()| place);
     let scope = [
         "hack",
         "clippy",
@@ -176,22 +192,22 @@ fn features() -> Result<String, String> {
         "--package=palisade-fence",
         "--package=palisade-pipeline",
     ];
-    with(tool, |place| {
-        run(Command::new(place.join("bin/cargo-hack"))
-            .args(scope)
-            .args(["--", "-D", "warnings"])
-            .current_dir(root()))
+    with("cargo-hack", |tool| {
+        run(tool.args(scope).args(["--", "-D", "warnings"]))
     })
 }
 
-/// Runs a step's tool, if it could be installed.
+/// Runs a step with a tool from PyPI. Where it cannot be had, the step says so, and fails on a machine that judges.
 fn with(
-    tool: Result<PathBuf, String>,
-    step: impl FnOnce(PathBuf) -> Result<(), String>,
+    tool: &str,
+    step: impl FnOnce(&mut Command) -> Result<(), String>,
 ) -> Result<String, String> {
-    match tool {
-        Ok(place) => step(place).map(|()| String::new()),
-        Err(complaint) if std::env::var_os("CI").is_some() => Err(complaint),
+    match ensure(OF_THE_GATE).and_then(|()| GATE.ensure(&target())) {
+        Ok(place) => {
+            let mut tool = Command::new(place.join("bin").join(tool));
+            step(tool.current_dir(root())).map(|()| String::new())
+        }
+        Err(complaint) if judges() => Err(complaint),
         Err(complaint) => Ok(format!("{NOT_RUN}{complaint}")),
     }
 }
@@ -236,16 +252,6 @@ fn tidy() -> Result<String, String> {
     match wrong {
         0 => Ok(format!("{} rules, {} files", RULES.len(), tree.files.len())),
         _ => Err(format!("{wrong} findings above{}", broken.concat())),
-    }
-}
-
-fn spelling() -> Result<String, String> {
-    let found = words::findings(&Tree::read(&root())?);
-    found.iter().for_each(|finding| tell("word", finding));
-    if found.is_empty() {
-        Ok(String::new())
-    } else {
-        Err(format!("{} findings above", found.len()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The project's own chores, behind `cargo xtask`.
 //!
 //! ```text
-//! check ── format · tidy · words · purity · clippy · doc      reads only, reports every failure at the end
+//! check ── format · tidy · words · links · crates · deny · advisories · clippy · features · doc      reads only, reports every failure at the end
 //! test  ── prerequisites → build → instructions of the hot path → tests and examples → those that need the machine → clients, package → one summary
 //! package ── the Debian package, and its test on a copy of the machine
 //! docs  ── the pages of docs/ as a book
@@ -20,10 +20,10 @@ mod package;
 mod prerequisites;
 mod programs;
 mod shell;
-mod source;
+
 mod suite;
 mod tidy;
-mod words;
+mod tree;
 
 use std::process::ExitCode;
 
@@ -39,7 +39,6 @@ usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, 
        cargo xtask package image|kubernetes       builds the container image, or reads the manifests, and runs what they start
        cargo xtask package crates                 packs what is published, and builds each crate from its package
        cargo xtask docs                           builds the pages of docs/ as a book with a search, into target/book
-       cargo xtask purity                         prove that palisade-core is pure (a step of check)
 ";
 
 fn main() -> ExitCode {
@@ -52,7 +51,6 @@ fn main() -> ExitCode {
         ["package", rest @ ..] => package::Plan::parse(rest).map(|plan| plan.run()),
         ["docs"] => Ok(docs::build()),
         ["lab"] => Ok(lab::battery()),
-        ["purity"] => check::Plan::parse(&["--only", "purity"]).map(|plan| plan.run()),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

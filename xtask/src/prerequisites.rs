@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::shell::{root, run};
+use crate::shell::{judges, root, run};
 
 pub(crate) struct Prerequisite {
     pub(crate) name: &'static str,
@@ -223,6 +223,115 @@ pub(crate) const BUILDAH: &[Prerequisite] = &[
     },
 ];
 
+/// What the tests need and this machine does not have.
+#[derive(Debug)]
+pub(crate) struct Lack {
+    pub(crate) name: String,
+    /// A test that fails for the lack of it names one of these.
+    words: Vec<String>,
+    /// What to do or to type.
+    pub(crate) advice: String,
+}
+
+impl Lack {
+    pub(crate) fn new(name: &str, words: &[&str], advice: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            words: words.iter().map(|word| word.to_lowercase()).collect(),
+            advice: advice.to_owned(),
+        }
+    }
+
+    fn of_row(row: &Prerequisite) -> Self {
+        let names = row.name.split(", ").flat_map(|names| names.split(" and "));
+        let words: Vec<&str> = names.chain(row.packages.iter().copied()).collect();
+        Self::new(row.name, &words, &advice(&[row]))
+    }
+
+    /// Whether a test of this name that failed with these words names it, as a word of its own.
+    pub(crate) fn explains(&self, test: &str, said: &str) -> bool {
+        if self.name == ROOT && test.contains("namespace") {
+            return true;
+        }
+        // The line before the message names the test and its file, whatever went wrong.
+        let message = |line: &&str| !line.contains(" panicked at ");
+        let mut message: Vec<&str> = said.lines().filter(message).collect();
+        // A program that could not be started is often not named, except by the test that starts it.
+        if said.contains("kind: NotFound") {
+            message.push(test);
+        }
+        let text = message.join("\n").to_lowercase();
+        self.words.iter().any(|word| {
+            text.match_indices(word).any(|(at, _)| {
+                let part = |letter: char| letter.is_alphanumeric();
+                !text[..at].ends_with(part) && !text[at + word.len()..].starts_with(part)
+            })
+        })
+    }
+}
+
+/// The name of a lack: what only root may do.
+pub(crate) const ROOT: &str = "root";
+
+/// Provides what the tests need, and returns what could not be had.
+///
+/// # Errors
+/// This machine judges, and something could not be had.
+pub(crate) fn provide(target: &Path) -> Result<Vec<Lack>, String> {
+    let complete = ensure(PREREQUISITES);
+    let mut lacks = missing(PREREQUISITES);
+    if judges() {
+        complete?;
+    }
+    let mut add = |name: &str, words: &[&str], outcome: Result<(), String>| match outcome {
+        Err(complaint) if judges() => Err(complaint),
+        Err(complaint) => {
+            lacks.push(Lack::new(name, words, &complaint));
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    };
+    for tools in ENVIRONMENTS.iter().filter(|tools| !tools.is_replaced()) {
+        let words = [&[tools.name], tools.brings].concat();
+        add(tools.needed_for, &words, tools.ensure(target).map(drop))?;
+    }
+    let postgres = ensure_postgres(&environment(target, "postgres"));
+    add(
+        "other versions of PostgreSQL",
+        &["xtask/tools/postgres"],
+        postgres,
+    )?;
+    add(
+        "MySQL",
+        &["mysql"],
+        ensure_mysql(&environment(target, "mysql")),
+    )?;
+    if !is_root() {
+        let refused = ["operation not permitted", "permission denied", "superuser"];
+        lacks.push(Lack::new(
+            ROOT,
+            &refused,
+            "type: sudo --preserve-env=PATH,HOME cargo xtask test",
+        ));
+    }
+    Ok(lacks)
+}
+
+/// Makes sure that the environment of this name is there.
+///
+/// # Errors
+/// It could not be installed.
+pub(crate) fn ensure_environment(name: &str, target: &Path) -> Result<(), String> {
+    let mut named = ENVIRONMENTS.iter().filter(|tools| tools.name == name);
+    named.try_for_each(|tools| tools.ensure(target).map(drop))
+}
+
+/// The rows of the table that this machine lacks.
+pub(crate) fn missing(table: &[Prerequisite]) -> Vec<Lack> {
+    let missing = table.iter().filter(|row| !is_there(row));
+    missing.map(Lack::of_row).collect()
+}
+
 /// Makes sure that everything in the table is there.
 ///
 /// # Errors
@@ -259,7 +368,9 @@ pub(crate) struct Environment {
     /// A variable that names a program to use instead.
     variable: Option<&'static str>,
     /// A program that is there once it is installed.
-    pub(crate) program: &'static str,
+    program: &'static str,
+    /// What else a test may name that needs it.
+    brings: &'static [&'static str],
     needed_for: &'static str,
 }
 
@@ -268,7 +379,8 @@ pub(crate) const GATE: Environment = Environment {
     name: "gate",
     variable: None,
     program: "bin/cargo-deny",
-    needed_for: "cargo-deny, which reads the licences and sources of dependencies",
+    brings: &[],
+    needed_for: "cargo-deny, cargo-hack, lychee and typos",
 };
 
 /// What builds the book.
@@ -285,30 +397,35 @@ pub(crate) const ENVIRONMENTS: &[Environment] = &[
         name: "moto",
         variable: Some("PALISADE_MOTO"),
         program: "bin/moto_server",
+        brings: &["moto_server"],
         needed_for: "S3 and DynamoDB",
     },
     Environment {
         name: "judges",
         variable: None,
         program: "bin/schemathesis",
+        brings: &["schemathesis", "openapi-python-client"],
         needed_for: "two judges of the OpenAPI document: one attacks the server by it, the other writes a client",
     },
     Environment {
         name: "browser",
         variable: None,
         program: "bin/playwright",
+        brings: &["playwright"],
         needed_for: "driving Chromium, and judging whether everybody can use the page",
     },
     Environment {
         name: "kubernetes",
         variable: None,
         program: "bin/kubernetes-validate",
+        brings: &["kubernetes-validate"],
         needed_for: "the schemas of Kubernetes",
     },
     Environment {
         name: "upstreams",
         variable: Some("PALISADE_UPSTREAMS"),
         program: "bin/uvicorn",
+        brings: &["fastapi", "flask", "uvicorn"],
         needed_for: "HTTP APIs without a fence, behind the gateway",
     },
 ];
@@ -319,6 +436,12 @@ pub(crate) fn environment(target: &Path, name: &str) -> PathBuf {
 }
 
 impl Environment {
+    /// Whether a variable names a program to use instead.
+    fn is_replaced(&self) -> bool {
+        self.variable
+            .is_some_and(|name| std::env::var_os(name).is_some())
+    }
+
     /// Makes sure that it is there, in the versions of its lock, and returns its folder.
     ///
     /// # Errors
@@ -361,26 +484,6 @@ impl Environment {
             .map_err(|error| format!("{}: {error}", installed.display()))?;
         Ok(place)
     }
-}
-
-/// Makes sure that every environment is where the testbed looks for it.
-///
-/// # Errors
-/// One could not be installed; the message carries what failed.
-pub(crate) fn ensure_environments(target: &Path) -> Result<(), String> {
-    let named = |environment: &&Environment| {
-        environment
-            .variable
-            .is_some_and(|name| std::env::var_os(name).is_some())
-    };
-    let wanted = ENVIRONMENTS
-        .iter()
-        .filter(|environment| !named(environment));
-    for environment in wanted {
-        environment.ensure(target)?;
-    }
-    ensure_postgres(&environment(target, "postgres"))?;
-    ensure_mysql(&environment(target, "mysql"))
 }
 
 /// PostgreSQL in other versions than this machine's, as npm has it for this processor: `xtask/tools/postgres` locks it with
@@ -467,8 +570,11 @@ fn is_there(row: &Prerequisite) -> bool {
 
 /// Root on Debian or a system like it.
 fn may_install() -> bool {
-    let root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
-    root && Path::new("/etc/debian_version").exists()
+    is_root() && Path::new("/etc/debian_version").exists()
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
 fn apt() -> Command {
@@ -509,6 +615,44 @@ mod tests {
         assert!(!is_there(&row(&["palisade-no-such-program"])));
         assert!(!is_there(&row(&["cargo", "--no-such-flag"])));
         assert!(advice(&[&row(&[])]).contains("apt-get install --yes b c)"));
+    }
+
+    #[test]
+    fn a_failure_names_what_the_machine_lacks_as_a_word() {
+        let row = |name, packages| Prerequisite {
+            name,
+            probe: &["palisade-no-such-program"],
+            packages,
+            needed_for: "d",
+        };
+        let table = [
+            row("less, vim and ssh-keygen", &["less", "vim"]),
+            row("Redis", &["redis-server"]),
+        ];
+        let lacks = missing(&table);
+        let named = |text: &str| lacks.iter().position(|lack| lack.explains("a", text));
+        assert_eq!(named("palisade: less: No such file or directory"), Some(0));
+        assert_eq!(
+            named("redis is missing (/usr/bin/redis-server): install it"),
+            Some(1)
+        );
+        let panic = "thread 'redis::a' panicked at tests/redis.rs:1:2:\n1 != 2";
+        assert_eq!(named(panic), None);
+        let unnamed = "called `Result::unwrap()` on an `Err` value: Os { code: 2, kind: NotFound }";
+        assert_eq!(named(unnamed), None);
+        assert!(lacks[0].explains("vim_shows_it", unnamed));
+        assert!(!lacks[0].explains("vim_shows_it", "1 != 2"));
+        assert_eq!(named("nothing, unless it is useless: 1 != 2"), None);
+        assert!(
+            lacks[1]
+                .advice
+                .contains("apt-get install --yes redis-server")
+        );
+        let there = Prerequisite {
+            probe: &["cargo", "--version"],
+            ..row("cargo", &[])
+        };
+        assert!(missing(&[there]).is_empty());
     }
 
     #[test]

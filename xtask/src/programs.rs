@@ -152,6 +152,18 @@ pub(crate) struct Load {
     pub(crate) tests: usize,
 }
 
+/// What is wrong with a job.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    pub(crate) job: String,
+    pub(crate) text: String,
+    /// Whether it ended as a test program does of which a test failed, so that its tests say the rest.
+    pub(crate) tests_failed: bool,
+}
+
+/// How a test program ends of which a test failed.
+const TESTS_FAILED: i32 = 101;
+
 impl Job {
     pub(crate) fn new(name: &str, command: Command) -> Job {
         Job {
@@ -172,15 +184,13 @@ impl Job {
         &self.name
     }
 
-    /// Runs all of them to the end. Each line is shown as it comes, with the name of the job.
-    ///
-    /// # Errors
-    /// The jobs that failed, each with its last lines, and those that left a process behind.
+    /// Runs all of them to the end. Each line is shown as it comes, with the name of the job. Returns the jobs that failed,
+    /// each with its last lines, and those that left a process behind.
     pub(crate) fn run_all(
         jobs: Vec<Job>,
         load: Load,
         mut show: impl FnMut(&str, &str),
-    ) -> Result<(), String> {
+    ) -> Vec<Complaint> {
         let jobs = Mutex::new(jobs.into_iter());
         let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
         let (lines, to_show) = mpsc::channel();
@@ -188,7 +198,7 @@ impl Job {
             let run = |job: Job| job.run(load.tests, &lines).err();
             std::iter::from_fn(next).filter_map(run).collect::<Vec<_>>()
         };
-        let complaints: Vec<String> = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let start = || {
                 scope.spawn({
                     let lines = lines.clone();
@@ -198,21 +208,17 @@ impl Job {
             let runners: Vec<_> = (0..load.programs).map(|_| start()).collect();
             drop(lines);
             to_show.iter().for_each(|(name, line)| show(&name, &line));
-            let panicked = |_| vec!["a thread that runs tests panicked".to_owned()];
+            let panicked = |_| vec![Complaint::of("xtask", "a thread that runs tests panicked")];
             let ended = runners
                 .into_iter()
                 .map(|runner| runner.join().unwrap_or_else(panicked));
             ended.flatten().collect()
-        });
-        match complaints.is_empty() {
-            true => Ok(()),
-            false => Err(complaints.join("\n")),
-        }
+        })
     }
 
-    fn run(self, tests: usize, lines: &Sender<(String, String)>) -> Result<(), String> {
+    fn run(self, tests: usize, lines: &Sender<(String, String)>) -> Result<(), Complaint> {
         let Job { name, mut command } = self;
-        let failed = |error| format!("{name}: {error}");
+        let failed = |error| Complaint::of(&name, &format!("{name}: {error}"));
         // One pipe for both, so that a complaint stands where it was made.
         let (output, input) = pipe().map_err(failed)?;
         command
@@ -246,15 +252,27 @@ impl Job {
         let left_behind = drain(&read, &mut show, PATIENCE);
         if !status.success() {
             let last = Vec::from(last).join("\n");
-            Err(format!(
-                "{name} ended with {status}, its last lines:\n{last}"
-            ))
+            let text = format!("{name} ended with {status}, its last lines:\n{last}");
+            let tests_failed = status.code() == Some(TESTS_FAILED) && !left_behind;
+            Err(Complaint {
+                tests_failed,
+                ..Complaint::of(&name, &text)
+            })
         } else if left_behind {
-            Err(format!(
-                "{name}: a test left a process running that still holds the output"
-            ))
+            let text = format!("{name}: a test left a process running that still holds the output");
+            Err(Complaint::of(&name, &text))
         } else {
             Ok(())
+        }
+    }
+}
+
+impl Complaint {
+    fn of(job: &str, text: &str) -> Self {
+        Self {
+            job: job.to_owned(),
+            text: text.to_owned(),
+            tests_failed: false,
         }
     }
 }
@@ -307,10 +325,15 @@ mod tests {
 
     fn run(jobs: Vec<Job>, load: Load) -> (Vec<String>, Result<(), String>) {
         let mut shown = Vec::new();
-        let outcome = Job::run_all(jobs, load, |name, line| {
+        let complaints = Job::run_all(jobs, load, |name, line| {
             shown.push(format!("{name}: {}", line.trim_end()))
         });
         shown.sort();
+        let texts: Vec<String> = complaints.into_iter().map(|it| it.text).collect();
+        let outcome = match texts.is_empty() {
+            true => Ok(()),
+            false => Err(texts.join("\n")),
+        };
         (shown, outcome)
     }
 

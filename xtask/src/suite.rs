@@ -1,13 +1,15 @@
-//! `cargo xtask test`: what the machine lacks, the build, every test, one summary.
+//! `cargo xtask test`: what the machine lacks, the build, every test, one summary. Where it does not judge, a test that fails for
+//! the lack of a server is not run: the summary says so, and what to type.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::Command;
 
 use crate::bench::instructions;
 use crate::package;
-use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
-use crate::programs::{Job, Load, Part, Program, TESTS};
-use crate::shell::{Background, cargo, run, target, timed};
+use crate::prerequisites::{CALLGRIND, Lack, PREREQUISITES, ROOT, ensure, missing, provide};
+use crate::programs::{Complaint, Job, Load, Part, Program, TESTS};
+use crate::shell::{Background, cargo, judges, run, target, timed};
 
 /// The unit tests of what ships, and nothing else: what proves it takes longer to build than all the rest.
 const UNIT_TESTS: [&str; 10] = [
@@ -72,14 +74,18 @@ impl Plan {
         if let Err(complaint) = &verdict {
             println!("test: {complaint}");
         }
-        for name in &tally.names {
-            println!("test: failed: {name}");
+        for (program, test) in &tally.names {
+            println!("test: failed: {program}: {test}");
+        }
+        for line in &tally.not_run {
+            println!("test: NOT RUN: {line}");
         }
         println!("test: {}", stages.0.join(", "));
         println!(
-            "test: {} passed, {} failed ({:.0} s)",
+            "test: {} passed, {} failed, {} not run ({:.0} s)",
             tally.passed,
             tally.failed,
+            tally.not_run.len(),
             time.as_secs_f32()
         );
         verdict.is_ok()
@@ -89,21 +95,27 @@ impl Plan {
         let kinds: &[&str] = if self.quick { &UNIT_TESTS } else { &[] };
         // The one waits for the network, and the other computes.
         let build = Background::start(cargo(&TESTS).args(kinds).arg("--no-run"))?;
-        stages.add("prerequisites", || {
-            ensure(PREREQUISITES)?;
-            ensure_environments(&target())?;
-            self.packages_of_clients()
-        })?;
+        let mut tally = Tally {
+            lacks: stages.add("prerequisites", || self.prerequisites())?,
+            ..Tally::default()
+        };
         stages.add("rest of the build", || build.finish())?;
-        let instructions = stages.add("instructions", || self.instructions());
+        let instructions = stages.add("instructions", || self.instructions(&mut tally));
         let mut complaints = Vec::from_iter(instructions.err());
-        let mut tally = Tally::default();
         for Stage { name, jobs, load } in self.stages(&Program::all(kinds)?) {
             let show = |name: &str, line: &str| tally.show(name, line);
             let ran = stages.add(name, || Job::run_all(jobs, load, show));
-            complaints.extend(ran.err());
+            complaints.extend(tally.settle(ran));
         }
-        complaints.extend(stages.add("package", || self.package()).err());
+        if self.runs_all() && tally.has(CLIENTS) {
+            let clients = Stage::of(CLIENTS, vec![clients()], 1, 1);
+            let show = |name: &str, line: &str| tally.show(name, line);
+            let ran = stages.add(CLIENTS, || Job::run_all(clients.jobs, clients.load, show));
+            complaints.extend(tally.settle(ran));
+        }
+        if self.runs_all() && tally.has("package") {
+            complaints.extend(stages.add("package", package).err());
+        }
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
@@ -112,6 +124,25 @@ impl Plan {
             false => Err(complaints.join("\n")),
         };
         Ok((tally, verdict))
+    }
+
+    /// Provides what the tests need, and returns what could not be had. Unit tests need hardly anything, and nothing is installed
+    /// for them.
+    fn prerequisites(&self) -> Result<Vec<Lack>, String> {
+        if self.quick {
+            let lacks = (!judges()).then(|| missing(PREREQUISITES));
+            return Ok(lacks.unwrap_or_default());
+        }
+        let mut lacks = provide(&target())?;
+        if self.runs_all() {
+            // What the clients in other languages take from their registries.
+            match run(&mut Command::new("clients/install")) {
+                Err(complaint) if judges() => return Err(complaint),
+                Err(complaint) => lacks.push(Lack::new("what the clients need", &[], &complaint)),
+                Ok(()) => {}
+            }
+        }
+        Ok(lacks)
     }
 
     /// Most tests wait for a process, a server or a disk, so there are more of them at a time than cores. Those that
@@ -127,60 +158,49 @@ impl Plan {
                 .map(|program| program.job(&self.filter))
                 .collect()
         };
-        let stage = |name, jobs, programs, tests| Stage {
-            name,
-            jobs,
-            load: Load { programs, tests },
-        };
         let mut together = jobs(Part::Tests);
         if !self.quick {
             together.push(Job::examples(&self.filter));
         }
-        let mut stages = vec![
-            stage("tests", together, 2, 2 * cores),
-            stage("faults", jobs(Part::Faults), 1, 2),
-            stage("alone", jobs(Part::Alone), 1, 1),
-        ];
-        if self.runs_all() {
-            stages.push(stage("clients", vec![clients()], 1, 1));
-        }
-        stages
-    }
-
-    /// What the clients in other languages take from their registries, when all tests run.
-    fn packages_of_clients(&self) -> Result<(), String> {
-        match self.runs_all() {
-            true => run(&mut Command::new("clients/install")),
-            false => Ok(()),
-        }
+        vec![
+            Stage::of("tests", together, 2, 2 * cores),
+            Stage::of("faults", jobs(Part::Faults), 1, 2),
+            Stage::of("alone", jobs(Part::Alone), 1, 1),
+        ]
     }
 
     fn runs_all(&self) -> bool {
         !self.quick && self.filter.is_empty()
     }
 
-    /// The Debian package, from installing to purging it, the Kubernetes manifests and a rolling upgrade, when all tests
-    /// run.
-    fn package(&self) -> Result<(), String> {
-        if !self.runs_all() {
-            return Ok(());
-        }
-        let program = target().join("debug/palisade");
-        package::check(&program)
-            .and_then(|()| package::check_kubernetes(&program))
-            .and_then(|()| package::check_upgrade(&program))
-            .inspect_err(|complaint| println!("test: {complaint}"))
-    }
-
     /// The hot path against its baseline, when all tests run.
-    fn instructions(&self) -> Result<(), String> {
+    fn instructions(&self, tally: &mut Tally) -> Result<(), String> {
         if !self.runs_all() {
             return Ok(());
         }
-        ensure(CALLGRIND)?;
+        match ensure(CALLGRIND) {
+            Err(complaint) if judges() => return Err(complaint),
+            Err(complaint) => {
+                tally.not_run.push(format!("instructions: {complaint}"));
+                return Ok(());
+            }
+            Ok(()) => {}
+        }
         instructions::measure(false).inspect_err(|complaint| println!("test: {complaint}"))
     }
 }
+
+/// The Debian package, from installing to purging it, the Kubernetes manifests and a rolling upgrade.
+fn package() -> Result<(), String> {
+    let program = target().join("debug/palisade");
+    package::check(&program)
+        .and_then(|()| package::check_kubernetes(&program))
+        .and_then(|()| package::check_upgrade(&program))
+        .inspect_err(|complaint| println!("test: {complaint}"))
+}
+
+/// The stage of [`clients`].
+const CLIENTS: &str = "clients";
 
 /// The clients in other languages, with their own tests and linters. Their rules are about time, so nothing runs beside
 /// them.
@@ -190,7 +210,7 @@ fn clients() -> Job {
     check
         .args([built("palisade"), built("examples/holder-driver")])
         .env("PALISADE_ADDER", built("examples/adder"));
-    Job::new("clients", check)
+    Job::new(CLIENTS, check)
 }
 
 /// Jobs that run in the same way.
@@ -198,6 +218,16 @@ struct Stage {
     name: &'static str,
     jobs: Vec<Job>,
     load: Load,
+}
+
+impl Stage {
+    fn of(name: &'static str, jobs: Vec<Job>, programs: usize, tests: usize) -> Stage {
+        Stage {
+            name,
+            jobs,
+            load: Load { programs, tests },
+        }
+    }
 }
 
 /// How long each stage took, and how busy the machine was. A stage that leaves processors idle may run beside another one.
@@ -251,12 +281,20 @@ impl Ticks {
 }
 
 /// The sum over all test binaries.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Tally {
     passed: u64,
     failed: u64,
-    /// Of the tests that failed, each with its program's.
-    names: Vec<String>,
+    /// The tests that failed, each after its program.
+    names: Vec<(String, String)>,
+    /// What the failed tests said, by program and test.
+    said: BTreeMap<(String, String), String>,
+    /// The test whose words each program repeats at the moment.
+    speaks: BTreeMap<String, String>,
+    /// What the machine does not have. Always empty on one that judges.
+    lacks: Vec<Lack>,
+    /// What was not run, each with the reason and what to type.
+    not_run: Vec<String>,
 }
 
 impl Tally {
@@ -267,22 +305,85 @@ impl Tally {
         self.count(program, line);
     }
 
-    /// Adds a line such as `test result: ok. 3 passed; 0 failed; …` or `test a::b ... FAILED`; other lines say nothing.
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; …` or `test a::b ... FAILED`, and what a failed test said.
     fn count(&mut self, program: &str, line: &str) {
-        let failed = line.trim().strip_suffix(" ... FAILED");
-        if let Some(name) = failed.and_then(|test| test.strip_prefix("test ")) {
-            self.names.push(format!("{program}: {name}"));
+        let line = line.trim_end();
+        let program = program.to_owned();
+        if let Some(name) = line
+            .strip_suffix(" ... FAILED")
+            .and_then(|test| test.strip_prefix("test "))
+        {
+            self.names.push((program, name.to_owned()));
+        } else if let Some(name) = line
+            .strip_prefix("---- ")
+            .and_then(|line| line.strip_suffix(" stdout ----"))
+        {
+            self.speaks.insert(program, name.to_owned());
+        } else if line == "failures:" {
+            // Only names follow.
+            self.speaks.remove(&program);
+        } else if let Some(result) = line.strip_prefix("test result: ") {
+            for part in result.split(['.', ';']) {
+                match part.split_whitespace().collect::<Vec<_>>().as_slice() {
+                    [number, "passed"] => self.passed += number.parse().unwrap_or(0),
+                    [number, "failed"] => self.failed += number.parse().unwrap_or(0),
+                    _ => {}
+                }
+            }
+        } else if let Some(test) = self.speaks.get(&program) {
+            let said = self.said.entry((program, test.clone())).or_default();
+            *said += line;
+            *said += "\n";
         }
-        let Some(result) = line.trim().strip_prefix("test result: ") else {
-            return;
-        };
-        for part in result.split(['.', ';']) {
-            match part.split_whitespace().collect::<Vec<_>>().as_slice() {
-                [number, "passed"] => self.passed += number.parse().unwrap_or(0),
-                [number, "failed"] => self.failed += number.parse().unwrap_or(0),
-                _ => {}
+    }
+
+    /// Tells the tests that failed for the lack of something from those that failed, and returns what is wrong with a stage.
+    fn settle(&mut self, complaints: Vec<Complaint>) -> Vec<String> {
+        let mut excused = BTreeSet::new();
+        for (program, test) in std::mem::take(&mut self.names) {
+            let key = (program, test);
+            let said = self.said.get(&key).map_or("", String::as_str);
+            match self.lacks.iter().find(|lack| lack.explains(&key.1, said)) {
+                Some(Lack { name, advice, .. }) => {
+                    self.failed = self.failed.saturating_sub(1);
+                    self.not_run
+                        .push(format!("{}: {}, without {name}: {advice}", key.0, key.1));
+                    excused.insert(key.0);
+                }
+                None => self.names.push(key),
             }
         }
+        let failed = |program: &str| self.names.iter().any(|(of, _)| of == program);
+        let serious =
+            |it: &Complaint| !(it.tests_failed && excused.contains(&it.job) && !failed(&it.job));
+        complaints
+            .into_iter()
+            .filter(serious)
+            .map(|it| it.text)
+            .collect()
+    }
+
+    /// Whether a stage can run that needs all there is; what it lacks is noted.
+    fn has(&mut self, stage: &str) -> bool {
+        // Only the package is installed, which needs root.
+        let needed = |lack: &&Lack| stage != CLIENTS || lack.name != ROOT;
+        let lacks: Vec<&str> = self
+            .lacks
+            .iter()
+            .filter(needed)
+            .map(|lack| &*lack.name)
+            .collect();
+        if lacks.is_empty() {
+            return true;
+        }
+        let advice = self
+            .lacks
+            .iter()
+            .find(needed)
+            .map_or("", |lack| &lack.advice);
+        self.not_run
+            .push(format!("{stage}, without {}: {advice}", lacks.join(", ")));
+        false
     }
 }
 
@@ -303,14 +404,115 @@ mod tests {
         ] {
             tally.count("wal suite", line);
         }
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 43,
-                failed: 2,
-                names: vec!["wal suite: b::c".to_owned()],
-            }
+        assert_eq!((tally.passed, tally.failed), (43, 2));
+        assert_eq!(tally.names, [("wal suite".to_owned(), "b::c".to_owned())]);
+    }
+
+    /// A test program of which these tests failed, each with what it said.
+    fn failing(failures: &[(&str, &str)]) -> Job {
+        let mut script = String::new();
+        for (test, _) in failures {
+            script += &format!("echo 'test {test} ... FAILED'\n");
+        }
+        script += "echo; echo failures:\n";
+        for (test, said) in failures {
+            script += &format!("echo '---- {test} stdout ----'\necho '{said}' >&2\n");
+        }
+        script += "echo failures:\n";
+        for (test, _) in failures {
+            script += &format!("echo '    {test}'\n");
+        }
+        script += &format!(
+            "echo 'test result: FAILED. 1 passed; {} failed;'; exit 101",
+            failures.len()
         );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        Job::new("fence suite", command)
+    }
+
+    /// What is wrong, what failed and what was not run on a machine without these.
+    fn ran(failures: &[(&str, &str)], lacks: Vec<Lack>) -> (usize, u64, Vec<String>) {
+        let mut tally = Tally {
+            lacks,
+            ..Tally::default()
+        };
+        let load = Load {
+            programs: 1,
+            tests: 1,
+        };
+        let complaints = Job::run_all(vec![failing(failures)], load, |name, line| {
+            tally.count(name, line)
+        });
+        let wrong = tally.settle(complaints);
+        assert_eq!(tally.names.len() as u64, tally.failed);
+        (wrong.len(), tally.failed, tally.not_run)
+    }
+
+    fn redis() -> Vec<Lack> {
+        vec![Lack::new(
+            "Redis",
+            &["redis-server"],
+            "type: apt-get install redis-server",
+        )]
+    }
+
+    #[test]
+    fn a_test_without_its_server_is_not_run_and_one_that_fails_fails() {
+        let missing = (
+            "redis::a",
+            "redis is missing (/usr/bin/redis-server): install it",
+        );
+        let broken = ("core::b", "assertion failed: 1 == 2");
+        let line = "fence suite: redis::a, without Redis: type: apt-get install redis-server";
+        assert_eq!(ran(&[missing], redis()), (0, 0, vec![line.to_owned()]));
+        // Controls: another test of the same program fails, this one for another reason, or it said nothing.
+        assert_eq!(
+            ran(&[missing, broken], redis()),
+            (1, 1, vec![line.to_owned()])
+        );
+        assert_eq!(ran(&[("redis::a", "1 != 2")], redis()), (1, 1, vec![]));
+        assert_eq!(ran(&[("redis-server::a", "")], redis()), (1, 1, vec![]));
+        // The names that follow are not what the last test said.
+        let named = ("redis-server::a", "redis-server is missing");
+        assert_eq!(ran(&[named, broken], redis()).1, 1);
+        // A machine that judges lacks nothing, or has already failed.
+        assert_eq!(ran(&[missing], vec![]), (1, 1, vec![]));
+    }
+
+    #[test]
+    fn a_program_that_is_killed_is_no_test_that_is_not_run() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "echo 'test a ... FAILED'; echo '---- a stdout ----'; echo redis-server; kill -9 $$",
+        ]);
+        let mut tally = Tally {
+            lacks: redis(),
+            ..Tally::default()
+        };
+        let load = Load {
+            programs: 1,
+            tests: 1,
+        };
+        let job = Job::new("fence suite", command);
+        let complaints = Job::run_all(vec![job], load, |name, line| tally.count(name, line));
+        assert_eq!(tally.settle(complaints).len(), 1);
+    }
+
+    #[test]
+    fn a_stage_that_needs_all_there_is_says_what_it_lacks() {
+        let root = || Lack::new(ROOT, &[], "type: sudo");
+        let with = |lacks| Tally {
+            lacks,
+            ..Tally::default()
+        };
+        assert!(with(vec![]).has("package") && with(vec![root()]).has(CLIENTS));
+        for (lacks, stage) in [(vec![root()], "package"), (redis(), CLIENTS)] {
+            let mut tally = with(lacks);
+            assert!(!tally.has(stage));
+            assert!(tally.not_run[0].starts_with(stage), "{:?}", tally.not_run);
+        }
     }
 
     #[test]
@@ -378,8 +580,6 @@ mod tests {
         assert_eq!(names(&plan(&["--quick"])), expected(tests));
         let tests = format!("{tests}, examples");
         assert_eq!(names(&plan(&["--", "fence"])), expected(&tests));
-        let clients = ("clients", (1, false), "clients".to_owned());
-        let all = [expected(&tests), vec![clients]].concat();
-        assert_eq!(names(&plan(&[])), all);
+        assert_eq!(names(&plan(&[])), expected(&tests));
     }
 }

@@ -1,13 +1,12 @@
-//! House rules that neither the compiler nor clippy knows. Each is a row: what it is called, why it exists, how to satisfy it,
-//! and a function from the tree to what it found. Every row has a test with a file that breaks it.
+//! House rules that no compiler, clippy, typos or link checker knows. Each is a row: what it is called, why it exists, how to
+//! satisfy it, and a function from the tree to what it found. Every row has a test with a file that breaks it.
 
-mod pages;
+mod ids;
 #[cfg(test)]
 mod tests;
+mod words;
 
-pub(crate) use pages::prose;
-
-use crate::source::{File, Tree};
+use crate::tree::{File, Tree};
 
 pub(crate) struct Rule {
     pub(crate) id: &'static str,
@@ -43,7 +42,7 @@ pub(crate) const RULES: &[Rule] = &[
         id: "ignored-test",
         why: "a test that does not run proves nothing and looks as if it did",
         fix: "make it run, or delete it; an example that must not run is `no_run`, other text is `text`",
-        find: ignored_tests,
+        find: |tree| in_rust(tree, ignored),
     },
     Rule {
         id: "long-file",
@@ -52,51 +51,27 @@ pub(crate) const RULES: &[Rule] = &[
         find: long_files,
     },
     Rule {
-        id: "engine-seam",
-        why: "the consensus engine can be replaced: one folder names it",
-        fix: "say it in the replica's own terms, or do it in crates/palisade-replica/src/engine/",
-        find: |tree| outside(tree, "openraft", "crates/palisade-replica/src/", "engine/"),
-    },
-    Rule {
-        id: "orderer-io",
-        why: "the orderer does no I/O: the simulator runs the same code in virtual time",
-        fix: "take it as an argument; the clock, the log, tasks and random numbers are in crates/palisade-pipeline/src/driver.rs",
-        find: orderer_io,
-    },
-    Rule {
-        id: "link",
-        why: "a dead link is a promise nobody kept",
-        fix: "point it at a file of this repository, and at a heading that file has",
-        find: pages::dead_links,
-    },
-    Rule {
-        id: "guarantees",
-        why: "a rule without a promise is not kept, and a promise whose test is gone is not proved",
-        fix: "mention the rule in docs/promise/guarantees.md with the test that fails without it, by the name it has",
-        find: pages::guarantees,
+        id: "seam",
+        why: "the consensus engine can be replaced, and the simulator runs the orderer in virtual time",
+        fix: "name the engine in its folder only; give the orderer what it needs as an argument, from driver.rs",
+        find: |tree| in_rust(tree, over_a_seam),
     },
     Rule {
         id: "contents",
         why: "a page that no table of contents names is found by nobody who reads the book",
         fix: "add the page to docs/SUMMARY.md",
-        find: pages::not_in_contents,
+        find: not_in_contents,
     },
     Rule {
-        id: "attacks",
-        why: "an attack whose test is gone may work again",
-        fix: "name the test by the name it has",
-        find: pages::attacks,
-    },
-    Rule {
-        id: "line-ends",
-        why: "diffs show what changed only when line ends do not",
-        fix: "unix line ends, a final newline, no tabs in Rust source",
-        find: line_ends,
+        id: "ids",
+        why: "a rule that is cited and stated nowhere cannot be kept, and a promise whose test is gone is not proved",
+        fix: "state each id once in the tables of rules.md and guarantees.md, and name each test by the name it has",
+        find: ids::findings,
     },
     Rule {
         id: "sleeping-test",
         why: "a test that sleeps is slow when it passes and wrong when the machine is slow",
-        fix: "use a manual clock or wait for the event; where real time is the subject, `// real time: <reason>` on that line",
+        fix: "use a manual clock or wait for the event; where real time is the subject, `real time: <reason>` in a comment there",
         find: sleeping_tests,
     },
     Rule {
@@ -105,153 +80,120 @@ pub(crate) const RULES: &[Rule] = &[
         fix: "make it a module of tests/suite, or write `A program of its own: <reason>` at its head",
         find: test_programs,
     },
+    Rule {
+        id: "word",
+        why: "one name for one thing",
+        fix: "use the glossary's word; the table is in xtask/src/tidy/words.rs",
+        find: words::findings,
+    },
 ];
 
-/// Findings in Rust code, line by line; `find` says what is wrong with a line.
-fn code(tree: &Tree, find: impl Fn(&File, &str) -> Option<String>) -> Vec<Finding> {
-    let lines = tree.files.iter().flat_map(|file| {
-        file.code_lines()
-            .map(move |(number, line)| (file, number, line))
-    });
-    lines
-        .filter_map(|(file, number, line)| {
-            Some(Finding::new(&file.path, number, find(file, line)?))
-        })
-        .collect()
+/// Findings in Rust code, line by line.
+fn in_rust(tree: &Tree, find: fn(&File, &str) -> Option<String>) -> Vec<Finding> {
+    let files = tree.files.iter().filter(|file| file.has_ending(&["rs"]));
+    let lines = files.flat_map(|file| file.lines().map(move |(number, line)| (file, number, line)));
+    let found = |(file, number, line): (&File, _, _)| {
+        Some(Finding::new(&file.path, number, find(file, line)?))
+    };
+    lines.filter_map(found).collect()
 }
 
-/// Where the code of a source folder has this name outside the part that may have it.
-fn outside(tree: &Tree, name: &str, source: &str, part: &str) -> Vec<Finding> {
-    code(tree, |file, line| {
-        let inside = file.path.strip_prefix(source)?;
-        let named = !inside.starts_with(part) && line.contains(name);
-        named.then(|| format!("`{name}`"))
-    })
-}
-
-/// The names that the orderer must not contain.
-const IO: &[&str] = &[
-    "tokio",
-    "rustix",
-    "random",
-    "fastrand",
-    "std::io",
-    "std::fs",
-    "std::net",
-    "std::thread",
-    "std::time",
-    "std::{",
-    "clock::",
-];
-
-fn orderer_io(tree: &Tree) -> Vec<Finding> {
-    code(tree, |file, line| {
-        let inside = file
-            .path
-            .strip_prefix("crates/palisade-pipeline/src/orderer")?;
-        let named = IO.iter().find(|name| line.contains(**name))?;
-        (inside.starts_with(['/', '.'])).then(|| format!("`{named}`"))
-    })
-}
-
-fn ignored_tests(tree: &Tree) -> Vec<Finding> {
-    let mut found = code(tree, |_, line| {
-        let line = crate::source::squeezed(line);
-        let ignored =
-            line.contains("#[ignore") || (line.contains("cfg_attr(") && line.contains(",ignore"));
-        ignored.then(|| "`#[ignore]`".to_owned())
-    });
-    for file in &tree.files {
-        for (number, line) in (1..).zip(file.docs().lines()) {
-            let opened = line.trim().strip_prefix("```");
-            if opened.is_some_and(|info| {
-                info.split(',')
-                    .any(|word| word.trim().starts_with("ignore"))
-            }) {
-                found.push(Finding::new(&file.path, number, "an ignored example"));
-            }
-        }
+fn ignored(_: &File, line: &str) -> Option<String> {
+    let line = line.trim_start();
+    if line.starts_with("#[ignore")
+        || (line.starts_with("#[cfg_attr(") && line.contains(", ignore"))
+    {
+        return Some("`#[ignore]`".to_owned());
     }
-    found
+    let example = ["/// ```", "//! ```"]
+        .iter()
+        .find_map(|mark| line.strip_prefix(mark))?;
+    let mut words = example.split(',');
+    words
+        .any(|word| word.trim().starts_with("ignore"))
+        .then(|| "an ignored example".to_owned())
+}
+
+/// Names that the code of a folder must not contain, except in a part of it.
+const SEAMS: &[(&str, &str, &str)] = &[
+    ("crates/palisade-replica/src/", "engine/", "openraft"),
+    (
+        "crates/palisade-pipeline/src/orderer",
+        "_",
+        "tokio rustix random fastrand std::io std::fs std::net std::thread std::time std::{ clock::",
+    ),
+];
+
+fn over_a_seam(file: &File, line: &str) -> Option<String> {
+    let code = line.split("//").next()?;
+    let named = SEAMS.iter().find_map(|(folder, except, names)| {
+        let inside = file.path.strip_prefix(folder)?;
+        let mut names = names.split(' ');
+        names.find(|name| !inside.starts_with(except) && code.contains(name))
+    });
+    named.map(|name| format!("`{name}`"))
 }
 
 const ASK_AT: usize = 600;
 const REASON_AT: usize = 1_000;
 
 fn long_files(tree: &Tree) -> Vec<Finding> {
-    let sources = tree
-        .files
-        .iter()
-        .filter(|file| file.has_ending(&["rs", "proto", "js", "css", "html", "sh", "py"]));
-    sources
-        .filter_map(|file| {
-            let lines = file.text().lines().count();
-            let head = file.text().lines().take(10);
-            let mut reasons = head.filter_map(|line| line.split_once("long file: "));
-            if lines < ASK_AT || reasons.any(|(_, reason)| reason.trim().len() > 5) {
-                return None;
-            }
-            Some(Finding {
-                mild: lines < REASON_AT,
-                ..Finding::new(&file.path, 1, format!("{lines} lines"))
-            })
+    let ours = ["rs", "proto", "js", "css", "html", "sh", "py"];
+    let sources = tree.files.iter().filter(|file| file.has_ending(&ours));
+    let found = |file: &File| {
+        let lines = file.text.lines().count();
+        let long = lines >= ASK_AT && !gives_a_reason(file, "long file: ");
+        long.then(|| Finding {
+            mild: lines < REASON_AT,
+            ..Finding::new(&file.path, 1, format!("{lines} lines"))
         })
-        .collect()
+    };
+    sources.filter_map(found).collect()
 }
 
-fn line_ends(tree: &Tree) -> Vec<Finding> {
-    const WRITTEN: &[&str] = &[
-        "rs", "md", "toml", "proto", "sh", "sql", "lua", "py", "js", "css", "html", "svg", "json",
-        "yml", "yaml", "txt", "lock",
-    ];
-    // Golden files hold exactly the bytes they must hold.
-    let exact = |file: &File| {
-        file.path
-            .split('/')
-            .any(|folder| matches!(folder, "golden" | "testdata" | "snapshots"))
+/// Whether the head of the file gives a reason after this mark.
+fn gives_a_reason(file: &File, mark: &str) -> bool {
+    let mut head = file.text.lines().take(10);
+    head.any(|line| has_reason(line, mark))
+}
+
+fn has_reason(line: &str, mark: &str) -> bool {
+    let reason = line.split_once(mark).map(|(_, reason)| reason.trim());
+    reason.is_some_and(|reason| reason.len() > 3)
+}
+
+/// Pages of the book that its table of contents does not name.
+fn not_in_contents(tree: &Tree) -> Vec<Finding> {
+    let mut files = tree.files.iter();
+    let Some(contents) = files.find(|file| file.path == "docs/SUMMARY.md") else {
+        return Vec::new();
     };
-    let mut found = Vec::new();
-    let ours =
-        |file: &&File| (file.has_ending(WRITTEN) || file.path.starts_with(".ci/")) && !exact(file);
-    for file in tree.files.iter().filter(ours) {
-        let text = file.text();
-        let mut say = |at: usize, what: &str| {
-            found.push(Finding::new(
-                &file.path,
-                crate::source::line_of(text, at),
-                what,
-            ));
-        };
-        if file.text.is_none() {
-            say(0, "not UTF-8");
-        }
-        if let Some(at) = text.find('\r') {
-            say(at, "a carriage return");
-        }
-        if !text.is_empty() && !text.ends_with('\n') {
-            say(text.len(), "no newline at the end");
-        }
-        if let Some(at) = text.find('\t').filter(|_| file.has_ending(&["rs"])) {
-            say(at, "a tab");
-        }
-    }
-    found
+    let missing = |file: &&File| {
+        let page = file
+            .path
+            .strip_prefix("docs/")
+            .filter(|_| file.has_ending(&["md"]));
+        page.is_some_and(|page| {
+            page != "SUMMARY.md" && !contents.text.contains(&format!("]({page})"))
+        })
+    };
+    let pages = tree.files.iter().filter(missing);
+    pages
+        .map(|page| Finding::new(&page.path, 1, "not in docs/SUMMARY.md"))
+        .collect()
 }
 
 /// Of several test programs of a crate, those besides `suite` that give no reason.
 fn test_programs(tree: &Tree) -> Vec<Finding> {
     let programs: Vec<(&str, &str, &File)> = tree.files.iter().filter_map(test_program).collect();
-    let excused = |file: &File| {
-        let head = file.lines().take(10);
-        let mut reasons = head.filter_map(|(_, line)| line.split_once("A program of its own: "));
-        reasons.any(|(_, reason)| reason.trim().len() > 5)
+    let unexcused = |(home, name, file): &&(&str, &str, &File)| {
+        let of_this_crate = programs.iter().filter(|(other, ..)| other == home);
+        *name != "suite"
+            && of_this_crate.count() > 1
+            && !gives_a_reason(file, "A program of its own: ")
     };
-    programs
-        .iter()
-        .filter(|(home, name, file)| {
-            let of_this_crate = programs.iter().filter(|(other, ..)| other == home);
-            *name != "suite" && of_this_crate.count() > 1 && !excused(file)
-        })
+    let found = programs.iter().filter(unexcused);
+    found
         .map(|(_, name, file)| Finding::new(&file.path, 1, format!("the test program `{name}`")))
         .collect()
 }
@@ -266,29 +208,44 @@ fn test_program(file: &File) -> Option<(&str, &str, &File)> {
     ours.then_some((home, name, file))
 }
 
+/// Calls that let time pass, by the ending of the file. A method `sleep` belongs to a clock that the test owns.
+const SLEEPS: &[(&str, &[&str])] = &[
+    ("rs", &["sleep(", "sleep_until("]),
+    ("py", &["time.sleep(", "asyncio.sleep("]),
+    ("go", &["time.Sleep("]),
+    ("java", &["Thread.sleep("]),
+    ("ts", &["setTimeout(", "sleep("]),
+];
+
 fn sleeping_tests(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in &tree.files {
-        for ((number, code), line) in file.code_lines().zip(file.text().lines()) {
-            let excused = line
-                .split_once("// real time:")
-                .is_some_and(|(_, reason)| reason.trim().len() > 5);
-            if file.is_test(number) && !excused && calls_sleep(code) {
+        let Some((_, calls)) = SLEEPS.iter().find(|(ending, _)| file.has_ending(&[ending])) else {
+            continue;
+        };
+        let mut before = "";
+        for (number, line) in file.test_lines() {
+            let excused = |line| has_reason(line, " real time: ");
+            // A reason that does not fit on the line stands in a comment of its own above it.
+            let above = before.trim_start().starts_with(['/', '#']) && excused(before);
+            if calls.iter().any(|call| makes(line, call)) && !excused(line) && !above {
                 found.push(Finding::new(&file.path, number, "a test sleeps"));
             }
+            before = line;
         }
     }
     found
 }
 
-/// Is a free `sleep` or `sleep_until` called here? A method of that name belongs to a clock the test owns.
-fn calls_sleep(code: &str) -> bool {
-    ["sleep(", "sleep_until("].iter().any(|call| {
-        code.match_indices(call).any(|(at, _)| {
-            let before = &code[..at];
-            let part_of_a_word =
-                before.ends_with(|last: char| last.is_alphanumeric() || last == '_');
-            !part_of_a_word && !before.ends_with('.') && !before.trim_end().ends_with("fn")
-        })
+/// Whether the code of a line calls this free function.
+fn makes(line: &str, call: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    let mut calls = code.match_indices(call).map(|(at, _)| &code[..at]);
+    calls.any(|before| {
+        let part_of_a_word =
+            before.ends_with(|last: char| last.is_alphanumeric() || "_.".contains(last));
+        let defined = before.trim_end().ends_with("fn") || before.trim_end().ends_with("function");
+        let quoted = before.contains('#') || before.matches('"').count() % 2 == 1;
+        !part_of_a_word && !defined && !quoted
     })
 }

@@ -228,7 +228,7 @@ class Holder:
                     worst = "unknown_outcome"
                 if self.now() + wait >= end:
                     raise Refused(worst) from refused
-            time.sleep(wait / 1e3)
+            time.sleep(wait / 1e3)  # real time: the pause before it asks again
             wait = min(2 * wait, 500)
 
     def acquire_body(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -320,12 +320,12 @@ class Holder:
                     self.abandon(*self.under_way[id])
                     raise Refused(worst) from refused
             if self.flaw == "rests-after-break":
-                time.sleep(2.5)
+                time.sleep(2.5)  # real time: the flaw itself
             if self.flaw == "new-request-ids":
                 body["request_id"] = uuid.uuid4().hex
             if self.flaw == "forgets-also":
                 body.pop("also", None)
-            time.sleep(pause / 1e3)
+            time.sleep(pause / 1e3)  # real time: the pause before it asks again
             pause = min(2 * pause, 500)
 
     def downgrade(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
@@ -385,7 +385,7 @@ class Holder:
                 except Refused as refused:
                     if settles and refused.code not in RETRY:
                         return
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # real time: the pause before it asks again
                 else:
                     assert reader
                     reader.lose("superseded")
@@ -478,13 +478,13 @@ class Grant:
             if now >= self.deadline:
                 self.check()
             if now < due or (self.upgrading and self.holder.flaw == "rests-while-upgrading"):
-                time.sleep(0.003)
+                time.sleep(0.003)  # real time: it renews in time
                 continue
             self.answered = None
             enough = max(20.0, (self.deadline - now) / 3)
             threading.Thread(target=self.renew, args=(now,), daemon=True).start()
             while self.answered is None and self.holder.now() < now + enough * len(self.held):
-                time.sleep(0.003)
+                time.sleep(0.003)  # real time: it waits for the answer
             due = self.next_attempt()
 
     def next_attempt(self) -> float:

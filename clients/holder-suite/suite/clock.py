@@ -21,9 +21,9 @@ def until(condition: Callable[[], Found], timeout_s: float = 10.0) -> Found:
         value = condition()
         if value or time.monotonic() > end:
             return value
-        time.sleep(0.005)
+        time.sleep(0.005)  # real time: asked again, up to a deadline
 
 
 def pause(ms: float) -> None:
     """Lets real time pass, where the passing of time is what a rule is about."""
-    time.sleep(max(0.0, ms) / 1e3)
+    time.sleep(max(0.0, ms) / 1e3)  # real time: the caller says what for

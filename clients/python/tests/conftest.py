@@ -51,7 +51,7 @@ def _ready(process: subprocess.Popen[bytes], is_ready: Callable[[], object]) -> 
             is_ready()
         except (psycopg.OperationalError, redis.exceptions.ConnectionError):
             assert time.monotonic() < end, f"{process.args!r} does not answer"
-            time.sleep(0.05)
+            time.sleep(0.05)  # real time: asked again, up to a deadline
         else:
             return
 

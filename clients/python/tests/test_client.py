@@ -80,7 +80,7 @@ def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
 
         def interrupt() -> None:
             while client.show("orders").waiters == 0:
-                time.sleep(0.01)
+                time.sleep(0.01)  # real time: asked again
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -89,7 +89,7 @@ def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
             client.lock("orders", wait="60s").acquire()
         thread.join()
         while server.show("orders")["waiters"]:
-            time.sleep(0.01)
+            time.sleep(0.01)  # real time: asked again
 
 
 def test_a_client_may_be_closed_while_a_release_begins(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_asyncio(server: Palisade) -> None:
             held = await task
             waiting = asyncio.ensure_future(client.lock("orders", wait="60s").acquire())
             while (await client.show("orders")).waiters == 0:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # real time: asked again
             waiting.cancel()
             await asyncio.wait([waiting])
             assert await held.release() == "released"

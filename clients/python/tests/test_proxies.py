@@ -63,7 +63,7 @@ def proxy(kind: str, folder: pathlib.Path, upstream: int) -> Iterator[str]:
                 break
             except ConnectionRefusedError:
                 assert time.monotonic() < end, f"{kind} does not listen"
-                time.sleep(0.02)
+                time.sleep(0.02)  # real time: asked again, up to a deadline
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -89,7 +89,7 @@ def test_a_lock_is_waited_for_and_held_through_a_proxy(server: Palisade, tmp_pat
             end = time.monotonic() + 30
             while server.show("orders")["waiters"] != number + 1:
                 assert time.monotonic() < end
-                time.sleep(0.02)
+                time.sleep(0.02)  # real time: asked again, up to a deadline
         time.sleep(5)  # real time: haproxy ends quiet connections after 2 s
         first.release()
         for waiter in waiters:

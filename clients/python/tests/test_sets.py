@@ -144,7 +144,7 @@ def test_a_cancelled_release_of_a_part_goes_on(server: Palisade) -> None:
             grant = await client.locks("a", "b", ttl="60s").acquire()
             relay.cut(refuse=True)
             release = asyncio.ensure_future(grant.release_part("b"))
-            await asyncio.sleep(0)  # it begins
+            await asyncio.sleep(0)  # real time: none, the task begins
             release.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await release

@@ -113,12 +113,12 @@ def test_asyncio_upgrades_and_gives_up(server: Palisade) -> None:
             beside = await client.lock("report", shared=True).acquire()
             task = asyncio.ensure_future(reader.upgrade(wait="60s"))
             while (await client.show("report")).waiters == 0:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # real time: asked again
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled()
             while (await client.show("report")).waiters:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # real time: asked again
             reader.check()
             assert await reader.release() == "released"
             await beside.release()

@@ -50,7 +50,7 @@ def receive():
 def wait_for(flag):
     end = time.monotonic() + 60
     while not (folder / flag).exists() and time.monotonic() < end:
-        time.sleep(0.01)
+        time.sleep(0.01)  # real time: asked again, up to a deadline
 
 send("any")
 receive()

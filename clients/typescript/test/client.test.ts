@@ -194,6 +194,7 @@ test("a grant that meets the abort is given back", async (t) => {
   for (let round = 0; round < 20; round += 1) {
     const cancel = new AbortController();
     const acquire = client.acquire("orders", { signal: cancel.signal, waitMs: 60_000 });
+    // real time: it may be under way or not, and ends all the same.
     setTimeout(() => {
       cancel.abort();
     }, round / 4);
@@ -233,11 +234,13 @@ test("a watch ends with its signal, and with its client", async (t) => {
   const { client } = await served(t);
   const end = new AbortController();
   const next = client.watch("", { signal: end.signal }).next();
+  // real time: it may be under way or not, and ends all the same.
   setTimeout(() => {
     end.abort();
   }, 20);
   await assert.rejects(next, { name: "AbortError" });
   const other = client.watch("").next();
+  // real time: it may be under way or not, and ends all the same.
   setTimeout(() => void client.close(), 20);
   await assert.rejects(other, Invalid);
 });

@@ -89,6 +89,7 @@ test("a process ends after close, whatever is still under way", async (t) => {
      const lease = await client.acquire("orders", { ttlMs: 3_600_000 });
      const waiting = client.acquire("taken").catch((error) => print("waiting: " + error.name));
      const watching = client.watch("").next().catch((error) => print("watching: " + error.name));
+     // real time: it may wait and watch by then, or not.
      setTimeout(async () => { await client.close(); lease.check(); print("closed"); }, 100);`,
   );
   const said = [await child.next(), await child.next(), await child.next()];

@@ -206,7 +206,7 @@ async function ready(child: ChildProcess, isReady: () => Promise<void>): Promise
     } catch (error) {
       assert.ok(child.exitCode === null, `${child.spawnfile} ended with ${String(child.exitCode)}`);
       assert.ok(performance.now() < end, `${child.spawnfile} does not answer: ${String(error)}`);
-      await sleep(50);
+      await sleep(50); // real time: asked again, up to a deadline
     }
   }
 }
@@ -237,7 +237,7 @@ async function freePort(): Promise<number> {
 export async function until(isSo: () => Promise<boolean> | boolean): Promise<void> {
   for (const end = performance.now() + 60_000; !(await isSo());) {
     assert.ok(performance.now() < end, "it never became so");
-    await sleep(5);
+    await sleep(5); // real time: asked again, up to a deadline
   }
 }
 

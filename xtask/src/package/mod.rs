@@ -14,7 +14,7 @@ mod materials;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::prerequisites::{BUILDAH, ensure, ensure_environments, environment};
+use crate::prerequisites::{BUILDAH, ensure, ensure_environment, environment};
 use crate::shell::{cargo, read, root, run, target};
 
 const WHAT: &str = "package takes deb, test, image, kubernetes, crates or all, and then --program FILE for a binary that is already \
@@ -66,7 +66,7 @@ impl Plan {
             Product::Test => self.program().and_then(|program| check(&program)),
             Product::Image => self.image(),
             Product::Kubernetes => self.program().and_then(|program| {
-                ensure_environments(&target())?;
+                ensure_environment("kubernetes", &target())?;
                 check_kubernetes(&program)
             }),
             Product::Crates => crates(),

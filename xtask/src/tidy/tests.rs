@@ -1,60 +1,37 @@
 //! Each rule against files that keep it and files that break it.
 
-use super::{Finding, RULES};
-use crate::source::{Tree, squeezed};
+use super::{Finding, RULES, words};
+use crate::tree::Tree;
 
 /// Checks that the rule finds exactly these places, as `path:line`, in these files.
 fn finds(id: &str, files: &[(&str, &str)], expected: &[&str]) {
-    let tree = Tree::of(files);
-    let rule = RULES.iter().find(|rule| rule.id == id);
-    let found = rule
-        .map(|rule| (rule.find)(&tree))
-        .unwrap_or_else(|| panic!("no rule is called {id}"));
-    let places: Vec<String> = found
-        .iter()
-        .map(|Finding { path, line, .. }| format!("{path}:{line}"))
-        .collect();
+    let rule = RULES.iter().find(|rule| rule.id == id).unwrap();
+    let found = (rule.find)(&Tree::of(files));
+    let place = |Finding { path, line, .. }: &Finding| format!("{path}:{line}");
+    let places: Vec<String> = found.iter().map(place).collect();
     assert_eq!(places, expected, "{id} in {files:?} found {found:?}");
 }
 
 #[test]
-fn every_rule_has_an_example_that_breaks_it() {
-    let here = include_str!("tests.rs");
+fn every_rule_has_an_example_that_breaks_it_and_one_that_does_not() {
+    let here: String = include_str!("tests.rs").split_whitespace().collect();
     for rule in RULES {
         let call = format!("finds(\"{}\",", rule.id);
-        let broad = format!("finds(\n        \"{}\",", rule.id);
-        let wide = format!("finds(\n            \"{}\",", rule.id);
-        let all = [call, broad, wide];
-        let uses = all
-            .iter()
-            .flat_map(|call| here.match_indices(call).map(|(at, _)| &here[at..]));
-        let (good, bad): (Vec<&str>, Vec<&str>) = uses.partition(|example| {
-            let call = squeezed(example.split(");\n").next().unwrap_or_default());
-            call.trim_end_matches(',').ends_with("&[]")
-        });
-        assert!(
-            !bad.is_empty() && !good.is_empty(),
-            "{} wants an example that breaks it and one that does not",
-            rule.id
-        );
-        assert!(!rule.why.is_empty() && !rule.fix.is_empty(), "{}", rule.id);
+        let examples = here.split(&call).skip(1);
+        let examples = examples.map(|rest| rest.split(");").next().unwrap_or_default());
+        let (good, bad): (Vec<&str>, Vec<&str>) =
+            examples.partition(|example| example.trim_end_matches(',').ends_with("&[]"));
+        assert!(!bad.is_empty() && !good.is_empty(), "{}", rule.id);
     }
 }
 
 #[test]
 fn ignored_test() {
+    let broken = "#[test]\n#[ignore = \"slow\"]\nfn a() {}\n/// ```rust,ignore\n#[cfg_attr(not(x), ignore)]\n";
     finds(
         "ignored-test",
-        &[(
-            "a.rs",
-            "#[test]\n#[ignore = \"slow\"]\nfn a() {}\n/// ```rust,ignore\nfn b() {}\n",
-        )],
-        &["a.rs:2", "a.rs:4"],
-    );
-    finds(
-        "ignored-test",
-        &[("a.rs", "#[cfg_attr(not(x), ignore)]\nfn a() {}\n")],
-        &["a.rs:1"],
+        &[("a.rs", broken)],
+        &["a.rs:2", "a.rs:4", "a.rs:5"],
     );
     finds(
         "ignored-test",
@@ -72,97 +49,41 @@ fn long_file() {
         &[],
     );
     finds("long-file", &[("a.rs", &text(600))], &["a.rs:1"]);
-    finds("long-file", &[("a.rs", &text(1_000))], &["a.rs:1"]);
-    finds(
-        "long-file",
-        &[(
-            "a.rs",
-            &format!("//! A.\n\n// long file: one flat dispatch\n{}", text(1_000)),
-        )],
-        &[],
-    );
-    finds(
-        "long-file",
-        &[("a.rs", &format!("// long file: \n{}", text(1_000)))],
-        &["a.rs:1"],
-    );
-    let mild = |lines| {
-        super::long_files(&Tree::of(&[("a.rs", &text(lines))]))
-            .iter()
-            .map(|found| found.mild)
-            .collect::<Vec<_>>()
-    };
-    assert_eq!((mild(999), mild(1_000)), (vec![true], vec![false]));
+    let reason = |reason: &str| format!("//! A.\n// long file: {reason}\n{}", text(1_000));
+    finds("long-file", &[("a.rs", &reason("one flat dispatch"))], &[]);
+    finds("long-file", &[("a.rs", &reason(""))], &["a.rs:1"]);
+    let mild = |lines| super::long_files(&Tree::of(&[("a.rs", &text(lines))]))[0].mild;
+    assert!(mild(999) && !mild(1_000));
 }
 
 #[test]
-fn engine_seam() {
-    let line = "use openraft::Raft;\n";
+fn seam() {
     let at = |name: &str| format!("crates/palisade-replica/src/{name}");
     let (node, engine) = (at("node/mod.rs"), at("engine/mod.rs"));
-    finds("engine-seam", &[(&node, line)], &[&format!("{node}:1")]);
-    finds("engine-seam", &[(&engine, line)], &[]);
-}
-
-#[test]
-fn orderer_io() {
+    finds(
+        "seam",
+        &[(&node, "use openraft::Raft;\n")],
+        &[&format!("{node}:1")],
+    );
+    finds("seam", &[(&engine, "use openraft::Raft;\n")], &[]);
     let at = |name: &str| format!("crates/palisade-pipeline/src/{name}");
     let (orderer, part, driver) = (at("orderer.rs"), at("orderer/intake.rs"), at("driver.rs"));
     for line in [
         "use tokio::time::Instant;\n",
         "use std::{io, mem};\n",
-        "    let start = std::time::Instant::now();\n",
-        "    rustix::time::clock_gettime(id)\n",
-        "use super::super::random;\n",
         "    super::clock::wall()\n",
     ] {
-        finds("orderer-io", &[(&part, line)], &[&format!("{part}:1")]);
+        let both = [format!("{part}:1"), format!("{orderer}:1")];
         finds(
-            "orderer-io",
-            &[(&orderer, line)],
-            &[&format!("{orderer}:1")],
+            "seam",
+            &[(&part, line), (&orderer, line)],
+            &[&both[0], &both[1]],
         );
-        finds("orderer-io", &[(&driver, line)], &[]);
-    }
-    let pure = "// No tokio here.\nuse std::mem;\nlet manual_clock = false;\n";
-    finds("orderer-io", &[(&part, pure)], &[]);
-}
-
-#[test]
-fn link() {
-    let other = (
-        "docs/b.md",
-        "# One: two & three\n\n## Same\n\n## Same\n\n<a id=\"hand\"></a>\n",
-    );
-    for fine in [
-        "[a](docs/b.md), ![b](./docs/b.md \"title\"), [c](https://a.b/c), [d](mailto:a@b.c)\n",
-        "[a](docs/b.md#one-two--three) [b](docs/b.md#same-1) [c](docs/b.md#hand) [d](#here)\n\n# Here\n",
-        "`[a](nowhere.md)`\n\n```\n[a](nowhere.md)\n```\n",
-        "[a]: docs/b.md\n[^1]: nowhere.md\n[d](docs) [e](/docs/b.md) [f](<docs/b.md>)\n",
-    ] {
-        finds("link", &[("a.md", fine), other], &[]);
-    }
-    for dead in [
-        "[a](nowhere.md)",
-        "[a]: nowhere.md",
-        "[a](docs/b.md#four)",
-        "[a](#gone)",
-        "[a](../docs/b.md)",
-        "![a](docs/a.png)",
-    ] {
-        finds(
-            "link",
-            &[("a.md", &format!("\n{dead}\n")), other],
-            &["a.md:2"],
-        );
+        finds("seam", &[(&driver, line)], &[]);
     }
     finds(
-        "link",
-        &[
-            ("docs/c.md", "[up](../a.md) [side](b.md)\n"),
-            ("a.md", "a\n"),
-            other,
-        ],
+        "seam",
+        &[(&part, "// No tokio here.\nuse std::mem;\n")],
         &[],
     );
 }
@@ -177,118 +98,135 @@ fn contents() {
     finds("contents", &[summary, one, two, ("a.md", "\n")], &[]);
     finds(
         "contents",
-        &[summary, one, two, ("docs/three.md", "\n")],
-        &["docs/three.md:1"],
+        &[summary, one, ("docs/two.md", "\n")],
+        &["docs/two.md:1"],
     );
 }
 
+const STATED: (&str, &str) = (
+    "docs/promise/rules.md",
+    "| id | rule |\n|---|---|\n| **A1** | one, see F11 |\n| <a id=\"f11\"></a>F11 | two |\n\n**I5.** three\n",
+);
+
 #[test]
-fn guarantees() {
-    let rules = (
-        "docs/promise/rules.md",
-        "| rule | |\n|---|---|\n| **A1** | one |\n| **F11** | two |\n",
+fn an_id_is_stated_once_and_where_it_is_cited() {
+    let test = (
+        "crates/a/tests/held.rs",
+        "// A1 – F11, I5; RFC 12, X256, a.A9, A9_b\n#[test]\nfn one_holder() {}\n",
     );
+    let promises = |text: &'static str| ("docs/promise/guarantees.md", text);
+    let kept = promises(
+        "| | promise | rule | tests |\n|---|---|---|---|\n| G1 | A | A1, F11, I5 | a `held::one_holder`, `held` |\n",
+    );
+    finds("ids", &[STATED, test, kept], &[]);
+    // The same in one table, which is elsewhere.
+    let one = (
+        "docs/rules.md",
+        "| id | what | tests |\n|---|---|---|\n| A1 | one | `one_holder` |\n| G1 | two, by A1 | – |\n",
+    );
+    finds(
+        "ids",
+        &[one, ("a.py", "# A1 and G1\n"), test],
+        &["crates/a/tests/held.rs:1"; 0],
+    );
+    for (path, line) in [
+        ("b.rs", "/// By A2.\n"),
+        ("b.py", "# (A1–A3)\n"),
+        ("b.go", "// **G7**\n"),
+        ("docs/b.md", "[A4](rules.md)\n"),
+    ] {
+        finds(
+            "ids",
+            &[STATED, test, kept, (path, line)],
+            &[&format!("{path}:1")],
+        );
+    }
+    finds(
+        "ids",
+        &[STATED, test, kept, ("b.py", "import x  # noqa: A402\n")],
+        &[],
+    );
+    let again = ("docs/promise/more/rules.md", "| A1 | again |\n");
+    finds(
+        "ids",
+        &[STATED, test, kept, again],
+        &["docs/promise/more/rules.md:1"],
+    );
+    let unanswered =
+        promises("| | promise | rule | tests |\n|---|---|---|---|\n| G1 | A | A1, I5 | – |\n");
+    finds("ids", &[STATED, unanswered], &["docs/promise/rules.md:4"]);
+}
+
+#[test]
+fn a_test_that_a_table_names_exists() {
     let test = ("crates/a/tests/held.rs", "#[test]\nfn one_holder() {}\n");
-    let page = |text: &'static str| ("docs/promise/guarantees.md", text);
-    let kept = page(
-        "| G1 | A. | A1 | a `one_holder`, b `held::one_holder` and `held` |\n| G2 | B. | F11 | – |\n",
-    );
-    finds("guarantees", &[rules, test, kept], &[]);
-    finds("guarantees", &[("README.md", "no such page yet\n")], &[]);
-    let renamed = page("| G1 | A. | A1 | a `two_holders` |\n| G2 | B | F11, F1 | `one_holder` |\n");
+    let product = ("crates/a/src/lib.rs", "fn two_holders() {}\n");
+    let page = |last: &str| {
+        format!("| attack | test |\n|---|---|\n| a `x` | {last} |\n\n| verb | `not_a_test` |\n")
+    };
     finds(
-        "guarantees",
-        &[rules, test, renamed],
-        &["docs/promise/guarantees.md:1"],
-    );
-    let twice = page("| G1 | A. | A1 | `one_holder` |\n| G1 | B. | F11 | – |\n");
-    finds(
-        "guarantees",
-        &[rules, test, twice],
-        &["docs/promise/guarantees.md:2"],
-    );
-    let unanswered = page("| G1 | A, `not_a_test`. | A1 | `one_holder` |\n");
-    finds(
-        "guarantees",
-        &[rules, test, unanswered],
-        &["docs/promise/rules.md:4"],
-    );
-}
-
-#[test]
-fn attacks() {
-    let test = ("crates/a/tests/held.rs", "#[test]\nfn one_holder() {}\n");
-    let page = |text: &'static str| ("docs/operate/access.md", text);
-    let kept = page(
-        "| attack | rule | test |\n|---|---|---|\n| a `x` | b | `one_holder`, `held.rs` |\n| c | d | – |\n\n\
-         | verb | `not_a_test` |\n",
-    );
-    finds("attacks", &[test, kept], &[]);
-    let renamed = page("| attack | test |\n|---|---|\n| a | `one_holder` and `two_holders` |\n");
-    finds("attacks", &[test, renamed], &["docs/operate/access.md:3"]);
-}
-
-#[test]
-fn line_ends() {
-    finds(
-        "line-ends",
+        "ids",
         &[
-            ("a.rs", "a\n    b\n"),
-            ("empty.rs", ""),
-            ("a/golden/a.txt", "a\r\n"),
-            ("a.md", "a\tb\n"),
+            test,
+            product,
+            ("docs/access.md", &page("`one_holder`, `held.rs`")),
         ],
         &[],
     );
-    finds(
-        "line-ends",
-        &[("a.rs", "a\nb\r\n"), ("b.md", "a\nb"), ("c.rs", "a\n\tb\n")],
-        &["a.rs:2", "b.md:2", "c.rs:2"],
-    );
+    for gone in [
+        "`two_holders`",
+        "`one_holder` and `three`",
+        "`freed::one_holder`",
+    ] {
+        finds(
+            "ids",
+            &[test, product, ("docs/access.md", &page(gone))],
+            &["docs/access.md:3"],
+        );
+    }
 }
 
 #[test]
 fn sleeping_test() {
-    for line in [
-        "std::thread::sleep(a);",
-        "sleep(a).await;",
-        "tokio::time::sleep_until(a).await;",
-        "thread::sleep(a); // real time:",
+    for (path, line) in [
+        ("a/tests/b.rs", "std::thread::sleep(a);"),
+        ("a/tests/b.rs", "sleep(a).await;"),
+        ("a/tests/b.rs", "thread::sleep(a); // real time:"),
+        ("clients/python/tests/test_b.py", "    time.sleep(1)"),
+        ("clients/go/b_test.go", "time.Sleep(time.Second)"),
+        ("clients/java/src/test/java/B.java", "Thread.sleep(50);"),
+        ("clients/typescript/test/b.test.ts", "await sleep(5);"),
+        (
+            "clients/typescript/test/b.test.ts",
+            "setTimeout(() => {}, 5);",
+        ),
     ] {
-        finds("sleeping-test", &[("tests/a.rs", line)], &["tests/a.rs:1"]);
+        finds("sleeping-test", &[(path, line)], &[&format!("{path}:1")]);
         finds(
             "sleeping-test",
-            &[("src/a.rs", &format!("#[test]\nfn a() {{\n{line}\n}}\n"))],
-            &["src/a.rs:3"],
+            &[(&path.replace("test", "product"), line)],
+            &[],
         );
-        finds("sleeping-test", &[("src/a.rs", line)], &[]);
+        let excused = format!("// real time: the kernel kills the child\n{line}\n");
+        finds("sleeping-test", &[(path, &excused)], &[]);
     }
-    for line in [
-        "thread::sleep(a); // real time: the kernel kills the child",
-        "clock.sleep(a);",
-        "fn sleep(a: u8) {}",
-        "asleep(a);",
-    ] {
-        finds("sleeping-test", &[("tests/a.rs", line)], &[]);
-    }
+    let mixed = "fn a() { sleep(b) }\nmod tests {\nfn c() { sleep(d) }\n";
+    finds("sleeping-test", &[("src/a.rs", mixed)], &["src/a.rs:3"]);
+    let fine = "thread::sleep(a); // real time: the kernel kills the child\nclock.sleep(a);\nlet a = \"sleep(b)\";\nfn sleep(a: u8) {}\nasleep(a);\n";
+    finds("sleeping-test", &[("tests/a.rs", fine)], &[]);
 }
 
 #[test]
 fn test_program() {
     let suite = ("crates/a/tests/suite/main.rs", "mod b;\n");
     let other = "crates/a/tests/other.rs";
-    finds(
-        "test-program",
-        &[suite, (other, "//! A test.\n")],
-        &["crates/a/tests/other.rs:1"],
-    );
+    let reason =
+        "//! Limits.\n//!\n//! A program of its own: it lowers the limits of its process.\n";
     finds(
         "test-program",
         &[suite, (other, "//! A program of its own:\n")],
-        &["crates/a/tests/other.rs:1"],
+        &[other].map(|_| "crates/a/tests/other.rs:1"),
     );
-    let reason =
-        "//! Limits.\n//!\n//! A program of its own: it lowers the limits of its process.\n";
     finds("test-program", &[suite, (other, reason)], &[]);
     for path in [
         "crates/b/tests/other.rs",
@@ -297,4 +235,37 @@ fn test_program() {
     ] {
         finds("test-program", &[suite, (path, "//! A test.\n")], &[]);
     }
+}
+
+#[test]
+fn word() {
+    for (nots, say) in words::ROWS {
+        for not in nots.split(',') {
+            finds("word", &[("a.md", &format!("A {not}.\n"))], &["a.md:1"]);
+            finds(
+                "word",
+                &[("a.md", &format!("a `{not}` b \"{not}\" c\n"))],
+                &[],
+            );
+        }
+        finds("word", &[("a.md", say)], &[]);
+    }
+    finds(
+        "word",
+        &[("a.md", "a\n\nThe Fence\nToken, a fence-token\n")],
+        &["a.md:3", "a.md:4"],
+    );
+    finds(
+        "word",
+        &[("a.rs", "/// unlock it\nfn a() {}\n")],
+        &["a.rs:1"],
+    );
+    finds(
+        "word",
+        &[
+            ("a.rs", "// unlock it\n"),
+            ("a.md", "a fence, token by token\n"),
+        ],
+        &[],
+    );
 }

@@ -8,4 +8,6 @@
 )]
 
 mod bans;
+mod not_run;
 mod root;
+mod tools;

@@ -110,7 +110,7 @@ async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Res
 }
 
 /// Readers of one phase have one token, so a fence needs no rule for them: all of them claim and read, and the writer before
-/// them is late (S1 – S4).
+/// them is late (S1 – S3).
 async fn readers_of_one_phase_pass_together_and_a_late_writer_does_not<S: Subject>(
     s: &S,
 ) -> Result<(), Failure> {

@@ -39,7 +39,7 @@ def until(what, holds, patience=PATIENCE, said=lambda: ""):
     while not holds():
         if time.monotonic() > end:
             raise AssertionError(f"in {patience} s: {what} {said()}")
-        time.sleep(0.05)
+        time.sleep(0.05)  # real time: asked again, up to a deadline
 
 
 class Server:
@@ -232,7 +232,7 @@ def shows_what_the_interface_says(palisade, folder):
         server.acquire("orders/7", "the holder")
         server.queue("orders/7", "the next")
         until("changes are shown while locks change", lambda: any("busy/" in row[2] for row in page.rows("Changes")))
-        time.sleep(1)
+        time.sleep(1)  # real time: the page shows changes for a while
         stop.set()
         for loop in loops:
             loop.join()
