@@ -8,7 +8,7 @@ use crate::shell::{root, run, target};
 /// Builds the book into `target/book`, with the mdBook that PyPI has as a wheel.
 pub(crate) fn build() -> bool {
     let built = BOOK.ensure(&target()).and_then(|place| {
-        let mut mdbook = Command::new(place.join(BOOK.program));
+        let mut mdbook = Command::new(place.join("bin/mdbook"));
         let book = target().join("book");
         run(mdbook.arg("build").arg("--dest-dir").arg(&book).arg(root())).map(|()| book)
     });

@@ -388,6 +388,7 @@ pub(crate) const BOOK: Environment = Environment {
     name: "docs",
     variable: None,
     program: "bin/mdbook",
+    brings: &[],
     needed_for: "mdBook, which builds the pages of docs/ as a book",
 };
 
