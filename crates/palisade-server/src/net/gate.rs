@@ -32,7 +32,7 @@ use palisade_proto::Code;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
-pub(super) use caller::{FORWARDED, Who, goes_with, identify, is_known, who};
+pub(super) use caller::{FORWARDED, Who, by, goes_with, identify, is_known, who};
 pub(super) use observe::{Observed, ObservedAll, Prefixes};
 pub(super) use operate::Administered;
 pub(super) use permit::Permitted;
