@@ -292,6 +292,7 @@ fn a_record_says_whose_it_is() {
             Record::Lease(lease) => lease.by = ada,
             Record::Waiter(waiter) => waiter.by = ada,
             Record::Answered(answered) => answered.by = ada,
+            Record::Over(over) => over.by = ada,
             _ => {
                 // A grant is its lease's, and the rest is nobody's.
                 let named = [&[64][..], &[1; 16], &plain].concat();
