@@ -432,6 +432,35 @@ fn a_directory_with_somebody_elses_files_is_refused_and_left_as_it_was() {
     }
 }
 
+/// The control is the same command on a directory of our own, which it changes.
+#[test]
+fn no_other_command_leaves_a_file_in_somebody_elses_directory() {
+    let place = TestDirectory::new();
+    drop(place.serve());
+    let foreign = place.path("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("thesis.tex"), "precious").unwrap();
+    let names = |dir: &Path| -> Vec<_> {
+        let entries = fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    for command in [
+        &["backup", "foreign", "--data", "data"][..],
+        &["restore", "--in-place", "foreign"],
+        &["cluster", "recover", "--data", "foreign", "--yes"],
+    ] {
+        let refused = place.palisade(command);
+        assert!(!refused.status.success(), "{command:?}: {refused:?}");
+        assert_eq!(names(&foreign), ["thesis.tex"], "{command:?}");
+    }
+    let before = names(&place.path("data"));
+    let restored = place.palisade(&["restore", "--in-place", "data"]);
+    assert!(restored.status.success(), "{restored:?}");
+    assert_ne!(names(&place.path("data")), before);
+    let saved = place.palisade(&["backup", "saved", "--data", "data"]);
+    assert!(saved.status.success(), "{saved:?}");
+}
+
 #[test]
 fn a_new_authority_is_told_with_its_whole_path_and_existing_begins_none() {
     let place = TestDirectory::new();

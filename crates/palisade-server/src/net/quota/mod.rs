@@ -387,17 +387,7 @@ impl Quotas {
         again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let access = access();
-            let bounded = Bounded::of(&access);
-            if access.has_quotas() {
-                let counted = {
-                    let mut uses = self.uses();
-                    self.catch_up(&mut uses);
-                    uses.seen.is_some() && uses.locks.is_of(&bounded)
-                };
-                if !counted {
-                    self.count_anew(bounded).await;
-                }
-            }
+            self.count(&access).await;
             tokio::select! {
                 // An error means that the pipeline is gone; then there is nothing to count.
                 changed = news.changed(), if access.has_quotas() => if changed.is_err() {
@@ -405,6 +395,22 @@ impl Quotas {
                 },
                 _ = again.tick() => {}
             }
+        }
+    }
+
+    /// Counts what is new, or everything if that is not enough.
+    pub(super) async fn count(&self, access: &Access) {
+        if !access.has_quotas() {
+            return;
+        }
+        let bounded = Bounded::of(access);
+        let counted = {
+            let mut uses = self.uses();
+            self.catch_up(&mut uses);
+            uses.seen.is_some() && uses.locks.is_of(&bounded)
+        };
+        if !counted {
+            self.count_anew(bounded).await;
         }
     }
 
