@@ -276,16 +276,22 @@ impl Access {
     /// The principal of this name.
     #[must_use]
     pub fn principal(&self, name: &str) -> Option<Principal> {
+        let found = self.all_principals();
+        found
+            .into_iter()
+            .find(|principal| principal.name() == name)
+            .cloned()
+    }
+
+    /// Every principal that somebody may be, some more than once.
+    pub(crate) fn all_principals(&self) -> impl Iterator<Item = &Principal> {
         let with_rules = self.rules.keys();
         let with_tokens = self.tokens.values().map(|known| &known.principal);
-        let all = with_rules
+        with_rules
             .chain(with_tokens)
             .chain(self.certificates.values())
             .chain(self.uids.values())
-            .chain(self.subjects.values());
-        all.into_iter()
-            .find(|principal| principal.name() == name)
-            .cloned()
+            .chain(self.subjects.values())
     }
 
     /// The issuers of JWTs, with their audience and how many keys they have.

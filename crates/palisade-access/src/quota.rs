@@ -1,6 +1,6 @@
 //! Quotas: how much of a server one prefix, one principal or one address may use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -136,6 +136,18 @@ impl Access {
         let prefixes = self.quotas.prefixes.iter();
         let bounded = prefixes.filter(|(_, bounds)| bounds.get(Bound::Locks).is_some());
         bounded.map(|(prefix, _)| &**prefix)
+    }
+
+    /// The principals with a bound on locks.
+    #[must_use]
+    pub fn principals_with_locks(&self) -> BTreeSet<Principal> {
+        let bounded = |bounds: &Bounds| bounds.get(Bound::Locks).is_some();
+        let quotas = &self.quotas;
+        let all = self.all_principals().filter(|principal| {
+            let own = quotas.principals.get(*principal);
+            own.or(quotas.each_principal.as_ref()).is_some_and(bounded)
+        });
+        all.cloned().collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use palisade_core::machine::Held;
 use palisade_core::{
     GrantRef, LockName, LockView, Outcome, Principal, RequestId, Span, Token, Ttl, Wish,
 };
@@ -64,6 +65,11 @@ pub enum Request {
         /// At most this many.
         limit: usize,
     },
+    /// Asks for one page of all grants and whose they are. The server's own question; no interface asks it.
+    Grants {
+        /// Where the last page ended; 0 for the first.
+        cursor: u64,
+    },
     /// Asks what the authority says about itself.
     Status,
     /// Moves a manual clock; refused unless the authority was started with one.
@@ -91,7 +97,7 @@ pub enum Operation {
     Permits,
     /// [`Request::Show`].
     Show,
-    /// [`Request::List`].
+    /// [`Request::List`] and [`Request::Grants`].
     List,
     /// [`Request::Status`] and [`Request::Advance`].
     Status,
@@ -142,7 +148,7 @@ impl Operation {
             Request::Open { .. } => Operation::Open,
             Request::Resize { .. } => Operation::Permits,
             Request::Show(_) => Operation::Show,
-            Request::List { .. } => Operation::List,
+            Request::List { .. } | Request::Grants { .. } => Operation::List,
             Request::Status | Request::Advance(_) => Operation::Status,
         }
     }
@@ -235,6 +241,13 @@ pub enum Answer {
         /// Where to go on, if there is more.
         next: Option<u64>,
     },
+    /// To `Grants`.
+    Grants {
+        /// The grants of this page.
+        grants: Vec<Held>,
+        /// Where to go on, if there is more.
+        next: Option<u64>,
+    },
     /// To `Status`.
     Status(Status),
     /// To `Advance`: the authority's clock after it moved, since the authority was created.
@@ -256,6 +269,7 @@ impl Answer {
             )
             | Answer::Lock(_)
             | Answer::Locks { .. }
+            | Answer::Grants { .. }
             | Answer::Status(_)
             | Answer::Clock(_) => Verdict::Ok,
             Answer::Outcome(_) => Verdict::Denied,

@@ -2,8 +2,10 @@
 //! people. A directory of a new node does not have it, and a recovery removes it.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
+
+use palisade_access::replace::{self, Durable};
 
 const NAME: &str = "lost";
 
@@ -24,12 +26,8 @@ pub fn read(dir: &Path) -> io::Result<Option<String>> {
 /// # Errors
 /// Those of the file system; perhaps it is not marked then.
 pub fn set(dir: &Path, why: &str) -> io::Result<()> {
-    let new = dir.join("lost.tmp");
-    let mut file = File::create(&new)?;
-    writeln!(file, "{why}")?;
-    file.sync_all()?;
-    fs::rename(new, dir.join(NAME))?;
-    File::open(dir)?.sync_all()
+    let text = format!("{why}\n");
+    replace::write(&dir.join(NAME), text.as_bytes(), Durable::Yes)
 }
 
 /// Takes the mark away.
@@ -60,5 +58,25 @@ mod tests {
         clear(dir.path()).unwrap();
         clear(dir.path()).unwrap();
         assert_eq!(read(dir.path()).unwrap(), None);
+    }
+
+    /// Under any name that a mark was ever written under. The control is a program that makes its file without a look.
+    #[test]
+    fn a_link_planted_beside_a_mark_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        let planted = [
+            "lost.tmp".to_owned(),
+            format!(".lost.{}-0.new", std::process::id()),
+        ];
+        for name in &planted {
+            std::os::unix::fs::symlink(&victim, dir.path().join(name)).unwrap();
+        }
+        fs::write(&victim, "precious").unwrap();
+        set(dir.path(), "it lost entry 9").unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        assert!(read(dir.path()).unwrap().is_some());
+        drop(File::create(dir.path().join(&planted[0])).unwrap());
+        assert_eq!(fs::read(&victim).unwrap(), b"");
     }
 }

@@ -130,7 +130,8 @@ pub fn look_on(storage: &dyn Storage) -> Result<Look, DirectoryError> {
 /// # Errors
 /// [`DirectoryError`]; [`OpenError::NotEmpty`] for the target.
 pub fn back_up(from: &Path, to: &Path) -> Result<BackupReport, DirectoryError> {
-    back_up_on(&DirStorage::observe(from)?, &DirStorage::create(to)?, pause)
+    let to = DirStorage::create_for_copy(to)?;
+    back_up_on(&DirStorage::observe(from)?, &to, pause)
 }
 
 #[expect(
@@ -184,7 +185,7 @@ pub fn back_up_on(
 /// # Errors
 /// [`DirectoryError`]: in use, not a member's, damaged, I/O, a wall clock before 2026. The directory is as it was.
 pub fn recover(dir: &Path) -> Result<Restored, DirectoryError> {
-    let recovered = recover_on(Arc::new(DirStorage::lock(dir)?), &Options::default())?;
+    let recovered = recover_on(Arc::new(DirStorage::lock_log(dir)?), &Options::default())?;
     // It begins anew, whatever it lost.
     mark::clear(dir).map_err(StateError::Io)?;
     Ok(recovered)

@@ -3,8 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{Error as Tls, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -46,13 +48,22 @@ pub struct Server {
 
 #[derive(Debug)]
 struct State {
-    config: Arc<ServerConfig>,
-    /// The contents that `config` was made of.
+    in_force: InForce,
+    /// How often other files were taken.
+    generation: u64,
+    /// The contents that it was made of.
     taken: Contents,
     /// When they end.
     ends: Ends,
     /// The contents that differed from them at the last look, and whether they were refused.
     seen: Option<(Contents, bool)>,
+}
+
+/// What new connections get.
+#[derive(Debug)]
+struct InForce {
+    config: Arc<ServerConfig>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// The contents of all files.
@@ -97,13 +108,14 @@ impl Server {
     /// As [`Server::new`].
     pub fn speaking(files: ServerFiles, protocols: Vec<Vec<u8>>) -> Result<Server, Error> {
         let taken = contents(&files)?;
-        let config = config(&files, &taken, &protocols)?;
+        let in_force = config(&files, &taken, &protocols)?;
         let ends = ends(&files, &taken);
         Ok(Server {
             files,
             protocols,
             state: Mutex::new(State {
-                config,
+                in_force,
+                generation: 0,
                 taken,
                 ends,
                 seen: None,
@@ -111,7 +123,8 @@ impl Server {
         })
     }
 
-    /// Reads the files again. New connections get what is in them; open ones go on.
+    /// Reads the files again. New connections get what is in them; open ones go on, and [`Server::would_admit`] says whether
+    /// they still may.
     ///
     /// # Errors
     /// [`Error`] if the files cannot be used; then the old ones stay in force.
@@ -156,7 +169,8 @@ impl Server {
         if read == state.taken {
             return Ok(Reloaded::Unchanged);
         }
-        state.config = config(&self.files, &read, &self.protocols)?;
+        state.in_force = config(&self.files, &read, &self.protocols)?;
+        state.generation += 1;
         state.ends = ends(&self.files, &read);
         (state.taken, state.seen) = (read, None);
         Ok(Reloaded::Taken)
@@ -171,9 +185,27 @@ impl Server {
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        let config = Arc::clone(&self.state().config);
+        let config = Arc::clone(&self.state().in_force.config);
         let accepting = TlsAcceptor::from(config).accept(stream);
         accepting.into_fallible().await
+    }
+
+    /// How often other files were taken. A handshake that began before they were is of the files before.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.state().generation
+    }
+
+    /// Whether a client that shows this certificate would be let in now, by the wall clock in seconds since 1970. After
+    /// other files were taken it may not be: a list has it, or its CA was replaced.
+    #[must_use]
+    pub fn would_admit(&self, shown: &Certificate, now: u64) -> bool {
+        let Some(verifier) = self.state().in_force.verifier.clone() else {
+            return true;
+        };
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        let verified = verifier.verify_client_cert(&shown.own, &shown.between, now);
+        verified.is_ok()
     }
 
     /// The file of the certificate.
@@ -197,7 +229,7 @@ impl Server {
     fn own(&self) -> Option<Certificate> {
         let [pem, ..] = &self.state().taken;
         let chain = files::certificates(&self.files.certificate, pem).unwrap_or_default();
-        chain.into_iter().next().map(Certificate)
+        chain.into_iter().next().map(Certificate::alone)
     }
 
     /// A client with the certificates that are in force now: it presents those of this port, trusts the CA of its
@@ -238,20 +270,33 @@ impl Server {
 
 /// The certificate that one side shows; the handshake has checked it.
 #[derive(Clone, Debug)]
-pub struct Certificate(CertificateDer<'static>);
+pub struct Certificate {
+    own: CertificateDer<'static>,
+    /// Those between it and its CA that were shown with it.
+    between: Vec<CertificateDer<'static>>,
+}
 
 impl Certificate {
     /// `None` if the client showed none.
     #[must_use]
     pub fn of<T>(stream: &TlsStream<T>) -> Option<Certificate> {
-        let shown = stream.get_ref().1.peer_certificates()?.first()?;
-        Some(Certificate(shown.clone().into_owned()))
+        let (own, between) = stream.get_ref().1.peer_certificates()?.split_first()?;
+        let owned = |shown: &CertificateDer<'_>| shown.clone().into_owned();
+        Some(Certificate {
+            own: owned(own),
+            between: between.iter().map(owned).collect(),
+        })
+    }
+
+    fn alone(own: CertificateDer<'static>) -> Certificate {
+        let between = Vec::new();
+        Certificate { own, between }
     }
 
     /// Its DNS names and URIs, such as SPIFFE ids.
     #[must_use]
     pub fn names(&self) -> Vec<Box<str>> {
-        let Ok(read) = webpki::EndEntityCert::try_from(&self.0) else {
+        let Ok(read) = webpki::EndEntityCert::try_from(&self.own) else {
             return Vec::new();
         };
         let hosts = read.valid_dns_names();
@@ -261,7 +306,7 @@ impl Certificate {
     /// The last second in which it is valid, since 1970 by the wall clock. One that does not say so was never valid.
     #[must_use]
     pub fn expires(&self) -> u64 {
-        let read = x509_cert::Certificate::from_der(&self.0).ok();
+        let read = x509_cert::Certificate::from_der(&self.own).ok();
         read.map_or(0, |certificate| {
             let validity = certificate.tbs_certificate().validity();
             validity.not_after.to_unix_duration().as_secs()
@@ -271,7 +316,7 @@ impl Certificate {
     /// Whether it is for this host: a name, or an IP address (in brackets or not).
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
-        let read = webpki::EndEntityCert::try_from(&self.0).ok();
+        let read = webpki::EndEntityCert::try_from(&self.own).ok();
         read.zip(server_name(host))
             .is_some_and(|(certificate, name)| {
                 certificate.verify_is_valid_for_subject_name(&name).is_ok()
@@ -287,9 +332,11 @@ fn ends(files: &ServerFiles, [certificate, _, client_ca, client_crl]: &Contents)
     let lists = files.client_crl.as_deref();
     let lists = lists.and_then(|path| files::revocations(path, client_crl).ok());
     Ends {
-        certificate: own.map(|own| Certificate(own).expires()),
-        client_ca: trusted
-            .and_then(|all| all.into_iter().map(|one| Certificate(one).expires()).min()),
+        certificate: own.map(|own| Certificate::alone(own).expires()),
+        client_ca: trusted.and_then(|all| {
+            let ends = all.into_iter().map(|one| Certificate::alone(one).expires());
+            ends.min()
+        }),
         client_crl: lists.and_then(|lists| {
             let next = |list: &[u8]| {
                 let next = CertificateList::<Rfc5280>::from_der(list)
@@ -313,11 +360,37 @@ fn contents(files: &ServerFiles) -> Result<Contents, Error> {
     ])
 }
 
+/// Who is let in; `None` where nobody has to show a certificate.
+fn verifier(
+    files: &ServerFiles,
+    [_, _, client_ca, client_crl]: &Contents,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, Error> {
+    let Some(path) = &files.client_ca else {
+        return Ok(None);
+    };
+    let roots = files::roots(path, client_ca)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    // Of a chain, only the last certificate is looked up: the CA lists what it has issued itself.
+    let verifier = match &files.client_crl {
+        Some(path) => verifier
+            .with_crls(files::revocations(path, client_crl)?)
+            .only_check_end_entity_revocation(),
+        None => verifier,
+    };
+    let verifier = match files.certificate_optional {
+        true => verifier.allow_unauthenticated().build(),
+        false => verifier.build(),
+    };
+    Ok(Some(
+        verifier.map_err(|error| content(path, error.to_string()))?,
+    ))
+}
+
 fn config(
     files: &ServerFiles,
-    [certificate, key, client_ca, client_crl]: &Contents,
+    contents @ [certificate, key, _, _]: &Contents,
     protocols: &[Vec<u8>],
-) -> Result<Arc<ServerConfig>, Error> {
+) -> Result<InForce, Error> {
     let chain = files::certificates(&files.certificate, certificate)?;
     let private = files::key(&files.key, key)?;
     let pair = |error: Tls| Error::Pair {
@@ -331,31 +404,16 @@ fn config(
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(VERSIONS)
         .map_err(pair)?;
-    let builder = match &files.client_ca {
+    let verifier = verifier(files, contents)?;
+    let builder = match &verifier {
         None => builder.with_no_client_auth(),
-        Some(path) => {
-            let roots = files::roots(path, client_ca)?;
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
-            // Of a chain, only the last certificate is looked up: the CA lists what it has issued itself.
-            let verifier = match &files.client_crl {
-                Some(path) => verifier
-                    .with_crls(files::revocations(path, client_crl)?)
-                    .only_check_end_entity_revocation(),
-                None => verifier,
-            };
-            let verifier = match files.certificate_optional {
-                true => verifier.allow_unauthenticated().build(),
-                false => verifier.build(),
-            };
-            builder.with_client_cert_verifier(
-                verifier.map_err(|error| content(path, error.to_string()))?,
-            )
-        }
+        Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
     };
     let mut config = builder.with_single_cert(chain, private).map_err(pair)?;
     config.alpn_protocols = protocols.to_vec();
     // See the head of the crate: nothing is resumed.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    let config = Arc::new(config);
+    Ok(InForce { config, verifier })
 }

@@ -42,7 +42,10 @@ pub struct CopyReport {
 /// # Errors
 /// [`OpenError::NotEmpty`] for the target; damage in the source; I/O.
 pub fn backup(from: &Path, to: &Path) -> Result<CopyReport, OpenError> {
-    backup_on(&DirStorage::observe(from)?, &DirStorage::create(to)?)
+    backup_on(
+        &DirStorage::observe(from)?,
+        &DirStorage::create_for_copy(to)?,
+    )
 }
 
 /// Makes a live log in the empty directory `to` out of a backup (or any other copy) in `from`.
@@ -53,7 +56,7 @@ pub fn backup(from: &Path, to: &Path) -> Result<CopyReport, OpenError> {
 /// # Errors
 /// [`OpenError::NotEmpty`] for the target; damage in the source; I/O.
 pub fn restore(from: &Path, to: &Path) -> Result<CopyReport, OpenError> {
-    let to = DirStorage::create(to)?;
+    let to = DirStorage::create_for_copy(to)?;
     let incarnation = Id::random(&to).map_err(OpenError::io("draw a random id"))?;
     restore_on(&DirStorage::observe(from)?, &to, incarnation)
 }

@@ -166,11 +166,13 @@ pub fn foreign_names(dir: &Path) -> io::Result<Option<Vec<String>>> {
     };
     let mut foreign = Vec::new();
     for entry in entries {
-        let name = entry?.file_name().to_string_lossy().into_owned();
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
         if name == identity::NAME {
             return Ok(None);
         }
-        if !is_ours(&name) && name != LOST_AND_FOUND {
+        let is_the_systems = name == LOST_AND_FOUND && entry.file_type()?.is_dir();
+        if !is_ours(&name) && !is_the_systems {
             foreign.push(name);
         }
     }

@@ -46,7 +46,7 @@ impl InPlace {
     /// # Errors
     /// As [`Wal::open`](crate::Wal::open), but never [`OpenError::Copied`]. Nothing of the log was changed.
     pub fn begin(dir: &Path) -> Result<InPlace, OpenError> {
-        InPlace::begin_on(Arc::new(DirStorage::lock(dir)?))
+        InPlace::begin_on(Arc::new(DirStorage::lock_log(dir)?))
     }
 
     /// [`begin`](InPlace::begin) on any storage.

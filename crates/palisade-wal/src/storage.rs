@@ -246,6 +246,32 @@ impl DirStorage {
         DirStorage::lock(path)
     }
 
+    /// As [`create`](DirStorage::create), for a copy. A directory with somebody else's files stays as it was.
+    ///
+    /// # Errors
+    /// Also [`OpenError::NotEmpty`].
+    pub fn create_for_copy(path: &Path) -> Result<DirStorage, OpenError> {
+        match crate::open::foreign_names(path) {
+            Ok(Some(names)) if !names.is_empty() => Err(OpenError::NotEmpty {
+                dir: path.to_owned(),
+            }),
+            _ => DirStorage::create(path),
+        }
+    }
+
+    /// As [`lock`](DirStorage::lock), for a directory with a log. Another one stays as it was.
+    ///
+    /// # Errors
+    /// Also [`OpenError::Missing`].
+    pub fn lock_log(path: &Path) -> Result<DirStorage, OpenError> {
+        match crate::identity::read(&DirStorage::observe(path)?)? {
+            Some(_) => DirStorage::lock(path),
+            None => Err(OpenError::Missing {
+                dir: path.to_owned(),
+            }),
+        }
+    }
+
     /// Opens an existing directory for reading only, even if another process has it open.
     ///
     /// # Errors

@@ -34,8 +34,17 @@ fn make_private(dir: &Path) -> io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     match fs::DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+        // Somebody else may have made it just now. What is there and does not exist is a link to nothing.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::read_link(dir) {
+            Ok(target) if !dir.exists() => {
+                let target = target.display();
+                let what =
+                    format!("it is a link to {target}, which is not there: is its disk mounted?");
+                Err(io::Error::new(io::ErrorKind::NotFound, what))
+            }
+            _ => Ok(()),
+        },
+        made => made,
     }
 }
 

@@ -601,10 +601,12 @@ impl Machine {
         self.event(grant, change, effects);
         let (ends, lease) = self.tables.held_by_writer(grant);
         self.over.remember(Over {
+            by: self.tables.principal_of(lease.client),
             key: lease.key,
             lock: self.tables.locks[grant].name.clone(),
             token: ends.token(),
             how,
+            again: 0,
         });
         self.tables.set_metadata(grant, None);
         self.tables.untie(grant);
@@ -711,7 +713,7 @@ impl Machine {
 
     /// The memory of a grant that is not live.
     pub(super) fn past(&self, grant: &GrantRef) -> Outcome {
-        ended(self.over.of_lease(&grant.key).find(|over| {
+        ended(self.over.latest(&grant.key, |over| {
             over.lock == grant.lock && grant.token.is_none_or(|token| token == over.token)
         }))
     }
@@ -719,7 +721,7 @@ impl Machine {
     /// The memory of a lease that is not live: how it lost the lock asked for, or its last one. One that
     /// still stands in line loses that by expiry.
     pub(super) fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
-        let of_lock = self.over.of_lease(key).find(|over| over.lock == *lock);
+        let of_lock = self.over.latest(key, |over| over.lock == *lock);
         if of_lock.is_none()
             && let Some(lease) = self.tables.find_lease(key)
         {
@@ -728,7 +730,7 @@ impl Machine {
                 how: Ending::Expired,
             };
         }
-        ended(of_lock.or_else(|| self.over.of_lease(key).next()))
+        ended(of_lock.or_else(|| self.over.latest(key, |_| true)))
     }
 
     /// The holder by a grant.

@@ -1,8 +1,7 @@
 //! The memory of requests and grants that are over, so that a retry gets the first answer and a
 //! late message learns how its grant ended.
 //!
-//! Both memories are rings of [`limits::REMEMBERED`] entries; the oldest makes room. That of answers is shared among
-//! principals: see [`Answers`].
+//! Both memories are rings of [`limits::REMEMBERED`] entries, each shared among principals: see [`Shared`].
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::hash::{Hash, Hasher};
@@ -35,6 +34,8 @@ pub struct Answered {
 /// A grant that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
+    /// Whose it was.
+    pub by: Principal,
     /// The lease it was under.
     pub key: LeaseKey,
     /// The lock.
@@ -43,6 +44,9 @@ pub struct Over {
     pub token: Token,
     /// How it ended.
     pub how: Ending,
+    /// How often it was remembered again. Of two that stand in the memory in the wrong order, the one that was remembered
+    /// again more often ended first.
+    pub again: u32,
 }
 
 /// The key of a remembered entry.
@@ -55,6 +59,21 @@ pub(super) trait Keyed {
     fn key(&self) -> Self::Key<'_>;
 }
 
+/// An entry of a memory that is shared among principals.
+pub(super) trait Owned: Keyed + Sized {
+    /// Whose it is.
+    fn by(&self) -> Principal;
+
+    /// As it is remembered after these.
+    fn following(self, remembered: &Ring<Self>) -> Self;
+
+    /// Whether anybody looks at one of which a newer one has the key.
+    const IS_READ_WHEN_REPLACED: bool;
+
+    /// It is remembered again.
+    fn count_again(&mut self);
+}
+
 impl Keyed for Answered {
     type Key<'a> = Asked;
 
@@ -64,6 +83,23 @@ impl Keyed for Answered {
             request: self.request,
         }
     }
+}
+
+impl Owned for Answered {
+    #[inline]
+    fn by(&self) -> Principal {
+        self.by
+    }
+
+    #[inline]
+    fn following(self, _: &Ring<Answered>) -> Answered {
+        self
+    }
+
+    const IS_READ_WHEN_REPLACED: bool = false;
+
+    /// One that is found by its own key has no place among others.
+    fn count_again(&mut self) {}
 }
 
 /// The name of a request: its id, under its principal.
@@ -101,14 +137,6 @@ impl<T: Keyed> Ring<T> {
         }
     }
 
-    /// Remembers an entry; the oldest is forgotten when the ring is full.
-    pub(super) fn remember(&mut self, entry: T) {
-        if self.entries.len() >= limits::REMEMBERED {
-            self.forget_oldest();
-        }
-        self.push(entry);
-    }
-
     fn forget_oldest(&mut self) -> Option<T> {
         let oldest = self.entries.pop_front()?;
         self.dropped = self.dropped.wrapping_add(1);
@@ -144,26 +172,28 @@ impl<T: Keyed> Ring<T> {
     }
 }
 
-/// The answers to requests, shared among principals: one that asks for much makes the memory forget its own answers first
-/// (N9).
+/// A memory that is shared among principals: one that fills it makes it forget its own entries first (N9).
 ///
 /// ```text
-///   full: the oldest answer is looked at ──┬─ of a principal with more than its share ──► forgotten
+///   full: the oldest entry is looked at ───┬─ of a principal with more than its share ──► forgotten
 ///         (at most LOOKS for a new one)    └─ of one with less ──► remembered again, as the newest
 /// ```
 ///
-/// A share is half of the ring, divided by the number of principals: so at most half of the answers are ever remembered
+/// A share is half of the ring, divided by the number of principals: so at most half of the entries are ever remembered
 /// again, and between two that are forgotten the ring grows by less than [`MOST`] leaves room for. All of this follows from
 /// the entries in their order, so a machine that was restored from a snapshot forgets at the same moment.
 #[derive(Clone, Debug)]
-pub(super) struct Answers {
-    ring: Ring<Answered>,
+pub(super) struct Shared<T> {
+    ring: Ring<T>,
     counts: BTreeMap<Principal, u32>,
-    /// The principal of the latest answer, and its count, which is not in `counts`: most answers in a row are of one.
+    /// The principal of the latest entry, and its count, which is not in `counts`: most entries in a row are of one.
     latest: (Principal, u32),
 }
 
-/// How many of the oldest answers are looked at for a new one.
+/// The answers to requests.
+pub(super) type Answers = Shared<Answered>;
+
+/// How many of the oldest entries are looked at for a new one.
 const LOOKS: u32 = 3;
 
 /// The most entries of a ring: with the share above, a third of one half is more than [`limits::REMEMBERED`].
@@ -171,29 +201,35 @@ const MOST: usize = limits::REMEMBERED + limits::REMEMBERED / 4;
 
 const _: () = assert!(MOST - limits::REMEMBERED > limits::REMEMBERED / 2 / LOOKS as usize);
 
-impl Answers {
-    pub(super) fn new(seed: u64) -> Answers {
-        Answers {
+impl<T: Owned> Shared<T> {
+    pub(super) fn new(seed: u64) -> Shared<T> {
+        Shared {
             ring: Ring::new(seed),
             counts: BTreeMap::new(),
             latest: (Principal::ANONYMOUS, 0),
         }
     }
 
-    pub(super) fn remember(&mut self, answered: Answered) {
+    pub(super) fn remember(&mut self, entry: T) {
         if self.ring.entries.len() >= limits::REMEMBERED {
             self.make_room();
         }
-        self.restore(answered);
+        self.restore(entry);
     }
 
     /// Remembers one of a snapshot, which has no more of them than there may be.
-    pub(super) fn restore(&mut self, answered: Answered) {
+    pub(super) fn restore(&mut self, entry: T) {
         if self.ring.entries.len() >= MOST - 1 {
             self.forget_oldest();
         }
-        *self.count(answered.by) += 1;
-        self.ring.push(answered);
+        *self.count(entry.by()) += 1;
+        self.push(entry);
+    }
+
+    #[inline]
+    fn push(&mut self, entry: T) {
+        let entry = entry.following(&self.ring);
+        self.ring.push(entry);
     }
 
     fn make_room(&mut self) {
@@ -201,20 +237,35 @@ impl Answers {
             let Some(oldest) = self.ring.entries.front() else {
                 return;
             };
-            let (by, asked) = (oldest.by, oldest.key());
-            let count = *self.count(by);
-            if count > self.share() || self.ring.find(&asked) != Some(self.ring.dropped) {
-                self.forget_oldest();
-                if self.ring.entries.len() < limits::REMEMBERED {
-                    return;
-                }
-            } else if let Some(again) = self.ring.forget_oldest() {
-                self.ring.push(again);
+            let (by, count) = (oldest.by(), *self.count(oldest.by()));
+            if count <= self.share() && self.remember_again() {
+                continue;
+            }
+            self.ring.forget_oldest();
+            *self.count(by) -= 1;
+            if self.ring.entries.len() < limits::REMEMBERED {
+                return;
             }
         }
     }
 
-    /// How many answers of one principal are not forgotten for another's.
+    /// Makes the oldest entry the newest, if anybody needs it.
+    fn remember_again(&mut self) -> bool {
+        let Some(oldest) = self.ring.entries.front() else {
+            return false;
+        };
+        let is_read =
+            T::IS_READ_WHEN_REPLACED || self.ring.find(&oldest.key()) == Some(self.ring.dropped);
+        let again = is_read.then(|| self.ring.forget_oldest()).flatten();
+        let Some(mut again) = again else {
+            return false;
+        };
+        again.count_again();
+        self.push(again);
+        true
+    }
+
+    /// How many entries of one principal are not forgotten for another's.
     fn share(&self) -> u32 {
         let principals = self.counts.len() + usize::from(self.latest.1 > 0);
         (limits::REMEMBERED / 2 / principals.max(1)) as u32
@@ -222,7 +273,7 @@ impl Answers {
 
     fn forget_oldest(&mut self) {
         if let Some(oldest) = self.ring.forget_oldest() {
-            *self.count(oldest.by) -= 1;
+            *self.count(oldest.by()) -= 1;
         }
     }
 
@@ -245,12 +296,12 @@ impl Answers {
         }
     }
 
-    pub(super) fn get(&self, asked: &Asked) -> Option<&Answered> {
-        self.ring.get(asked)
+    pub(super) fn get<'a>(&'a self, key: &T::Key<'a>) -> Option<&'a T> {
+        self.ring.get(key)
     }
 
     /// From the oldest to the newest, replaced ones too.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Answered> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.ring.iter()
     }
 }
@@ -307,13 +358,13 @@ impl Recent {
 /// Grants that are over, found by their lease.
 ///
 /// ```text
-///   lease ──► its newest ending ──► the one before ──► …      (links by slot number)
+///   lease ──► its newest in the memory ──► the one before ──► …      (links by slot number)
 /// ```
 ///
 /// Only the latest [`CHAIN`] endings of a lease are looked at, so that one lease with many grants cannot
 /// make anything slow.
 #[derive(Clone, Debug)]
-pub(super) struct Endings(Ring<Linked>);
+pub(super) struct Endings(Shared<Linked>);
 
 #[derive(Clone, Debug)]
 struct Linked {
@@ -330,25 +381,59 @@ impl Keyed for Linked {
     }
 }
 
+impl Owned for Linked {
+    #[inline]
+    fn by(&self) -> Principal {
+        self.over.by
+    }
+
+    #[inline]
+    fn following(self, remembered: &Ring<Linked>) -> Linked {
+        let before = remembered.find(&self.over.key).unwrap_or(NIL);
+        Linked { before, ..self }
+    }
+
+    const IS_READ_WHEN_REPLACED: bool = true;
+
+    fn count_again(&mut self) {
+        self.over.again = self.over.again.saturating_add(1);
+    }
+}
+
 /// Endings of one lease that are looked at.
 const CHAIN: usize = 64;
 
 impl Endings {
     pub(super) fn new(seed: u64) -> Endings {
-        Endings(Ring::new(seed))
+        Endings(Shared::new(seed))
     }
 
-    /// Remembers an ending; the oldest is forgotten when there are too many.
+    /// Remembers an ending.
     pub(super) fn remember(&mut self, over: Over) {
-        let before = self.0.find(&over.key).unwrap_or(NIL);
-        self.0.remember(Linked { over, before });
+        self.0.remember(Linked { over, before: NIL });
     }
 
-    /// The endings of a lease, the newest first, as far back as anybody looks.
+    /// Remembers one of a snapshot.
+    pub(super) fn restore(&mut self, over: Over) {
+        self.0.restore(Linked { over, before: NIL });
+    }
+
+    /// The latest ending of a lease that is meant.
+    pub(super) fn latest(&self, key: &LeaseKey, is_meant: impl Fn(&Over) -> bool) -> Option<&Over> {
+        let all = self.of_lease(key).filter(|over| is_meant(over));
+        // Of those that were remembered again equally often, the first.
+        all.min_by_key(|over| over.again)
+    }
+
+    /// The endings of a lease, as far back as anybody looks. Each is older than those before it that were remembered again as
+    /// often.
     pub(super) fn of_lease(&self, key: &LeaseKey) -> impl Iterator<Item = &Over> {
-        core::iter::successors(self.0.get(key), |linked| self.0.at(linked.before))
+        let ring = &self.0.ring;
+        core::iter::successors(ring.get(key), |linked| ring.at(linked.before))
             .take(CHAIN)
             .map(|linked| &linked.over)
+            // A slot that was forgotten long ago may be another lease's by now.
+            .take_while(|over| over.key == *key)
     }
 
     /// From the oldest to the newest.
@@ -362,6 +447,16 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     use super::*;
+
+    /// The control: a memory that nobody shares.
+    impl<T: Keyed> Ring<T> {
+        fn remember(&mut self, entry: T) {
+            if self.entries.len() >= limits::REMEMBERED {
+                self.forget_oldest();
+            }
+            self.push(entry);
+        }
+    }
 
     fn answered(by: u8, number: u128) -> Answered {
         Answered {
@@ -434,6 +529,75 @@ mod tests {
             more(&mut restored, turn << 20);
             assert!(answers.iter().eq(restored.iter()), "{turn}");
         }
+    }
+
+    fn ended(by: u8, lease: u64, token: u64, how: Ending) -> Over {
+        Over {
+            by: Principal::from_bytes([by; 16]),
+            key: LeaseKey::from_bytes((u128::from(by) << 64 | u128::from(lease)).to_be_bytes()),
+            lock: LockName::new("lock").unwrap(),
+            token: Token::new(token).unwrap(),
+            how,
+            again: 0,
+        }
+    }
+
+    /// Leases of three grants, of which the first ended last. Controls: a ring without shares, which forgets them, and the
+    /// newest ending of a lease in the memory, which is not the latest while the endings are remembered again.
+    #[test]
+    fn a_principal_that_ends_much_makes_the_memory_forget_its_own_endings() {
+        const LEASES: u64 = 5_000;
+        const RING: u64 = limits::REMEMBERED as u64;
+        let (mut endings, mut plain) = (Endings::new(7), Ring::new(7));
+        let mut remember = |endings: &mut Endings, over: Over| {
+            plain.remember(Linked {
+                over: over.clone(),
+                before: NIL,
+            });
+            endings.remember(over);
+            assert!(endings.0.ring.entries.len() < MOST);
+        };
+        let of_modest = |lease, token, how| ended(1, lease, 3 * lease + token, how);
+        for lease in 0..LEASES {
+            remember(&mut endings, of_modest(lease, 3, Ending::Released));
+            remember(&mut endings, of_modest(lease, 2, Ending::Revoked));
+            remember(&mut endings, of_modest(lease, 1, Ending::Expired));
+        }
+        let (mut restored, mut out_of_order) = (Endings::new(8), 0);
+        for number in 1..=5 * RING {
+            let other = ended(2, number, number, Ending::Released);
+            remember(&mut endings, other.clone());
+            if number == 3 * RING {
+                endings.iter().cloned().for_each(|it| restored.restore(it));
+            } else if number > 3 * RING {
+                restored.remember(other.clone());
+            }
+            let lease = number % LEASES;
+            for (known, is_whole) in [(&endings, true), (&restored, number > 3 * RING)] {
+                let last = of_modest(lease, 1, Ending::Expired);
+                let found = |token| known.latest(&last.key, |over| over.token.get() == token);
+                let latest = known.latest(&last.key, |_| true).filter(|_| is_whole);
+                assert_eq!(
+                    latest.map(|over| (over.token, over.how)),
+                    is_whole.then_some((last.token, last.how)),
+                    "{number}"
+                );
+                let all = (1..=3).filter(|token| found(3 * lease + token).is_some());
+                assert!(!is_whole || all.count() == 3, "{number}");
+                let newest = known.of_lease(&last.key).next();
+                out_of_order += u32::from(newest.is_some_and(|over| over.token != last.token));
+            }
+            assert!(endings.latest(&other.key, |_| true).is_some());
+        }
+        assert!(out_of_order > 0);
+        assert!(restored.iter().eq(endings.iter()));
+        let first = ended(2, 1, 1, Ending::Released);
+        assert!(endings.latest(&first.key, |_| true).is_none());
+        assert!((0..LEASES).all(|lease| {
+            plain
+                .get(&of_modest(lease, 1, Ending::Expired).key)
+                .is_none()
+        }));
     }
 
     #[derive(Debug, PartialEq)]

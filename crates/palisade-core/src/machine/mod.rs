@@ -45,6 +45,7 @@ pub(crate) mod wheel;
 pub use expiry::Expiry;
 pub use extensions::Extension;
 pub use memory::{Answered, Over};
+pub use query::Held;
 pub use record::Closing;
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
 pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord};
@@ -285,8 +286,8 @@ impl Machine {
         self.changed = short.is_none();
         let (now, over) = (self.now, &self.over);
         let told = |lease: &Lease| {
-            let latest = over.of_lease(&lease.key).next();
-            latest.is_some_and(|over| over.token >= lease.id.0 && over.how == Ending::Expired)
+            over.of_lease(&lease.key)
+                .any(|over| over.token >= lease.id.0 && over.how == Ending::Expired)
         };
         let extensions = &mut self.tables.extensions;
         for (slot, lease) in self.tables.leases.iter_mut() {

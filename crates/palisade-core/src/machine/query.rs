@@ -5,15 +5,33 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::share::SHARE;
 use super::slab::Slot;
 use crate::id::{GrantId, Principal, RequestId};
 use crate::limits::{self, Limits};
+use crate::name::LockName;
 use crate::outcome::{Holder, LockView, Queued, Reader};
 use crate::time::Timestamp;
 use crate::token::Token;
 
 /// Slots looked at for one page: a listing never keeps the machine busy for longer than this.
 const SCAN: u32 = 2_048;
+
+/// Where in a listing of grants those begin that share a lock.
+const SHARES: u64 = 1 << 32;
+
+/// A live grant, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The lock.
+    pub lock: LockName,
+    /// The grant's number.
+    pub number: Token,
+    /// Whether it is a reader's, or has permits.
+    pub shared: bool,
+    /// Whose it is.
+    pub by: Principal,
+}
 
 impl Machine {
     /// The holder of a lock at `now`, or `None` if it is free.
@@ -150,6 +168,41 @@ impl Machine {
             }
         }
         (page, (end < slots).then_some(end.into()))
+    }
+
+    /// One page of all live grants, and where the next page starts. As [`Machine::page`]; each reader is in it.
+    #[must_use]
+    pub fn grants(&self, cursor: u64, now: Timestamp) -> (Vec<Held>, Option<u64>) {
+        let shares = cursor.checked_sub(SHARES);
+        let slots = match shares {
+            None => self.tables.locks.slots(),
+            Some(_) => self.tables.shares.slots(),
+        };
+        let start = Slot::try_from(shares.unwrap_or(cursor)).unwrap_or(slots);
+        let end = slots.min(start.saturating_add(SCAN));
+        let grant = |slot| match shares {
+            None => {
+                self.tables.locks.get(slot)?;
+                let held = self.tables.is_exclusive(slot);
+                held.then(|| self.tables.grant_on(slot))
+            }
+            Some(_) => self.tables.shares.get(slot).map(|_| slot | SHARE),
+        };
+        let held = (start.min(end)..end).filter_map(grant).filter_map(|grant| {
+            let (held, lease) = self.tables.held(grant);
+            (!lease.is_expired(now)).then(|| Held {
+                lock: self.tables.locks[self.tables.lock_of(grant)].name.clone(),
+                number: held.token(),
+                shared: shares.is_some(),
+                by: self.tables.principal_of(lease.client),
+            })
+        });
+        let next = match shares {
+            None if end < slots => Some(end.into()),
+            None => Some(SHARES),
+            Some(_) => (end < slots).then_some(SHARES + u64::from(end)),
+        };
+        (held.collect(), next)
     }
 
     fn view_slot(&self, slot: Slot, now: Timestamp) -> Option<LockView> {

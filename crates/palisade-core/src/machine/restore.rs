@@ -314,7 +314,7 @@ impl Past {
         for record in in_order(records.into_iter()) {
             match record? {
                 Record::Answered(answered) => past.answers.restore(answered),
-                Record::Over(over) => past.over.remember(over),
+                Record::Over(over) => past.over.restore(over),
                 _ => return Err(OUT_OF_ORDER),
             }
         }

@@ -200,11 +200,14 @@ impl Machine {
         };
         self.event(share, change, effects);
         let (ends, named) = self.tables.named(share);
+        let lease = &self.tables.leases[ends.lease()];
         self.over.remember(Over {
-            key: self.tables.leases[ends.lease()].key,
+            by: self.tables.principal_of(lease.client),
+            key: lease.key,
             lock: named.lock.clone(),
             token: ends.token(),
             how,
+            again: 0,
         });
     }
 

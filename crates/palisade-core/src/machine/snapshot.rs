@@ -52,11 +52,10 @@ impl Record {
             Record::Lease(lease) => lease.by,
             Record::Waiter(waiter) => waiter.by,
             Record::Answered(answered) => answered.by,
-            Record::Head(_)
-            | Record::Grant(_)
-            | Record::Share(_)
-            | Record::Kept(_)
-            | Record::Over(_) => Principal::ANONYMOUS,
+            Record::Over(over) => over.by,
+            Record::Head(_) | Record::Grant(_) | Record::Share(_) | Record::Kept(_) => {
+                Principal::ANONYMOUS
+            }
         }
     }
 }

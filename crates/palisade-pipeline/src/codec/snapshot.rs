@@ -62,8 +62,10 @@ const LEASE_EXTENDED: u8 = 27;
 
 /// As [`ANSWERED`], of a set: with its other locks in front.
 const ANSWERED_SET: u8 = 28;
+/// As [`OVER`], with how often it was remembered again behind it.
+const OVER_AGAIN: u8 = 29;
 
-/// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
+/// Whose the lease, the waiting request, the answer or the ending behind it is, where that principal has a name.
 const BY: u8 = 64;
 
 /// To which part the bytes of a record belong; what cannot be read belongs to the last.
@@ -163,11 +165,17 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             put_outcome(out, &answered.outcome);
         }
         Record::Over(over) => {
-            out.byte(OVER);
+            out.byte(match over.again {
+                0 => OVER,
+                _ => OVER_AGAIN,
+            });
             out.bytes(over.key.as_bytes());
             out.text(&over.lock);
             out.number(over.token.get());
             out.byte(ending_tag(over.how));
+            if over.again > 0 {
+                out.number(over.again.into());
+            }
         }
     }
 }
@@ -249,6 +257,7 @@ pub fn decode_record(bytes: &[u8]) -> Result<Record, Malformed> {
             Record::Lease(lease) => lease.by = by,
             Record::Waiter(waiter) => waiter.by = by,
             Record::Answered(answered) => answered.by = by,
+            Record::Over(over) => over.by = by,
             _ => return reader.bad("a record that has no principal names one"),
         }
         record
@@ -308,11 +317,15 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             let answered = get_answered(reader)?;
             Record::Answered(Answered { also, ..answered })
         }
-        OVER => Record::Over(Over {
+        tag @ (OVER | OVER_AGAIN) => Record::Over(Over {
+            by: Principal::ANONYMOUS,
             key: reader.key()?,
             lock: reader.lock()?,
             token: reader.token()?,
             how: get_ending(reader)?,
+            again: reader
+                .optional(tag == OVER_AGAIN, get_again)?
+                .map_or(0, NonZero::get),
         }),
         _ => return reader.bad("a record has an unknown tag"),
     })
@@ -392,6 +405,13 @@ fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malforme
 }
 
 /// How many permits a semaphore has.
+fn get_again(reader: &mut Reader<'_>) -> Result<NonZero<u32>, Malformed> {
+    match NonZero::new(reader.small()?) {
+        Some(again) => Ok(again),
+        None => reader.bad("an ending was never remembered again"),
+    }
+}
+
 fn get_size(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
     let of = reader.small()?;
     match Permits::new(1, of) {

@@ -1,4 +1,4 @@
-use palisade_core::machine::{Answered, Closing, KeptRecord, Part, Record, WaiterRecord};
+use palisade_core::machine::{Answered, Closing, KeptRecord, Over, Part, Record, WaiterRecord};
 use palisade_core::{
     Acquire, Ahead, Away, ClientId, Command, Delayed, Delays, Ending, Entry, GrantId, GrantRef,
     Granted, Holder, LeaseId, LeaseKey, Limits, LockMode, LockName, Machine, Others, Outcome,
@@ -292,6 +292,7 @@ fn a_record_says_whose_it_is() {
             Record::Lease(lease) => lease.by = ada,
             Record::Waiter(waiter) => waiter.by = ada,
             Record::Answered(answered) => answered.by = ada,
+            Record::Over(over) => over.by = ada,
             _ => {
                 // A grant is its lease's, and the rest is nobody's.
                 let named = [&[64][..], &[1; 16], &plain].concat();
@@ -487,6 +488,15 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         orphan: Some(AT),
         ..waits.unwrap()
     }));
+    let over = records.iter().find_map(|record| match record {
+        Record::Over(over) => Some(over.clone()),
+        _ => None,
+    });
+    for (by, again) in [(1, 0), (0, 1), (1, u32::MAX)] {
+        let by = Principal::from_bytes([by; 16]);
+        let over = over.clone().unwrap();
+        records.push(Record::Over(Over { by, again, ..over }));
+    }
     if let Some(Record::Head(head)) = records.first() {
         let exhausted = palisade_core::machine::Head {
             next_token: None,

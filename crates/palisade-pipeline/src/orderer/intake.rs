@@ -54,6 +54,10 @@ pub(super) fn intake(
             let (locks, next) = machine.page(&prefix, cursor, limit, now);
             return Intake::Answer(Answer::Locks { locks, next });
         }
+        Request::Grants { cursor } => {
+            let (grants, next) = machine.grants(cursor, now);
+            return Intake::Answer(Answer::Grants { grants, next });
+        }
         Request::Status => return Intake::Answer(Answer::Status(status(machine, manual_clock))),
         // A manual clock is moved by its owner, between two batches.
         Request::Advance(_) => {

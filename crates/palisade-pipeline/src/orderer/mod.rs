@@ -303,7 +303,7 @@ impl<A: Address> Orderer<A> {
     pub fn request(&mut self, asked: impl Into<Asked>, to: A, key: impl FnOnce() -> LeaseKey) {
         let Asked { by, request, .. } = asked.into();
         self.done += match &request {
-            Request::List { .. } => PAGE_WEIGHT,
+            Request::List { .. } | Request::Grants { .. } => PAGE_WEIGHT,
             Request::Acquire(wish) => 1 + wish.also.len(),
             _ => 1,
         };

@@ -32,7 +32,7 @@ use palisade_proto::Code;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
-pub(super) use caller::{FORWARDED, Who, goes_with, identify, is_known, who};
+pub(super) use caller::{FORWARDED, Who, by, goes_with, identify, is_known, who};
 pub(super) use observe::{Observed, ObservedAll, Prefixes};
 pub(super) use operate::Administered;
 pub(super) use permit::Permitted;
@@ -86,7 +86,14 @@ impl Gate {
         &self.waits
     }
 
-    /// Counts the locks of prefixes that have a quota. Does not end.
+    /// Counts the locks of prefixes and principals that have a quota, before anything is served.
+    pub(super) async fn count(&self) {
+        if let Some(rules) = &self.rules {
+            self.quotas.count(&rules.current()).await;
+        }
+    }
+
+    /// Goes on counting. Does not end.
     pub(super) async fn keep_counting(&self) {
         match &self.rules {
             Some(rules) => self.quotas.follow(|| rules.current()).await,

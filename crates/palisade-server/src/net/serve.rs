@@ -47,6 +47,9 @@ pub fn serve<'a>(
 /// How long the end of the server waits for the pipeline to record that nobody who waits is granted any more.
 const RECORD_WAITS: Duration = Duration::from_secs(2);
 
+/// How long a server that starts counts what its quotas bound before it serves.
+const FIRST_COUNT: Duration = Duration::from_secs(2);
+
 /// Completes when the server is to stop.
 pub type Shutdown<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
@@ -71,6 +74,8 @@ async fn run(
         Arc::clone(&interfaces.gate),
         gate::identify,
     ));
+    // What is not counted in time is counted while it serves.
+    let _ = timeout(FIRST_COUNT, interfaces.gate.count()).await;
     health.serving().await;
     let shutdown = async {
         tokio::select! {

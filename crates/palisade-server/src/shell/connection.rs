@@ -106,11 +106,13 @@ impl<S: Service> Port<S> {
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
         };
         match opened {
-            Opened::Ready(stream) => {
+            Opened::Ready(stream, generation) => {
                 let shown = Certificate::of(&stream);
-                let caller = shown.map_or(peer.caller, |shown| Caller::Certificate {
-                    names: shown.names().into(),
-                    lifetime: Arc::new(Lifetime::until(shown.expires())),
+                let caller = shown.map_or(peer.caller, |shown| {
+                    let names = shown.names().into();
+                    let lifetime = Arc::new(Lifetime::of(shown));
+                    handshakes.watch(&lifetime, generation);
+                    Caller::Certificate { names, lifetime }
                 });
                 let peer = Peer { caller, ..peer };
                 self.serve(*stream, peer).await;

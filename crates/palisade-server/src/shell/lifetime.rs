@@ -4,8 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use palisade_core::WallTime;
+use palisade_tls::Certificate;
 
 /// The time of the certificate that opened a connection. The wall clock decides, as it did in the handshake.
+///
+/// It ends before its time if the files of the port change so that the certificate would be refused now.
 ///
 /// A clock that is set forward ends it at once. Once it was found to be over it stays over, so a clock that is set back
 /// does not bring the connection to life again: its peer was told to open a new one, and that handshake asks the clock.
@@ -14,6 +17,9 @@ pub struct Lifetime {
     /// The last second in which it is valid, since 1970.
     expires: u64,
     over: AtomicBool,
+    refused: AtomicBool,
+    /// What was shown.
+    certificate: Option<Certificate>,
 }
 
 impl Lifetime {
@@ -23,7 +29,31 @@ impl Lifetime {
         Lifetime {
             expires,
             over: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            certificate: None,
         }
+    }
+
+    /// The lifetime of a certificate that was shown.
+    pub(super) fn of(certificate: Certificate) -> Lifetime {
+        let lifetime = Lifetime::until(certificate.expires());
+        Lifetime {
+            certificate: Some(certificate),
+            ..lifetime
+        }
+    }
+
+    pub(super) fn certificate(&self) -> Option<&Certificate> {
+        self.certificate.as_ref()
+    }
+
+    /// The certificate would be refused now.
+    pub(super) fn refuse(&self) {
+        self.refused.store(true, Relaxed);
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.load(Relaxed)
     }
 
     /// How long it counts on; zero once it was over at any look.
@@ -33,7 +63,7 @@ impl Lifetime {
         if ends <= now.0 {
             self.over.store(true, Relaxed);
         }
-        match self.over.load(Relaxed) {
+        match self.over.load(Relaxed) || self.is_refused() {
             true => Duration::ZERO,
             false => Duration::from_millis(ends.saturating_sub(now.0)),
         }

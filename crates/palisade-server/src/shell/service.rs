@@ -166,9 +166,14 @@ impl Caller {
     /// # Errors
     /// [`Over`] says what its peer has to do.
     pub fn check_time(&self) -> Result<(), Over> {
-        match self.remaining() {
-            Some(Duration::ZERO) => Err(Over),
-            Some(_) | None => Ok(()),
+        match (self.remaining(), self) {
+            (Some(Duration::ZERO), Caller::Certificate { lifetime, .. })
+                if lifetime.is_refused() =>
+            {
+                Err(Over::Refused)
+            }
+            (Some(Duration::ZERO), _) => Err(Over::Expired),
+            _ => Ok(()),
         }
     }
 
@@ -183,10 +188,18 @@ impl Caller {
 
 /// A certificate has ended since its connection was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the client certificate of this connection has expired: open a new connection with the new one"
-)]
-pub struct Over;
+pub enum Over {
+    /// Its time is over.
+    #[error(
+        "the client certificate of this connection has expired: open a new connection with the new one"
+    )]
+    Expired,
+    /// The files of the port have changed.
+    #[error(
+        "the client certificate of this connection does not count any more, because its CA has revoked it or was replaced: get a new certificate, and open a new connection with it"
+    )]
+    Refused,
+}
 
 impl Peer {
     /// As it is known when it connects.

@@ -3,10 +3,11 @@
 //! A handshake runs in its connection's task on the network threads, never on the pipeline's.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use palisade_pipeline::clock::wall;
 use palisade_tls::{Accepted, Reloaded, Server, explain};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -17,7 +18,7 @@ use tokio::time::{interval, sleep, timeout};
 use super::error::Error;
 use super::slots::{Slot, Slots};
 use super::state::{Meters, Phase};
-use super::{Origin, Settings, Transport};
+use super::{Lifetime, Origin, Settings, Transport};
 
 /// The handshakes of a port.
 #[derive(Debug)]
@@ -27,12 +28,20 @@ pub(super) struct Handshakes {
     slots: Arc<Slots>,
     limit: Duration,
     meters: Arc<Meters>,
+    shown: Mutex<Vec<Shown>>,
+}
+
+/// The certificate of an open connection, and which files let it in.
+#[derive(Debug)]
+struct Shown {
+    lifetime: Weak<Lifetime>,
+    generation: u64,
 }
 
 /// How a connection opened.
 pub(super) enum Opened {
-    /// With TLS.
-    Ready(Box<Accepted<TcpStream>>),
+    /// With TLS, by the files of this generation.
+    Ready(Box<Accepted<TcpStream>>, u64),
     /// Without; the first byte, which is not read yet.
     PlainText(TcpStream, u8),
     /// Not at all.
@@ -57,6 +66,7 @@ impl Handshakes {
             slots: Slots::new(most, None, Arc::default()),
             limit: settings.handshake_timeout,
             meters: Arc::clone(meters),
+            shown: Mutex::default(),
         }))
     }
 
@@ -79,8 +89,10 @@ impl Handshakes {
             Ok(_) | Err(_) => return Opened::Failed,
         }
         let slot = self.slot(from).await;
+        // Read before the handshake, which may already be by newer files: then it is looked at once more.
+        let generation = self.server.generation();
         match self.server.accept(stream).await {
-            Ok(stream) => Opened::Ready(Box::new(stream)),
+            Ok(stream) => Opened::Ready(Box::new(stream), generation),
             Err((error, mut stream)) => {
                 drop(slot);
                 self.failed(from, &explain(&error).unwrap_or(error.to_string()));
@@ -108,6 +120,50 @@ impl Handshakes {
         }
     }
 
+    /// From now on, a certificate ends when it would be refused.
+    pub(super) fn watch(&self, lifetime: &Arc<Lifetime>, generation: u64) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.len() == shown.capacity() {
+            shown.retain(|shown| shown.lifetime.strong_count() > 0);
+        }
+        shown.push(Shown {
+            lifetime: Arc::downgrade(lifetime),
+            generation,
+        });
+    }
+
+    /// Ends the certificates of open connections that would be refused now.
+    async fn look_again(&self) {
+        let generation = self.server.generation();
+        let mut due = Vec::new();
+        for shown in &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner) {
+            if shown.generation != generation {
+                shown.generation = generation;
+                due.extend(shown.lifetime.upgrade());
+            }
+        }
+        let mut refused = 0_u32;
+        for lifetime in due {
+            let now = wall();
+            let admitted = lifetime.certificate().is_none_or(|certificate| {
+                lifetime.remaining(now).is_zero()
+                    || self.server.would_admit(certificate, now.0 / 1_000)
+            });
+            if !admitted {
+                lifetime.refuse();
+                refused += 1;
+            }
+            // One takes a signature's time, and there may be as many as connections.
+            tokio::task::yield_now().await;
+        }
+        if refused > 0 {
+            tracing::warn!(
+                connections = refused,
+                "open connections take no new requests: their certificates would be refused now"
+            );
+        }
+    }
+
     /// Reloads certificates until the server stops.
     pub(super) async fn keep_reloading(&self, mut phase: watch::Receiver<Phase>) {
         let show = async {
@@ -115,6 +171,7 @@ impl Handshakes {
             loop {
                 look.tick().await;
                 show_ends(&self.server, &self.meters);
+                self.look_again().await;
             }
         };
         tokio::select! {

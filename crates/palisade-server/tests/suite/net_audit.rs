@@ -181,6 +181,15 @@ async fn a_break_is_refused_while_the_file_cannot_be_written_and_an_acquire_is_n
     let admin = ("POST", "/v1/clock/advance", r#"{"ms":1}"#.to_owned());
     let admin = http_of(&closed.server, admin, Some(&token("admin"))).await;
     assert_eq!(admin, "unavailable");
+    // Every verb of an operator: with a file, the lock would not be closed, and there would be no permits.
+    for (path, body) in [
+        ("/v1/locks/x%2F1/open", r#"{"reason": "again"}"#),
+        ("/v1/locks/x%2Fs/permits", r#"{"of": 9}"#),
+    ] {
+        let asked = ("POST", path, body.to_owned());
+        let answer = http_of(&closed.server, asked, Some(&token("break"))).await;
+        assert_eq!(answer, "unavailable", "{path}");
+    }
     assert_eq!(breaks(&closed, 1, "hold").await, ["forbidden"; 4]);
     // Still held, by the same token.
     let show = ("GET", "/v1/locks/x%2F1", String::new());
@@ -193,8 +202,8 @@ async fn a_break_is_refused_while_the_file_cannot_be_written_and_an_acquire_is_n
     let request = format!(
         "GET /metrics HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
     );
-    // Four breaks, a clock and four denials; no line is known to be lost before it was tried.
-    soon(async { while lost(&closed.server, &request).await < 9 {} }).await;
+    // Four breaks, a clock, an opening, a change of permits and four denials; no line is known to be lost before it was tried.
+    soon(async { while lost(&closed.server, &request).await < 11 {} }).await;
 
     // There is room again, and the file is opened again.
     let real = dir.path().join("real");

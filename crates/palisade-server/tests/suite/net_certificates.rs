@@ -1,5 +1,5 @@
 //! A connection may outlive the certificate that opened it. Afterwards no new request is taken on it, and answers in
-//! flight leave.
+//! flight leave. So it is when the certificate is revoked, or its CA replaced.
 //!
 //! A certificate ends by the wall clock, which a test cannot move, so it lives for some seconds. Where the machine is so
 //! busy that it ends while the test still prepares, the test begins again with a longer one.
@@ -54,13 +54,14 @@ impl World {
         std::fs::write(dir.path().join("ca.pem"), root.certificate).unwrap();
         issue(&dir, &ca, "server", long);
         issue(&dir, &ca, "client", long);
+        revoke(&dir, &ca, &[]);
         let path = |name: &str| dir.path().join(name);
         let shell = Settings {
             tls: Some(ServerFiles {
                 certificate: path("server.pem"),
                 key: path("server.key"),
                 client_ca: Some(path("ca.pem")),
-                client_crl: None,
+                client_crl: Some(path("ca.crl")),
                 certificate_optional: false,
             }),
             ..Settings::default()
@@ -97,6 +98,11 @@ fn issue(dir: &TempDir, ca: &Authority, name: &str, validity: Validity) {
     let issued = ca.issue(&["locks.test"], validity).unwrap();
     std::fs::write(dir.path().join(format!("{name}.pem")), issued.certificate).unwrap();
     std::fs::write(dir.path().join(format!("{name}.key")), issued.key).unwrap();
+}
+
+fn revoke(dir: &TempDir, ca: &Authority, certificates: &[&str]) {
+    let list = ca.revoke(certificates, Validity::days(now(), 1));
+    std::fs::write(dir.path().join("ca.crl"), list.unwrap()).unwrap();
 }
 
 async fn post(stream: &mut Stream<TcpStream>, path: &str, body: &str) -> std::io::Result<()> {
@@ -211,6 +217,66 @@ async fn after_its_certificate_a_connection_takes_no_request_and_still_answers_w
     assert!(granted.contains("\"lock_acquired\":true"), "{granted}");
     // The connection ends after it.
     assert!(soon(answer(&mut waiting)).await.is_none());
+}
+
+/// Asks until the connection takes no request; what it says then, or nothing if it was closed.
+async fn until_refused(stream: &mut Stream<TcpStream>) -> String {
+    loop {
+        match exchange(stream, "/v1/locks/b/acquire", &wish("asker", 0)).await {
+            None => return String::new(),
+            Some((401, body)) => return body,
+            Some((status, body)) => assert!(matches!(status, 200 | 409), "{status}: {body}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await; // real time: a server looks at its files every 2 s
+    }
+}
+
+/// The control of each change is a connection that it does not concern.
+#[tokio::test]
+async fn a_connection_takes_no_request_when_its_certificate_is_revoked_or_its_ca_replaced() {
+    let world = World::new().await;
+    let lost_pem = std::fs::read_to_string(world.dir.path().join("client.pem")).unwrap();
+    let mut lost = world.connect().await.unwrap();
+    let mut waiting = world.connect().await.unwrap();
+    world.renew(Duration::from_secs(3_600));
+    let mut stays = world.connect().await.unwrap();
+    let (_, held) = exchange(&mut stays, "/v1/locks/a/acquire", &wish("holder", 0))
+        .await
+        .unwrap();
+    let held: serde_json::Value = serde_json::from_str(&held).unwrap();
+    let path = "/v1/locks/a/acquire";
+    post(&mut waiting, path, &wish("waiter", 300_000))
+        .await
+        .unwrap();
+    world.server.waiters(1).await;
+    let (status, _) = exchange(&mut lost, "/v1/locks/b/acquire", &wish("asker", 0))
+        .await
+        .unwrap();
+    assert_eq!(status, 200);
+
+    revoke(&world.dir, &world.ca, &[&lost_pem]);
+    let said = soon(until_refused(&mut lost)).await;
+    assert!(said.is_empty() || said.contains("has revoked it"), "{said}");
+    // Another client goes on, and what was in flight is answered.
+    let release = format!(r#"{{"lock_token": {}}}"#, held["lock_token"]);
+    let released = exchange(&mut stays, "/v1/locks/a/release", &release).await;
+    assert_eq!(released.map(|(status, _)| status), Some(200));
+    let (status, granted) = soon(answer(&mut waiting)).await.unwrap();
+    assert_eq!(status, 200, "{granted}");
+
+    let long = Validity::days(now(), 1);
+    let (next, root) = Authority::make(long).unwrap();
+    std::fs::write(world.dir.path().join("ca.pem"), root.certificate).unwrap();
+    issue(&world.dir, &next, "server", long);
+    issue(&world.dir, &next, "client", long);
+    revoke(&world.dir, &next, &[]);
+    let said = soon(until_refused(&mut stays)).await;
+    assert!(said.is_empty() || said.contains("was replaced"), "{said}");
+    let mut anew = world.connect().await.unwrap();
+    let (status, _) = exchange(&mut anew, "/v1/locks/c/acquire", &wish("asker", 0))
+        .await
+        .unwrap();
+    assert_eq!(status, 200);
 }
 
 /// How many clients wait, and how many ask, when the certificates of all of them end.

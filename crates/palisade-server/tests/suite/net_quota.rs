@@ -192,6 +192,40 @@ async fn locks_that_were_held_before_a_quota_came_count() {
     assert_eq!(acquire(server, "x/4", "hold").await, "over_quota");
 }
 
+/// As after a restart: all of it was there before anything was counted. More readers than a lock is shown with. The control is
+/// a bound with room for one more.
+#[tokio::test]
+async fn what_was_held_before_a_quota_came_counts_for_its_principal_and_each_reader_of_a_prefix() {
+    const READERS: usize = 80;
+    for quota in ["principal = \"hold\"", "prefix = \"x/\""] {
+        let closed = closed_by(&rules()).await;
+        let server = &closed.server;
+        let hold = async |lock: &str, client: &str, lasts_ms: u32, more: &str| {
+            let path = format!("/v1/locks/x%2F{lock}/acquire");
+            let body =
+                format!(r#"{{"client_id": "{client}", "lease_duration_ms": {lasts_ms}{more}}}"#);
+            http_of(server, ("POST", &path, body), Some(&token("hold"))).await
+        };
+        let (day, shared) = (86_400_000, r#", "mode": "shared""#);
+        for reader in 0..READERS {
+            assert_eq!(hold("r", &format!("c{reader}"), day, shared).await, "");
+        }
+        assert_eq!(hold("a", "c", day, "").await, "");
+        for (bound, expected) in [(READERS + 1, "over_quota"), (READERS + 2, "")] {
+            std::fs::write(&closed.file, with(&format!("{quota}\nlocks = {bound}"))).unwrap();
+            hang_up().await;
+            // Until the new rules are in force, and everything is counted, the old ones decide.
+            soon(async {
+                while hold("new", "c", 100, "").await != expected {
+                    let ended = ("POST", "/v1/clock/advance", r#"{"ms":100}"#.to_owned());
+                    assert_eq!(http_of(server, ended, Some(&token("admin"))).await, "");
+                }
+            })
+            .await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn waiters_are_bounded_and_tries_are_not() {
     for quota in [

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueHint};
+use jiff::{RoundMode, TimestampRound, Unit};
 use palisade_access::replace::{self, Durable};
 use palisade_access::{Token, Verb, file};
 use palisade_core::LockName;
@@ -196,10 +197,20 @@ fn token_new(args: &TokenNewArgs, out: Out) -> Result<(), Failure> {
     getrandom::fill(&mut random)
         .map_err(|error| Failure::local(format!("the system has no random bytes: {error}")))?;
     let (text, token) = Token::make(random);
+    let whole = TimestampRound::new()
+        .smallest(Unit::Second)
+        .mode(RoundMode::Ceil);
     let expires = args.expires.map(|length| {
         let now = jiff::Timestamp::try_from(wall_clock());
-        let at = now.and_then(|now| now.checked_add(length));
-        at.map_err(|error| Failure::usage(format!("--expires: {error}")))
+        // The file has whole seconds, and a token lasts no shorter than it was asked for.
+        let at = now.and_then(|now| now.checked_add(length)?.round(whole));
+        let at = at.map_err(|error| Failure::usage(format!("--expires: {error}")))?;
+        match length < Duration::from_secs(1) {
+            true => Err(Failure::usage(
+                "--expires: a token lasts 1s or longer; to end one at once, type: palisade auth token revoke ID",
+            )),
+            false => Ok(at),
+        }
     });
     let expires = expires.transpose()?;
     file::add_token(&args.file.access, &token, &args.principal, expires).map_err(wrong)?;

@@ -41,7 +41,7 @@ pub(super) struct NetworkArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     tls_client_ca: Option<PathBuf>,
     /// The list of certificates that --tls-client-ca has revoked (CRL), in PEM: a client whose certificate is in it is
-    /// refused from its next connection on. It is read again as --tls-cert is.
+    /// refused, also on a connection that is open. It is read again as --tls-cert is.
     #[arg(long, value_name = "FILE", requires = "tls_client_ca", value_hint = ValueHint::FilePath)]
     tls_client_crl: Option<PathBuf>,
     /// Send spans of grants and of rejected writes to the OpenTelemetry collector at this URL, as OTLP over HTTP, for

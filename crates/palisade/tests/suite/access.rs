@@ -337,6 +337,10 @@ fn rules_are_checked_and_explained_before_a_server_takes_them() {
             "the verbs are hold, share, observe, break, admin",
         ),
         (&["token", "new", "bakup"], "is backup meant?"),
+        (
+            &["token", "new", "backup", "--expires", "999ms"],
+            "a token lasts 1s or longer",
+        ),
         (&["token", "revoke", "1"], "there is no token"),
     ] {
         let refused = auth(&file, arguments);

@@ -390,6 +390,12 @@ fn a_directory_that_cannot_be_made_is_named_with_the_reason() {
         let said = start("./data");
         let gone = "cannot make ./data: No such file or directory (os error 2); the working directory was removed";
         assert!(said.contains(gone), "{what}: {said}");
+        let (link, target) = (dir.path("link"), dir.path("not-mounted"));
+        let _ = std::os::unix::fs::symlink(&target, &link);
+        let said = start(link.to_str().unwrap());
+        let to = format!("it is a link to {}, which is not there", target.display());
+        assert!(said.contains(&to), "{what}: {said}");
+        assert!(!target.exists());
     }
 }
 
@@ -412,11 +418,47 @@ fn a_directory_with_somebody_elses_files_is_refused_and_left_as_it_was() {
         names.sort();
         assert_eq!(names, ["lost+found", "thesis.tex"], "{what}");
         fs::remove_file(data.join("thesis.tex")).unwrap();
+        // A file system keeps no file of that name.
+        fs::remove_dir(data.join("lost+found")).unwrap();
+        fs::write(data.join("lost+found"), "").unwrap();
+        let said = place.try_start(what, &[]).err().unwrap();
+        assert!(said.contains("contains lost+found"), "{what}: {said}");
+        fs::remove_file(data.join("lost+found")).unwrap();
+        fs::create_dir(data.join("lost+found")).unwrap();
         drop(place.try_start(what, &[]).unwrap());
         // Once it is ours, what others put beside it is no reason to stop.
         fs::write(data.join("notes.txt"), "").unwrap();
         drop(place.try_start(what, &[]).unwrap());
     }
+}
+
+/// The control is the same command on a directory of our own, which it changes.
+#[test]
+fn no_other_command_leaves_a_file_in_somebody_elses_directory() {
+    let place = TestDirectory::new();
+    drop(place.serve());
+    let foreign = place.path("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("thesis.tex"), "precious").unwrap();
+    let names = |dir: &Path| -> Vec<_> {
+        let entries = fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    for command in [
+        &["backup", "foreign", "--data", "data"][..],
+        &["restore", "--in-place", "foreign"],
+        &["cluster", "recover", "--data", "foreign", "--yes"],
+    ] {
+        let refused = place.palisade(command);
+        assert!(!refused.status.success(), "{command:?}: {refused:?}");
+        assert_eq!(names(&foreign), ["thesis.tex"], "{command:?}");
+    }
+    let before = names(&place.path("data"));
+    let restored = place.palisade(&["restore", "--in-place", "data"]);
+    assert!(restored.status.success(), "{restored:?}");
+    assert_ne!(names(&place.path("data")), before);
+    let saved = place.palisade(&["backup", "saved", "--data", "data"]);
+    assert!(saved.status.success(), "{saved:?}");
 }
 
 #[test]

@@ -261,7 +261,9 @@ pub(in crate::net) fn reply(id: u64, answer: Answer, identity: &Identity) -> v1:
             next_cursor: next.unwrap_or(0),
         }),
         Answer::Status(status) => Say::Status(self::status(&status, identity)),
-        other @ (Answer::Clock(_) | Answer::Failed(_)) => Say::Error(error(&refusal(other))),
+        other @ (Answer::Grants { .. } | Answer::Clock(_) | Answer::Failed(_)) => {
+            Say::Error(error(&refusal(other)))
+        }
     };
     v1::Reply {
         id,

@@ -92,7 +92,11 @@ pub(super) fn refusal(answer: Answer) -> Refusal {
         Answer::Failed(Failure::NotLeader { leader }) => not_leader(leader),
         Answer::Failed(Failure::UnknownOutcome(why)) => Refusal::new(Code::UnknownOutcome, why),
         Answer::Failed(Failure::Refused(why)) => Refusal::new(Code::Refused, why),
-        Answer::Lock(_) | Answer::Locks { .. } | Answer::Status(_) | Answer::Clock(_) => mismatch(),
+        Answer::Lock(_)
+        | Answer::Locks { .. }
+        | Answer::Grants { .. }
+        | Answer::Status(_)
+        | Answer::Clock(_) => mismatch(),
     }
 }
 

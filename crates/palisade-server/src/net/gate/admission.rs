@@ -85,6 +85,8 @@ fn name_of(request: &Request) -> Option<&str> {
         | Request::Resize { lock, .. }
         | Request::Show(lock) => Some(lock.as_str()),
         Request::List { prefix, .. } => Some(prefix),
-        Request::Abandon(_) | Request::Status | Request::Advance(_) => None,
+        Request::Abandon(_) | Request::Grants { .. } | Request::Status | Request::Advance(_) => {
+            None
+        }
     }
 }

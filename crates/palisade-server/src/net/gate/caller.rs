@@ -151,7 +151,7 @@ impl Gate {
 }
 
 /// A principal as the log has it: one half of the SHA-256 of its name.
-pub(super) fn by(principal: &Principal) -> palisade_core::Principal {
+pub(in crate::net) fn by(principal: &Principal) -> palisade_core::Principal {
     match principal.id() {
         Some(id) => palisade_core::Principal::from_bytes(id),
         None => palisade_core::Principal::ANONYMOUS,

@@ -180,7 +180,7 @@ impl Gate {
             }
             // What a client needs in order to know whose tokens it gets; it names no lock.
             Request::Status => {}
-            Request::Advance(_) => {
+            Request::Grants { .. } | Request::Advance(_) => {
                 let decided = access.decide_all(&principal, Verb::Admin, "");
                 decided.map_err(|denied| forbidden(&denied))?;
             }

@@ -11,17 +11,20 @@
 //! of a prefix or a principal is exact for everything that this server has granted, whether or not its caller has waited
 //! for the answer. Whose address a grant is, only the answer says.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use palisade_access::{Principal, Subject};
+use palisade_access::{Access, Principal, Subject};
+use palisade_core::machine::Held;
 use palisade_core::{Change, Event, LockName, RequestId, Span};
+
+use crate::net::gate;
 
 /// All counted locks.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
-    /// The prefixes whose locks are counted from events.
-    pub(super) prefixes: Vec<Box<str>>,
-    /// The principals with a quota that have asked for something, as events name them.
+    /// Whose locks are counted from events.
+    bounded: Bounded,
+    /// The principals among them, as events name them, and those with a quota that have asked for something.
     principals: HashMap<palisade_core::Principal, Subject>,
     counted: HashMap<Subject, Counted>,
     /// At whose address a grant was made, and by which request. The grants of a set have one number.
@@ -32,6 +35,37 @@ pub(super) struct Locks {
     /// Locks that are closed after their last grant: until when, and for whom they count.
     closed: HashMap<LockName, (u64, Vec<Subject>)>,
     closings: BTreeSet<(u64, LockName)>,
+}
+
+/// The prefixes and the principals with a bound on locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bounded {
+    pub(super) prefixes: Vec<Box<str>>,
+    principals: BTreeMap<palisade_core::Principal, Principal>,
+}
+
+impl Bounded {
+    pub(super) fn of(access: &Access) -> Bounded {
+        Bounded {
+            prefixes: access.prefixes_with_locks().map(Box::from).collect(),
+            principals: access
+                .principals_with_locks()
+                .into_iter()
+                .map(|principal| (gate::by(&principal), principal))
+                .collect(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.prefixes.is_empty() && self.principals.is_empty()
+    }
+
+    /// Whether a grant counts for one of them.
+    pub(super) fn concerns(&self, held: &Held) -> bool {
+        let mut prefixes = self.prefixes.iter();
+        self.principals.contains_key(&held.by)
+            || prefixes.any(|prefix| held.lock.starts_with(&**prefix))
+    }
 }
 
 /// What counts for one subject.
@@ -176,10 +210,25 @@ impl Locks {
         owner.request = owner.request.take().or(request);
     }
 
-    /// A lock of these prefixes is held by the grant of this number.
-    pub(super) fn found(&mut self, lock: &LockName, number: u64, shared: bool) {
-        for subject in self.prefixes_of(lock) {
-            self.hold(&subject, lock, number, shared);
+    pub(super) fn is_of(&self, bounded: &Bounded) -> bool {
+        self.bounded == *bounded
+    }
+
+    /// Forgets what is held of prefixes and principals, before it is counted anew for these.
+    pub(super) fn begin_anew(&mut self, bounded: Bounded) {
+        self.forget(|subject| !matches!(subject, Subject::Address(_)));
+        for (by, principal) in &bounded.principals {
+            self.know(*by, &Subject::Principal(principal.clone()));
+        }
+        self.bounded = bounded;
+    }
+
+    /// A grant that was there before its events were counted.
+    pub(super) fn found(&mut self, held: &Held) {
+        let mut subjects = self.prefixes_of(&held.lock);
+        subjects.extend(self.principals.get(&held.by).cloned());
+        for subject in subjects {
+            self.hold(&subject, &held.lock, held.number.get(), held.shared);
         }
     }
 
@@ -190,7 +239,7 @@ impl Locks {
     }
 
     fn prefixes_of(&self, lock: &LockName) -> Vec<Subject> {
-        let prefixes = self.prefixes.iter();
+        let prefixes = self.bounded.prefixes.iter();
         prefixes
             .filter(|prefix| lock.as_str().starts_with(&***prefix))
             .map(|prefix| Subject::Prefix(prefix.clone()))
@@ -282,11 +331,6 @@ impl Locks {
             let lock = lock.clone();
             self.open(&lock);
         }
-    }
-
-    /// Forgets what is held of prefixes, before it is counted anew from what the authority lists.
-    pub(super) fn forget_prefixes(&mut self) {
-        self.forget(|subject| matches!(subject, Subject::Prefix(_)));
     }
 
     /// Forgets whose the grants are, because events are gone in which some of them may have ended. What is closed stays:

@@ -21,7 +21,7 @@ use palisade_access::{Access, Bound, Principal, Subject};
 use palisade_core::{LockMode, LockName, Outcome, Span, Wish};
 use palisade_proto::Code;
 
-use self::locks::{Acquiring, Locks};
+use self::locks::{Acquiring, Bounded, Locks};
 pub(super) use self::rate::Rate;
 use super::convert::Refusal;
 use palisade_pipeline::clock::boottime;
@@ -39,7 +39,7 @@ pub(super) struct Quotas {
 struct Uses {
     of: HashMap<Subject, Use>,
     locks: Locks,
-    /// The last event that was counted; `None` before the locks of prefixes were first counted.
+    /// The last event that was counted; `None` before the locks were first counted.
     seen: Option<u64>,
     /// How many subjects there may be before those without use are forgotten.
     sweep_at: usize,
@@ -380,24 +380,14 @@ impl Quotas {
         }
     }
 
-    /// Follows the authority's events and counts anew when there are other prefixes or when events are gone. Does not end.
+    /// Follows the authority's events and counts anew when there are other quotas or when events are gone. Does not end.
     pub(super) async fn follow(&self, access: impl Fn() -> Arc<Access>) {
         let mut news = self.handle.news();
         let mut again = tokio::time::interval(LOOK_AGAIN);
         again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let access = access();
-            let prefixes: Vec<Box<str>> = access.prefixes_with_locks().map(Box::from).collect();
-            if access.has_quotas() {
-                let counted = {
-                    let mut uses = self.uses();
-                    self.catch_up(&mut uses);
-                    uses.seen.is_some() && uses.locks.prefixes == prefixes
-                };
-                if !counted {
-                    self.count_anew(prefixes).await;
-                }
-            }
+            self.count(&access).await;
             tokio::select! {
                 // An error means that the pipeline is gone; then there is nothing to count.
                 changed = news.changed(), if access.has_quotas() => if changed.is_err() {
@@ -408,50 +398,60 @@ impl Quotas {
         }
     }
 
-    /// Lists the locks of the prefixes. What changes meanwhile is known from the events after the revision at the start:
-    /// they are counted last, and counting one twice changes nothing.
-    async fn count_anew(&self, prefixes: Vec<Box<str>>) {
+    /// Counts what is new, or everything if that is not enough.
+    pub(super) async fn count(&self, access: &Access) {
+        if !access.has_quotas() {
+            return;
+        }
+        let bounded = Bounded::of(access);
+        let counted = {
+            let mut uses = self.uses();
+            self.catch_up(&mut uses);
+            uses.seen.is_some() && uses.locks.is_of(&bounded)
+        };
+        if !counted {
+            self.count_anew(bounded).await;
+        }
+    }
+
+    /// Lists all grants, and the closed locks of the prefixes. What changes meanwhile is known from the events after the
+    /// revision at the start: they are counted last, and counting one twice changes nothing.
+    async fn count_anew(&self, bounded: Bounded) {
         let from = self.handle.revision();
         let (mut found, mut closed) = (Vec::new(), Vec::new());
-        for prefix in &prefixes {
-            let mut cursor = 0;
-            loop {
+        let mut cursor = (!bounded.is_empty()).then_some(0);
+        while let Some(at) = cursor {
+            let page = Request::Grants { cursor: at };
+            let Answer::Grants { grants, next } = self.handle.call(page).await else {
+                // This node does not lead; it is tried again.
+                return;
+            };
+            found.extend(grants.into_iter().filter(|held| bounded.concerns(held)));
+            cursor = next;
+        }
+        for prefix in &bounded.prefixes {
+            let mut cursor = Some(0);
+            while let Some(at) = cursor {
                 let page = Request::List {
                     prefix: prefix.clone(),
-                    cursor,
+                    cursor: at,
                     limit: PAGE,
                 };
                 let Answer::Locks { locks, next } = self.handle.call(page).await else {
-                    // This node does not lead; it is tried again.
                     return;
                 };
-                for view in locks {
-                    let Some(holder) = &view.holder else {
-                        closed.extend(view.delayed.map(|delayed| (view.lock, delayed)));
-                        continue;
-                    };
-                    if view.reader_count == 0 && view.permits.is_none() {
-                        found.push((view.lock, holder.token.get(), false));
-                    } else if let Answer::Lock(view) =
-                        self.handle.call(Request::Show(view.lock)).await
-                    {
-                        let readers = view.readers.iter();
-                        found.extend(
-                            readers.map(|reader| (view.lock.clone(), reader.id.0.get(), true)),
-                        );
-                    }
-                }
-                match next {
-                    Some(next) => cursor = next,
-                    None => break,
-                }
+                closed.extend(
+                    locks
+                        .into_iter()
+                        .filter_map(|view| Some((view.lock, view.delayed?))),
+                );
+                cursor = next;
             }
         }
         let mut uses = self.uses();
-        uses.locks.forget_prefixes();
-        uses.locks.prefixes = prefixes;
-        for (lock, number, shared) in found {
-            uses.locks.found(&lock, number, shared);
+        uses.locks.begin_anew(bounded);
+        for held in &found {
+            uses.locks.found(held);
         }
         let now = boottime();
         for (lock, delayed) in closed {
