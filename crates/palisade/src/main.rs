@@ -14,6 +14,7 @@ mod run;
 mod serve;
 mod service;
 mod store;
+mod tfstate;
 
 use std::process::ExitCode;
 

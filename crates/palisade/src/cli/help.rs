@@ -385,6 +385,28 @@ Examples:
   curl -X POST -H 'X-Fencing-Token: 35' -H 'X-Fencing-Operation: claim' http://127.0.0.1:7422/accounts/7
   curl http://127.0.0.1:7423/v1/fences";
 
+pub(super) const TFSTATE: &str = "\
+Keeps the states of Terraform and OpenTofu as their \"http\" backend, and refuses late uploads.
+
+A LOCK acquires the lock tf/NAME at the authority and claims the state with its fencing token; plans share the lock. \
+The lock is held until it is unlocked, as Terraform expects, and waits in the lock's queue if the address says how long \
+(?wait=10m). An upload names its lock ID and is written under that lock's token, even if the lease has ended since: it \
+gets 412 if anybody has locked the state in between, and the newer state stands.
+
+A caller's password is a token of the authority, which decides what it may do: hold for apply, share for plan, observe to \
+read, break for a force-unlock. Its user name is ignored. A caller without a password asks as this server does \
+(--token-file).
+
+What Terraform changes in a cloud cannot be fenced: only its state is.";
+
+pub(super) const TFSTATE_AFTER: &str = "\
+Examples:
+  palisade tfstate --data /var/lib/tfstate
+  export TF_HTTP_ADDRESS=http://127.0.0.1:7424/v1/tf/prod TF_HTTP_UNLOCK_ADDRESS=http://127.0.0.1:7424/v1/tf/prod
+  export TF_HTTP_LOCK_ADDRESS='http://127.0.0.1:7424/v1/tf/prod?wait=10m'
+  curl 'http://127.0.0.1:7424/v1/tf/prod?versions'
+  curl 'http://127.0.0.1:7424/v1/tf/prod?version=3' > old.tfstate";
+
 pub(super) const DEMO_AFTER: &str = "\
 A holder is stopped past the end of its lease, another client takes over, the first one wakes up and writes. \
 Three acts: without a fence (data corrupted), with the textbook fence (an acknowledged update lost), with \

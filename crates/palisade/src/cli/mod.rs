@@ -35,6 +35,7 @@ mod sequencer_keys;
 mod settings;
 mod shell;
 mod store;
+mod tfstate;
 mod usage;
 mod value;
 
@@ -54,6 +55,7 @@ pub(crate) use grant::{lock_list, signed, slot_list};
 pub(crate) use output::{Out, millis, wall};
 pub(crate) use runtime::runtime;
 pub(crate) use settings::compare_settings;
+pub(crate) use value::wait;
 
 /// Leases with fencing tokens
 #[derive(Parser, Debug)]
@@ -125,6 +127,9 @@ enum Command {
     /// Put a fence in front of an HTTP API
     #[command(long_about = help::GATEWAY)]
     Gateway(Box<gateway::GatewayArgs>),
+    /// Keep the states of Terraform and OpenTofu, and refuse late uploads
+    #[command(long_about = help::TFSTATE)]
+    Tfstate(Box<tfstate::TfstateArgs>),
     /// Show what happens to a paused holder, with and without fences
     Demo(demo::DemoArgs),
     #[command(name = "demo-worker", hide = true)]
@@ -194,6 +199,7 @@ impl Command {
             Command::Fence(command) => wait_for(fence::carry_out(command, out)),
             Command::Store(args) => store::store(&args, out),
             Command::Gateway(args) => gateway::gateway(&args, out),
+            Command::Tfstate(args) => tfstate::tfstate(&args, out),
             Command::Demo(args) => demo::demo(&args, out),
             Command::Worker(args) => demo::worker(&args),
             Command::Bench(args) => bench::bench(&args, out),
@@ -214,6 +220,7 @@ impl Command {
             Command::Serve(args) => operator::settings(args, false).map(drop),
             Command::Store(args) => store::check(args).map(drop),
             Command::Gateway(args) => gateway::check(args).map(drop),
+            Command::Tfstate(args) => tfstate::check(args).map(drop),
             _ => Ok(()),
         }
     }
@@ -224,6 +231,7 @@ impl Command {
             Command::Serve(args) => ("serve", args.collector()),
             Command::Store(args) => ("store", args.collector()),
             Command::Gateway(args) => ("gateway", args.collector()),
+            Command::Tfstate(args) => ("tfstate", args.collector()),
             _ => return None,
         };
         Some((name, collector?))
@@ -232,7 +240,7 @@ impl Command {
     fn is_server(&self) -> bool {
         matches!(
             self,
-            Command::Serve(_) | Command::Store(_) | Command::Gateway(_)
+            Command::Serve(_) | Command::Store(_) | Command::Gateway(_) | Command::Tfstate(_)
         )
     }
 }

@@ -50,6 +50,7 @@ mod sequencers;
 mod service;
 mod sets;
 mod stolen_log;
+mod tfstate;
 mod tls;
 mod traces;
 mod unix_socket;

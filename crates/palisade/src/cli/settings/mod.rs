@@ -27,7 +27,7 @@ use super::Cli;
 use super::failure::Failure;
 
 /// The commands that have settings.
-pub(crate) const SERVERS: [&str; 3] = ["serve", "store", "gateway"];
+pub(crate) const SERVERS: [&str; 4] = ["serve", "store", "gateway", "tfstate"];
 
 /// Names the settings file.
 const CONFIG: &str = "config";
