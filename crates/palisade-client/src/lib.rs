@@ -175,6 +175,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clock;
+pub mod hold;
 pub mod kind;
 pub mod service;
 
@@ -184,7 +185,6 @@ mod connect;
 mod election;
 mod error;
 mod fault;
-mod hold;
 mod identity;
 mod inner;
 mod keeper;

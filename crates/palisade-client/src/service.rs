@@ -18,6 +18,7 @@ use palisade_core::{
 };
 
 use crate::fault::Fault;
+use crate::random;
 
 /// What requests and outcomes consist of, for implementations of [`LockService`].
 pub use palisade_core::{Delays, Granted, Others, Renewed, RequestId, Under};
@@ -115,17 +116,21 @@ pub trait LockService: Send + Sync + 'static {
     }
 }
 
+/// A request id that nobody can guess, from the operating system's generator: for programs that call a [`LockService`]
+/// themselves, and for an authority that needs a value of its own.
+///
+/// # Errors
+/// [`Fault::Unavailable`] if the generator fails: another client could abandon a request id that it can guess.
+pub fn fresh_request_id() -> Result<RequestId, Fault> {
+    random::bytes().map(RequestId::from_bytes)
+}
+
 /// An authority whose grants are all exclusive says so before it is asked.
 ///
 /// # Errors
 /// [`Fault::Unsupported`] for a shared grant, for permits, for delays, and for several locks at once.
-#[cfg(any(
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "postgres",
-    feature = "redis"
-))]
-pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
+#[doc(hidden)]
+pub fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
     if !request.delays.is_none() {
         return Err(Fault::unsupported(
             "keep a lock closed after a grant (lock-delay, at-least-for)",

@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::holder::Caution;
-use palisade_core::{
-    ClientId, GrantRef, Granted, LockName, LockView, RequestId, Span, Timestamp, Token, Ttl,
-};
+use palisade_core::{ClientId, GrantRef, Granted, LockName, LockView, Span, Timestamp, Token, Ttl};
 
 use crate::client::Client;
 use crate::clock::{BootClock, Clock as _};
 use crate::conformance::report::Finding;
 use crate::conformance::{Habit, Subject};
-use crate::random;
-use crate::service::{AcquireRequest, Acquired, LockService, Released, Renewal, Under};
+use crate::service::{
+    AcquireRequest, Acquired, LockService, Released, Renewal, Under, fresh_request_id,
+};
 
 /// The reason why a check failed: the observation that contradicts the rule.
 pub(super) type Failure = String;
@@ -32,10 +31,8 @@ pub(super) struct Context<S> {
 
 impl<S: Subject> Context<S> {
     pub(super) fn new(subject: &Arc<S>, habit: Habit) -> Context<S> {
-        let run = random::bytes().map_or_else(
-            |_| std::process::id().to_string(),
-            |bytes| RequestId::from_bytes(bytes).to_hex(),
-        );
+        let run =
+            fresh_request_id().map_or_else(|_| std::process::id().to_string(), |id| id.to_hex());
         Context {
             subject: Arc::clone(subject),
             habit,
@@ -119,7 +116,7 @@ impl Held {
 impl Hand {
     /// Returns a new request. A `wait` of zero is a try.
     pub(super) fn wish(&self, ttl: Ttl, wait: Duration) -> Result<AcquireRequest, Failure> {
-        let request = RequestId::from_bytes(random::bytes().map_err(say)?);
+        let request = fresh_request_id().map_err(say)?;
         Ok(AcquireRequest {
             wait: (wait > Duration::ZERO).then(|| Span::from(wait)),
             ..AcquireRequest::new(

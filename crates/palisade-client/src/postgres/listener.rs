@@ -11,7 +11,7 @@ use tokio_postgres::{AsyncMessage, Config, NoTls};
 use super::fault;
 use crate::fault::Fault;
 use crate::notifications::{Notifications, Waiting};
-use crate::random;
+use crate::service::fresh_request_id;
 
 /// The listener shared by all requests of a service. It starts when a request waits for the first time, and
 /// then keeps running.
@@ -24,7 +24,7 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn new(config: Config) -> Result<Listener, Fault> {
-        let random = RequestId::from_bytes(random::bytes()?).to_hex();
+        let random = fresh_request_id()?.to_hex();
         Ok(Listener {
             config,
             channel: format!("palisade_{random}"),

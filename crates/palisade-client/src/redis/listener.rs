@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::fault::Fault;
 use crate::notifications::{Notifications, Waiting};
-use crate::random;
+use crate::service::fresh_request_id;
 
 /// The listener shared by all requests of a service. It starts when the first of them waits.
 pub(super) struct Listener {
@@ -21,7 +21,7 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn new(client: Client) -> Result<Listener, Fault> {
-        let random = RequestId::from_bytes(random::bytes()?).to_hex();
+        let random = fresh_request_id()?.to_hex();
         Ok(Listener {
             client,
             channel: format!("palisade:{random}"),

@@ -54,10 +54,9 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Script};
 
 use crate::fault::Fault;
-use crate::random;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
-    only_exclusive,
+    fresh_request_id, only_exclusive,
 };
 use address::Address;
 use answer::Answer;
@@ -204,7 +203,7 @@ impl Redis {
 /// Returns the id of this data set, which the first client creates.
 async fn identify(connection: &mut ConnectionManager) -> Result<AuthorityId, Fault> {
     let key = format!("{ROOT}authority");
-    let fresh = RequestId::from_bytes(random::bytes()?).to_hex();
+    let fresh = fresh_request_id()?.to_hex();
     let identify = redis::pipe()
         .atomic()
         .cmd("SET")

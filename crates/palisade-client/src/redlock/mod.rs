@@ -36,12 +36,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::holder::Caution;
-use palisade_core::{LockName, RequestId, Span, Ttl};
+use palisade_core::{LockName, Span, Ttl};
 
 use crate::clock::{BootClock, Clock as _};
 use crate::error::Error;
 use crate::fault::Fault;
-use crate::random;
+use crate::service::fresh_request_id;
 pub use guard::Guard;
 use primary::Primary;
 
@@ -96,7 +96,7 @@ impl Redlock {
     ) -> Result<Option<Guard>, Error> {
         let lock = LockName::new(name)?;
         let ttl = Ttl::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))?;
-        let value = RequestId::from_bytes(random::bytes()?).to_hex();
+        let value = fresh_request_id()?.to_hex();
         let until = BootClock.now().after(Span::from(wait));
         loop {
             if let Some(guard) = self.round(&lock, ttl, &value).await {
@@ -106,7 +106,7 @@ impl Redlock {
             if now >= until {
                 return Ok(None);
             }
-            let [a, b, ..] = random::bytes()?;
+            let [a, b, ..] = *fresh_request_id()?.as_bytes();
             let pause = Span::from_millis(10 + u64::from(u16::from_le_bytes([a, b]) % 90));
             BootClock.sleep_until(now.after(pause).min(until)).await;
         }

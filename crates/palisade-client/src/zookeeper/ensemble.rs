@@ -12,7 +12,7 @@ use super::address::Address;
 use super::fault;
 use super::node::{self, Child, Node};
 use crate::fault::Fault;
-use crate::random;
+use crate::service::fresh_request_id;
 
 /// The time limit for opening a session.
 const CONNECT: Duration = Duration::from_secs(6);
@@ -87,7 +87,7 @@ impl Ensemble {
     pub(super) async fn authority(&self) -> Result<AuthorityId, Fault> {
         let session = self.query_session().await?;
         let path = format!("{}/.authority", self.address.root);
-        let drawn = RequestId::from_bytes(random::bytes()?).to_hex();
+        let drawn = fresh_request_id()?.to_hex();
         let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
         match session.create(&path, drawn.as_bytes(), &persistent).await {
             Ok(_) | Err(Error::NodeExists) => {}
