@@ -207,8 +207,6 @@ mod watch;
 #[cfg(feature = "in-process")]
 #[doc(hidden)]
 pub mod answers;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "in-process")]

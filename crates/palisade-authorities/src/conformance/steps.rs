@@ -6,11 +6,11 @@ use std::time::Duration;
 use palisade_core::holder::Caution;
 use palisade_core::{ClientId, GrantRef, Granted, LockName, LockView, Span, Timestamp, Token, Ttl};
 
-use crate::client::Client;
-use crate::clock::{BootClock, Clock as _};
 use crate::conformance::report::Finding;
 use crate::conformance::{Habit, Subject};
-use crate::service::{
+use palisade_client::Client;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::service::{
     AcquireRequest, Acquired, LockService, Released, Renewal, Under, fresh_request_id,
 };
 

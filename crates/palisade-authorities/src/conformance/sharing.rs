@@ -7,9 +7,9 @@ use palisade_core::LockMode;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, Held, ensure, run_checks, say};
-use crate::kind::Shared;
-use crate::service::{AcquireRequest, Acquired, Released, Renewal, Under};
-use crate::{Client, Error, Fault, Lease, LockRequest};
+use palisade_client::kind::Shared;
+use palisade_client::service::{AcquireRequest, Acquired, Released, Renewal, Under};
+use palisade_client::{Client, Error, Fault, Lease, LockRequest};
 
 pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(

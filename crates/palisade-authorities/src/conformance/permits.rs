@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use palisade_core::{LockMode, Permits, Slots};
 
-use crate::Fault;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, ensure, run_checks, say};
-use crate::service::{AcquireRequest, Acquired, Resized};
+use palisade_client::Fault;
+use palisade_client::service::{AcquireRequest, Acquired, Resized};
 
 pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use palisade_core::Span;
 
-use crate::client::Client;
-use crate::clock::{BootClock, Clock as _};
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{
     Checked, Context, Failure, ensure, pause, run_checks, say, within,
 };
-use crate::lease::Lease;
-use crate::service::Released;
+use palisade_client::Client;
+use palisade_client::Lease;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::service::Released;
 
 pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use palisade_client::redlock::Redlock;
+use palisade_authorities::redlock::Redlock;
 use palisade_client::secs;
 use palisade_testbed::Redis;
 

@@ -3,15 +3,15 @@
 
 use std::net::SocketAddr;
 
-use palisade_client::conformance::Habit;
-use palisade_client::redis::Redis;
+use palisade_authorities::conformance::Habit;
+use palisade_authorities::redis::Redis;
 use palisade_client::service::{AcquireRequest, Acquired, Released, Under};
 use palisade_client::{Client, ClientId, Error, Fault, LockService, Loss, Ttl, secs};
 use palisade_core::{GrantRef, LockName, RequestId, Token};
 use palisade_testbed::Redis as Server;
 
-use crate::support::redis_at;
 use crate::support::served::{Adapter, Served, passes};
+use crate::support::{client_of, redis_at};
 
 impl Adapter for Redis {
     async fn connect_to(server: SocketAddr) -> Result<Redis, Fault> {
@@ -83,8 +83,8 @@ async fn a_token_drawn_before_the_lock_grants_two_and_then_one_and_one_drawn_wit
 
     // The same race with our adapter: B waits while A's request is in flight; the later grant has the higher
     // token.
-    let client = Client::connect(&server.url()).await.unwrap();
-    let other = Client::connect(&server.url()).await.unwrap();
+    let client = client_of(&server.url()).await.unwrap();
+    let other = client_of(&server.url()).await.unwrap();
     let take = async |client: &Client| {
         let lease = client
             .lock("orders")
@@ -108,7 +108,7 @@ async fn a_token_drawn_before_the_lock_grants_two_and_then_one_and_one_drawn_wit
 async fn an_emptied_server_is_another_authority_and_issues_nothing_to_its_old_clients() {
     let server = Server::start(&[]);
     let redis = Redis::connect(&server.url()).await.unwrap();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = client_of(&server.url()).await.unwrap();
     let lease = client.lock("orders").acquire().await.unwrap();
     let _: String = command(&server, &["FLUSHALL"]).await;
     assert!(matches!(
@@ -135,7 +135,7 @@ async fn an_authority_id_of_any_characters_stays_text() {
         let _: String = command(&server, &["SET", "{palisade}:authority", name]).await;
         let redis = Redis::connect(&server.url()).await.unwrap();
         assert_eq!(redis.authority().as_str(), name);
-        let client = Client::connect(&server.url()).await.unwrap();
+        let client = client_of(&server.url()).await.unwrap();
         let lease = client.lock("orders").acquire().await.unwrap();
         assert_eq!(lease.token().get(), 1);
         let drawn: u64 = command(&server, &["GET", &tokens(redis.authority())]).await;
@@ -157,7 +157,7 @@ async fn a_crash_without_sync_loses_tokens_and_with_sync_does_not() {
     ] {
         let server = Server::start(settings);
         let before = Redis::connect(&server.url()).await.unwrap();
-        let client = Client::connect(&server.url()).await.unwrap();
+        let client = client_of(&server.url()).await.unwrap();
         let lease = client.lock("orders").ttl(secs(60)).acquire().await.unwrap();
         assert_eq!(lease.token().get(), 1);
         let _detached = lease.detach();
@@ -168,7 +168,7 @@ async fn a_crash_without_sync_loses_tokens_and_with_sync_does_not() {
             keeps,
             "{settings:?}"
         );
-        let client = Client::connect(&server.url()).await.unwrap();
+        let client = client_of(&server.url()).await.unwrap();
         let next = client.lock("stock").acquire().await.unwrap();
         assert_eq!(next.token().get() > 1, keeps, "{settings:?}");
     }
@@ -178,10 +178,10 @@ async fn a_crash_without_sync_loses_tokens_and_with_sync_does_not() {
 async fn a_grant_that_no_replica_has_is_not_acknowledged_and_leaves_nothing() {
     let server = Server::start(&[]);
     let url = format!("{}?replicas=1", server.url());
-    let client = Client::connect(&url).await.unwrap();
+    let client = client_of(&url).await.unwrap();
     let refused = client.lock("orders").wait(secs(1)).acquire().await;
     assert!(matches!(refused, Err(Error::Fault(_))), "{refused:?}");
-    let observer = Client::connect(&server.url()).await.unwrap();
+    let observer = client_of(&server.url()).await.unwrap();
     let free = async {
         while observer.show("orders").await.unwrap().holder.is_some() {
             tokio::task::yield_now().await;
@@ -207,7 +207,7 @@ async fn a_grant_that_no_replica_has_is_not_acknowledged_and_leaves_nothing() {
 #[tokio::test]
 async fn a_server_stopped_past_the_deadline_costs_the_lease() {
     let server = Server::start(&[]);
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = client_of(&server.url()).await.unwrap();
     let lease = client.lock("orders").ttl(secs(1)).acquire().await.unwrap();
     server.pause();
     let lost = tokio::time::timeout(secs(30), lease.lost()).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_server_stopped_past_the_deadline_costs_the_lease() {
 #[tokio::test]
 async fn the_last_token_is_granted_and_none_after_it() {
     let server = Server::start(&[]);
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = client_of(&server.url()).await.unwrap();
     let last = (1_u64 << 53) - 1;
     let _: String = command(
         &server,

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::poll;
 use crate::support::served::{Adapter, Served, passes};
-use palisade_client::conformance::{Habit, Subject};
+use crate::support::{client_of, poll};
+use palisade_authorities::conformance::{Habit, Subject};
+use palisade_authorities::zookeeper::ZooKeeper;
 use palisade_client::service::{AcquireRequest, Acquired, Under};
-use palisade_client::zookeeper::ZooKeeper;
 use palisade_client::{Client, ClientId, Code, Fault, GrantRef, LockName, LockService, Ttl, secs};
 use palisade_core::{RequestId, Span};
 use palisade_testbed::ZooKeeper as Server;
@@ -59,9 +59,7 @@ async fn tokens_go_on_rising_when_the_container_is_removed_though_sequences_begi
     let naive = zookeeper_client::Client::connect(&address.to_string())
         .await
         .unwrap();
-    let client = Client::connect(&format!("zookeeper://{address}"))
-        .await
-        .unwrap();
+    let client = client_of(&format!("zookeeper://{address}")).await.unwrap();
     let gone =
         async |path: &str| poll(async || naive.check_stat(path).await.unwrap().is_none()).await;
 
@@ -96,9 +94,7 @@ async fn a_sequence_that_contradicts_the_transactions_grants_nothing() {
     let raw = zookeeper_client::Client::connect(&address.to_string())
         .await
         .unwrap();
-    let client = Client::connect(&format!("zookeeper://{address}"))
-        .await
-        .unwrap();
+    let client = client_of(&format!("zookeeper://{address}")).await.unwrap();
     let wish = || client.lock("orders").ttl(secs(5)).wait(secs(30));
     let holder = wish().acquire().await.unwrap();
     let next = tokio::spawn(wish().acquire());
@@ -267,7 +263,7 @@ async fn a_waiter_whose_node_went_while_it_had_no_connection_is_not_granted() {
 #[tokio::test]
 async fn a_time_to_live_the_ensemble_would_change_is_refused_with_the_range() {
     let server = Server::start(&[CONTAINERS_GO_AT_ONCE]);
-    let client = Client::connect(&format!("zookeeper://{}", server.address()))
+    let client = client_of(&format!("zookeeper://{}", server.address()))
         .await
         .unwrap();
     for (ttl, range) in [(500, "1000 ms ..="), (61_000, "..= 60000 ms")] {

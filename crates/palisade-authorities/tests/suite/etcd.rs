@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::poll;
 use crate::support::served::{Adapter, Served, passes};
-use palisade_client::conformance::Habit;
-use palisade_client::etcd::Etcd;
+use crate::support::{client_of, poll};
+use palisade_authorities::conformance::Habit;
+use palisade_authorities::etcd::Etcd;
 use palisade_client::service::{AcquireRequest, Acquired, Under};
-use palisade_client::{Client, ClientId, Code, Fault, LockName, LockService, Ttl, secs};
+use palisade_client::{ClientId, Code, Fault, LockName, LockService, Ttl, secs};
 use palisade_core::{RequestId, Span};
 use palisade_testbed::Etcd as Server;
 
@@ -72,7 +72,7 @@ fn watches(server: &Server) -> u64 {
 async fn a_wait_that_is_over_leaves_no_watch_behind() {
     let server = Server::start(&[]);
     let url = format!("etcd://{}", server.address());
-    let client = Client::connect(&url).await.unwrap();
+    let client = client_of(&url).await.unwrap();
     let wish = || client.lock("orders").wait(secs(60)).acquire();
     let held = wish().await.unwrap();
     let waits = tokio::spawn(wish());
@@ -94,7 +94,7 @@ async fn a_waiter_keeps_its_place_for_longer_than_its_lease_would_last() {
     let server = Server::start(&[]);
     let url = format!("etcd://{}", server.address());
     let etcd = Arc::new(Etcd::connect(&url).await.unwrap());
-    let client = Client::connect(&url).await.unwrap();
+    let client = client_of(&url).await.unwrap();
     let held = client.lock("orders").ttl(secs(60)).acquire().await.unwrap();
     let wish = |lock: &str, wait, id| AcquireRequest {
         wait,
@@ -204,7 +204,7 @@ async fn a_waiter_whose_lease_died_is_not_granted_though_etcds_own_lock_would() 
 /// A waiter stops for longer than its lease lasts, and continues when the lock is free.
 async fn the_same_schedule_through_the_adapter(server: &Server) {
     let url = format!("etcd://{}", server.address());
-    let client = Client::connect(&url).await.unwrap();
+    let client = client_of(&url).await.unwrap();
     let wish = || client.lock("orders").ttl(secs(60)).wait(secs(60));
     let holder = wish().acquire().await.unwrap();
     let (go_on, stopped) = std::sync::mpsc::channel::<()>();
@@ -262,7 +262,7 @@ fn stopped_waiter(url: &str, stopped: &std::sync::mpsc::Receiver<()>) -> Result<
 #[tokio::test]
 async fn a_time_to_live_the_cluster_would_lengthen_is_refused_with_the_range() {
     let server = Server::start(&[]);
-    let client = Client::connect(&format!("etcd://{}", server.address()))
+    let client = client_of(&format!("etcd://{}", server.address()))
         .await
         .unwrap();
     for (ttl, range) in [(1_000, "2000 ms ..="), (2_500, "1 s ..= 86400 s")] {
@@ -280,8 +280,8 @@ async fn a_time_to_live_the_cluster_would_lengthen_is_refused_with_the_range() {
 async fn two_roots_are_two_authorities_and_two_sets_of_locks() {
     let server = Server::start(&[]);
     let url = format!("etcd://{}", server.address());
-    let one = Client::connect(&url).await.unwrap();
-    let other = Client::connect(&format!("{url}/team-b")).await.unwrap();
+    let one = client_of(&url).await.unwrap();
+    let other = client_of(&format!("{url}/team-b")).await.unwrap();
     let held = one.lock("orders").acquire().await.unwrap();
     let too = other.lock("orders").try_acquire().await.unwrap().unwrap();
     assert_ne!(one.authority(), other.authority());

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::client::Client;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{Checked, Context, Failure, ensure, run_checks, say, within};
 use crate::conformance::{Habit, Subject};
-use crate::lease::Lease;
-use crate::service::Released;
+use palisade_client::Client;
+use palisade_client::Lease;
+use palisade_client::service::Released;
 
 pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(

@@ -5,14 +5,14 @@ use std::time::Duration;
 use palisade_core::holder::Caution;
 use palisade_core::{Ending, GrantRef, LeaseKey, Renewed, Span};
 
-use crate::Error;
-use crate::clock::{BootClock, Clock as _};
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{
     Checked, Context, Failure, Hand, Held, ensure, run_checks, say, until,
 };
-use crate::service::{Acquired, Released, Renewal};
+use palisade_client::Error;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::service::{Acquired, Released, Renewal};
 
 pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(

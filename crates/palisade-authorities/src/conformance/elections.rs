@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::Fault;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, ensure, run_checks};
-use crate::service::Proclamation;
+use palisade_client::Fault;
+use palisade_client::service::Proclamation;
 
 pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(

@@ -17,7 +17,7 @@ use palisade_client::{Client, secs};
 use palisade_testbed::{Etcd, Proxy, Redis, ZooKeeper};
 use tokio::task::JoinSet;
 
-use crate::support::redis_at;
+use crate::support::{client_of, redis_at};
 
 const RACERS: u64 = 4;
 const BEFORE: u64 = 20;
@@ -86,7 +86,7 @@ impl Race {
         let resource = Arc::new(Resource::default());
         let mut racers = JoinSet::new();
         for _ in 0..RACERS {
-            let client = Client::connect(url).await.unwrap();
+            let client = client_of(url).await.unwrap();
             racers.spawn(race(client, Arc::clone(&resource)));
         }
         Race { resource, racers }
@@ -114,7 +114,7 @@ impl Race {
 }
 
 async fn a_leader_is_killed(url: &str, kill: impl FnOnce()) {
-    let holder = Client::connect(url).await.unwrap();
+    let holder = client_of(url).await.unwrap();
     let kept = holder.lock("kept").ttl(secs(20)).acquire().await.unwrap();
     let race = Race::at(url).await;
     race.goes_on_for(BEFORE).await;
@@ -122,7 +122,7 @@ async fn a_leader_is_killed(url: &str, kill: impl FnOnce()) {
     race.goes_on_for(AFTER).await;
     assert_eq!(race.ends().await, Vec::<String>::new());
     // The earlier lock is held by the same grant, or known to be lost; never by two.
-    let denied = Client::connect(url).await.unwrap();
+    let denied = client_of(url).await.unwrap();
     let denied = denied.lock("kept").ttl(TTL).try_acquire().await.unwrap();
     assert_eq!(denied.is_none(), kept.check().is_ok(), "one of them has it");
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::client::Client;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{Checked, Context, Failure, ensure, run_checks, say, within};
-use crate::service::{AcquireRequest, Acquired, Released};
+use palisade_client::Client;
+use palisade_client::service::{AcquireRequest, Acquired, Released};
 
 pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(

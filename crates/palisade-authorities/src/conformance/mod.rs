@@ -18,9 +18,8 @@
 //! An adapter says how to reach an authority and runs [`run`]:
 //!
 //! ```
-//! # #[cfg(feature = "in-process")] {
 //! use std::sync::Arc;
-//! use palisade_client::conformance::{self, Habit, Subject};
+//! use palisade_authorities::conformance::{self, Habit, Subject};
 //! use palisade_client::{Fault, LockService, in_process::InProcess};
 //!
 //! struct Here(Arc<InProcess>);
@@ -39,7 +38,6 @@
 //! # Ok(())
 //! # }
 //! # main().unwrap();
-//! # }
 //! ```
 //!
 //! A control arm may break rules on purpose: [`Report::failed`] names the checks that failed, and can be
@@ -60,8 +58,8 @@ mod steps;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fault::Fault;
-use crate::service::LockService;
+use palisade_client::Fault;
+use palisade_client::service::LockService;
 
 pub use report::Report;
 

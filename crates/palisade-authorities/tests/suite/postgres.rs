@@ -1,14 +1,15 @@
 //! PostgreSQL as the authority: the conformance suite against Debian's postgresql, and the special properties
 //! of the lock table.
 
+use crate::support::client_of;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::support::served::{Adapter, Served, passes};
-use palisade_client::conformance::Habit;
-use palisade_client::postgres::Postgres;
-use palisade_client::postgres::advisory::AdvisoryLocks;
-use palisade_client::{Client, Error, Fault, secs};
+use palisade_authorities::conformance::Habit;
+use palisade_authorities::postgres::Postgres;
+use palisade_authorities::postgres::advisory::AdvisoryLocks;
+use palisade_client::{Error, Fault, secs};
 use palisade_testbed::Postgres as Server;
 use tokio_postgres::NoTls;
 
@@ -75,7 +76,7 @@ async fn grants_come_in_the_order_of_their_tokens_though_a_sequence_does_not_giv
 
     // Sixteen clients run at once, over many locks. The insertion order in `seen` is the order in which the
     // grants became durable.
-    let client = Client::connect(&url(server.address())).await.unwrap();
+    let client = client_of(&url(server.address())).await.unwrap();
     one.batch_execute(
         "CREATE TABLE seen (place bigserial, token bigint); \
          CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS \
@@ -119,7 +120,7 @@ async fn no_state_is_kept_in_a_session_and_a_waiter_without_notifications_polls(
                    WHERE application_name = 'palisade'";
         operator.query(end, &[]).await.unwrap();
     };
-    let client = Client::connect(&url(server.address())).await.unwrap();
+    let client = client_of(&url(server.address())).await.unwrap();
     let wish = || client.lock("orders").ttl(secs(30)).wait(secs(60));
     let holder = wish().acquire().await.unwrap();
     let waiter = tokio::spawn(wish().acquire());
@@ -137,7 +138,7 @@ async fn no_state_is_kept_in_a_session_and_a_waiter_without_notifications_polls(
 #[tokio::test]
 async fn after_the_last_token_nothing_is_granted_and_what_is_held_stays_held() {
     let server = Server::start(&[]);
-    let client = Client::connect(&url(server.address())).await.unwrap();
+    let client = client_of(&url(server.address())).await.unwrap();
     session(&server)
         .await
         .batch_execute("UPDATE palisade.authority SET last_token = 9007199254740990")
@@ -158,7 +159,7 @@ async fn another_isolation_level_is_refused_and_set_up_is_done_once_by_many() {
     let mut connecting = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let url = url.clone();
-        connecting.spawn(async move { Client::connect(&url).await.unwrap() });
+        connecting.spawn(async move { client_of(&url).await.unwrap() });
     }
     let mut authorities = Vec::new();
     while let Some(client) = connecting.join_next().await {
@@ -167,9 +168,7 @@ async fn another_isolation_level_is_refused_and_set_up_is_done_once_by_many() {
     authorities.dedup();
     assert_eq!(authorities.len(), 1, "{authorities:?}");
     let strict = "-c default_transaction_isolation=serializable".replace(' ', "%20");
-    let strict = Client::connect(&format!("{url}?options={strict}"))
-        .await
-        .unwrap();
+    let strict = client_of(&format!("{url}?options={strict}")).await.unwrap();
     let refused = strict.lock("orders").acquire().await.unwrap_err();
     assert!(refused.to_string().contains("read committed"), "{refused}");
 }
@@ -180,7 +179,7 @@ struct ByHand(tokio_postgres::Client);
 
 impl ByHand {
     async fn start(server: &Server) -> ByHand {
-        Client::connect(&url(server.address())).await.unwrap();
+        client_of(&url(server.address())).await.unwrap();
         ByHand(session(server).await)
     }
 
@@ -304,7 +303,7 @@ async fn the_same_client_takes_its_lock_back_and_its_former_request_learns_of_it
 #[tokio::test]
 async fn a_grant_and_its_observers_agree_on_when_it_was_acquired() {
     let server = Server::start(&[]);
-    let client = Client::connect(&url(server.address())).await.unwrap();
+    let client = client_of(&url(server.address())).await.unwrap();
     let lease = client.lock("orders").acquire().await.unwrap();
     let shown = client.show("orders").await.unwrap();
     assert_eq!(shown.acquired_at, Some(lease.acquired_at()));

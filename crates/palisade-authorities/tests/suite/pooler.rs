@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use palisade_client::postgres::Postgres;
+use palisade_authorities::postgres::Postgres;
 use palisade_client::{Client, Released, secs};
 use palisade_testbed::{PgBouncer, Postgres as Server};
 use tokio::task::JoinSet;

@@ -9,18 +9,22 @@
     reason = "a test fails by panicking"
 )]
 
-#[path = "suite/support/mod.rs"]
-mod support;
+#[path = "../../palisade-client/tests/suite/support/relay.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod relay;
+#[path = "../../palisade-client/tests/suite/support/server.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod server;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_client::conformance::{self, Habit, Subject};
+use palisade_authorities::conformance::{self, Habit, Subject};
 use palisade_client::in_process::InProcess;
 use palisade_client::palisade::Palisade;
 use palisade_client::{Fault, LockService};
-use support::relay::Relay;
-use support::server::Server;
+use relay::Relay;
+use server::Server;
 use tokio::sync::Mutex;
 
 struct Here(Arc<InProcess>);

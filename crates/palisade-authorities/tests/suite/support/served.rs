@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
-use palisade_client::conformance::{self, Habit, Subject};
+use palisade_authorities::conformance::{self, Habit, Subject};
 use palisade_client::{Fault, LockService};
 use palisade_testbed::{Instance, Proxy};
 
