@@ -57,10 +57,10 @@ mod connect;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 
 pub use connect::{client, connect};
-#[cfg(feature = "etcd")]
-pub use palisade_client::etcd;
 #[cfg(feature = "postgres")]
 pub use palisade_client::postgres;
 #[cfg(feature = "redis")]

@@ -199,16 +199,14 @@ mod retry;
 mod schedule;
 mod secrets;
 mod state;
-#[cfg(any(feature = "etcd", feature = "redlock", feature = "zookeeper"))]
-mod url;
+#[doc(hidden)]
+pub mod url;
 mod watch;
 
 // For programs that carry requests to a pipeline by another way than `in_process`, such as the simulator.
 #[cfg(feature = "in-process")]
 #[doc(hidden)]
 pub mod answers;
-#[cfg(feature = "etcd")]
-pub mod etcd;
 #[cfg(feature = "in-process")]
 pub mod in_process;
 #[cfg(feature = "palisade")]

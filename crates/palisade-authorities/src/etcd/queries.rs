@@ -5,8 +5,8 @@ use palisade_core::{LeaseId, LockName, LockView};
 
 use super::wire::{KeyValue, RangeRequest, first_of};
 use super::{Etcd, keys, queue};
-use crate::fault::{Fault, Reason};
-use crate::service::{Cursor, Page};
+use palisade_client::service::{Cursor, Page};
+use palisade_client::{Fault, Reason};
 
 pub(super) async fn show(etcd: &Etcd, lock: LockName) -> Result<LockView, Fault> {
     let mut found = etcd.wire.range(first_of(&etcd.root, &lock)).await?;

@@ -53,8 +53,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestId, Token, Ttl};
 
-use crate::fault::Fault;
-use crate::service::{
+use palisade_client::Fault;
+use palisade_client::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
     only_exclusive,
 };

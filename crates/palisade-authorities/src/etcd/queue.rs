@@ -13,9 +13,9 @@ use super::wire::{
     ranged,
 };
 use super::{Etcd, fault};
-use crate::clock::{BootClock, Clock as _, wall};
-use crate::fault::Fault;
-use crate::service::{AcquireRequest, Acquired, Under};
+use palisade_client::Fault;
+use palisade_client::clock::{BootClock, Clock as _, wall};
+use palisade_client::service::{AcquireRequest, Acquired, Under};
 
 /// The names that a request has at the cluster. All of them are derived from the request id, so a repeated
 /// step names the same key and the same lease.

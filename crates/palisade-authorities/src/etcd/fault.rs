@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use crate::fault::{Fault, Reason};
+use palisade_client::{Fault, Reason};
 
 /// The fault of a call that may have changed something.
 pub(super) fn of_write(status: Status) -> Fault {

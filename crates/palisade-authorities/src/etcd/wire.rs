@@ -11,7 +11,7 @@ use tonic::{Code, Request, Streaming};
 
 use super::fault::{of_read, of_write};
 use super::keys;
-use crate::fault::{Fault, Reason};
+use palisade_client::{Fault, Reason};
 
 /// Generated from `proto/etcd/rpc.proto`.
 #[allow(
