@@ -59,6 +59,8 @@ mod connect;
 pub mod conformance;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use connect::{client, connect};
 #[cfg(feature = "postgres")]
@@ -67,5 +69,3 @@ pub use palisade_client::postgres;
 pub use palisade_client::redis;
 #[cfg(feature = "redlock")]
 pub use palisade_client::redlock;
-#[cfg(feature = "zookeeper")]
-pub use palisade_client::zookeeper;

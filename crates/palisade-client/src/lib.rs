@@ -217,8 +217,6 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
-#[cfg(feature = "zookeeper")]
-pub mod zookeeper;
 
 use std::time::Duration;
 

@@ -4,8 +4,8 @@ use palisade_core::{LeaseId, LockName, LockView};
 
 use super::ensemble::children;
 use super::{ZooKeeper, fault, node, queue};
-use crate::fault::Fault;
-use crate::service::{Cursor, Page};
+use palisade_client::Fault;
+use palisade_client::service::{Cursor, Page};
 
 pub(super) async fn show(zookeeper: &ZooKeeper, lock: LockName) -> Result<LockView, Fault> {
     let session = zookeeper.ensemble.query_session().await?;

@@ -11,8 +11,8 @@ use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState, Stat};
 use super::address::Address;
 use super::fault;
 use super::node::{self, Child, Node};
-use crate::fault::Fault;
-use crate::service::fresh_request_id;
+use palisade_client::Fault;
+use palisade_client::service::fresh_request_id;
 
 /// The time limit for opening a session.
 const CONNECT: Duration = Duration::from_secs(6);

@@ -3,7 +3,7 @@
 use palisade_core::{ClientId, LockName, RequestId, Token, Ttl};
 use zookeeper_client::Stat;
 
-use crate::fault::Fault;
+use palisade_client::Fault;
 
 /// The text between the request id and the sequence.
 const INFIX: &str = "-lock-";

@@ -2,7 +2,7 @@
 
 use zookeeper_client::Error;
 
-use crate::fault::{Fault, Reason};
+use palisade_client::{Fault, Reason};
 
 pub(super) fn of(error: Error) -> Fault {
     match error {

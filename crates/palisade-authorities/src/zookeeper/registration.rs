@@ -15,8 +15,8 @@ use zookeeper_client::{Client, Error};
 
 use super::node::Node;
 use super::{ensemble, fault, node};
-use crate::clock::{BootClock, Clock as _};
-use crate::fault::Fault;
+use palisade_client::Fault;
+use palisade_client::clock::{BootClock, Clock as _};
 
 /// The requests of this service that may have a node, by their ids.
 #[derive(Default)]

@@ -48,12 +48,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestId, Token, Ttl};
 
-use crate::fault::Fault;
-use crate::service::{
+use ensemble::Ensemble;
+use palisade_client::Fault;
+use palisade_client::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
     only_exclusive,
 };
-use ensemble::Ensemble;
 use registration::Registrations;
 
 /// Sessions with a ZooKeeper ensemble.
