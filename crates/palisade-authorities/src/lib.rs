@@ -54,18 +54,31 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod connect;
+#[cfg(any(
+    feature = "etcd",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+mod exclusive;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod notifications;
+#[cfg(any(feature = "etcd", feature = "redlock", feature = "zookeeper"))]
+mod url;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod wall_clock;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
 pub use connect::{client, connect};
-#[cfg(feature = "postgres")]
-pub use palisade_client::postgres;
-#[cfg(feature = "redis")]
-pub use palisade_client::redis;
-#[cfg(feature = "redlock")]
-pub use palisade_client::redlock;

@@ -190,8 +190,6 @@ mod inner;
 mod keeper;
 mod lease;
 mod listing;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod notifications;
 mod options;
 mod pending;
 mod random;
@@ -199,8 +197,6 @@ mod retry;
 mod schedule;
 mod secrets;
 mod state;
-#[doc(hidden)]
-pub mod url;
 mod watch;
 
 // For programs that carry requests to a pipeline by another way than `in_process`, such as the simulator.
@@ -211,12 +207,6 @@ pub mod answers;
 pub mod in_process;
 #[cfg(feature = "palisade")]
 pub mod palisade;
-#[cfg(feature = "postgres")]
-pub mod postgres;
-#[cfg(feature = "redis")]
-pub mod redis;
-#[cfg(feature = "redlock")]
-pub mod redlock;
 
 use std::time::Duration;
 

@@ -125,32 +125,6 @@ pub fn fresh_request_id() -> Result<RequestId, Fault> {
     random::bytes().map(RequestId::from_bytes)
 }
 
-/// An authority whose grants are all exclusive says so before it is asked.
-///
-/// # Errors
-/// [`Fault::Unsupported`] for a shared grant, for permits, for delays, and for several locks at once.
-#[doc(hidden)]
-pub fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
-    if !request.delays.is_none() {
-        return Err(Fault::unsupported(
-            "keep a lock closed after a grant (lock-delay, at-least-for)",
-        ));
-    }
-    if !request.also.is_empty() {
-        return Err(Fault::unsupported("grant several locks at once"));
-    }
-    match request.mode {
-        palisade_core::LockMode::Exclusive => Ok(()),
-        palisade_core::LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
-        palisade_core::LockMode::Update | palisade_core::LockMode::Upgrade => {
-            Err(Fault::unsupported("grant shared locks in mode update"))
-        }
-        palisade_core::LockMode::Permits(_) => {
-            Err(Fault::unsupported("grant permits of a semaphore"))
-        }
-    }
-}
-
 fn unsupported<'a, T: 'a>(what: &'static str) -> Operation<'a, T> {
     Box::pin(async move { Err(Fault::unsupported(what)) })
 }

@@ -1,7 +1,7 @@
 //! The address of a cluster, parsed from its URL.
 
+use crate::url;
 use palisade_client::Fault;
-use palisade_client::url;
 
 const PORT: u16 = 2379;
 const ROOT: &str = "palisade";

@@ -53,10 +53,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestId, Token, Ttl};
 
+use crate::exclusive::only_exclusive;
 use palisade_client::Fault;
 use palisade_client::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
-    only_exclusive,
 };
 use queue::Ticket;
 use wire::{Alive, Wire};

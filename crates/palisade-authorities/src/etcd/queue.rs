@@ -13,8 +13,9 @@ use super::wire::{
     ranged,
 };
 use super::{Etcd, fault};
+use crate::wall_clock::wall;
 use palisade_client::Fault;
-use palisade_client::clock::{BootClock, Clock as _, wall};
+use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::service::{AcquireRequest, Acquired, Under};
 
 /// The names that a request has at the cluster. All of them are derived from the request id, so a repeated

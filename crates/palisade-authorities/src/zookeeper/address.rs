@@ -1,7 +1,7 @@
 //! The address of an ensemble, parsed from its URL.
 
+use crate::url;
 use palisade_client::Fault;
-use palisade_client::url;
 
 const PORT: u16 = 2181;
 const ROOT: &str = "palisade";

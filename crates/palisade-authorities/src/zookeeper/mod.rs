@@ -48,11 +48,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestId, Token, Ttl};
 
+use crate::exclusive::only_exclusive;
 use ensemble::Ensemble;
 use palisade_client::Fault;
 use palisade_client::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
-    only_exclusive,
 };
 use registration::Registrations;
 

@@ -12,8 +12,9 @@ use super::ensemble::{self, children, own, stat};
 use super::node::{self, Child, Data, Node};
 use super::registration::Registration;
 use super::{ZooKeeper, fault};
+use crate::wall_clock::wall;
 use palisade_client::Fault;
-use palisade_client::clock::{BootClock, Clock as _, wall};
+use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::service::{AcquireRequest, Acquired, Under};
 
 /// Acquires a lock.

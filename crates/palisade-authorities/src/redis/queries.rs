@@ -3,8 +3,8 @@
 use palisade_core::{LockName, RequestId};
 
 use super::{ROOT, Redis, fault};
-use crate::fault::Fault;
-use crate::service::{Cursor, Page};
+use palisade_client::Fault;
+use palisade_client::service::{Cursor, Page};
 
 /// One step of a scan: an unordered page, which may be empty.
 pub(super) async fn list(

@@ -11,7 +11,7 @@
 //!   with the next client that gets the session. Connect to the server itself.
 //!
 //! ```compile_fail
-//! # use palisade_client::postgres::advisory::Guard;
+//! # use palisade_authorities::postgres::advisory::Guard;
 //! fn claim(token: palisade_client::Token) {}
 //! fn fenced(guard: &Guard) {
 //!     claim(guard.token()); // there is none
@@ -29,8 +29,8 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::{fault, pool};
-use crate::error::Error;
-use crate::fault::Fault;
+use palisade_client::Error;
+use palisade_client::Fault;
 
 /// A database to take advisory locks in.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use palisade_core::{
 };
 use tokio_postgres::Row;
 
-use crate::fault::{Fault, Reason};
-use crate::service::{Acquired, Cursor, Page, Released, Renewal, Revocation};
+use palisade_client::service::{Acquired, Cursor, Page, Released, Renewal, Revocation};
+use palisade_client::{Fault, Reason};
 
 /// The answers to one `palisade.acquire`.
 pub(super) enum Asked {

@@ -5,10 +5,10 @@ use tokio_postgres::types::Type;
 
 use super::Postgres;
 use super::rows::{self, Asked};
-use crate::clock::{BootClock, Clock as _};
-use crate::fault::Fault;
 use crate::notifications;
-use crate::service::{AcquireRequest, Acquired, Under};
+use palisade_client::Fault;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::service::{AcquireRequest, Acquired, Under};
 
 pub(super) async fn acquire(
     postgres: &Postgres,

@@ -9,9 +9,9 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
 use super::fault;
-use crate::fault::Fault;
 use crate::notifications::{Notifications, Waiting};
-use crate::service::fresh_request_id;
+use palisade_client::Fault;
+use palisade_client::service::fresh_request_id;
 
 /// The listener shared by all requests of a service. It starts when a request waits for the first time, and
 /// then keeps running.

@@ -2,7 +2,7 @@
 
 use tokio_postgres::Error;
 
-use crate::fault::{Fault, Reason};
+use palisade_client::{Fault, Reason};
 
 /// The fault of a statement that was, or may have been, sent.
 pub(super) fn of(error: Error) -> Fault {

@@ -1,6 +1,6 @@
 //! The address of a primary, parsed from its URL.
 
-use crate::fault::Fault;
+use palisade_client::Fault;
 
 /// The parts of a `redis://` URL.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,19 +2,23 @@
 
 use std::fmt;
 
-use crate::fault::Fault;
+use palisade_client::Fault;
 
 /// The parts of a URL, as written.
-pub struct Parts<'a> {
+#[cfg_attr(
+    not(any(feature = "etcd", feature = "zookeeper")),
+    expect(dead_code, reason = "Redlock's address is its hosts")
+)]
+pub(crate) struct Parts<'a> {
     url: &'a str,
-    pub user: Option<&'a str>,
+    pub(crate) user: Option<&'a str>,
     hosts: &'a str,
-    pub path: &'a str,
+    pub(crate) path: &'a str,
 }
 
 impl<'a> Parts<'a> {
     /// Splits a URL of this scheme into its parts.
-    pub fn of(url: &'a str, scheme: &'a str) -> Result<Parts<'a>, Fault> {
+    pub(crate) fn of(url: &'a str, scheme: &'a str) -> Result<Parts<'a>, Fault> {
         let rest = url
             .strip_prefix(scheme)
             .and_then(|rest| rest.strip_prefix("://"))
@@ -36,7 +40,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Each host with its port.
-    pub fn hosts(&self, default_port: u16) -> Result<Vec<String>, Fault> {
+    pub(crate) fn hosts(&self, default_port: u16) -> Result<Vec<String>, Fault> {
         self.hosts
             .split(',')
             .map(|host| self.host(host, default_port))
@@ -63,10 +67,10 @@ impl<'a> Parts<'a> {
     }
 
     /// The fault of an address that is not valid. It does not repeat a part that may be secret.
-    pub fn wrong(&self, why: impl fmt::Display) -> Fault {
+    pub(crate) fn wrong(&self, why: impl fmt::Display) -> Fault {
         Fault::invalid(format!(
             "{} is not the address of an authority: {why}",
-            crate::secrets::without_secrets(self.url)
+            palisade_client::without_secrets(self.url)
         ))
     }
 }

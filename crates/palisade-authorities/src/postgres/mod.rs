@@ -43,12 +43,12 @@ mod waiting;
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, RequestId, Token, Ttl};
 use tokio_postgres::types::Type;
 
-use crate::fault::Fault;
-use crate::service::{
-    AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
-    only_exclusive,
-};
+use crate::exclusive::only_exclusive;
 use listener::Listener;
+use palisade_client::Fault;
+use palisade_client::service::{
+    AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
+};
 use pool::Pool;
 
 /// The script that creates the tables and functions. [`Postgres::connect`] runs it if they are missing. If

@@ -2,7 +2,7 @@
 
 use redis::RedisError;
 
-use crate::fault::{Fault, Reason};
+use palisade_client::{Fault, Reason};
 
 /// The fault of an address that the library does not understand. Its text contains no secret.
 pub(super) fn address(error: RedisError) -> Fault {

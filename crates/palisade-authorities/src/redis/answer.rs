@@ -4,7 +4,7 @@ use palisade_core::{
     ClientId, Ending, Holder, LeaseId, LockName, LockView, Span, Token, Ttl, WallTime,
 };
 
-use crate::fault::Fault;
+use palisade_client::Fault;
 
 /// One answer: lines of text. The first is a word for the outcome, the others describe the holder. Or a token
 /// alone: that of a grant made just now.

@@ -18,7 +18,7 @@
 //!   shows both.
 //!
 //! ```compile_fail
-//! # use palisade_client::redlock::Guard;
+//! # use palisade_authorities::redlock::Guard;
 //! fn claim(token: palisade_client::Token) {}
 //! fn fenced(guard: &Guard) {
 //!     claim(guard.token()); // there is none
@@ -38,11 +38,11 @@ use std::time::Duration;
 use palisade_core::holder::Caution;
 use palisade_core::{LockName, Span, Ttl};
 
-use crate::clock::{BootClock, Clock as _};
-use crate::error::Error;
-use crate::fault::Fault;
-use crate::service::fresh_request_id;
 pub use guard::Guard;
+use palisade_client::Error;
+use palisade_client::Fault;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::service::fresh_request_id;
 use primary::Primary;
 
 /// Independent Redis primaries, of which most must agree.

@@ -53,14 +53,15 @@ use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestI
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Script};
 
-use crate::fault::Fault;
-use crate::service::{
-    AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
-    fresh_request_id, only_exclusive,
-};
+use crate::exclusive::only_exclusive;
 use address::Address;
 use answer::Answer;
 use listener::Listener;
+use palisade_client::Fault;
+use palisade_client::service::{
+    AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
+    fresh_request_id,
+};
 use pending_locks::PendingLocks;
 use scripts::Scripts;
 

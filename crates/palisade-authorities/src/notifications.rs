@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use palisade_core::{Granted, LeaseId, LeaseKey, RequestId, Span, Timestamp, Token, Ttl, WallTime};
 use tokio::sync::oneshot;
 
-use crate::clock::{BootClock, Clock as _};
+use palisade_client::clock::{BootClock, Clock as _};
 
 /// The waiting requests of this process.
 #[derive(Debug, Default)]

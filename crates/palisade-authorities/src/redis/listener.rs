@@ -7,9 +7,9 @@ use palisade_core::RequestId;
 use redis::{Client, RedisError};
 use tokio::task::JoinHandle;
 
-use crate::fault::Fault;
 use crate::notifications::{Notifications, Waiting};
-use crate::service::fresh_request_id;
+use palisade_client::Fault;
+use palisade_client::service::fresh_request_id;
 
 /// The listener shared by all requests of a service. It starts when the first of them waits.
 pub(super) struct Listener {

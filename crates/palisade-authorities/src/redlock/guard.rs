@@ -8,9 +8,9 @@ use palisade_core::{LockName, Span, Timestamp, Ttl};
 use tokio::task::JoinHandle;
 
 use super::{CAUTION, Redlock};
-use crate::clock::{BootClock, Clock as _};
-use crate::error::Loss;
-use crate::hold::Hold;
+use palisade_client::Loss;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::hold::Hold;
 
 /// A lock that is held, as far as this side knows. It has no token: see the [module](super). It renews itself
 /// at a third of its time; dropping it releases the lock in the background.

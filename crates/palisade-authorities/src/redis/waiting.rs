@@ -4,10 +4,11 @@ use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 
 use super::Redis;
 use super::answer::OPENED;
-use crate::clock::{BootClock, Clock as _, wall};
-use crate::fault::Fault;
 use crate::notifications::Asked;
-use crate::service::{AcquireRequest, Acquired, Under};
+use crate::wall_clock::wall;
+use palisade_client::Fault;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::service::{AcquireRequest, Acquired, Under};
 
 pub(super) async fn acquire(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault> {
     redis.pending_locks.begin(request.request, &request.lock);

@@ -6,7 +6,7 @@ use palisade_core::{LockName, Ttl};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, FromRedisValue, RedisResult, Script};
 
-use crate::fault::{Fault, Reason};
+use palisade_client::{Fault, Reason};
 
 /// A connection that is opened on demand and reopened after a break.
 pub(super) struct Primary {

@@ -9,7 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls, Row};
 
 use super::fault;
-use crate::fault::Fault;
+use palisade_client::Fault;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -94,7 +94,7 @@ pub(super) fn config(url: &str) -> Result<Config, Fault> {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         Fault::invalid(format!(
             "{} is not the address of a database: {}",
-            crate::secrets::without_secrets(url),
+            palisade_client::without_secrets(url),
             cause.unwrap_or_else(|| error.to_string())
         ))
     })?;
