@@ -49,7 +49,15 @@
 //! # An authority of your own
 //!
 //! Implement [`LockService`](palisade_client::LockService), whose page has the rules, and run the suite `conformance` over
-//! it. [`Client::new`](palisade_client::Client::new) takes it as it takes these.
+//! it. [`Client::new`](palisade_client::Client::new) takes it as it takes these. The modules here use no more of the client
+//! than any other program can:
+//!
+//! | of [`palisade_client`] | what for |
+//! |---|---|
+//! | [`service`](palisade_client::service) | the trait, its requests and outcomes; [`fresh_request_id`](palisade_client::service::fresh_request_id) for a value that nobody guesses |
+//! | [`Fault`](palisade_client::Fault), [`Reason`](palisade_client::Reason) | why there is no outcome, with the driver's error as its source |
+//! | [`clock`](palisade_client::clock) | the holder's clock, from which every validity counts |
+//! | [`hold`](palisade_client::hold) | the deadline of a guard without a token |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
