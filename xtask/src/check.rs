@@ -188,6 +188,7 @@ fn features() -> Result<String, String> {
         "--feature-powerset",
         "--depth=2",
         "--exclude-features=default,conformance",
+        "--package=palisade-authorities",
         "--package=palisade-client",
         "--package=palisade-fence",
         "--package=palisade-pipeline",

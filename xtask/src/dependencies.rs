@@ -76,16 +76,23 @@ const ABSENT: &[(&str, &[&str])] = &[
             "palisade-server",
         ],
     ),
-    ("palisade-client", &["palisade-fence"]),
+    // The client of one server; other lock services and their drivers are in palisade-authorities.
     (
-        "palisade-fence",
+        "palisade-client",
         &[
-            "palisade-client",
+            "palisade-fence",
             "palisade-server",
-            "etcd-client",
+            "palisade-wal",
+            "redis",
+            "tokio-postgres",
             "zookeeper-client",
         ],
     ),
+    (
+        "palisade-authorities",
+        &["palisade-fence", "palisade-pipeline", "palisade-server"],
+    ),
+    ("palisade-fence", &["palisade-client", "palisade-server"]),
     (
         "palisade-access",
         &["palisade*", "tokio*", "hyper*", "axum*", "getrandom"],
@@ -94,8 +101,8 @@ const ABSENT: &[(&str, &[&str])] = &[
     ("palisade-draw", &["*"]),
 ];
 
-/// Programs and tools: only other programs and tools use them, and what is in [`PROOF`].
-const LEAVES: &[&str] = &["palisade", "palisade-draw", "xtask"];
+/// Programs, tools, and what programs choose from: only others of them use these, and what is in [`PROOF`].
+const LEAVES: &[&str] = &["palisade", "palisade-authorities", "palisade-draw", "xtask"];
 
 /// The folder of what proves the rest. What ships needs none of it, except in its own tests.
 const PROOF: &str = "proof";
@@ -277,6 +284,11 @@ mod tests {
             ("palisade-server", "palisade-wal"),
             ("palisade-server", "palisade-fence"),
             ("palisade-client", "palisade-fence"),
+            ("palisade-client", "palisade-server"),
+            ("palisade-client", "redis"),
+            ("palisade-authorities", "palisade-fence"),
+            ("palisade-authorities", "palisade-pipeline"),
+            ("palisade-fence", "palisade-authorities"),
             ("palisade-fence", "palisade-client"),
             ("palisade-fence", "palisade-server"),
             ("palisade-server", "palisade"),
@@ -294,6 +306,7 @@ mod tests {
         for (owner, dependency) in [
             ("palisade", "palisade-wal"),
             ("palisade-pipeline", "palisade-wal"),
+            ("palisade", "palisade-authorities"),
             ("palisade", "palisade-draw"),
             ("palisade-fence", "palisade-wal"),
             ("palisade-lab", "palisade-draw"),

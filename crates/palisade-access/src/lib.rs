@@ -1,6 +1,7 @@
 //! Who may do what at a lock server.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`.
 //!
 //! ```text
 //!   file ─► Access ── identify(token │ JWT │ certificate's names │ uid) ─► Principal ── decide(verb, lock) ─► yes │ no, and why

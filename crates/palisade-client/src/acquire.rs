@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use palisade_core::{
     Ahead, ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockMode, LockName,
-    Others, RequestId, Span, Timestamp, Ttl, limits,
+    Others, Span, Timestamp, Ttl, limits,
 };
 
 use crate::error::{Error, Loss, Lost};
@@ -14,9 +14,8 @@ use crate::inner::Inner;
 use crate::kind::{Exclusive, Kind, Semaphore, Set, Shared, Upgrade};
 use crate::lease::Lease;
 use crate::pending::Pending;
-use crate::random;
 use crate::schedule::{Kept, KeptLease};
-use crate::service::{AcquireRequest, Acquired, Under};
+use crate::service::{AcquireRequest, Acquired, Under, fresh_request_id};
 
 /// The default time to live of a lease: long enough to survive a restart of the server, short enough to wait
 /// for after a holder has died.
@@ -292,7 +291,7 @@ impl Common {
             mode,
             under,
             wait,
-            request: RequestId::from_bytes(random::bytes()?),
+            request: fresh_request_id()?,
             metadata,
             delays,
             also,

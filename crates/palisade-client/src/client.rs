@@ -67,9 +67,9 @@ impl Client {
         })
     }
 
-    /// Connects to the authority at `url`: `palisade://host[:port]`, `http://host:port`,
-    /// `https://host:port` or `unix:///path` for a Palisade server (default port 7420 after `palisade://`), several of these with commas between them for a
-    /// cluster, or another system: see [`connect`](crate::connect()).
+    /// Connects to the Palisade server at `url`: `palisade://host[:port]` (7420 by default), `http://host:port`,
+    /// `https://host:port` or `unix:///path`, or several of these with commas between them for a cluster; see
+    /// [`connect`](crate::connect()). `palisade_authorities::client` takes the URLs of other systems, too.
     ///
     /// # Errors
     /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing
@@ -78,7 +78,7 @@ impl Client {
         Client::connect_with(url, Options::default()).await
     }
 
-    /// Connects to the authority at `url` with the given settings.
+    /// Connects to the Palisade server at `url` with the given settings.
     ///
     /// # Errors
     /// As [`Client::connect`].

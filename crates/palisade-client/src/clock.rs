@@ -26,18 +26,6 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
-/// The machine's wall clock, for people to read only: no decision depends on it (rule A11).
-#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "these systems do not tell the time of a grant; this one is only printed"
-)]
-pub(crate) fn wall() -> palisade_core::WallTime {
-    let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
-    let millis = since.map_or(0, |since| since.as_millis());
-    palisade_core::WallTime(u64::try_from(millis).unwrap_or(u64::MAX))
-}
-
 /// The machine's own clock.
 ///
 /// [`std::time::Instant`] is no substitute: on Linux it reads CLOCK_MONOTONIC, which stops during suspend

@@ -1,4 +1,4 @@
-//! Selection of the authority by URL.
+//! Connections to the server that a URL names.
 
 use std::sync::Arc;
 
@@ -7,74 +7,53 @@ use crate::options::Options;
 use crate::secrets::without_secrets;
 use crate::service::{LockService, Operation};
 
-/// The URL schemes, and the feature that each one needs.
-const KNOWN: &[(&str, &str)] = &[
-    ("palisade", "palisade"),
-    ("http", "palisade"),
-    ("https", "palisade"),
-    ("unix", "palisade"),
-    ("etcd", "etcd"),
-    ("zookeeper", "zookeeper"),
-    ("redis", "redis"),
-    ("redlock", "redlock"),
-    ("postgres", "postgres"),
-    ("postgresql", "postgres"),
-];
-
-/// Connects to the authority that `url` names.
+/// Connects to the Palisade server, or the cluster, that `url` names.
 ///
-/// | URL | authority | feature |
-/// |---|---|---|
-/// | `palisade://host[:7420]`, `http://host:port` | a Palisade server | `palisade` |
-/// | `https://host:port` | the same with TLS, see [`Options`]'s `tls` | `palisade` |
-/// | `unix:///run/palisade.sock`, `unix:/run/palisade.sock` | one on this machine, at its Unix socket | `palisade` |
-/// | `http://a:7420,http://b:7420,http://c:7420` | a cluster of them, see the module `palisade` | `palisade` |
-/// | `etcd://host[:2379][,host…][/root]` | an etcd cluster | `etcd` |
-/// | `zookeeper://host[:2181][,host…][/root]` | a ZooKeeper ensemble | `zookeeper` |
-/// | `redis://[user[:password]@]host[:6379][/database][?replicas=N]` | one Redis primary | `redis` |
-/// | `postgres://[user[:password]@]host[:5432]/database` | a table in PostgreSQL | `postgres` |
+/// | URL | authority |
+/// |---|---|
+/// | `palisade://host[:7420]`, `http://host:port` | a server |
+/// | `https://host:port` | the same with TLS, see [`Options`]'s `tls` |
+/// | `unix:///run/palisade.sock`, `unix:/run/palisade.sock` | one on this machine, at its Unix socket |
+/// | `http://a:7420,http://b:7420,http://c:7420` | a cluster of them, see the module `palisade` |
 ///
-/// An operation that an authority does not have returns [`Fault::Unsupported`].
+/// The crate `palisade-authorities` has a function of this name that also connects to etcd, ZooKeeper, PostgreSQL and Redis.
 ///
 /// # Errors
-/// [`Fault::Invalid`] for an address that is not valid or an authority that is not part of this build,
-/// [`Fault::Unreachable`] if nothing answers there. A message never contains a password.
+/// [`Fault::Invalid`] for an address that is not valid or is not a Palisade server's, [`Fault::Unreachable`] if nothing
+/// answers there. A message never contains a password.
 ///
-/// Not an `async fn`: with those, the code of every authority would be generated in each program that connects.
+/// Not an `async fn`: with those, the code of a connection would be generated in each program that connects.
 pub fn connect<'a>(url: &'a str, options: &'a Options) -> Operation<'a, Arc<dyn LockService>> {
     Box::pin(connect_to(url, options))
 }
 
 async fn connect_to(url: &str, options: &Options) -> Result<Arc<dyn LockService>, Fault> {
-    // In a build without any authority there is nothing to configure.
-    let _ = options;
     match scheme(url)? {
-        #[cfg(feature = "palisade")]
-        "palisade" | "http" | "https" | "unix" => Ok(Arc::new(
-            crate::palisade::Palisade::connect_within(
-                url,
-                options.connections,
-                options.patience,
-                (&options.tls, options.token.as_ref()),
-            )
-            .await?,
-        )),
-        #[cfg(feature = "etcd")]
-        "etcd" => Ok(Arc::new(crate::etcd::Etcd::connect(url).await?)),
-        #[cfg(feature = "redis")]
-        "redis" => Ok(Arc::new(crate::redis::Redis::connect(url).await?)),
-        "redlock" => Err(Fault::unsupported(
-            "grant fencing tokens: Redlock has none, and a fence requires them; see the \
-             module palisade_client::redlock",
-        )),
-        #[cfg(feature = "zookeeper")]
-        "zookeeper" => Ok(Arc::new(crate::zookeeper::ZooKeeper::connect(url).await?)),
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Arc::new(
-            crate::postgres::Postgres::connect(url, options.connections).await?,
-        )),
-        other => Err(unknown(other)),
+        "palisade" | "http" | "https" | "unix" => server(url, options).await,
+        other => Err(Fault::invalid(format!(
+            "{other}:// is not the address of a Palisade server, which begins with palisade://, http://, https:// or \
+             unix:; etcd, ZooKeeper, PostgreSQL and Redis are in the crate palisade-authorities"
+        ))),
     }
+}
+
+#[cfg(feature = "palisade")]
+async fn server(url: &str, options: &Options) -> Result<Arc<dyn LockService>, Fault> {
+    let Options {
+        connections,
+        patience,
+        ..
+    } = *options;
+    let shown = (&options.tls, options.token.as_ref());
+    let server = crate::palisade::Palisade::connect_within(url, connections, patience, shown);
+    Ok(Arc::new(server.await?))
+}
+
+#[cfg(not(feature = "palisade"))]
+async fn server(_: &str, _: &Options) -> Result<Arc<dyn LockService>, Fault> {
+    Err(Fault::invalid(
+        "the address of a Palisade server needs palisade-client's feature \"palisade\", which is not part of this build",
+    ))
 }
 
 fn scheme(url: &str) -> Result<&str, Fault> {
@@ -91,37 +70,18 @@ fn scheme(url: &str) -> Result<&str, Fault> {
     }
 }
 
-fn unknown(scheme: &str) -> Fault {
-    let known = KNOWN.iter().find(|(name, _)| *name == scheme);
-    let Some((_, feature)) = known else {
-        let known: Vec<_> = KNOWN.iter().map(|(name, _)| format!("{name}://")).collect();
-        return Fault::invalid(format!(
-            "there is no authority for {scheme}://; the known schemes are {}",
-            known.join(", ")
-        ));
-    };
-    Fault::invalid(format!(
-        "{scheme}:// needs palisade-client's feature \"{feature}\", which is not part of this build"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_unknown_scheme_is_reported_with_the_known_ones() {
-        let message = unknown("consul").to_string();
+    #[tokio::test]
+    async fn the_address_of_another_system_names_the_crate_that_takes_it() {
+        let refused = connect("etcd://127.0.0.1:2379", &Options::default()).await;
+        let message = refused.err().unwrap().to_string();
         assert!(
-            message.contains("consul://") && message.contains("etcd://"),
+            message.contains("etcd://") && message.contains("palisade-authorities"),
             "{message}"
         );
-    }
-
-    #[test]
-    fn a_scheme_missing_from_the_build_names_its_feature() {
-        let message = unknown("zookeeper").to_string();
-        assert!(message.contains("\"zookeeper\""), "{message}");
     }
 
     #[test]

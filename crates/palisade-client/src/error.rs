@@ -60,7 +60,7 @@ pub enum Error {
     #[error("{0}")]
     TooManyLocks(Box<str>),
     /// The authority has issued its last token and never grants again.
-    #[error("the authority has issued its last token")]
+    #[error("the authority has issued its last token, and never grants again: tell its operator")]
     TokensExhausted,
     /// The lease was lost; nothing more may be done under it.
     #[error(transparent)]

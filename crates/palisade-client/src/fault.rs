@@ -210,6 +210,27 @@ impl Fault {
         }
     }
 
+    /// All that can be said when there are no words but those of the cause, which `{}` leaves out: what happened, and what
+    /// to do.
+    fn alone(&self) -> &'static str {
+        match self {
+            Fault::Unavailable(_) => {
+                "the authority is unavailable: nothing happened, and the same call may succeed later"
+            }
+            Fault::Unreachable(_) => {
+                "the authority is unavailable: nobody answers at its address; check it, and that a server runs there"
+            }
+            Fault::UnknownOutcome(_) => {
+                "the outcome is unknown: repeat the call with the same request id, or give that id up"
+            }
+            Fault::Invalid(_) => {
+                "invalid: this call cannot succeed as it is, and its source says what to change"
+            }
+            Fault::Denied(code, _) => code.meaning(),
+            Fault::Unsupported(_) => "this authority cannot do that; another one may",
+        }
+    }
+
     /// The code of the fault.
     #[must_use]
     pub fn code(&self) -> Code {
@@ -236,8 +257,11 @@ impl fmt::Display for Fault {
             true => self.reason().to_string(),
             false => self.reason().words().to_owned(),
         };
+        if said.is_empty() {
+            return f.write_str(self.alone());
+        }
         let between = match self {
-            _ if kind.is_empty() || said.is_empty() => "",
+            _ if kind.is_empty() => "",
             Fault::Unsupported(_) => " ",
             _ => ": ",
         };
@@ -280,8 +304,9 @@ mod tests {
     fn the_cause_is_kept_and_said_once() {
         let expected = |own: &str, whole: &str, kept| (own.to_owned(), whole.to_owned(), kept);
         let bare = Fault::unreachable(Reason::caused_by(refused()));
-        let own = "the authority is unavailable";
-        assert_eq!(said(&bare), expected(own, &format!("{own}: refused"), true));
+        let own = "the authority is unavailable: nobody answers at its address; check it, and that a server runs there";
+        let whole = "the authority is unavailable: refused";
+        assert_eq!(said(&bare), expected(own, whole, true));
         let cut = Fault::unknown_outcome(Reason::new("cut").because(refused()));
         let (own, whole) = (
             "the outcome is unknown: cut",
@@ -298,6 +323,7 @@ mod tests {
     #[test]
     fn an_error_that_prints_its_source_is_not_printed_twice() {
         let outer = io::Error::other(Fault::invalid(Reason::caused_by(refused())));
-        assert_eq!(causes(&outer), "invalid: refused");
+        let own = "invalid: this call cannot succeed as it is, and its source says what to change";
+        assert_eq!(causes(&outer), format!("{own}: refused"));
     }
 }

@@ -1,7 +1,7 @@
-//! A holder's knowledge of its grant, shared between its guard and the keeper: until when it may act.
+//! A holder's knowledge of its grant, shared between its guard and whatever renews it: until when it may act.
 //!
-//! The token is not here. Nothing that renews, checks or releases needs it, and an authority without
-//! tokens can share this.
+//! The token is not here. Nothing that renews, checks or releases needs it, so a lock without tokens, which is no
+//! [`LockService`](crate::LockService), builds its own guard on this; every [`Lease`](crate::Lease) is built on it, too.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::error::Loss;
 
 /// The deadline of one grant. The rule is [`Holding`]'s; this makes it readable without a lock.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub struct Hold {
     /// The deadline in nanoseconds, or [`LOST`].
     deadline: AtomicU64,
     why: OnceLock<Loss>,
@@ -25,7 +25,9 @@ pub(crate) struct Hold {
 const LOST: u64 = 0;
 
 impl Hold {
-    pub(crate) fn new(deadline: Timestamp) -> Hold {
+    /// Of a grant that is good until this deadline, by the caution of its holder.
+    #[must_use]
+    pub fn new(deadline: Timestamp) -> Hold {
         Hold {
             deadline: AtomicU64::new(deadline.as_nanos()),
             why: OnceLock::new(),
@@ -35,7 +37,7 @@ impl Hold {
 
     /// Whether the holder may act. What it learns from the clock it does not forget: once this said
     /// no, the loss is announced and stays.
-    pub(crate) fn holds(&self, now: Timestamp) -> bool {
+    pub fn holds(&self, now: Timestamp) -> bool {
         let holding = self.load();
         let holds = holding.is_some_and(|holding| holding.holds(now));
         if !holds && holding.is_some() {
@@ -45,18 +47,20 @@ impl Hold {
     }
 
     /// How long the holder may still act.
-    pub(crate) fn remaining(&self, now: Timestamp) -> Span {
+    #[must_use]
+    pub fn remaining(&self, now: Timestamp) -> Span {
         self.load()
             .map_or(Span::ZERO, |holding| holding.remaining(now))
     }
 
     /// Until when the holder may act, unless it is lost.
-    pub(crate) fn deadline(&self) -> Option<Timestamp> {
+    #[must_use]
+    pub fn deadline(&self) -> Option<Timestamp> {
         self.load().and_then(|holding| holding.deadline())
     }
 
     /// An acknowledged renewal of the grant's lease: forward only, and no revival.
-    pub(crate) fn renewed(&self, now: Timestamp, deadline: Timestamp) {
+    pub fn renewed(&self, now: Timestamp, deadline: Timestamp) {
         let step = |nanos| {
             let mut holding = holding(nanos)?;
             holding.renewed(now, deadline);
@@ -71,7 +75,7 @@ impl Hold {
     }
 
     /// The holder does not hold from now on. The first reason given stays.
-    pub(crate) fn lose(&self, why: Loss) {
+    pub fn lose(&self, why: Loss) {
         // The reason first, so that it is there when LOST is read.
         let _ = self.why.set(why);
         self.deadline.store(LOST, Ordering::Release);
@@ -79,12 +83,14 @@ impl Hold {
     }
 
     /// Why it is lost; `None` while it is not.
-    pub(crate) fn why(&self) -> Option<Loss> {
+    #[must_use]
+    pub fn why(&self) -> Option<Loss> {
         self.why.get().copied()
     }
 
     /// Cancelled when the hold is lost.
-    pub(crate) fn signal(&self) -> &CancellationToken {
+    #[must_use]
+    pub fn signal(&self) -> &CancellationToken {
         &self.signal
     }
 

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use palisade_core::{ClientId, RequestId};
+use palisade_core::ClientId;
 
 use crate::fault::Fault;
-use crate::random;
+use crate::service::fresh_request_id;
 
 /// Draws a client id for each acquire of one client.
 ///
@@ -24,7 +24,7 @@ impl Identity {
     pub(crate) fn new() -> Result<Identity, Fault> {
         let node = rustix::system::uname();
         let host = printable(node.nodename().to_bytes());
-        let random = RequestId::from_bytes(random::bytes()?).to_hex();
+        let random = fresh_request_id()?.to_hex();
         let prefix = format!("{host}-{}-{random}/", std::process::id());
         Ok(Identity {
             prefix,

@@ -17,10 +17,9 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::answers;
 use crate::fault::{Fault, Reason};
-use crate::random;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Notice, Operation, Page, Proclamation,
-    Released, Renewal, Reopened, Resized, Revocation, Status, WatchEvent,
+    Released, Renewal, Reopened, Resized, Revocation, Status, WatchEvent, fresh_request_id,
 };
 
 /// An authority in this process.
@@ -294,7 +293,7 @@ fn told(event: Event) -> WatchEvent {
 }
 
 fn identity() -> Result<Identity, Fault> {
-    let hex = RequestId::from_bytes(random::bytes()?).to_hex();
+    let hex = fresh_request_id()?.to_hex();
     Ok(Identity {
         authority: AuthorityId::new(&format!("in-process-{hex}"))?,
         incarnation: hex,

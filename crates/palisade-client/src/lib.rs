@@ -29,19 +29,14 @@
 //!
 //! # Authorities and features
 //!
-//! The URL selects the authority: [`Client::connect`]. Every implementation of [`LockService`] works with the
-//! same guard, through [`Client::new`].
-//!
 //! | feature | module | the authority is |
 //! |---|---|---|
-//! | `palisade` (default) | [`palisade`] | a Palisade server, or a cluster: `palisade://…`, `http://…`, `https://…`, `unix://…` |
+//! | `palisade` (default) | [`palisade`] | a Palisade server, or a cluster: [`Client::connect`] to `palisade://…`, `http://…`, `https://…`, `unix:…` |
 //! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
-//! | `etcd` | `etcd` | an etcd cluster: `etcd://…` |
-//! | `zookeeper` | `zookeeper` | a ZooKeeper ensemble: `zookeeper://…` |
-//! | `postgres` | `postgres` | a table in PostgreSQL: `postgres://…` |
-//! | `redis` | `redis` | one Redis primary: `redis://…` |
-//! | `redlock` | `redlock` | several Redis primaries, without tokens: a guard of its own, which no fence takes |
-//! | `conformance` | `conformance` | none: the suite that every authority passes |
+//!
+//! etcd, ZooKeeper, PostgreSQL and Redis are in the crate `palisade-authorities`, which makes the same clients of their URLs.
+//! Every implementation of [`LockService`] works with the same guard, through [`Client::new`]; a lock without tokens is none,
+//! and builds its own guard on [`hold`].
 //!
 //! # The kinds of locks
 //!
@@ -169,12 +164,13 @@
 //!
 //! # What is public
 //!
-//! This crate, `palisade-fence`, and the types of `palisade-core` and `palisade-tls` that they re-export are Palisade's API
-//! for programs in Rust. The other crates are internal, and may change with every release.
+//! This crate, `palisade-authorities`, `palisade-fence`, and the types of `palisade-core` and `palisade-tls` that they
+//! re-export are Palisade's API for programs in Rust. The other crates are internal, and may change with every release.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clock;
+pub mod hold;
 pub mod kind;
 pub mod service;
 
@@ -184,14 +180,11 @@ mod connect;
 mod election;
 mod error;
 mod fault;
-mod hold;
 mod identity;
 mod inner;
 mod keeper;
 mod lease;
 mod listing;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod notifications;
 mod options;
 mod pending;
 mod random;
@@ -199,30 +192,16 @@ mod retry;
 mod schedule;
 mod secrets;
 mod state;
-#[cfg(any(feature = "etcd", feature = "redlock", feature = "zookeeper"))]
-mod url;
 mod watch;
 
 // For programs that carry requests to a pipeline by another way than `in_process`, such as the simulator.
 #[cfg(feature = "in-process")]
 #[doc(hidden)]
 pub mod answers;
-#[cfg(feature = "conformance")]
-pub mod conformance;
-#[cfg(feature = "etcd")]
-pub mod etcd;
 #[cfg(feature = "in-process")]
 pub mod in_process;
 #[cfg(feature = "palisade")]
 pub mod palisade;
-#[cfg(feature = "postgres")]
-pub mod postgres;
-#[cfg(feature = "redis")]
-pub mod redis;
-#[cfg(feature = "redlock")]
-pub mod redlock;
-#[cfg(feature = "zookeeper")]
-pub mod zookeeper;
 
 use std::time::Duration;
 

@@ -18,6 +18,7 @@ use palisade_core::{
 };
 
 use crate::fault::Fault;
+use crate::random;
 
 /// What requests and outcomes consist of, for implementations of [`LockService`].
 pub use palisade_core::{Delays, Granted, Others, Renewed, RequestId, Under};
@@ -115,35 +116,13 @@ pub trait LockService: Send + Sync + 'static {
     }
 }
 
-/// An authority whose grants are all exclusive says so before it is asked.
+/// A request id that nobody can guess, from the operating system's generator: for programs that call a [`LockService`]
+/// themselves, and for an authority that needs a value of its own.
 ///
 /// # Errors
-/// [`Fault::Unsupported`] for a shared grant, for permits, for delays, and for several locks at once.
-#[cfg(any(
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "postgres",
-    feature = "redis"
-))]
-pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
-    if !request.delays.is_none() {
-        return Err(Fault::unsupported(
-            "keep a lock closed after a grant (lock-delay, at-least-for)",
-        ));
-    }
-    if !request.also.is_empty() {
-        return Err(Fault::unsupported("grant several locks at once"));
-    }
-    match request.mode {
-        palisade_core::LockMode::Exclusive => Ok(()),
-        palisade_core::LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
-        palisade_core::LockMode::Update | palisade_core::LockMode::Upgrade => {
-            Err(Fault::unsupported("grant shared locks in mode update"))
-        }
-        palisade_core::LockMode::Permits(_) => {
-            Err(Fault::unsupported("grant permits of a semaphore"))
-        }
-    }
+/// [`Fault::Unavailable`] if the generator fails: another client could abandon a request id that it can guess.
+pub fn fresh_request_id() -> Result<RequestId, Fault> {
+    random::bytes().map(RequestId::from_bytes)
 }
 
 fn unsupported<'a, T: 'a>(what: &'static str) -> Operation<'a, T> {

@@ -1,7 +1,7 @@
 //! The deterministic heart of Palisade.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`, which re-export
-//! the types of this crate that they show.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`, which re-export the types of this crate that they show.
 //!
 //! ```text
 //!   Entry { at, command } ──► Machine::apply ──► Outcome          (the caller's answer)

@@ -1,6 +1,7 @@
 //! Pictures: turns shapes and text into one self-contained SVG or HTML page.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`.
 //!
 //! ```text
 //!   axis   (values → x)        ┐

@@ -232,19 +232,26 @@ impl Error {
     /// The message together with those of its causes, each once, in one line for a log or a terminal.
     #[must_use]
     pub fn report(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = match self {
+        let cause = match self {
             Error::Database { .. } => None,
             _ => std::error::Error::source(self),
         };
-        while let Some(error) = cause {
-            let message = error.to_string();
-            // Some drivers repeat their causes.
-            if !text.contains(&message) {
-                text = format!("{text}: {message}");
-            }
-            cause = error.source();
-        }
-        text
+        with_causes(self.to_string(), cause)
     }
+}
+
+/// A message, and those of its causes that it does not contain.
+pub(crate) fn with_causes(
+    mut text: String,
+    mut cause: Option<&(dyn std::error::Error + 'static)>,
+) -> String {
+    while let Some(error) = cause {
+        let message = error.to_string();
+        // Some drivers repeat their causes.
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
 }

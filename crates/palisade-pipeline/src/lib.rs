@@ -20,7 +20,8 @@
 //! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
 //! the trait [`Log`]. `durable` (feature) is the pipeline on a write-ahead log.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`.
 
 pub mod clock;
 pub mod codec;

@@ -1,6 +1,7 @@
 //! The messages of Palisade on the wire.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`.
 //!
 //! * [`v1`] – the gRPC interface, generated from `proto/palisade/v1/palisade.proto`.
 //! * [`frames`] – the same session's messages on a bare TCP connection, for the fast path.

@@ -1,6 +1,7 @@
 //! Replication: several nodes keep one log, and one of them leads.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`.
 //!
 //! ```text
 //!   pipeline: order → stamp → apply ──batch──► lead::Leadership

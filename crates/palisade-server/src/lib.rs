@@ -1,6 +1,7 @@
 //! The faces of the lock server; what decides is in `palisade-pipeline`.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`.
 //!
 //! * [`net`] – gRPC and HTTP/JSON on one port.
 //! * [`shell`] – connections, bounds and time-outs of every HTTP port, also of the store and the

@@ -1,6 +1,7 @@
 //! TLS for Palisade's servers and clients, by rustls with the provider *ring*, TLS 1.2 and 1.3.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`.
 //!
 //! ```text
 //!   files ─► Server (certificate, key, CA of the clients) ─► accept ─┐

@@ -1,6 +1,7 @@
 //! A durable log of opaque payloads, with snapshots and a directory that has an identity.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client` and `palisade-fence`.
+//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`.
 //!
 //! ```text
 //!   caller's batch ──commit──▶ one frame, one fdatasync ──▶ log-…1.seg  log-…9.seg  next.seg

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade_authorities::connect;
+use palisade_client::Options;
 use palisade_client::service::LockService;
-use palisade_client::{Options, connect};
 use palisade_testbed::{Etcd, Postgres, Redis, ZooKeeper};
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! Properties that only our own authorities have, or that only a manual clock shows: the same tests run
-//! against the in-process authority and against a real server. The suite in `conformance_own.rs` covers the
-//! properties of every authority.
+//! against the in-process authority and against a real server. The suite
+//! of `palisade-authorities` covers the properties of every authority.
 
 use std::sync::Arc;
 use std::time::Duration;

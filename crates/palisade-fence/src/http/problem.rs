@@ -194,13 +194,36 @@ impl From<Reject> for Problem {
     }
 }
 
-const fn status(reject: &Reject) -> StatusCode {
-    match reject {
-        Reject::Stale { .. } | Reject::SequenceStale { .. } => StatusCode::PRECONDITION_FAILED,
-        Reject::Tokenless { .. } => StatusCode::PRECONDITION_REQUIRED,
-        Reject::Missing => StatusCode::NOT_FOUND,
-        _ => StatusCode::CONFLICT,
+/// The status of each refusal. The enum is another crate's and may grow, so no `match` here can name all of it; a code
+/// without a line of its own does not compile, by the length of this list and by the assertion below it.
+const STATUSES: [(Code, StatusCode); Reject::CODES.len()] = [
+    (Code::Stale, StatusCode::PRECONDITION_FAILED),
+    (Code::SequenceStale, StatusCode::PRECONDITION_FAILED),
+    (Code::AlreadyWritten, StatusCode::CONFLICT),
+    (Code::SequenceReused, StatusCode::CONFLICT),
+    (Code::WrongAuthority, StatusCode::CONFLICT),
+    (Code::WrongLock, StatusCode::CONFLICT),
+    (Code::Jump, StatusCode::CONFLICT),
+    (Code::Tokenless, StatusCode::PRECONDITION_REQUIRED),
+    (Code::Missing, StatusCode::NOT_FOUND),
+];
+
+const _: () = {
+    let mut at = 0;
+    while at < STATUSES.len() {
+        assert!(STATUSES[at].0 as usize == Reject::CODES[at] as usize);
+        at += 1;
     }
+};
+
+const fn status(reject: &Reject) -> StatusCode {
+    let code = reject.code() as usize;
+    let mut at = 0;
+    // A reject's code is one of `Reject::CODES`, and all of them are here.
+    while STATUSES[at].0 as usize != code {
+        at += 1;
+    }
+    STATUSES[at].1
 }
 
 impl From<Error> for Problem {

@@ -15,7 +15,7 @@ mod settings;
 
 use std::io::Write as _;
 
-use palisade_client::{Client, Error, Options};
+use palisade_client::{Error, Options};
 
 use load::Loops;
 use report::Report;
@@ -35,7 +35,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<Option<&'static str>, Err
         ..Options::default()
     };
     for _ in 0..settings.clients {
-        let client = Client::connect_with(&settings.authority, options.clone()).await?;
+        let client = palisade_authorities::client(&settings.authority, options.clone()).await?;
         clients.push(client);
     }
     let measured = Loops::new(settings, &clients)?.run().await?;

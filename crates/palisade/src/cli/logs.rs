@@ -9,6 +9,7 @@ use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 use super::Cli;
 use super::failure::Failure;
 use super::output::colour_is_wanted;
+use super::settings;
 
 /// A server logs what it does; other commands log only problems, unless asked for more.
 ///
@@ -24,7 +25,11 @@ pub(super) fn start(cli: &Cli) -> Result<(), Failure> {
     // Logs of libraries appear only if their target is named.
     // Consensus says by its errors what people are to know; its own lines are for those who work on it.
     let ours = || EnvFilter::new(format!("error,openraft=off,palisade={level}"));
-    let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| ours());
+    let (filter, mut warnings) = match settings::environment("PALISADE_LOG").map(wanted) {
+        None => (ours(), Vec::new()),
+        Some(Ok(filter)) => (filter, Vec::new()),
+        Some(Err(why)) => (ours(), vec![why]),
+    };
     let logs = tracing_subscriber::fmt::layer()
         .with_ansi(io::stderr().is_terminal() && colour_is_wanted())
         .with_writer(io::stderr);
@@ -34,13 +39,32 @@ pub(super) fn start(cli: &Cli) -> Result<(), Failure> {
         logs.with_target(false).with_filter(filter).boxed()
     };
     let registry = Registry::default().with(logs);
+    let spans = spans(cli, &mut warnings)?;
     // This is the first and only subscriber of the process.
-    let _ = registry.with(spans(cli)?).try_init();
+    let _ = registry.with(spans).try_init();
+    for why in warnings {
+        tracing::warn!("{why}");
+    }
     Ok(())
 }
 
-/// The layer that makes spans, if the command has a collector. It sees its events whatever the log leaves out.
-fn spans<S>(cli: &Cli) -> Result<Option<impl tracing_subscriber::Layer<S>>, Failure>
+/// The filter that PALISADE_LOG asks for, or what is wrong with it.
+fn wanted(text: std::ffi::OsString) -> Result<EnvFilter, String> {
+    let text = text.to_string_lossy();
+    EnvFilter::try_new(&text).map_err(|error| {
+        format!(
+            "PALISADE_LOG is {text:?}, which is not a filter of log lines ({error}), and is left out; write for example info, \
+             or error,palisade=debug"
+        )
+    })
+}
+
+/// The layer that makes spans, if the command has a collector. It sees its events whatever the log leaves out. A collector
+/// that only a variable of other programs names does not keep a server from its start.
+fn spans<S>(
+    cli: &Cli,
+    warnings: &mut Vec<String>,
+) -> Result<Option<impl tracing_subscriber::Layer<S> + use<S>>, Failure>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
@@ -48,11 +72,19 @@ where
     use tracing_subscriber::filter::filter_fn;
 
     let Some((command, endpoint)) = cli.command.collector() else {
+        let is_server = cli.command.is_server();
+        let why = settings::passed_over(&settings::environment).filter(|_| is_server);
+        warnings.extend(why.map(|why| format!("no spans are sent: {why}")));
         return Ok(None);
     };
-    let prepared = Export::new(endpoint, command);
-    let (export, layer) =
-        prepared.map_err(|error| Failure::usage(format!("--otlp {endpoint}: {error}")))?;
+    let (export, layer) = match Export::new(endpoint, command) {
+        Ok(prepared) => prepared,
+        Err(error) if settings::is_usual(endpoint, &settings::environment) => {
+            warnings.push(format!("no spans are sent to {endpoint}: {error}"));
+            return Ok(None);
+        }
+        Err(error) => return Err(Failure::usage(format!("--otlp {endpoint}: {error}"))),
+    };
     crate::export::prepare_export(export);
     Ok(Some(layer.with_filter(filter_fn(SpanLayer::needs))))
 }

@@ -266,7 +266,7 @@ impl Connection {
             token: self.token()?,
             ..options
         };
-        Client::connect_with(&self.authority, options).await
+        palisade_authorities::client(&self.authority, options).await
     }
 }
 

@@ -163,7 +163,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     let store = opened.map_err(|error| {
         failed(
             Code::Internal,
-            format!("cannot open {}: {error}", args.data.display()),
+            format!("cannot open {}: {}", args.data.display(), error.report()),
         )
     })?;
     if let Some(torn) = &store.recovered().torn {

@@ -25,8 +25,8 @@ pub(crate) struct Directory {
 /// Why a directory could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DirectoryError {
-    #[error(transparent)]
-    Marks(#[from] OpenError),
+    #[error("{}", .0.report())]
+    Marks(OpenError),
     #[error(
         "there are no marks here; if they were lost, late writes would get through: \
          put the directory back, or start without --expect-marks"
@@ -49,7 +49,8 @@ impl Directory {
             return Err(DirectoryError::Lost);
         }
         fs::create_dir_all(dir)?;
-        let store = Store::open(&marks(dir), &Settings::default().with_rule(rule))?;
+        let store = Store::open(&marks(dir), &Settings::default().with_rule(rule));
+        let store = store.map_err(DirectoryError::Marks)?;
         let clean = match fs::remove_file(ended_cleanly(dir)) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => new,

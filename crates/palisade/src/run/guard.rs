@@ -8,8 +8,8 @@
 use std::task::Poll;
 use std::time::Duration;
 
+use palisade_authorities::redlock::{self, Redlock};
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_client::redlock::{self, Redlock};
 use palisade_client::{Ending, Lease, Released};
 use palisade_core::{LockName, Span, Timestamp, Ttl};
 use palisade_proto::Code;

@@ -99,7 +99,7 @@ impl Callers {
         if caller.token.is_some() {
             options.token.clone_from(&caller.token);
         }
-        let client = Client::connect_with(&self.authority, options).await;
+        let client = palisade_authorities::client(&self.authority, options).await;
         let client = client.map_err(|error| failed(&error))?;
         let mut clients = self.lock();
         if clients.len() >= CLIENTS {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use palisade_client::conformance::{self, Habit, Subject};
+use palisade_authorities::conformance::{self, Habit, Subject};
 use palisade_client::palisade::Palisade;
 use palisade_client::{Fault, LockService};
 use relay::Relay;

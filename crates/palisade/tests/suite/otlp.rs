@@ -309,13 +309,14 @@ fn a_bad_url_is_refused_before_anything_is_opened() {
         ("http://user@localhost:4318", "must not contain a user"),
         ("http://localhost:4318/v1/traces", "leave /v1/traces out"),
     ] {
+        // Our own variable; that of other programs is only warned of.
         for from_environment in [false, true] {
             let data = dir.path().join("data");
             let mut serve = palisade();
             serve.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
             serve.arg(&data);
             if from_environment {
-                serve.env("OTEL_EXPORTER_OTLP_ENDPOINT", url);
+                serve.env("PALISADE_OTLP", url);
             } else {
                 serve.args(["--otlp", url]);
             }
@@ -324,9 +325,45 @@ fn a_bad_url_is_refused_before_anything_is_opened() {
             let message = text(&output.stderr);
             assert!(message.contains(why), "{url}: {message}");
             if from_environment {
-                assert!(message.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{message}");
+                assert!(message.contains("PALISADE_OTLP"), "{message}");
             }
             assert!(!data.exists(), "{url}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_variable_of_other_programs_that_names_no_collector_stops_no_server_and_no_job() {
+    const VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    let dir = tempfile::tempdir().unwrap();
+    for (at, url) in [
+        ("serve", "localhost:4318"),
+        ("store", "http://u:secret@h:1"),
+    ] {
+        let (data, log) = (dir.path().join(at), dir.path().join(format!("{at}.log")));
+        let mut serve = command(at, &data);
+        serve.env(VARIABLE, url);
+        serve.env("PALISADE_LOG", "info,[");
+        let (server, caller) = start(serve, &log);
+        if at == "serve" {
+            for words in [&["run", "orders", "--", "true"][..], &["show", "orders"]] {
+                let mut job = palisade();
+                job.env(VARIABLE, url)
+                    .env("PALISADE_AUTHORITY", &caller.base);
+                let output = job.args(words).output().unwrap();
+                assert_eq!(status(&output), 0, "{words:?}: {}", text(&output.stderr));
+                assert_eq!(text(&output.stderr), "", "{words:?}");
+            }
+        }
+        server.send(Signal::TERM);
+        assert_eq!(status(&server.end()), 0, "{at}");
+        let log = fs::read_to_string(&log).unwrap();
+        assert_eq!(log.matches(VARIABLE).count(), 1, "{at}: {log}");
+        assert!(
+            log.contains("write http") || log.contains("a user or a password"),
+            "{log}"
+        );
+        assert!(!log.contains("secret"), "{log}");
+        assert_eq!(log.matches("PALISADE_LOG").count(), 1, "{at}: {log}");
     }
 }

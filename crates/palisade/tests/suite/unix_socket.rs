@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use palisade_client::conformance::{self, Habit, Subject};
+use palisade_authorities::conformance::{self, Habit, Subject};
 use palisade_client::palisade::Palisade;
 use palisade_client::{Fault, LockService};
 use rustix::process::Signal;

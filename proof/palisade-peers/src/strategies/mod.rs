@@ -20,8 +20,9 @@ mod picture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade_authorities::connect;
+use palisade_client::Options;
 use palisade_client::service::{AcquireRequest, Acquired, LockService, Under};
-use palisade_client::{Options, connect};
 use palisade_core::{ClientId, GrantRef, LockName, RequestId, Span, Token, Ttl};
 use palisade_testbed::{Moto, Postgres, ZooKeeper};
 use serde_json::{Value, json};

@@ -4,8 +4,6 @@
 
 pub(crate) mod relay;
 pub(crate) mod scripted;
-#[cfg(feature = "conformance")]
-pub(crate) mod served;
 pub(crate) mod server;
 pub(crate) mod virtual_clock;
 
@@ -55,16 +53,6 @@ pub(crate) async fn until_shown(client: &Client, lock: &str, wanted: impl Fn(&Lo
     tokio::time::timeout(PATIENCE, wait)
         .await
         .expect("the lock never reached the expected state");
-}
-
-/// A connection to Redis for a test's own commands. The default limit for an answer, half a second, is shorter than
-/// a busy disk takes to sync.
-#[cfg(feature = "redis")]
-pub(crate) async fn redis_at(url: &str) -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(url).unwrap();
-    let settings = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-    let connected = client.get_multiplexed_async_connection_with_config(&settings);
-    connected.await.unwrap()
 }
 
 /// A client of a scripted authority, on a clock that moves only when the test moves it.

@@ -62,7 +62,7 @@ impl DataDir {
     }
 
     fn failed(&self, error: &OpenError) -> Failure {
-        Failure::local(format!("--data {}: {error}", self.dir.display()))
+        Failure::local(format!("--data {}: {}", self.dir.display(), error.report()))
     }
 
     pub(super) fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {

@@ -188,7 +188,8 @@ fn elsewhere(
         match environment(&variable(key(arg))) {
             Some(value) => settings.push(from_variable(arg, variable(key(arg)), value)?),
             None => match (from_file, usual(key(arg))) {
-                (None, Some(name)) => {
+                // What it says wrong is a warning when the server runs: `passed_over`.
+                (None, Some(name)) if passed_over(environment).is_none() => {
                     let value = environment(name);
                     let value = value.map(|value| from_variable(arg, name.to_owned(), value));
                     settings.extend(value.transpose()?);
@@ -302,7 +303,28 @@ pub(crate) fn settable(server: &Command) -> impl Iterator<Item = &Arg> {
 
 /// A variable that other programs read for the same setting; our own, and the file, win over it.
 fn usual(key: &str) -> Option<&'static str> {
-    (key == "otlp").then_some("OTEL_EXPORTER_OTLP_ENDPOINT")
+    (key == "otlp").then_some(COLLECTOR)
+}
+
+/// The variable of OpenTelemetry for a collector.
+const COLLECTOR: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+/// Why that variable names no collector, if it is set and does not. It is often set for all programs of a machine, so what is
+/// wrong with it is a warning: no lock server stays away because of traces.
+pub(super) fn passed_over(environment: Environment<'_>) -> Option<String> {
+    let value = environment(COLLECTOR)?;
+    let value = value.to_string_lossy();
+    let why = value.parse::<crate::otlp::Endpoint>().err()?;
+    Some(format!(
+        "{COLLECTOR} is {:?}: {why}",
+        palisade_client::without_secrets(&value)
+    ))
+}
+
+/// Whether the collector is the one that this variable names.
+pub(super) fn is_usual(collector: &crate::otlp::Endpoint, environment: Environment<'_>) -> bool {
+    let named = environment(COLLECTOR).and_then(|value| value.to_str()?.parse().ok());
+    named.as_ref() == Some(collector)
 }
 
 /// The name of a setting.

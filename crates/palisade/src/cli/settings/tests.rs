@@ -240,3 +240,18 @@ fn the_usual_variable_names_the_collector_where_nothing_of_ours_does() {
     let ours = ("PALISADE_OTLP", "http://ours:4318");
     assert_eq!(of(&[USUAL, ours], file), (url("ours"), ours.0.into()));
 }
+
+#[test]
+fn the_usual_variable_that_names_no_collector_is_passed_over_and_ours_is_refused() {
+    const WRONG: &str = "user:secret@usual:4318";
+    let usual = ("OTEL_EXPORTER_OTLP_ENDPOINT", WRONG);
+    let settings = settled(&[], &[usual], "[serve]\n").unwrap();
+    assert_eq!(one(&settings, "otlp").0, Vec::<String>::new());
+    let said = super::passed_over(&|name| (name == usual.0).then(|| WRONG.into())).unwrap();
+    for part in [usual.0, "usual:4318", "write http://HOST:PORT"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(!said.contains("secret"), "{said}");
+    let refused = settled(&[], &[("PALISADE_OTLP", WRONG)], "[serve]\n");
+    assert!(refused.unwrap_err().contains("PALISADE_OTLP"));
+}

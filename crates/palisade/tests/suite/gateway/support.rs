@@ -111,7 +111,7 @@ impl Drop for Gateway {
 #[derive(Clone)]
 pub(crate) struct Caller {
     client: Client<HttpConnector, Body>,
-    base: String,
+    pub(crate) base: String,
 }
 
 #[derive(Debug)]

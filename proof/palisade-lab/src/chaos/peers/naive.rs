@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Two clients may win in the opposite order of their tokens: the lock is granted with token 2, then with token 1, and
-//! the fence rejects its live holder. The remedy is one script that does both, as in `palisade_client::redis`.
+//! the fence rejects its live holder. The remedy is one script that does both, as in `palisade_authorities::redis`.
 
 use std::time::Duration;
 

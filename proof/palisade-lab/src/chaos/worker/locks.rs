@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use palisade_client::redlock::{self, Redlock};
-use palisade_client::{Client, Error, Lease};
+use palisade_authorities::redlock::{self, Redlock};
+use palisade_client::{Client, Error, Lease, Options};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
@@ -71,7 +71,7 @@ impl Locks {
                 redlock.map_err(|fault| format!("{fault:#}"))?,
             ));
         }
-        let client = Client::connect(url).await;
+        let client = palisade_authorities::client(url, Options::default()).await;
         Ok(Locks::Guarded(
             client.map_err(|error| format!("{error:#}"))?,
         ))

@@ -1,0 +1,27 @@
+//! What these authorities do not have.
+
+use palisade_client::service::AcquireRequest;
+use palisade_client::{Fault, LockMode};
+
+/// An authority whose grants are all exclusive says so before it is asked.
+///
+/// # Errors
+/// [`Fault::Unsupported`] for a shared grant, for permits, for delays, and for several locks at once.
+pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
+    if !request.delays.is_none() {
+        return Err(Fault::unsupported(
+            "keep a lock closed after a grant (lock-delay, at-least-for)",
+        ));
+    }
+    if !request.also.is_empty() {
+        return Err(Fault::unsupported("grant several locks at once"));
+    }
+    match request.mode {
+        LockMode::Exclusive => Ok(()),
+        LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
+        LockMode::Update | LockMode::Upgrade => {
+            Err(Fault::unsupported("grant shared locks in mode update"))
+        }
+        LockMode::Permits(_) => Err(Fault::unsupported("grant permits of a semaphore")),
+    }
+}
