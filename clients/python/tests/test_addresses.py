@@ -143,7 +143,7 @@ def trickling() -> Iterator[str]:
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n")
             while True:
                 connection.sendall(b"X: y\r\n")
-                time.sleep(0.1)
+                time.sleep(0.1)  # real time: each piece comes before a read gives up
 
     def accept() -> None:
         with contextlib.suppress(OSError):
