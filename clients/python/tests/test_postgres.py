@@ -228,11 +228,11 @@ def _pairs(cursor: Any) -> Callable[[Any], list[Any]]:
     "settings",
     [
         {"row_factory": psycopg.rows.dict_row},
-        {"row_factory": psycopg.rows.scalar_row},
+        {"row_factory": getattr(psycopg.rows, "scalar_row", psycopg.rows.tuple_row)},  # psycopg 3.2
         {"row_factory": psycopg.rows.namedtuple_row},
         {"row_factory": _pairs},
         {"cursor_factory": psycopg.ClientCursor},
-        {"cursor_factory": psycopg.RawCursor},
+        {"cursor_factory": getattr(psycopg, "RawCursor", psycopg.Cursor)},  # psycopg 3.2
     ],
 )
 def test_factories_of_the_connection_do_not_matter(postgres_url: str, resource: str, settings: dict[str, Any]) -> None:

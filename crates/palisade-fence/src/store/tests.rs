@@ -278,7 +278,7 @@ fn a_log_that_is_not_a_stores_is_refused() {
         .into_wal()
         .commit(b"locks and leases")
         .unwrap();
-    let refused = open(&storage.restart()).unwrap_err().to_string();
+    let refused = open(&storage.restart()).unwrap_err().report();
     assert!(
         refused.contains("not the directory of a store"),
         "{refused}"

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use palisade_client::{Client, Lease};
+use palisade_client::{Client, Lease, Options};
 use palisade_core::fence::{Pass, Reject};
 use palisade_fence::{Change, Fence as _, Limits, Rule, Write, memory};
 use palisade_testbed::Postgres;
@@ -13,7 +13,9 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 async fn client(server: &Postgres) -> Client {
     let url = format!("postgres://postgres@{}/postgres", server.address());
-    Client::connect(&url).await.unwrap()
+    palisade_authorities::client(&url, Options::default())
+        .await
+        .unwrap()
 }
 
 async fn hold(client: &Client, lock: &str) -> Lease {

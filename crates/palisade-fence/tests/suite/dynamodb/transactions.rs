@@ -232,7 +232,8 @@ async fn a_guarded_write_changes_no_other_mark() {
     orders.write(pass(1), None, &items).await.unwrap();
     // What an item's own holder writes cannot change its mark either.
     let lower = |seat: &mut Attributes| seat.insert(FENCE.to_owned(), text("{}")).is_none();
-    seat.write(pass(9), None, lower).await.unwrap();
+    let refused = seat.write(pass(9), None, lower).await;
+    assert!(matches!(refused, Err(Error::Argument(_))), "{refused:?}");
     assert_eq!(
         seat.show().await.unwrap().unwrap().highest(),
         Some(pass(9).token)

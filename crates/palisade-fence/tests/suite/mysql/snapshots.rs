@@ -102,11 +102,11 @@ async fn an_implicit_commit_is_detected() {
     let (_, mut db) = fresh().await;
     let mut tx = begin(&mut db).await;
     claim(&mut tx, "r", t(1)).await.unwrap();
-    tx.query_drop("CREATE TABLE surprise (id INT)")
+    tx.query_drop("CREATE TABLE surprise (id INT, token BIGINT)")
         .await
         .unwrap();
     let records = Records::new(Strategy::Optimistic);
-    let column = Column::new("surprise", "id", "id").unwrap();
+    let column = Column::new("surprise", "id", "token").unwrap();
     for refused in [
         claim(&mut tx, "r", t(2)).await.unwrap_err(),
         records.claim(&mut tx, "r", t(2)).await.unwrap_err(),
