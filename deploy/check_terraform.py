@@ -124,7 +124,7 @@ def wait_for(what: str, holds) -> None:
     until = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < until, f"timed out waiting for {what}"
-        time.sleep(0.02)  # between two looks
+        time.sleep(0.02)  # real time: between two looks
 
 
 def inputs(address: str) -> set[str]:

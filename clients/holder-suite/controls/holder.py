@@ -8,9 +8,11 @@ Without a flaw it keeps every rule, which shows that what the suite finds is the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -61,6 +63,7 @@ FLAWS = {
     "believes-other-lock": "does not compare a grant with what it asked for",
     "believes-renewal": "does not compare a renewal or a release with its grant",
     "patient-acquire": "gives the first attempt of an acquire all of its time",
+    "bounds-reads": "bounds each read of an answer, and not the whole",
     "stays": "leaves an address only when nobody is there",
     "denied-by-202": "takes an answer that it still waits for a denial",
     "no-poll": "asks for no sign of life while it waits",
@@ -135,6 +138,19 @@ class Holder:
             self.tls.load_cert_chain(self.files["cert"], self.files["key"])
         return http.client.HTTPSConnection(host, port, context=self.tls)
 
+    def cut(self, connection: http.client.HTTPConnection) -> threading.Timer:
+        """Ends the exchange when its time is over: the connection's own bounds each read alone."""
+
+        def end(sock: Any = connection.sock) -> None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(connection.timeout or 0, end)
+        timer.daemon = True
+        if self.flaw != "bounds-reads":
+            timer.start()
+        return timer
+
     def message(self, refused: Refused) -> str:
         """What a person would read."""
         if self.files is None or self.flaw == "nameless-certificate":
@@ -163,6 +179,7 @@ class Holder:
                     connection.connect()
             except OSError as error:
                 raise Refused("unavailable") from error
+            cut = self.cut(connection)
             try:
                 text = json.dumps(body) if body is not None else None
                 connection.request(method, path, text, {"Palisade-Nonce": nonce})
@@ -176,6 +193,8 @@ class Holder:
             except (OSError, ValueError, http.client.HTTPException) as error:
                 connection.close()
                 raise Refused("unknown_outcome") from error
+            finally:
+                cut.cancel()
         finally:
             if self.flaw == "keeps-connection":
                 self.kept[address] = connection

@@ -50,6 +50,7 @@ RED = {
     "believes-other-lock": "P-other-lock",
     "believes-renewal": "P-other-renewal,P-other-release",
     "patient-acquire": "P-silent,P-half-open,P-slow,P-two-silent",
+    "bounds-reads": "P-trickling",
     "stays": "P-moves-on,P-silent,P-slow",
     "denied-by-202": "P-waiting",
     "no-poll": "P-poll,P-route-timeout",

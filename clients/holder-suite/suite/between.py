@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Optional
 
@@ -45,6 +46,28 @@ def slow(trial: Trial) -> str:
     return scripted.url
 
 
+def trickling(trial: Trial) -> str:
+    """Begins an answer, and sends a byte of it now and then: none of its pieces is late."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    trial.ends.append(listener.close)
+
+    def trickle(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
+            while True:
+                pause(200)
+                connection.sendall(b" ")
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=trickle, args=[connection], daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
 PATIENCE_MS = 4000
 
 
@@ -77,6 +100,11 @@ def half_open_address(trial: Trial) -> None:
 @rule("P-slow", "an address that answers too late leaves time for the next one", wire="http")
 def slow_address(trial: Trial) -> None:
     passed_over(trial, slow(trial))
+
+
+@rule("P-trickling", "an address whose answer never comes to its end leaves time for the next one", wire="http")
+def trickling_address(trial: Trial) -> None:
+    passed_over(trial, trickling(trial))
 
 
 @rule("P-two-silent", "two silent addresses of three leave time for the third", wire="http")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.server
 import socket
@@ -12,7 +13,7 @@ from typing import Any, Iterator
 import pytest
 from suite.servers import Palisade
 
-from palisade import Client, Invalid, PalisadeError, UnknownOutcome
+from palisade import AsyncClient, Client, Invalid, PalisadeError, UnknownOutcome
 from palisade._endpoints import Endpoints
 
 
@@ -131,3 +132,82 @@ def test_a_block_whose_lock_is_lost_is_left_at_once(binary: str) -> None:
         with pytest.raises(PalisadeError):
             client.show("orders")
         assert took < (time.monotonic() - begin) / 2
+
+
+@contextlib.contextmanager
+def trickling() -> Iterator[str]:
+    """Begins an answer, and sends a byte of it now and then: none of its pieces is late."""
+
+    def trickle(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n")
+            while True:
+                connection.sendall(b"X: y\r\n")
+                time.sleep(0.1)  # real time: each piece comes before a read gives up
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=trickle, args=[listener.accept()[0]], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_an_answer_that_never_ends_leaves_time_for_the_next_address(server: Palisade) -> None:
+    with trickling() as bad:
+        with Client([bad, server.url], patience="3s") as client, client.lock("orders", wait=0) as grant:
+            assert grant.held
+        seen = threading.Event()
+
+        def changes() -> None:
+            with Client(server.url) as other:
+                while not seen.wait(0.1):  # until the watch is open
+                    other.lock("watched", wait="5s").acquire().release()
+
+        changing = threading.Thread(target=changes)
+        changing.start()
+        with Client([bad, server.url], patience="3s") as client:
+            assert next(client.watch("watched")) is not None
+        seen.set()
+        changing.join()
+
+        async def waits() -> int:
+            async with AsyncClient([bad, server.url], patience="3s") as client, client.lock("other", wait=0) as grant:
+                return grant.token
+
+        assert asyncio.run(waits()) > 0
+        # The control: with nobody else there the call ends by itself.
+        with Client(bad, patience="1s") as client, pytest.raises(UnknownOutcome, match="Timeout"):
+            client.lock("orders", wait=0).acquire()
+
+
+def test_a_name_with_a_silent_address_leaves_time_for_its_other_ones(
+    server: Palisade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: httpx gives the silent one the whole time of the attempt."""
+    with socket.create_server(("127.0.0.2", server.port), backlog=0) as listener, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+
+        def both(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+            kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+            return [(*kind, (each, port)) for each in (["127.0.0.2", "127.0.0.1"] if host == "localhost" else [host])]
+
+        monkeypatch.setattr(socket, "getaddrinfo", both)
+
+        def takes() -> float:
+            begin = time.monotonic()
+            with (
+                Client(f"http://localhost:{server.port}", patience="8s") as client,
+                client.lock("named", wait=0) as grant,
+            ):
+                assert grant.held
+                return time.monotonic() - begin
+
+        shared = takes()
+        monkeypatch.setattr("palisade._transport.Transport", lambda *_: None)
+        assert shared < takes()

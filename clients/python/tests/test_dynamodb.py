@@ -97,7 +97,12 @@ def test_the_attribute_of_the_fence_is_not_the_callers(client: Any) -> None:
     for change in changes:
         with pytest.raises(ValueError, match="attribute of the fence"):
             seat.write(9, change)
+    with pytest.raises(ValueError, match="belongs to the key"):
+        seat.write(9, {"n": {"N": "2"}, next(iter(KEY)): {"S": "12B"}})
     assert seat.read(9) == {"n": {"N": "1"}}
+    # The control: the key as it is.
+    seat.write(9, {"n": {"N": "2"}, **KEY})
+    assert seat.read(9) == {"n": {"N": "2"}}
 
 
 def test_racing_writers_lose_nothing(client: Any) -> None:

@@ -104,7 +104,12 @@ test("the attribute of the fence is not the caller's", async () => {
   for (const change of [lower, (before: Attributes) => ({ ...before, ...lower })]) {
     await assert.rejects(seat.write(9, change), { name: "Invalid", message: /attribute of the fence/ });
   }
+  const other = Object.fromEntries(Object.keys(own).map((name) => [name, { S: "another" }]));
+  await assert.rejects(seat.write(9, other), { name: "Invalid", message: /belongs to the key/ });
   assert.deepEqual(await seat.read(9), { n: { N: "1" } });
+  // The control: the key as it is.
+  await seat.write(9, { n: { N: "2" }, ...own });
+  assert.deepEqual(await seat.read(9), { n: { N: "2" } });
 });
 
 test("racing writers lose nothing", async () => {

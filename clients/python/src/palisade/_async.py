@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, AsyncIterator, Callable, Optional, Sequence, TypeVar, Union
 
@@ -17,7 +18,7 @@ from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, status
 from ._requests import Requests
 from ._sse import Position
-from ._transport import NONCE, AsyncTransport, foreign, is_open, new_nonce, watch_timeout
+from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, watch_timeout
 from .errors import LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
@@ -108,7 +109,7 @@ class AsyncClient:
             try:
                 async for event in self._watch_once(url, position):
                     yield event
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, TimeoutError) as error:
                 log.debug("the watch of %s broke: %s", url, error)
                 self._requests.endpoints.failed(url)
             await asyncio.sleep(0.1)
@@ -116,15 +117,21 @@ class AsyncClient:
     async def _watch_once(self, url: str, position: Position) -> AsyncIterator[Event]:
         parameters, nonce = position.parameters(), new_nonce()
         timeout = watch_timeout(self._requests.patience_ns)
-        async with self._transport.pool.client.stream(
-            "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
-        ) as answer:
+        until = asyncio.get_running_loop().time() + (timeout.connect or 0) + SLACK_S
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout_at(until):
+                stream = self._transport.pool.client.stream(
+                    "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
+                )
+                answer = await stack.enter_async_context(stream)
             why = foreign(nonce, answer)
             if why is not None:
                 # Leaving the block with the answer unread closes the connection.
                 raise httpx.RemoteProtocolError(why)
             if answer.status_code != 200:
-                if self._requests.watch_refused(url, answer.status_code, await answer.aread(), position):
+                async with asyncio.timeout_at(until):
+                    body = await answer.aread()
+                if self._requests.watch_refused(url, answer.status_code, body, position):
                     await self._transport.reconnect()
                 return
             is_open(answer)

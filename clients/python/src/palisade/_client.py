@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union
 
@@ -14,6 +15,7 @@ import httpx
 from . import _protocol as protocol
 from ._alarms import ALARMS
 from ._bearer import Bearer
+from ._bounded import bounded
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, status
@@ -143,15 +145,21 @@ class Client:
     def _watch_once(self, url: str, position: Position) -> Iterator[Event]:
         parameters, nonce = position.parameters(), new_nonce()
         timeout = watch_timeout(self._requests.patience_ns)
-        with self._transport.pool.client.stream(
-            "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
-        ) as answer:
+        until = now_ns() + int((timeout.connect or 0) * SECOND)
+        with ExitStack() as stack:
+            with bounded(until):
+                stream = self._transport.pool.client.stream(
+                    "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
+                )
+                answer = stack.enter_context(stream)
             why = foreign(nonce, answer)
             if why is not None:
                 # Leaving the block with the answer unread closes the connection.
                 raise httpx.RemoteProtocolError(why)
             if answer.status_code != 200:
-                if self._requests.watch_refused(url, answer.status_code, answer.read(), position):
+                with bounded(until):
+                    body = answer.read()
+                if self._requests.watch_refused(url, answer.status_code, body, position):
                     self._transport.reconnect()
                 return
             is_open(answer)

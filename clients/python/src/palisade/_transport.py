@@ -13,6 +13,7 @@ from typing import Any, Mapping, Optional
 import httpx
 
 from ._bearer import Bearer
+from ._bounded import Transport, bounded
 from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
 from ._model import Malformed
@@ -22,6 +23,8 @@ from ._tls import Certificates
 from .errors import Invalid
 
 WATCH_SILENCE_S = 45.0
+#: httpx's own time-outs come first, because they tell whether anything was sent.
+SLACK_S = 0.1
 NONCE = "Palisade-Nonce"
 
 
@@ -81,7 +84,8 @@ class _Pool:
 class _SyncPool(_Pool):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.client = httpx.Client(**settings.options)
+        transport = Transport(settings.options["verify"], settings.options["limits"])
+        self.client = httpx.Client(transport=transport, **settings.options)
         # For a program that does not close its client.
         weakref.finalize(self, _close_here, self.client, os.getpid())
 
@@ -214,7 +218,8 @@ class SyncTransport(_Transport):
             pool = self.pool
         nonce = new_nonce()
         try:
-            answer = pool.client.request(**_request(url, send, nonce, until))
+            with bounded(until):
+                answer = pool.client.request(**_request(url, send, nonce, until))
             return _believed(url, send, nonce, answer)
         except Fault as fault:
             self._replace(url, pool)
@@ -296,7 +301,8 @@ class AsyncTransport(_Transport):
             pool = self.pool
         nonce = new_nonce()
         try:
-            answer = await pool.client.request(**_request(url, send, nonce, until))
+            async with asyncio.timeout(_timeout(until) + SLACK_S):
+                answer = await pool.client.request(**_request(url, send, nonce, until))
             return _believed(url, send, nonce, answer)
         except Fault as fault:
             self._replace(url, pool)

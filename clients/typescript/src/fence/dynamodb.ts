@@ -18,6 +18,7 @@
  */
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
 
 import { GetItemCommand, PutItemCommand, type AttributeValue, type DynamoDBClient } from "@aws-sdk/client-dynamodb";
 
@@ -96,7 +97,7 @@ export class Item {
   /**
    * Replaces the attributes, by others or by what a function makes of them. The function may be called again if other
    * writers were faster; if it returns undefined nothing is written, and `Rejected` has the code `missing`. An attribute
-   * `palisade_fence` is `Invalid`. True: this numbered write was carried out before. A holder of null has no token: refused.
+   * `palisade_fence`, or one of the key with another value, is `Invalid`. True: this numbered write was carried out before. A holder of null has no token: refused.
    */
   async write(holder: Holder | null, change: Attributes | Change, options: ItemWriteOptions = {}): Promise<boolean> {
     checkOptions("write", options, ["sequence", "digest"]);
@@ -142,6 +143,12 @@ export class Item {
       checkKind("what the change returns", following, isPlain(following), "an object of attributes");
       if (Object.hasOwn(following, FENCE)) {
         throw new Invalid(`${FENCE} is the attribute of the fence: give your attribute another name`);
+      }
+      const moved = Object.keys(this.key).find(
+        (name) => Object.hasOwn(following, name) && !isDeepStrictEqual(following[name], this.key[name]),
+      );
+      if (moved !== undefined) {
+        throw new Invalid(`${moved} belongs to the key of ${this.name}: leave it out, or use the other Item`);
       }
       if (await this.#put(seen, record, following)) {
         return { repeat, attributes };

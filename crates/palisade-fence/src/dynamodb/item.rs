@@ -4,9 +4,9 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 
-use super::Attributes;
 use super::conditional::{Effect, Operation, carry_out};
 use super::location::{Loaded, Location, PutOutcome, not_the_fence};
+use super::{Attributes, FENCE};
 use crate::admitted::Admitted;
 use crate::error::{Error, Result};
 use crate::guard_row::Numbered;
@@ -76,7 +76,8 @@ impl Item {
     /// An item that is left without attributes counts as deleted; its fence stays.
     ///
     /// # Errors
-    /// As [`Item::claim`].
+    /// As [`Item::claim`]; [`Error::Argument`] for an attribute that is called like the fence's, or that is in the key with
+    /// another value.
     pub async fn write<'p>(
         &self,
         pass: impl Into<Pass<'p>>,
@@ -149,12 +150,32 @@ struct Whole<'a, C> {
     change: C,
 }
 
+impl<C> Whole<'_, C> {
+    /// Refuses what the fence and the key would silently replace.
+    fn callers(&self, item: &Attributes) -> Result<()> {
+        if item.contains_key(FENCE) {
+            return Err(Error::Argument(format!(
+                "{FENCE} is the attribute of the fence: give your attribute another name"
+            )));
+        }
+        let mut key = self.location.key.iter();
+        let other = key.find(|(name, value)| item.get(*name).is_some_and(|given| given != *value));
+        other.map_or(Ok(()), |(name, _)| {
+            Err(Error::Argument(format!(
+                "{name} belongs to the key of {}: leave it out, or use the Item with the other key",
+                self.location.name
+            )))
+        })
+    }
+}
+
 impl<C: Fn(&mut Attributes) -> bool + Send + Sync> Effect for Whole<'_, C> {
     async fn put(&self, seen: &Loaded, next: &Stamped) -> Result<PutOutcome> {
         let mut item = seen.attributes.clone().unwrap_or_default();
         if !(self.change)(&mut item) {
             return Ok(PutOutcome::Missing);
         }
+        self.callers(&item)?;
         self.location
             .send(self.location.put(seen, next, item)?)
             .await

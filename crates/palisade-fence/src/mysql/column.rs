@@ -19,7 +19,7 @@ use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
 use crate::guard_row::Corrupt;
-use crate::sql::{bound, judge, valid_name};
+use crate::sql::{bound, check_column, judge, valid_name};
 
 /// A table whose rows carry their token: `BIGINT NOT NULL DEFAULT 0`. Its engine must be InnoDB.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ impl Column {
     /// # Errors
     /// [`Error::Argument`] with the name that is not valid.
     pub fn new(table: &str, key: &str, token: &str) -> Result<Column> {
+        check_column(table, key, token)?;
         let parts: Vec<String> = table.split('.').map(identifier).collect::<Result<_, _>>()?;
         let (table, key, token) = (parts.join("."), identifier(key)?, identifier(token)?);
         Ok(Column {

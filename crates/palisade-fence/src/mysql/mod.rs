@@ -59,7 +59,8 @@
 //! stops inside its transaction is ended by MariaDB after 10 s, or what is left of its lease ([`transact`] takes it; other
 //! programs set `@palisade_lease_left_ms`). That bound is the session's, and a bare COMMIT leaves it: [`transact`], or
 //! `CALL palisade_end(TRUE)`, commits and gives the connection its own setting back. MySQL ends it after the connection's `wait_timeout`, 8 hours by default: set it in the
-//! URL. If it stops while the server sends it a result, it is ended after `net_write_timeout` (60 s).
+//! URL. If it stops while the server sends it a result, it is ended after `net_write_timeout` (60 s). [`blockers`] names the
+//! transactions that have a guard row, and [`unblock`] ends one.
 //!
 //! **Deadlocks** and lock timeouts are [`ErrorKind::Retry`]: roll back and begin again. Guard rows are
 //! locked in name order, so claims alone never deadlock. The same is true of error 1615: while somebody replaces
@@ -73,6 +74,7 @@
 #[cfg(doc)]
 use crate::{Error, ErrorKind};
 
+mod blockers;
 mod column;
 mod guard;
 mod operator;
@@ -84,6 +86,7 @@ mod transact;
 
 pub use crate::guard_row::Numbered;
 pub use crate::sql::Strategy;
+pub use blockers::{Blocker, blockers, unblock};
 pub use column::Column;
 pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;

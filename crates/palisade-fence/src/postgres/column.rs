@@ -16,7 +16,7 @@ use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::Result;
 use crate::guard_row::bigint;
-use crate::sql::{bound, judge, valid_name};
+use crate::sql::{bound, check_column, judge, valid_name};
 
 /// The type of a key column. Keys are passed as text and cast to it, so that its index is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,7 @@ impl Column {
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) with the name that is not valid.
     pub fn new(table: &str, key: &str, key_type: KeyType, token: &str) -> Result<Column> {
+        check_column(table, key, token)?;
         let parts: Vec<String> = table.split('.').map(identifier).collect::<Result<_, _>>()?;
         let (table, key, token) = (parts.join("."), identifier(key)?, identifier(token)?);
         let row = format!("{key} = CAST($1::text AS {})", key_type.name());

@@ -19,6 +19,23 @@ pub(crate) fn bound(rule: Rule) -> u64 {
     rule.max_jump.unwrap_or(Token::MAX.get())
 }
 
+/// Refuses a column that is not the row's token alone: each raise would write the key of the row, or the fence's own marks
+/// past the fence.
+pub(crate) fn check_column(table: &str, key: &str, token: &str) -> Result<()> {
+    if key.eq_ignore_ascii_case(token) {
+        return Err(Error::Argument(format!(
+            "{token:?} is the key of the row: the token needs a column of its own"
+        )));
+    }
+    let table = table.rsplit('.').next().unwrap_or(table);
+    if table.eq_ignore_ascii_case("palisade_fence") {
+        return Err(Error::Argument(format!(
+            "{table:?} is the fence's own table: claim its resources, and give each row of your own table a token"
+        )));
+    }
+    Ok(())
+}
+
 /// Checks the name of a table or column, up to the length that the database allows.
 pub(crate) fn valid_name(name: &str, longest: usize) -> Result<()> {
     if name.is_empty() || name.len() > longest || name.contains('\0') {
@@ -38,4 +55,28 @@ pub(crate) fn valid_id(id: &str) -> Result<()> {
     Err(Error::Argument(format!(
         "resource_id has {characters} characters; 1 ..= 100 without NUL are allowed"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_is_neither_the_key_nor_the_fences_own() {
+        for (table, key, token) in [
+            ("orders", "id", "id"),
+            ("orders", "ID", "id"),
+            ("palisade_fence", "resource", "token"),
+            ("shop.Palisade_Fence", "resource", "token"),
+        ] {
+            let refused = check_column(table, key, token);
+            assert!(
+                matches!(refused, Err(Error::Argument(_))),
+                "{table} {key}: {refused:?}"
+            );
+        }
+        for table in ["orders", "shop.orders", "palisade_fences"] {
+            assert!(check_column(table, "id", "token").is_ok(), "{table}");
+        }
+    }
 }

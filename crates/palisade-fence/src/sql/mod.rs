@@ -17,7 +17,7 @@ mod decision;
 )]
 mod transact;
 
-pub(crate) use column::{bound, judge, valid_id, valid_name};
+pub(crate) use column::{bound, check_column, judge, valid_id, valid_name};
 pub use decision::Strategy;
 #[cfg(feature = "sqlite")]
 pub(crate) use decision::decide_all;

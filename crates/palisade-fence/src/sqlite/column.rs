@@ -19,7 +19,7 @@ use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
 use crate::guard_row::{Corrupt, column_state};
-use crate::sql::{bound, judge};
+use crate::sql::{bound, check_column, judge};
 
 const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky_column.sql");
 
@@ -40,6 +40,7 @@ impl Column {
     /// # Errors
     /// [`Error::Argument`] with the name that is not valid.
     pub fn new(table: &str, key: &str, token: &str) -> Result<Column> {
+        check_column(table, key, token)?;
         let trigger = |event: &str| identifier(&format!("palisade_column_{event}_{table}"));
         let names = [
             ("named", trigger("named")?),

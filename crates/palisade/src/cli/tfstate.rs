@@ -42,7 +42,7 @@ pub(crate) struct TfstateArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(1..=1 << 30),
           allow_hyphen_values = true)]
     state_bytes: u64,
-    /// Carry out Terraform's force-unlock, which names no lock, also for callers without a password.
+    /// Carry out Terraform's `force-unlock`, which names no lock, also for callers without a password.
     #[arg(long)]
     allow_blind_force_unlock: bool,
     #[command(flatten)]

@@ -12,7 +12,7 @@ pub(super) struct Info {
 }
 
 impl Info {
-    /// Reads the body of a LOCK or an UNLOCK.
+    /// Reads the body of a `LOCK` or an `UNLOCK`.
     pub(super) fn parse(body: &[u8]) -> Result<Info, Problem> {
         if body.len() > BYTES {
             let message = format!(

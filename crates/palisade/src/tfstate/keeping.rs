@@ -1,4 +1,4 @@
-//! Keeps the grants: Terraform never renews, so this server does, from the LOCK to the UNLOCK.
+//! Keeps the grants: Terraform never renews, so this server does, from the `LOCK` to the `UNLOCK`.
 //!
 //! A grant is renewed with the password that it was acquired with, because an authority lets nobody else. That password is
 //! in memory only. After a restart, the grants of callers without one are taken up at once, and each other one when its
@@ -25,7 +25,7 @@ struct Kept {
     grant: GrantRef,
     token: Token,
     caller: Caller,
-    /// It was unlocked, and the authority does not know yet.
+    /// It was released, and the authority does not know yet.
     releasing: bool,
 }
 
@@ -93,7 +93,7 @@ impl App {
         }
     }
 
-    /// Renews a grant from now on, if nobody has unlocked it.
+    /// Renews a grant from now on, if it was not released.
     pub(super) fn keep(&self, at: &Place, grant: &Grant, caller: &Caller) {
         let named = grant.named(&at.lock).filter(|_| !grant.released);
         if let Some(named) = named.filter(|named| !self.keeping.has(&named.grant, &grant.id)) {

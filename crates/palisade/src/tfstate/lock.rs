@@ -1,4 +1,4 @@
-//! LOCK and UNLOCK.
+//! `LOCK` and `UNLOCK`.
 
 use std::sync::Arc;
 

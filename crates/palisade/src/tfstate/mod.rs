@@ -19,7 +19,7 @@
 //! | 204 | there is no state yet |
 //! | 400, 413 | the request is wrong, or too large |
 //! | 401, 403 | the authority knows no such password, or grants its owner no such right |
-//! | 409 | an unlock that names no lock of this state |
+//! | 409 | an `UNLOCK` that names no lock of this state |
 //! | 412 | a late upload: somebody locked since. Nothing was written |
 //! | 423 | somebody else has the lock; the body says who, as Terraform expects it |
 //! | 503, 504, 507 | the authority or the disk; 504: it may have happened |
@@ -63,7 +63,7 @@ pub(crate) struct Policy {
     pub(crate) versions: usize,
     /// The largest state in bytes.
     pub(crate) state_bytes: usize,
-    /// Whether a force-unlock that names no lock is carried out for callers without a password, too.
+    /// Whether a `force-unlock` that names no lock is carried out for callers without a password, too.
     pub(crate) blind_unlock: bool,
 }
 

@@ -140,7 +140,7 @@ impl Record {
         held.find(|grant| grant.token == token)
     }
 
-    /// The grants that nobody has unlocked.
+    /// The grants that were not released.
     pub(super) fn held(&self) -> impl Iterator<Item = &Grant> {
         self.grants.iter().filter(|grant| !grant.released)
     }
@@ -170,7 +170,7 @@ impl Record {
         }
     }
 
-    /// Notes that a grant was unlocked; its ID still leads to its token.
+    /// Notes that a grant was released; its ID still leads to its token.
     pub(super) fn release(&mut self, id: &str) {
         for grant in self.grants.iter_mut().filter(|grant| grant.id == id) {
             grant.released = true;

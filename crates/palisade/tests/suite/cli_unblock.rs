@@ -1,8 +1,11 @@
-//! `palisade fence unblock` where a process has the lock of a file, which no server can end.
+//! `palisade fence unblock` in MySQL and MariaDB, and where a process has the lock of a file, which no server can end.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+
+use mysql_async::prelude::Queryable as _;
+use palisade_testbed::{MariaDb, MySql};
 
 use crate::common::{json, palisade, status, text};
 
@@ -127,4 +130,58 @@ fn a_proc_of_another_namespace_names_nobody_to_end() {
     );
     assert!(said.contains("ended with 143"), "by our SIGTERM: {said}");
     assert!(holder.0.try_wait().unwrap().is_none());
+}
+
+/// Its connection is closed, and its transaction rolled back. The control is a user without the rights to see that.
+#[test]
+fn a_transaction_in_mysql_is_listed_and_ended() {
+    let (mysql, mariadb) = (MySql::start(&[]), MariaDb::start(&[]));
+    for url in [mysql.url(), mariadb.url()] {
+        let mut install = palisade();
+        install.args(["fence", "install", "mysql", &url]);
+        let output = install.output().unwrap();
+        assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+        let rt = tokio::runtime::Runtime::new().unwrap();
+        let connect = || {
+            let opts = mysql_async::Opts::from_url(&url).unwrap();
+            rt.block_on(mysql_async::Conn::new(opts)).unwrap()
+        };
+        let nobody = unblock(&url, &[]);
+        assert!(nobody.contains("no transaction has reports"), "{nobody}");
+        let mut holder = connect();
+        let mut run = |sql: &str| rt.block_on(holder.query_drop(sql));
+        run("SET @palisade_lease_left_ms = 600000").unwrap();
+        run("BEGIN").unwrap();
+        run("CALL palisade_claim('reports', 1, NULL, NULL)").unwrap();
+        let listed = unblock(&url, &[]);
+        assert!(listed.contains("has the resource"), "{listed}");
+        assert!(
+            listed.contains("to end them: palisade fence unblock 'reports' --yes"),
+            "{listed}"
+        );
+        let listed = json(unblock(&url, &["--json"]).as_bytes());
+        assert_eq!(listed["ended"], false);
+        run("SELECT 1").unwrap();
+        let mut admin = connect();
+        for sql in [
+            "CREATE USER 'few'@'%'",
+            "GRANT SELECT, UPDATE ON palisade_fence TO 'few'@'%'",
+        ] {
+            rt.block_on(admin.query_drop(sql)).unwrap();
+        }
+        let mut refused = palisade();
+        let few = url.replacen("palisade@", "few@", 1);
+        refused.args(["fence", "unblock", "reports", "--url", &few, "--yes"]);
+        let refused = refused.output().unwrap();
+        let why = text(&refused.stderr);
+        assert!(
+            status(&refused) == 125 && why.contains("needs PROCESS"),
+            "{why}"
+        );
+        run("SELECT 1").unwrap();
+        let ended = unblock(&url, &["--yes"]);
+        assert!(ended.contains(": ended"), "{ended}");
+        assert!(run("SELECT 1").is_err());
+        assert!(unblock(&url, &["--yes"]).contains("no transaction has reports"));
+    }
 }

@@ -299,7 +299,7 @@ fn a_kill_between_lock_and_upload_loses_neither() {
     assert_eq!(states.state(PROD), state(2, "without an authority"));
 }
 
-/// Terraform never renews: the lease is renewed here until the unlock, also after this server was started again.
+/// Terraform never renews: the lease is renewed here until the `UNLOCK`, also after this server was started again.
 #[test]
 fn a_lock_outlasts_its_lease_until_it_is_unlocked() {
     let server = Server::start();
@@ -351,7 +351,7 @@ fn what_is_wrong_changes_nothing_and_never_looks_like_an_empty_state() {
         (
             get(PROD),
             get(&format!("{PROD}?version=1")),
-            get(&format!("{PROD}?verson=1"))
+            get(&format!("{PROD}?serial=1"))
         ),
         (204, 400, 400)
     );

@@ -88,8 +88,9 @@ class Item:
     ) -> bool:
         """Replaces the attributes, by others or by what a function makes of them. The function may be called again if
         other writers were faster; if it returns None nothing is written, and `Rejected` has the code `missing`. An
-        attribute `palisade_fence` is a ValueError. True: this numbered write was carried out before. `digest`, any 64
-        bits, is a checksum of a numbered write's content. A holder of None has no token."""
+        attribute `palisade_fence`, or one of the key with another value, is a ValueError. True: this numbered write
+        was carried out before. `digest`, any 64 bits, is a checksum of a numbered write's content. A holder of None has
+        no token."""
         following: Change = change if callable(change) else lambda before: dict(change)
         presented = None if holder is None else pass_of(holder)
         return self._carry_out(presented, Operation("write", sequence, digest), following)[0]
@@ -114,6 +115,9 @@ class Item:
                 raise Rejected("missing")
             if FENCE in following:
                 raise ValueError(f"{FENCE} is the attribute of the fence: give your attribute another name")
+            for name in self._key:
+                if following.get(name, self._key[name]) != self._key[name]:
+                    raise ValueError(f"{name} belongs to the key of {self.name}: leave it out, or use the other Item")
             if self._put(seen, admitted.record, following):
                 return False, seen.attributes
         raise Unavailable("unavailable", f"{self.name}: other writers were faster {ATTEMPTS} times")

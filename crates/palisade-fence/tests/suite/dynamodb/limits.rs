@@ -50,6 +50,30 @@ async fn input_out_of_range_is_refused_with_the_allowed_range() {
     assert_eq!(shown, None, "nothing was written");
 }
 
+/// A put replaces them, so the caller's value would be lost without a word. The control is the key as it is.
+#[tokio::test]
+async fn an_attribute_of_the_fence_or_of_another_key_is_refused() {
+    let items = items("attributes", Rule::CLAIM).await;
+    let item = items.fresh("r").await.unwrap().0;
+    let write = async |name: &str, value: &str| {
+        let put = (name.to_owned(), text(value));
+        let change = move |attributes: &mut Attributes| {
+            attributes.extend([("n".to_owned(), text("1")), put.clone()]);
+            true
+        };
+        item.write(pass(5), None, change).await
+    };
+    for (name, value) in [("palisade_fence", "{}"), ("id", "another")] {
+        let refused = write(name, value).await;
+        assert!(matches!(refused, Err(Error::Argument(_))), "{refused:?}");
+        assert_eq!(item.observe().await.unwrap(), None);
+        assert_eq!(item.show().await.unwrap(), None, "nothing was raised");
+    }
+    write("id", "r").await.unwrap();
+    let there = Attributes::from([("n".to_owned(), text("1"))]);
+    assert_eq!(item.observe().await.unwrap(), Some(there));
+}
+
 #[tokio::test]
 async fn a_damaged_fence_is_a_fault_and_stays_as_it_is() {
     let items = items("damaged", Rule::CLAIM).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use palisade_fence::ErrorKind;
-use palisade_fence::mysql::{claim, transact};
+use palisade_fence::mysql::{blockers, claim, transact, unblock};
 
 use super::Server;
 use super::limits::{begin, fresh, t};
@@ -103,6 +103,109 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
         }
         tx.rollback().await.unwrap();
     }
+}
+
+/// A stopped holder of a new resource, and of an old one, with another holder that waits behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_sees_and_ends_the_transaction_that_has_the_row() {
+    for resource in ["r", "new"] {
+        let (url, mut db) = fresh().await;
+        super::limits::all(&mut db, &[("r", 1), ("other", 1)])
+            .await
+            .unwrap();
+        let another = async || connect(&url, false).await.unwrap();
+        let (_, name) = url.rsplit_once('/').unwrap();
+        let sql = format!(
+            "SET @palisade_lease_left_ms = 600000; BEGIN; CALL palisade_claim('{resource}', 2, NULL, NULL);
+             SELECT GET_LOCK('{name}', 0);\n"
+        );
+        let holder = shell(&url, &sql);
+        let id = format!("IS_USED_LOCK('{name}')");
+        until(&mut db, &format!("SELECT {id} IS NOT NULL")).await;
+        let has = db.query_first::<i64, _>(format!("SELECT {id}"));
+        let has = has.await.unwrap().unwrap();
+        holder.stop();
+        let mut successor = another().await;
+        let waits = successor.id();
+        let claims = tokio::spawn(async move {
+            let mut tx = begin(&mut successor).await;
+            claim(&mut tx, resource, t(3)).await.unwrap();
+            tx.commit().await.unwrap();
+        });
+        let is_waiting = format!(
+            "SELECT COUNT(*) > 0 FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id = {waits}
+             AND trx_state = 'LOCK WAIT'"
+        );
+        while db.query_first::<bool, _>(&is_waiting).await.unwrap() != Some(true) {
+            // real time: InnoDB looks anew only if nobody has asked for a tenth of a second
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        // The one that waits is not in the way.
+        let found = blockers(&mut db, another().await, resource).await.unwrap();
+        let [blocker] = &found[..] else {
+            panic!("{resource}: {found:?}")
+        };
+        assert_eq!((blocker.connection, &*blocker.command), (has, "Sleep"));
+        assert!(!claims.is_finished(), "listing ends nothing");
+        let free = blockers(&mut db, another().await, "other").await.unwrap();
+        assert_eq!(free, [], "another resource is free");
+        // A later transaction of the connection, and one that has another row, are left alone.
+        let mut later = blocker.clone();
+        later.started = "2001-01-01 00:00:00".to_owned();
+        for (resource, blocker) in [(resource, &later), ("other", blocker)] {
+            let ended = unblock(&mut db, another().await, resource, blocker).await;
+            assert!(!ended.unwrap());
+        }
+        assert!(
+            unblock(&mut db, another().await, resource, blocker)
+                .await
+                .unwrap()
+        );
+        claims.await.unwrap();
+        assert_eq!(super::limits::highest(&mut db, resource).await, Some(3));
+        assert!(
+            !unblock(&mut db, another().await, resource, blocker)
+                .await
+                .unwrap()
+        );
+    }
+}
+
+/// No connection has it, so none can be ended: it says what ends it.
+#[tokio::test]
+async fn a_transaction_that_xa_prepare_left_is_named() {
+    let (url, mut db) = fresh().await;
+    let another = async || connect(&url, false).await.unwrap();
+    let (_, name) = url.rsplit_once('/').unwrap();
+    let mut prepares = another().await;
+    for sql in [
+        format!("XA START '{name}'"),
+        CLAIM.trim_end_matches(';').to_owned(),
+        format!("XA END '{name}'"),
+        format!("XA PREPARE '{name}'"),
+    ] {
+        prepares.query_drop(sql).await.unwrap();
+    }
+    prepares.disconnect().await.unwrap();
+    let found = loop {
+        let found = blockers(&mut db, another().await, "r").await.unwrap();
+        match &found[..] {
+            // Its connection is being closed.
+            [one] if one.connection != 0 => {}
+            _ => break found,
+        }
+    };
+    let [blocker] = &found[..] else {
+        panic!("{found:?}")
+    };
+    let refused = unblock(&mut db, another().await, "r", blocker).await;
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("XA ROLLBACK"), "{said}");
+    db.query_drop(format!("XA ROLLBACK '{name}'"))
+        .await
+        .unwrap();
+    let free = blockers(&mut db, another().await, "r").await.unwrap();
+    assert_eq!(free, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,9 @@
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error as DriverError, Opts, OptsBuilder, TxOpts};
-use palisade_fence::mysql::{MIGRATIONS, Operator, UNINSTALL, sticky, unstick};
+use palisade_fence::mysql::{
+    Blocker, MIGRATIONS, Operator, UNINSTALL, blockers, sticky, unblock, unstick,
+};
 use palisade_fence::{Admin as _, Door, Error, FenceState, FencedTable, Listed, Rearm};
 use palisade_proto::Code;
 
@@ -10,7 +12,10 @@ use super::super::failure::{FAILED, Failure};
 use super::kind::{PAGE, Step, Table};
 use super::tls;
 
-pub(super) struct Database(Conn);
+pub(super) struct Database {
+    db: Conn,
+    opts: Opts,
+}
 
 /// The statements that install the fence, with fenced tables.
 pub(super) fn steps(tables: &[Table]) -> Result<Vec<Step>, Failure> {
@@ -61,9 +66,12 @@ impl Database {
             Some(ca) => tls.with_root_certs(vec![ca.into()]),
             None => tls,
         });
-        let opts = OptsBuilder::from_opts(opts).pass(password).ssl_opts(tls);
-        let connected = Conn::new(opts).await.map_err(Error::from);
-        connected.map(Database).map_err(|error| {
+        let opts: Opts = OptsBuilder::from_opts(opts)
+            .pass(password)
+            .ssl_opts(tls)
+            .into();
+        let connected = Conn::new(opts.clone()).await.map_err(Error::from);
+        connected.map(|db| Database { db, opts }).map_err(|error| {
             Failure::new(FAILED, Code::Unavailable, error.report())
                 .hint("is the database running there, is the password in MYSQL_PWD, and does it demand TLS (?require_ssl=true)?")
         })
@@ -72,7 +80,7 @@ impl Database {
     /// Runs the steps. MySQL commits after each statement, so what was done before an error stays.
     pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
         for (at, Step { name, sql }) in steps.iter().enumerate() {
-            self.0.query_drop(sql).await.map_err(|error| {
+            self.db.query_drop(sql).await.map_err(|error| {
                 let why = Error::from(error).report();
                 let text = format!("{name}: {why}; {at} of {} parts were {done}", steps.len());
                 Failure::local(text).hint("run this command again once the cause is mended")
@@ -113,6 +121,26 @@ impl Database {
         Ok(Operator::new(&mut tx).doors().await?)
     }
 
+    pub(super) async fn blockers(&mut self, resource: &str) -> Result<Vec<Blocker>, Failure> {
+        let probe = self.another().await?;
+        let found = blockers(&mut self.db, probe, resource).await;
+        found.map_err(rights)
+    }
+
+    pub(super) async fn unblock(
+        &mut self,
+        resource: &str,
+        blocker: &Blocker,
+    ) -> Result<bool, Failure> {
+        let probe = self.another().await?;
+        let ended = unblock(&mut self.db, probe, resource, blocker).await;
+        ended.map_err(rights)
+    }
+
+    async fn another(&self) -> Result<Conn, Failure> {
+        Ok(Conn::new(self.opts.clone()).await.map_err(Error::from)?)
+    }
+
     pub(super) async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
         let mut tx = self.begin().await?;
         Ok(Operator::new(&mut tx).tables().await?)
@@ -139,7 +167,20 @@ impl Database {
     }
 
     async fn begin(&mut self) -> Result<mysql_async::Transaction<'_>, Failure> {
-        let begun = self.0.start_transaction(TxOpts::default()).await;
+        let begun = self.db.start_transaction(TxOpts::default()).await;
         Ok(begun.map_err(Error::from)?)
+    }
+}
+
+/// Adds what to grant to an error of a missing right: no PROCESS, no table of `performance_schema`, another user's connection.
+fn rights(error: Error) -> Failure {
+    let is_denied = matches!(error.state(), Some("1227" | "1142" | "1095"));
+    let failure = Failure::from(error);
+    match is_denied {
+        true => failure.hint(
+            "to see and end other users' transactions, its user needs PROCESS and CONNECTION ADMIN; in MySQL PROCESS, \
+             CONNECTION_ADMIN and SELECT on performance_schema.*",
+        ),
+        false => failure,
     }
 }

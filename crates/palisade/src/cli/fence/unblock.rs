@@ -14,7 +14,7 @@ use super::resources::{Location, Resources};
 pub(crate) struct UnblockArgs {
     /// The resource.
     resource: String,
-    /// End them. PostgreSQL: their connections are closed and their transactions rolled back. SQLite and files: the processes
+    /// End them. PostgreSQL, MySQL: their connections are closed and their transactions rolled back. SQLite and files: the processes
     /// get SIGKILL, and the next call rolls back or completes what they were doing. Without it they are listed only.
     #[arg(long, short)]
     yes: bool,
@@ -35,11 +35,11 @@ pub(super) async fn unblock(args: &UnblockArgs, out: Out) -> Result<(), Failure>
             let blockers = file.blockers();
             processes(args, &blockers, out, |one| file.unblock(one))
         }
-        Resources::Mysql(_) | Resources::Redis(_) | Resources::DataDir(_) => {
-            Err(Failure::usage("unblock is for PostgreSQL, SQLite and files").hint(
-                "in MySQL and MariaDB, SHOW ENGINE INNODB STATUS names the transaction that has the row, and KILL ends it",
-            ))
-        }
+        Resources::Mysql(mut database) => connections(args, &mut database, out).await,
+        Resources::Redis(_) | Resources::DataDir(_) => Err(Failure::usage(
+            "unblock is for PostgreSQL, MySQL, MariaDB, SQLite and files",
+        )
+        .hint("nobody waits there for a holder: each operation is one step")),
     }
 }
 
@@ -96,8 +96,8 @@ async fn transactions(
     out: Out,
 ) -> Result<(), Failure> {
     let blockers = database.blockers(&args.resource).await?;
-    if blockers.is_empty() && !out.json {
-        return out.text(&format!("no transaction has {}", args.resource));
+    if blockers.is_empty() {
+        return none(args, out);
     }
     for blocker in &blockers {
         // Process, start and lock are compared again in the step that ends it.
@@ -118,4 +118,40 @@ async fn transactions(
         ))?;
     }
     how_to_end(args, out)
+}
+
+async fn connections(
+    args: &UnblockArgs,
+    database: &mut super::mysql::Database,
+    out: Out,
+) -> Result<(), Failure> {
+    let blockers = database.blockers(&args.resource).await?;
+    if blockers.is_empty() {
+        return none(args, out);
+    }
+    for blocker in &blockers {
+        // Connection, transaction, its start and its lock are compared again before it is ended.
+        let ended = args.yes && database.unblock(&args.resource, blocker).await?;
+        let (connection, command, user) = (blocker.connection, &blocker.command, &blocker.user);
+        if out.json {
+            out.value(&json!({
+                "connection": connection, "transaction": blocker.transaction, "started": blocker.started, "user": user,
+                "command": command, "since_ms": u64::try_from(blocker.since.as_millis()).unwrap_or(u64::MAX), "ended": ended,
+            }))?;
+            continue;
+        }
+        let what = outcome(ended, args.yes, "has the resource");
+        out.text(&format!(
+            "connection {connection} of {user}, {command} for {} s: {what}",
+            blocker.since.as_secs()
+        ))?;
+    }
+    how_to_end(args, out)
+}
+
+fn none(args: &UnblockArgs, out: Out) -> Result<(), Failure> {
+    match out.json {
+        true => Ok(()),
+        false => out.text(&format!("no transaction has {}", args.resource)),
+    }
 }
