@@ -1,7 +1,7 @@
-//! The one table of codes: the names of refusals, everywhere.
+//! The one table of codes, which name every refusal.
 //!
-//! A code is chosen by what its receiver does next, and its name never changes. How HTTP and gRPC carry it is
-//! in `palisade_proto::codes`.
+//! Codes are divided by what the receiver does next. A name never changes. `palisade_proto::codes` maps codes to HTTP
+//! and gRPC.
 
 use core::fmt;
 
@@ -17,7 +17,7 @@ macro_rules! codes {
             /// Every code, once, in the order of their declaration.
             pub const ALL: &[Code] = &[$(Code::$code),*];
 
-            /// Its name, on every wire.
+            /// Returns its name in every protocol.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -25,7 +25,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Its meaning, and what to do about it.
+            /// Returns its meaning, and what to do about it.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {
@@ -33,7 +33,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The code with this name.
+            /// Returns the code with this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Code> {
                 match name {
