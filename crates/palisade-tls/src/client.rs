@@ -28,9 +28,9 @@ pub struct ClientFiles {
 
 /// A client's certificates. Cloning is cheap.
 ///
-/// A certificate may be valid for an hour while the client runs for weeks, so each connection reads the files again if
-/// they have changed. If they are unusable, for example because only one of two is replaced yet, the former
-/// certificates stay in use.
+/// A certificate may be valid for an hour while the client runs for weeks, so each new connection reads the files
+/// again. If they are unusable, for example because only one of two is replaced yet, the former certificates stay in
+/// use.
 #[derive(Clone)]
 pub struct Client {
     source: Arc<Source>,
