@@ -1,7 +1,6 @@
-//! Answers of a pipeline in this process as outcomes of a [`LockService`](crate::service::LockService).
+//! Conversion of a pipeline's answers into the outcomes of a [`LockService`](crate::service::LockService).
 //!
-//! Every caller of a pipeline reads its answers here: [`InProcess`](crate::in_process::InProcess), and whoever
-//! carries requests to an orderer by another way, such as a simulator.
+//! [`InProcess`](crate::in_process::InProcess) and the simulator use it.
 
 use palisade_core::{Outcome, QueueBound};
 use palisade_pipeline::{Answer, Failure};
@@ -123,7 +122,7 @@ pub fn resized(answer: Answer) -> Result<Resized, Fault> {
     })
 }
 
-/// An answer that does not match the question as a fault, by what the caller may do next.
+/// Converts an answer that does not match the question into a fault, by what the caller may do next.
 pub(crate) fn refused(answer: Answer) -> Fault {
     match answer {
         Answer::Failed(Failure::Unavailable(why)) => Fault::unavailable(why),

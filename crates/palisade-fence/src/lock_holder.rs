@@ -62,8 +62,8 @@ pub(crate) fn holders(file: &Stat, lock: Lock) -> Vec<LockHolder> {
     holders
 }
 
-/// The process in a line like `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`, if it has the lock. A line with `->` is one
-/// that waits.
+/// Returns the process in a line like `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`, if it holds the lock. A line
+/// with `->` is a waiter.
 fn holds(line: &str, file: &Stat, lock: Lock) -> Option<i32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, kind, _, mode, process, place, first, last] = words[..] else {
