@@ -81,7 +81,7 @@ impl Reason {
         &self.0.words
     }
 
-    /// Adds the address, or another place, where it happened.
+    /// Adds the address where it happened.
     pub(crate) fn at(mut self, place: &impl fmt::Display) -> Reason {
         self.0.words = match &*self.0.words {
             "" => place.to_string().into(),
@@ -156,7 +156,7 @@ impl Fault {
         Fault::Unavailable(why.into())
     }
 
-    /// Creates a fault: nobody answers at the address; `why` says how that showed.
+    /// Creates a fault: nothing answers at the address; `why` gives the evidence.
     pub fn unreachable(why: impl Into<Reason>) -> Fault {
         Fault::Unreachable(why.into())
     }
@@ -171,7 +171,7 @@ impl Fault {
         Fault::Invalid(why.into())
     }
 
-    /// Creates a fault: the authority has no way to do `what` (a verb and its object).
+    /// Creates a fault: the authority cannot do `what` (a verb and its object).
     pub fn unsupported(what: impl Into<Reason>) -> Fault {
         Fault::Unsupported(what.into())
     }
@@ -198,7 +198,7 @@ impl Fault {
         }
     }
 
-    /// Adds the place where the fault happened to its reason.
+    /// Adds the address where the fault happened to its reason.
     #[cfg(feature = "palisade")]
     pub(crate) fn at(self, place: &impl fmt::Display) -> Fault {
         match self {

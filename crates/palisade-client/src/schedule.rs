@@ -35,7 +35,7 @@ struct Place {
     serial: AtomicU64,
 }
 
-/// Orders leases by what is due next.
+/// Orders leases by the instant at which each is due.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     due: BTreeMap<(Timestamp, u64), Arc<KeptLease>>,

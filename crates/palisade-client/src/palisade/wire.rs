@@ -103,7 +103,8 @@ pub(super) fn acquired(reply: Reply, mode: LockMode) -> Result<Acquired, Fault> 
         other => Outcome::from(other),
     };
     Ok(match outcome {
-        // A server from before shared grants ignores the mode; abandon the request, with its grant.
+        // A server from before shared grants ignores the mode. Nothing releases its grant, which expires with its
+        // lease.
         Outcome::Granted(granted) if !is_of(&granted, mode) => {
             return Err(Fault::unsupported(
                 "grant shared locks or permits: it granted another mode",

@@ -13,7 +13,7 @@ use crate::admin::{Admin, Door, FencedTable, Listed};
 use crate::error::Result;
 use crate::name::ResourceId;
 
-/// Reads what other transactions committed, whatever this transaction has read before.
+/// Reads the latest commits, even if this transaction has an older snapshot.
 const SHOW: &str = "SELECT resource, authority, `lock`, token, written, sequence, digest, NULL
 FROM palisade_fence WHERE resource = ? LOCK IN SHARE MODE";
 

@@ -174,7 +174,7 @@ impl Sequencer {
         &self.slots
     }
 
-    /// Returns the principal that holds the grant; `None` if the authority does not authenticate callers.
+    /// Returns the principal that holds the grant; `None` if the sequencer names none.
     #[must_use]
     pub fn principal(&self) -> Option<&str> {
         self.principal.as_deref()
