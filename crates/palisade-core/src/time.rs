@@ -153,8 +153,8 @@ impl Ttl {
         Span::from_millis(self.0 as u64)
     }
 
-    /// Returns the longest pause of the authority that does not extend a lease of this length: a quarter of it, and
-    /// less than [`limits::STALL`].
+    /// Returns the longest pause of the authority that does not extend a lease of this length: a quarter of it, at most
+    /// [`limits::STALL`].
     #[must_use]
     pub const fn bears(self) -> Span {
         let part = Span::from_nanos(self.span().0 / limits::PAUSE_PARTS);

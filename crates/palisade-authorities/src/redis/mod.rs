@@ -81,6 +81,7 @@ impl Redis {
     /// Connects to the server at `url`: `redis://[user[:password]@]host[:6379][/database]`. `?replicas=N` requires that
     /// N replicas acknowledge each grant. It does not support TLS.
     ///
+    /// # Errors
     /// [`Fault::Invalid`] for an invalid address, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<Redis, Fault> {
         let Address { url, replicas } = Address::parse(url)?;

@@ -12,7 +12,7 @@ pub struct Policy {
     pub settle: Duration,
     /// Whether writes of one token run one at a time. Numbered writes always do.
     pub one_at_a_time: bool,
-    /// Whether writes without a token pass.
+    /// How to treat writes without a token.
     pub tokenless: Tokenless,
     /// How the previous process ended.
     pub start: Start,
@@ -36,7 +36,7 @@ pub struct Policy {
     pub answers_for_itself: bool,
 }
 
-/// Whether writes without a token pass.
+/// How to treat writes without a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokenless {
     /// They are refused, even before the resource is fenced, so that a forgotten token shows with the first write.
