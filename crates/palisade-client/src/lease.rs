@@ -246,8 +246,8 @@ impl Lease {
         asked.await.map_err(Error::from)
     }
 
-    /// Releases the lock and returns the authority's answer. Whatever the answer, the guard counts as lost from the
-    /// call on, before the release is sent.
+    /// Releases the lock and returns the authority's answer. With any answer, the guard counts as lost from the call
+    /// on, before the release is sent.
     ///
     /// After every [`Released`] the grant is over; [`Released::Ended`] says how it had ended before.
     ///

@@ -25,7 +25,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Returns its meaning, and what to do about it.
+            /// Returns its meaning, and the next step for the receiver.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {

@@ -250,14 +250,14 @@ pub enum Change {
     Proclaimed,
     /// An operator opened it; it was closed after its last grant.
     Opened {
-        /// What the operator said.
+        /// The operator's reason.
         reason: Box<str>,
     },
     /// A grant ended.
     Ended {
         /// How.
         how: Ending,
-        /// What the operator said, for a revocation.
+        /// The operator's reason, for a revocation.
         reason: Option<Box<str>>,
         /// How long the lock stays closed after this event, if it does.
         delayed: Option<Span>,

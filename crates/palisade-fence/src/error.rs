@@ -126,7 +126,7 @@ pub enum Error {
         state: String,
         /// Its message.
         message: String,
-        /// What to do about it: [`ErrorKind::Retry`] if the same transaction may succeed when it is begun again.
+        /// The next step: [`ErrorKind::Retry`] if the same transaction may succeed when it is begun again.
         kind: ErrorKind,
         /// The driver's error.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -134,9 +134,9 @@ pub enum Error {
     /// The resource, or access to it, failed: a connection, a request, a call to the file system.
     #[error("{what}")]
     Failed {
-        /// What failed.
+        /// The operation that failed.
         what: String,
-        /// What to do about it.
+        /// The next step for the caller.
         kind: ErrorKind,
         /// The error of the driver or the system.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -151,7 +151,7 @@ pub fn rejection<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a
     chain.find_map(|error| error.downcast_ref::<Error>()?.rejected())
 }
 
-/// What the caller should do next.
+/// The next step for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

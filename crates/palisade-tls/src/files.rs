@@ -24,7 +24,7 @@ pub enum Error {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// The certificate and the key do not match, or the library refuses them.
@@ -34,7 +34,7 @@ pub enum Error {
         certificate: PathBuf,
         /// The file of its key.
         key: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// This machine has no trusted certificates.
