@@ -16,7 +16,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("postgresql", "postgres"),
 ];
 
-/// Those of Palisade's servers.
+/// The schemes of Palisade's servers.
 const OWN: &[&str] = &["palisade", "http", "https", "unix"];
 
 /// Connects to the authority that `url` names.
@@ -29,18 +29,19 @@ const OWN: &[&str] = &["palisade", "http", "https", "unix"];
 /// | `postgres://[user[:password]@]host[:5432]/database` | a table in PostgreSQL | `postgres` |
 /// | `palisade://`, `http://`, `https://`, `unix:` | a Palisade server: see [`palisade_client::connect`] | `palisade` |
 ///
-/// An operation that an authority does not have returns [`Fault::Unsupported`].
+/// An operation that an authority does not support returns [`Fault::Unsupported`].
 ///
 /// # Errors
-/// [`Fault::Invalid`] for an address that is not valid or an authority that is not part of this build,
-/// [`Fault::Unreachable`] if nothing answers there. A message never contains a password.
+/// [`Fault::Invalid`] for an invalid address or an authority that this build does not include, [`Fault::Unreachable`]
+/// if nothing answers there. A message never contains a password.
 ///
-/// Not an `async fn`: with those, the code of every authority would be generated in each program that connects.
+/// It is not an `async fn`, because each program that connects would then compile the code of every authority again.
 pub fn connect<'a>(url: &'a str, options: &'a Options) -> Operation<'a, Arc<dyn LockService>> {
     Box::pin(connect_to(url, options))
 }
 
-/// A client of the authority that `url` names: [`Client::connect_with`] for more than Palisade's own servers.
+/// Creates a client of the authority that `url` names, like [`Client::connect_with`], but also for other systems than
+/// Palisade.
 ///
 /// # Errors
 /// As [`connect()`].

@@ -1,9 +1,9 @@
-//! What these authorities do not have.
+//! The check for requests that these authorities do not support.
 
 use palisade_client::service::AcquireRequest;
 use palisade_client::{Fault, LockMode};
 
-/// An authority whose grants are all exclusive says so before it is asked.
+/// Refuses every request but that for one exclusive lock, before it is sent.
 ///
 /// # Errors
 /// [`Fault::Unsupported`] for a shared grant, for permits, for delays, and for several locks at once.

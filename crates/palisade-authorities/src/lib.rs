@@ -1,7 +1,7 @@
 //! Leases with fencing tokens from a system that you already run: etcd, ZooKeeper, PostgreSQL or Redis.
 //!
-//! Each of them is an *authority*: it grants locks and issues the tokens. The guard, its renewal and its deadline are
-//! [`palisade_client`]'s, and the fence at the resource compares the tokens whichever authority issued them.
+//! Each of them is an *authority*: it grants locks and issues tokens. The guard, its renewal and its deadline come from
+//! [`palisade_client`], and fences work with the tokens of every authority.
 //!
 //! ```no_run
 //! # async fn work() -> Result<(), palisade_client::Error> {
@@ -20,43 +20,43 @@
 //!
 //! [`client()`] and [`connect()`] take these addresses:
 //!
-//! | URL | the token is | what it cannot promise |
+//! | URL | the token is | limits |
 //! |---|---|---|
-//! | `etcd://a:2379,b:2379[/root]` | the create revision of the request's key | tokens of two locks are not in the order of grants; leases of whole seconds, 2 or more |
-//! | `zookeeper://a:2181,b:2181[/root]` | the transaction id (czxid) of the request's node | as etcd; a lease lasts two ticks or more, 4 s by default |
-//! | `postgres://user@host/database` | a counter row, drawn in the transaction that grants | leases end by the database's wall clock; a lagging standby, or a restore, goes back to old tokens |
+//! | `etcd://a:2379,b:2379[/root]` | the create revision of the request's key | across locks, tokens are not in the order of grants; leases in whole seconds, 2 or more |
+//! | `zookeeper://a:2181,b:2181[/root]` | the transaction id (czxid) of the request's node | across locks, as etcd; leases of at least two ticks, 4 s by default |
+//! | `postgres://user@host/database` | a counter row, drawn in the transaction that grants | leases expire by the database's wall clock; a lagging standby or a restore goes back to old tokens |
 //! | `redis://host[/0][?replicas=N]` | a counter, drawn in the script that grants | a crash without `appendfsync always`, or a failover, loses grants **and tokens** |
 //! | `palisade://`, `http://`, `https://`, `unix:` | a Palisade server's counter | see [`palisade_client`] |
 //!
-//! Semaphores, readers, several locks at once and watches are a Palisade server's alone: the others answer
-//! [`Fault::Unsupported`](palisade_client::Fault::Unsupported). The page of each module says what its authority guarantees,
-//! and what it does not.
+//! Only a Palisade server supports semaphores, readers, several locks at once and watches; the others return
+//! [`Fault::Unsupported`](palisade_client::Fault::Unsupported). The page of each module lists its authority's
+//! guarantees and limitations.
 //!
-//! Two kinds of locks **have no token**, so no fence takes their guards, and `connect` refuses them: the module `redlock`,
-//! over several Redis primaries, and `postgres::advisory`.
+//! Two kinds of locks **have no token**: the module `redlock`, over several Redis primaries, and `postgres::advisory`.
+//! `connect` does not support them, and no fence accepts their guards.
 //!
 //! # Features
 //!
-//! None is on by default.
+//! No feature is on by default.
 //!
-//! | feature | what is there |
+//! | feature | contents |
 //! |---|---|
 //! | `etcd`, `zookeeper`, `postgres`, `redis` | the module of that name, and its URLs |
 //! | `redlock` | the module `redlock`, with `redis` |
 //! | `palisade` | the URLs of Palisade's own servers |
-//! | `conformance` | the suite that every authority passes, also one of your own |
+//! | `conformance` | the suite that every authority must pass, including your own |
 //!
 //! # An authority of your own
 //!
-//! Implement [`LockService`](palisade_client::LockService), whose page has the rules, and run the suite `conformance` over
-//! it. [`Client::new`](palisade_client::Client::new) takes it as it takes these. The modules here use no more of the client
-//! than any other program can:
+//! Implement [`LockService`](palisade_client::LockService), whose page lists the rules, run the suite `conformance` on
+//! it, and pass it to [`Client::new`](palisade_client::Client::new). The modules here use only public items of the
+//! client:
 //!
-//! | of [`palisade_client`] | what for |
+//! | item of [`palisade_client`] | use |
 //! |---|---|
-//! | [`service`](palisade_client::service) | the trait, its requests and outcomes; [`fresh_request_id`](palisade_client::service::fresh_request_id) for a value that nobody guesses |
-//! | [`Fault`](palisade_client::Fault), [`Reason`](palisade_client::Reason) | why there is no outcome, with the driver's error as its source |
-//! | [`clock`](palisade_client::clock) | the holder's clock, from which every validity counts |
+//! | [`service`](palisade_client::service) | the trait, its requests and outcomes; [`fresh_request_id`](palisade_client::service::fresh_request_id) for an unguessable value |
+//! | [`Fault`](palisade_client::Fault), [`Reason`](palisade_client::Reason) | the reason why there is no outcome, with the driver's error as its source |
+//! | [`clock`](palisade_client::clock) | the holder's clock, on which every deadline counts |
 //! | [`hold`](palisade_client::hold) | the deadline of a guard without a token |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

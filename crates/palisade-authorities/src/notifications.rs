@@ -1,13 +1,13 @@
-//! Notifications of grants, for authorities that send one to the waiter they grant.
+//! Notifications of grants, for authorities that send a message to the waiter when they grant.
 //!
 //! ```text
 //!   a release grants to the next in the queue ─► message: REQUEST TOKEN MILLIS ─► Notifications ─► its Waiting
 //! ```
 //!
-//! The message *is* the grant: its receiver holds the lock and need not ask. The message does not say when
-//! the lease began. The lease began after the request that was last answered "you wait" was sent, so the
-//! holder counts from that moment: it believes for less time than it has, never for more. A lost message does
-//! no harm: a waiter asks again after a third of its lease and gets its grant as the answer.
+//! The message *is* the grant: its receiver holds the lock without asking again. The message does not say when the
+//! lease began, but it began after the holder sent the request whose answer was "you wait". The holder counts from that
+//! instant, so it never overestimates its time. A lost message is harmless: a waiter asks again after a third of its
+//! lease and gets its grant as the answer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ pub(crate) struct Waiting<'a> {
     notified: oneshot::Receiver<Notified>,
 }
 
-/// A grant as carried by a message.
+/// A grant, as a message carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notified {
     token: Token,
@@ -42,14 +42,14 @@ pub(crate) struct Notified {
 /// The instants of a waiting request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// When the caller made the call.
+    /// The start of the caller's call.
     pub(crate) called: Timestamp,
-    /// When the last request was sent.
+    /// The sending of the last request.
     pub(crate) sent: Timestamp,
 }
 
 impl Notifications {
-    /// Registers a request: a notification that comes from now on reaches it.
+    /// Registers a request for notifications from now on.
     pub(crate) fn open(&self, request: RequestId) -> Waiting<'_> {
         let (tell, notified) = oneshot::channel();
         self.lock().insert(request, tell);
@@ -60,7 +60,7 @@ impl Notifications {
         }
     }
 
-    /// Wakes the request that was granted, if it waits here. Other messages are ignored.
+    /// Wakes the granted request, if it waits here; ignores other messages.
     pub(crate) fn deliver(&self, message: &str) {
         let Some((request, notified)) = read(message) else {
             return;
@@ -71,7 +71,7 @@ impl Notifications {
         }
     }
 
-    /// How many requests were woken.
+    /// Returns the number of requests that were woken.
     pub(crate) fn wake_ups(&self) -> u64 {
         self.wake_ups.load(Ordering::Relaxed)
     }
@@ -108,8 +108,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Notified {
-    /// Returns the grant as `LockService` reports it, counted from when the last request was sent; `None` if
-    /// the message took so long that asking again is better.
+    /// Returns the grant as `LockService` reports it, counted from the sending of the last request; `None` if the
+    /// message took longer than half the lease, so that asking again is better.
     pub(crate) fn granted(self, request: RequestId, ttl: Ttl, asked: Asked) -> Option<Granted> {
         let half = Span::from_nanos(ttl.span().as_nanos() / 2);
         let waited = asked.sent.since(asked.called);

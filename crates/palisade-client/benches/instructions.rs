@@ -6,8 +6,8 @@
 //!   callers ──► Palisade ──► Unix socket ──► peer: prepared replies, whenever the client has nothing left to do
 //! ```
 //!
-//! Client and peer share one thread, so counts do not depend on which of them the system runs first. The kernel's part is
-//! not counted, nor is what the clock costs outside callgrind.
+//! Client and peer share one thread, so counts do not depend on which of them the system runs first. The counts do not
+//! include the kernel's work, nor the cost of the clock outside callgrind.
 //!
 //! A turn is one acquire and one release: `client-pair` with nothing else in flight, `client-batch` with 64 in flight on
 //! one connection, `client-guard` as `client-pair` with a guard. Without arguments it names its steps.

@@ -1,4 +1,4 @@
-//! Requests for a lock. However a request is given up, it leaves no lock behind.
+//! Requests for a lock. A request that is given up leaves no lock behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,21 +17,19 @@ use crate::pending::Pending;
 use crate::schedule::{Kept, KeptLease};
 use crate::service::{AcquireRequest, Acquired, Under, fresh_request_id};
 
-/// The default time to live of a lease: long enough to survive a restart of the server, short enough to wait
-/// for after a holder has died.
+/// The default time to live of a lease. It outlasts a restart of the server, and is short enough to wait for when a
+/// holder dies.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
 
-/// The default time that a request waits in the queue, the same as for `palisade run`. A caller of `acquire`
-/// expects to wait, as with any mutex; [`LockRequest::try_acquire`] does not wait. There is no unbounded
-/// wait.
+/// The default time that a request waits in the queue, as for `palisade run`. Like locking a mutex, `acquire` waits;
+/// [`LockRequest::try_acquire`] does not. No wait is unbounded.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// A request for a lock of some [kind](crate::kind), made by [`Client::lock`](crate::Client::lock),
 /// [`lock_shared`](crate::Client::lock_shared), [`semaphore`](crate::Client::semaphore) or
 /// [`locks`](crate::Client::locks).
 ///
-/// Values out of range are refused when the request is sent, and the error states the range. Nothing is
-/// clamped.
+/// A value out of range is an error when the request is sent, and the message names the range. Nothing is clamped.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before `acquire`, `try_acquire` or `attempt`"]
 pub struct LockRequest<K: Kind = Exclusive> {
@@ -39,27 +37,27 @@ pub struct LockRequest<K: Kind = Exclusive> {
     kind: K,
 }
 
-/// The options that requests of all kinds have.
+/// The options of every kind of request.
 #[derive(Clone, Debug)]
 struct Common {
     inner: Arc<Inner>,
-    /// The first by name, and the others of a set. A name that is not valid is refused when the request is sent.
+    /// The first lock by name, and the others of a set. An invalid name is an error when the request is sent.
     names: Result<(LockName, Others), Invalid>,
     ttl: Option<Duration>,
     wait: Duration,
     client: Option<String>,
     metadata: Option<String>,
     under: Option<Parent>,
-    /// Of an upgrade.
+    /// The reader to upgrade; set only for an upgrade.
     reader: Option<Arc<Kept>>,
 }
 
-/// The lease that a grant is put under.
+/// The existing lease that the grant joins.
 #[derive(Clone, Debug)]
 struct Parent {
     key: LeaseKey,
     client: ClientId,
-    /// The lease that is renewed for it, unless another client does that.
+    /// The lease in this client's renewal schedule; `None` if another client renews it.
     kept: Option<Arc<KeptLease>>,
     /// Set if the parent was already lost when the caller named it.
     lost: Option<Lost>,
@@ -72,11 +70,11 @@ struct Parent {
 pub enum Attempt<L = Lease> {
     /// The lock is held.
     Granted(L),
-    /// Another client has it; `remaining` says when trying again makes sense.
+    /// Another client holds the lock; `remaining` says when to try again.
     Held(Holder),
-    /// Another request waits for it and comes first; `remaining` says when trying again makes sense.
+    /// Another request is ahead in the queue; `remaining` says when to try again.
     Behind(Ahead),
-    /// Nobody has it, and nobody is granted it for `remaining` after its last grant.
+    /// The lock is closed after its last grant: nobody holds it, and nobody gets it for `remaining`.
     Delayed(Delayed),
     /// Too many requests are waiting; the text names the bound.
     QueueFull(Box<str>),
@@ -87,18 +85,18 @@ pub enum Attempt<L = Lease> {
 }
 
 impl LockRequest {
-    /// Keeps the lock closed for this long, 0 – 60 s in whole milliseconds, after the grant expired or an operator took
-    /// it; not after a release. Meanwhile nobody is granted it, and who waits keeps the place. It is for resources
-    /// that cannot be fenced: it gives what a holder has sent some time to arrive, and proves nothing.
+    /// Closes the lock for this long after the grant expires or an operator revokes it, but not after a release: 0 – 60
+    /// s in whole milliseconds. While it is closed, nobody gets the lock, and waiters stay in their order. Use it for a
+    /// resource that cannot be fenced: writes in flight get time to arrive, without any guarantee that they have.
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.kind.lock_delay = delay;
         self
     }
 
-    /// Keeps the lock closed until this long after the grant, 0 – 24 h in whole milliseconds, however early it is
-    /// released and whatever its time to live; nobody else is granted it before, and after a release this client
-    /// neither. It is for a job that must not run twice within a period. The release says how long the lock stays
-    /// closed ([`Released::Delayed`](crate::Released::Delayed)).
+    /// Keeps everyone else from the lock until this long after the grant: 0 – 24 h in whole milliseconds, even if it is
+    /// released earlier or its lease ends earlier. After a release this client cannot get it either. Use it for a job
+    /// that must not run twice within a period. The release reports how long the lock stays closed
+    /// ([`Released::Delayed`](crate::Released::Delayed)).
     pub fn at_least_for(mut self, time: Duration) -> Self {
         self.kind.at_least_for = time;
         self
@@ -106,8 +104,9 @@ impl LockRequest {
 }
 
 impl LockRequest<Shared> {
-    /// Asks for the lock in mode update: as a reader that may become the writer ([`Client::upgrade`](crate::Client::upgrade)).
-    /// It reads together with other readers, and at most one at a time has this mode.
+    /// Requests the lock in mode update: as a reader that may later become the writer
+    /// ([`Client::upgrade`](crate::Client::upgrade)). It reads beside other readers; only one reader at a time is in
+    /// this mode.
     pub fn for_update(mut self) -> Self {
         self.kind.for_update = true;
         self
@@ -115,7 +114,7 @@ impl LockRequest<Shared> {
 }
 
 impl LockRequest<Semaphore> {
-    /// Asks for so many permits, all or none; one unless this is called.
+    /// Sets the number of permits to acquire, all or none; 1 by default.
     pub fn permits(mut self, wanted: u32) -> Self {
         self.kind.permits = wanted;
         self
@@ -123,7 +122,7 @@ impl LockRequest<Semaphore> {
 }
 
 impl LockRequest<Upgrade> {
-    /// A request for the upgrade of a grant in mode update.
+    /// Creates the request that upgrades a grant in mode update.
     pub(crate) fn upgrade(inner: &Arc<Inner>, reader: &Lease) -> Self {
         let mut request = LockRequest::new(inner, Ok(reader.lock().clone()), Upgrade);
         request.common.reader = Some(Arc::clone(reader.kept()));
@@ -144,23 +143,23 @@ impl<K: Kind> LockRequest<K> {
         LockRequest { common, kind }
     }
 
-    /// Sets how long the lease lasts without renewal: 100 ms – 24 h in whole milliseconds, [`DEFAULT_TTL`] by
-    /// default. It bounds how long others wait after this process has died.
+    /// Sets how long the lease lasts without renewal: 100 ms – 24 h in whole milliseconds, [`DEFAULT_TTL`] by default.
+    /// It limits how long others wait if this process dies.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.common.ttl = Some(ttl);
         self
     }
 
     /// Sets how long to wait in the lock's queue: up to 24 h, [`DEFAULT_WAIT`] by default, zero to try once. A set is
-    /// granted when it is first in the queues of all its locks, and all are free.
+    /// granted once it is first in the queue of each of its locks and all of them are free.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.common.wait = wait;
         self
     }
 
-    /// Sets the client id: 1 – 255 bytes of printable ASCII. A lock held alone by a client id is granted again to
-    /// the same client id, with a higher token, and the former grant ends. So a restarted process gets its
-    /// own lock back at once. Without a client id every request counts as a separate client.
+    /// Sets the client id: 1 – 255 bytes of printable ASCII. If this client id already holds the lock exclusively, the
+    /// request gets it at once with a higher token, and the former grant ends. A restarted process thus gets its own
+    /// lock back without waiting. Without a client id, every request counts as a separate client.
     pub fn client_id(mut self, client: impl Into<String>) -> Self {
         self.common.client = Some(client.into());
         self
@@ -172,10 +171,9 @@ impl<K: Kind> LockRequest<K> {
         self
     }
 
-    /// Puts the grant under an existing lease: the locks live and expire together. The client id and the time
-    /// to live are those of that lease, and a request that names its own is refused. A request for a lock that is already
-    /// under that lease is a repeat: it returns a second guard of the same grant, and the first guard to be dropped
-    /// releases it.
+    /// Adds the grant to an existing lease; its locks then expire together. The request takes the client id and the
+    /// time to live from that lease, and it is an error to set them here. Requesting a lock that the lease already
+    /// holds returns a second guard of the same grant; dropping either guard releases it.
     pub fn under(mut self, lease: &Lease) -> Self {
         let (key, client) = (*lease.lease_key(), lease.client_id().clone());
         self.common.under = Some(Parent {
@@ -187,21 +185,22 @@ impl<K: Kind> LockRequest<K> {
         self
     }
 
-    /// Sends the request and turns every outcome except a grant into an error. It waits as long as
-    /// [`LockRequest::wait`] says.
+    /// Acquires the lock, waiting as long as [`LockRequest::wait`] allows. Every outcome except a grant is an error.
     ///
-    /// Dropping the future, for example in a time-out, leaves no lock behind: a grant that was made, or is
-    /// still made, is released in the background.
+    /// Dropping the future, for example in a time-out, leaves no lock behind: if the grant was made or is still made,
+    /// it is released in the background.
     ///
     /// # Errors
-    /// [`Error::Held`] with the holder, the other denials, or a fault; the lock that it names stands for a set. After a
-    /// fault with an unknown outcome it is safe to ask again: the former request is abandoned in the background.
+    /// [`Error::Held`] with the holder, the other denials, or a fault. For a set, the error names one of its locks.
+    /// After a fault with an unknown outcome you can safely acquire again: the former request is abandoned in the
+    /// background.
     pub async fn acquire(self) -> Result<K::Guard, Error> {
         let (attempt, lock) = self.ask().await?;
         attempt.granted(lock)
     }
 
-    /// Tries once without waiting; `None` if another client has the lock, or it is closed after its last grant.
+    /// Tries once without waiting. Returns `None` if another client holds the lock or is ahead in the queue, or if the
+    /// lock is closed after its last grant.
     ///
     /// # Errors
     /// The same as [`LockRequest::acquire`], except [`Error::Held`], [`Error::Behind`] and [`Error::Delayed`].
@@ -213,15 +212,15 @@ impl<K: Kind> LockRequest<K> {
         }
     }
 
-    /// Sends the request and returns denials as values. It is as cancel-safe as [`LockRequest::acquire`].
+    /// Acquires the lock like [`LockRequest::acquire`], and is as cancel-safe, but returns denials as values.
     ///
     /// # Errors
-    /// Faults, and [`Error::Lost`] if the parent lease is lost or the grant arrived too late to be of use.
+    /// Faults, and [`Error::Lost`] if the parent lease is lost or the grant arrived after its deadline.
     pub async fn attempt(self) -> Result<Attempt<K::Guard>, Error> {
         Ok(self.ask().await?.0)
     }
 
-    /// The outcome, and the lock that stands for the request.
+    /// Returns the outcome, and the lock that an error names.
     async fn ask(self) -> Result<(Attempt<K::Guard>, LockName), Error> {
         let asks = self.kind.asks()?;
         let (attempt, lock) = self.common.ask(asks).await?;
@@ -243,15 +242,15 @@ impl Common {
         }
     }
 
-    /// Asks until there is an outcome that is of use. A grant that the process slept through is none: while there is time
-    /// left to wait, the next request asks for what is left of it.
+    /// Requests until there is a usable outcome. If the process slept past the end of a grant, that grant is useless,
+    /// and the next request uses the rest of the wait.
     async fn ask(
         mut self,
         asks: (LockMode, Delays),
     ) -> Result<(Attempt<Vec<Lease>>, LockName), Error> {
         loop {
             let (request, t0, acquired, wait_until) = self.send(asks).await?;
-            // One that the same client id has taken over meanwhile is not taken back.
+            // If the same client id has taken the lock over meanwhile, do not take it back.
             let superseded = matches!(acquired, Acquired::Over(Some(Ending::Superseded)));
             let over = matches!(acquired, Acquired::Over(_)) && !superseded;
             let concluded = self.conclude(&request, t0, acquired);

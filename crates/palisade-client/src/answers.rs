@@ -1,7 +1,6 @@
-//! Answers of a pipeline in this process as outcomes of a [`LockService`](crate::service::LockService).
+//! Conversion of a pipeline's answers into the outcomes of a [`LockService`](crate::service::LockService).
 //!
-//! Every caller of a pipeline reads its answers here: [`InProcess`](crate::in_process::InProcess), and whoever
-//! carries requests to an orderer by another way, such as a simulator.
+//! [`InProcess`](crate::in_process::InProcess) and the simulator use it.
 
 use palisade_core::{Outcome, QueueBound};
 use palisade_pipeline::{Answer, Failure};
@@ -12,7 +11,7 @@ use crate::service::{Acquired, Proclamation, Released, Renewal, Reopened, Resize
 /// The outcome of an operation.
 ///
 /// # Errors
-/// By what the caller may do next: [`Fault::Invalid`] for a request that the authority refused as wrong.
+/// A fault, by what the caller may do next: [`Fault::Invalid`] for a request that the authority refused as wrong.
 pub fn outcome(answer: Answer) -> Result<Outcome, Fault> {
     match answer {
         Answer::Outcome(Outcome::Invalid(invalid)) => Err(invalid.into()),
@@ -21,7 +20,7 @@ pub fn outcome(answer: Answer) -> Result<Outcome, Fault> {
     }
 }
 
-/// The answer to an acquire.
+/// Returns the answer to an acquire.
 ///
 /// # Errors
 /// As [`outcome`].
@@ -43,7 +42,7 @@ pub fn acquired(answer: Answer) -> Result<Acquired, Fault> {
     })
 }
 
-/// The answer to a renewal.
+/// Returns the answer to a renewal.
 ///
 /// # Errors
 /// As [`outcome`].
@@ -57,7 +56,7 @@ pub fn renewed(answer: Answer) -> Result<Renewal, Fault> {
     })
 }
 
-/// The answer to a change of what a holder says about itself.
+/// Returns the answer to a change of a grant's metadata.
 ///
 /// # Errors
 /// As [`outcome`].
@@ -71,7 +70,7 @@ pub fn proclaimed(answer: Answer) -> Result<Proclamation, Fault> {
     })
 }
 
-/// The answer to a release.
+/// Returns the answer to a release.
 ///
 /// # Errors
 /// As [`outcome`].
@@ -85,7 +84,7 @@ pub fn released(answer: Answer) -> Result<Released, Fault> {
     })
 }
 
-/// The answer to a revocation.
+/// Returns the answer to a revocation.
 ///
 /// # Errors
 /// As [`outcome`].
@@ -99,7 +98,7 @@ pub fn revoked(answer: Answer) -> Result<Revocation, Fault> {
     })
 }
 
-/// The answer to the opening of a closed lock.
+/// Returns the answer to the opening of a closed lock.
 ///
 /// # Errors
 /// As [`outcome`].
@@ -111,7 +110,7 @@ pub fn reopened(answer: Answer) -> Result<Reopened, Fault> {
     })
 }
 
-/// The answer to a change of a semaphore's number of permits.
+/// Returns the answer to a change of a semaphore's number of permits.
 ///
 /// # Errors
 /// As [`outcome`].
@@ -123,7 +122,7 @@ pub fn resized(answer: Answer) -> Result<Resized, Fault> {
     })
 }
 
-/// An answer that does not match the question as a fault, by what the caller may do next.
+/// Converts an answer that does not match the question into a fault, by what the caller may do next.
 pub(crate) fn refused(answer: Answer) -> Fault {
     match answer {
         Answer::Failed(Failure::Unavailable(why)) => Fault::unavailable(why),

@@ -1,4 +1,4 @@
-//! The client, which makes requests for locks.
+//! The client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +25,17 @@ use crate::watch::Watch;
 
 /// Requests locks from one authority. Cloning is cheap, and all clones are the same client.
 ///
-/// One background task renews all leases of a client. It starts with the first request, on that request's
-/// Tokio runtime (with I/O and time enabled), and runs as long as the client or any of its leases exists. If that
-/// runtime ends before, a client of a Palisade server or in process goes on with the next request, on that one's runtime;
-/// other authorities refuse requests from then on.
+/// One background task renews all leases of a client. It starts with the first request, on that request's Tokio
+/// runtime, which needs I/O and time enabled, and runs as long as the client or any of its leases exists. If that
+/// runtime ends first, the next request starts the task on its own runtime, provided that the authority is a Palisade
+/// server or in process. With other authorities, every later request fails.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
 }
 
 impl Client {
-    /// A client of any authority.
+    /// Creates a client of any authority.
     ///
     /// # Errors
     /// [`Fault::Unavailable`] if the system has no random bytes.
@@ -43,7 +43,7 @@ impl Client {
         Client::with(service, Arc::new(BootClock), &Options::default())
     }
 
-    /// A client of any authority, with its own clock and settings.
+    /// Creates a client of any authority with the given clock and settings.
     ///
     /// # Errors
     /// As [`Client::new`].
@@ -69,11 +69,10 @@ impl Client {
 
     /// Connects to the Palisade server at `url`: `palisade://host[:port]` (7420 by default), `http://host:port`,
     /// `https://host:port` or `unix:///path`, or several of these with commas between them for a cluster; see
-    /// [`connect`](crate::connect()). `palisade_authorities::client` takes the URLs of other systems, too.
+    /// [`connect`](crate::connect()). `palisade_authorities::client` also connects to other systems.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing
-    /// answers there.
+    /// [`Fault::Invalid`] for an invalid address, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<Client, Error> {
         Client::connect_with(url, Options::default()).await
     }
@@ -87,8 +86,8 @@ impl Client {
         Client::with(service, Arc::new(BootClock), &options)
     }
 
-    /// Creates a client with its own authority, inside this process and in memory only: for tests and for
-    /// tasks of one process. Clones share the authority; a second call creates a second authority.
+    /// Creates a client with its own authority, in this process's memory: for tests, and for tasks of one process that
+    /// must exclude each other. Clones share the authority; a second call creates a second authority.
     ///
     /// # Errors
     /// [`Fault::Unavailable`] if the authority's thread could not be started.
@@ -97,30 +96,29 @@ impl Client {
         Client::new(Arc::new(crate::in_process::InProcess::start()?))
     }
 
-    /// The id of the authority that grants the locks. A fence is bound to it.
+    /// Returns the id of the authority that grants the locks. A fence accepts the tokens of one authority only.
     #[must_use]
     pub fn authority(&self) -> &AuthorityId {
         self.service().authority()
     }
 
-    /// Begins a request for the lock called `name`, to hold it alone: 1 – 255 bytes of printable ASCII.
+    /// Starts a request to hold the lock `name` exclusively. A name is 1 – 255 bytes of printable ASCII.
     pub fn lock(&self, name: &str) -> LockRequest {
         LockRequest::new(&self.inner, LockName::new(name), Exclusive::default())
     }
 
-    /// Begins a request for the lock called `name` as a reader: readers hold it together, and only writers are kept out.
-    /// A reader waits behind a writer that asked before it. A lease that holds the lock as a writer becomes a reader by
-    /// [`Client::downgrade`]; a reader cannot become a writer, but for the one that asked
-    /// [`for_update`](LockRequest::for_update).
+    /// Starts a request to hold the lock `name` as a reader. Readers hold it together and exclude writers. A reader
+    /// waits behind a writer that asked before it. [`Client::downgrade`] turns a writer into a reader; only a reader
+    /// that asked [`for_update`](LockRequest::for_update) can become the writer.
     ///
-    /// The readers of one phase have one fencing token, so a fence refuses none of them because of another, and
-    /// admits what is older or newer as always. A resource must not take writes from readers.
+    /// Readers that overlap, with no writer between them, share one fencing token, so a fence never refuses one reader
+    /// because of another. A resource must not accept writes from readers.
     pub fn lock_shared(&self, name: &str) -> LockRequest<Shared> {
         LockRequest::new(&self.inner, LockName::new(name), Shared::default())
     }
 
-    /// Begins a request for a permit of the semaphore called `name`, which has `of` of them: 1 – 64. The number is in
-    /// force while the semaphore is in use, and a request with another one is refused, naming both.
+    /// Starts a request for a permit of the semaphore `name`, which has `of` permits: 1 – 64. While the semaphore is in
+    /// use, a request with another number is an error that names both.
     ///
     /// ```no_run
     /// # async fn call(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
@@ -136,20 +134,22 @@ impl Client {
         LockRequest::new(&self.inner, LockName::new(name), kind)
     }
 
-    /// Begins a request for 1 – 64 locks at once, each name once, in any order: all or none, in one step, under one lease
-    /// and one fencing token. Nothing is held while it waits, so two such requests never wait for each other.
+    /// Starts a request for 1 – 64 distinct locks at once: all or none, in one step, under one lease and one fencing
+    /// token. A waiting request holds nothing, so two such requests never deadlock.
     ///
-    /// It is granted as a guard for each lock, in the order of their names. Each may be released early. Claim all
-    /// resources before the first read.
+    /// The grant is one guard for each lock, sorted by name. Each can be released early. Claim all resources before the
+    /// first read.
     pub fn locks(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> LockRequest<Set> {
         let names = names.into_iter().map(|name| LockName::new(name.as_ref()));
         LockRequest::of_set(&self.inner, names.collect())
     }
 
-    /// Makes a writer a reader, in one step and with a new number: no other writer gets the lock in between, and readers
-    /// that wait right behind it come in. The writer's own delayed writes are fenced once a reader has claimed.
+    /// Turns a writer into a reader in one step, with a new token: no other writer gets the lock in between, and the
+    /// readers next in the queue are granted with it. Once a reader has claimed, the fence refuses delayed writes of
+    /// the former writer.
     ///
-    /// The lease stays the same, and a reader's guard is returned as it is. The writer's guard is given up first: should this fail, the lock is released.
+    /// The lease stays the same. A lease that is shared already is returned unchanged. The writer's guard ends first:
+    /// if the downgrade fails, the lock is released.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`]; [`Fault::Unsupported`](crate::Fault) from an authority without shared locks.
@@ -162,23 +162,23 @@ impl Client {
         request.wait(Duration::ZERO).acquire().await
     }
 
-    /// Makes the reader in mode update ([`LockRequest::for_update`]) the writer, in one step and with a new number. The
-    /// request goes ahead of the queue and waits for the other readers alone, up to `wait`; new readers wait behind it. The
-    /// lease stays the same. The reader's guard ends with the upgrade, and the writer's takes its place.
+    /// Turns the reader in mode update ([`LockRequest::for_update`]) into the writer in one step, with a new token. The
+    /// request goes ahead of the queue and waits up to `wait` for the other readers; new readers wait behind it. The
+    /// lease stays the same. When the upgrade succeeds, the returned guard replaces the reader's.
     ///
-    /// Dropping the future gives the upgrade up: the reader keeps its grant. If the upgrade was granted by then, the reader's
-    /// guard is lost, and then the lock is released.
+    /// Dropping the future gives the upgrade up, and the reader keeps its grant. If the upgrade was already granted,
+    /// the reader's guard is lost and the lock is released.
     ///
     /// # Errors
-    /// As [`LockRequest::acquire`]: after [`Error::Held`], which names a reader that was in the way, the reader's guard holds
-    /// as before. [`Error::Lost`] if the reader's guard was lost meanwhile; a grant that came later is given back.
-    /// [`Fault::Invalid`](crate::Fault) for a lease in another mode. After a fault whose outcome is unknown the upgrade is
-    /// given up in the background, as if the future had been dropped.
+    /// As [`LockRequest::acquire`]. [`Error::Held`] names a reader that blocked the upgrade; this reader's guard still
+    /// holds. [`Error::Lost`] if this reader's guard was lost meanwhile; a grant that came later is released.
+    /// [`Fault::Invalid`](crate::Fault) for a lease in another mode. After a fault with an unknown outcome, the upgrade
+    /// is given up in the background, as if the future had been dropped.
     pub async fn upgrade(&self, reader: &Lease, wait: Duration) -> Result<Lease, Error> {
         let request = LockRequest::upgrade(&self.inner, reader);
         let writer = request.wait(wait).acquire().await;
         if let Err(lost) = reader.check() {
-            // The upgrade itself supersedes the reader's grant, and a renewal may have been told so first.
+            // The upgrade supersedes the reader's grant, and a renewal may have learned of that first.
             let by_itself = writer.is_ok() && lost.why == Loss::Ended(Ending::Superseded);
             if !by_itself {
                 return Err(lost.into());
@@ -198,13 +198,13 @@ impl Client {
         self.repeat(|| self.service().show(lock.clone())).await
     }
 
-    /// The locks that are held and whose names start with `prefix`, page by page.
+    /// Lists the held locks whose names start with `prefix`, page by page.
     #[must_use]
     pub fn list(&self, prefix: &str) -> Listing {
         Listing::new(Arc::clone(self.core()), prefix)
     }
 
-    /// Watches changes of the locks whose names start with `prefix`, from now on.
+    /// Watches the locks whose names start with `prefix` for changes from now on.
     ///
     /// # Errors
     /// Faults only.
@@ -212,7 +212,7 @@ impl Client {
         Watch::open(Arc::clone(self.core()), prefix, None).await
     }
 
-    /// Watches changes after the one with this revision, as far back as the authority still has them.
+    /// Watches for changes after `revision`, as far back as the authority still stores them.
     ///
     /// # Errors
     /// Faults only.
@@ -220,9 +220,9 @@ impl Client {
         Watch::open(Arc::clone(self.core()), prefix, Some(revision)).await
     }
 
-    /// Takes a lock from its holder. `token` must be the token of the current grant; it proves that the
-    /// operator has looked. The holder may still believe that it holds the lock; the fence refuses its writes
-    /// once the next holder has claimed.
+    /// Takes a lock from its holder, as an operator. `token` must be the token of the current grant, so that a later
+    /// grant is not revoked by mistake. The holder may still believe that it holds the lock; once the next holder has
+    /// claimed, the fence refuses its writes.
     ///
     /// # Errors
     /// Faults only.
@@ -237,8 +237,8 @@ impl Client {
             .await
     }
 
-    /// Opens a lock that is closed after its last grant, by a lock-delay or an at-least-for. What the former holder may still
-    /// be doing goes on.
+    /// Opens a lock that a lock-delay or an at-least-for keeps closed after its last grant. It does not stop any work
+    /// of the former holder.
     ///
     /// # Errors
     /// Faults only.
@@ -248,8 +248,8 @@ impl Client {
             .await
     }
 
-    /// Gives a semaphore another number of permits: 1 – 64. When the number falls, holders keep their slots, and the new
-    /// number takes effect as slots come free; a waiting request for more than there are is refused.
+    /// Sets a semaphore's number of permits: 1 – 64. When the number falls, holders keep their slots, and the new
+    /// number takes effect as slots come free. A waiting request for more permits than remain is refused.
     ///
     /// # Errors
     /// Faults only; [`Fault::Invalid`] if the lock is in use without permits.
@@ -259,8 +259,7 @@ impl Client {
             .await
     }
 
-    /// Renews a grant that has no guard in this process (another process holds it, see
-    /// [`Lease::detach`](crate::Lease::detach)).
+    /// Renews a grant that has no guard in this process; see [`Lease::detach`](crate::Lease::detach).
     ///
     /// # Errors
     /// Faults only.
@@ -269,7 +268,8 @@ impl Client {
             .await
     }
 
-    /// Signs what a holder without a guard in this process holds; see [`Lease::sequencer`](crate::Lease::sequencer).
+    /// Requests a sequencer for a grant that has no guard in this process; see
+    /// [`Lease::sequencer`](crate::Lease::sequencer).
     ///
     /// # Errors
     /// Faults only.
@@ -294,7 +294,7 @@ impl Client {
         self.repeat(|| self.service().status()).await
     }
 
-    /// The underlying authority, for operations that have no method here.
+    /// Returns the underlying authority, for operations without a method here.
     #[must_use]
     pub fn service(&self) -> &Arc<dyn LockService> {
         &self.core().service

@@ -7,20 +7,20 @@ pub use palisade_core::Timestamp;
 /// A future that completes at a given instant.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The clock that a holder reads to know whether it still holds.
+/// The clock by which a holder checks its deadline.
 ///
-/// It is a trait so that tests can use a clock that moves only when they move it.
+/// It is a trait so that tests can supply a clock that they move themselves.
 pub trait Clock: Send + Sync + 'static {
-    /// The time since boot, **suspend included** (CLOCK_BOOTTIME on Linux). An instant of this clock has no
-    /// meaning on any other clock.
+    /// Returns the time since boot, **suspend included** (CLOCK_BOOTTIME on Linux). Compare it only with instants of
+    /// the same clock.
     fn now(&self) -> Timestamp;
 
-    /// Completes when [`Clock::now`] has reached `at`, also right after the machine was suspended or the
-    /// process was stopped past that instant. Lost leases are announced with it.
+    /// Completes when [`Clock::now`] has reached `at`. If the machine was suspended or the process stopped past that
+    /// instant, it completes right afterwards. It announces lost leases.
     fn alarm(&self, at: Timestamp) -> Sleep;
 
-    /// Like [`Clock::alarm`], but it may be late by as long as the machine was suspended, and in return it
-    /// costs no system call. It serves time-outs and pauses between retries.
+    /// Like [`Clock::alarm`], without its system call, but it may be late by as long as the machine was suspended. Use
+    /// it for time-outs and pauses between retries.
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         self.alarm(at)
     }
@@ -29,14 +29,14 @@ pub trait Clock: Send + Sync + 'static {
 /// The machine's own clock.
 ///
 /// [`std::time::Instant`] is no substitute: on Linux it reads CLOCK_MONOTONIC, which stops during suspend
-/// (rust-lang/rust#87906), and a holder that slept through its lease would still believe in it.
+/// (rust-lang/rust#87906), so a holder that was suspended past its lease would still believe that it holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
 impl Clock for BootClock {
     fn now(&self) -> Timestamp {
         let time = rustix::time::clock_gettime(CLOCK);
-        // Both parts are never negative on a clock that counts from boot.
+        // On a clock that counts from boot, neither part is negative.
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
         Timestamp::from_nanos(
@@ -53,7 +53,7 @@ impl Clock for BootClock {
             if timer::wait_until(at).await.is_ok() {
                 return;
             }
-            // No timer is available (no descriptors left); a less exact sleep is better than none.
+            // Without a free descriptor there is no timer; use the less exact sleep.
             clock.sleep_until(at).await;
         })
     }

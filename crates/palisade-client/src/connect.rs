@@ -16,13 +16,13 @@ use crate::service::{LockService, Operation};
 /// | `unix:///run/palisade.sock`, `unix:/run/palisade.sock` | one on this machine, at its Unix socket |
 /// | `http://a:7420,http://b:7420,http://c:7420` | a cluster of them, see the module `palisade` |
 ///
-/// The crate `palisade-authorities` has a function of this name that also connects to etcd, ZooKeeper, PostgreSQL and Redis.
+/// `palisade_authorities::connect` also connects to etcd, ZooKeeper, PostgreSQL and Redis.
 ///
 /// # Errors
-/// [`Fault::Invalid`] for an address that is not valid or is not a Palisade server's, [`Fault::Unreachable`] if nothing
-/// answers there. A message never contains a password.
+/// [`Fault::Invalid`] for an invalid address or another system's, [`Fault::Unreachable`] if nothing answers there. A
+/// message never contains a password.
 ///
-/// Not an `async fn`: with those, the code of a connection would be generated in each program that connects.
+/// It is not an `async fn`, because each program that connects would then compile the code of a connection again.
 pub fn connect<'a>(url: &'a str, options: &'a Options) -> Operation<'a, Arc<dyn LockService>> {
     Box::pin(connect_to(url, options))
 }

@@ -1,12 +1,12 @@
-//! Elections: the holder of an exclusive lock is the leader, and its metadata is the value that it was elected with.
+//! Elections: the holder of an exclusive lock is the leader, and its metadata is the value that it announces.
 //!
 //! ```text
 //!   campaign  = acquire with metadata      proclaim = change the value      resign = release
 //!   leader    = show                       observe  = watch, and show after each change
 //! ```
 //!
-//! The words are etcd's (rule E1). A value is news about a leader, and no proof of one: what a leader writes goes through a
-//! fence with its token.
+//! The words are etcd's (rule E1). A value does not prove that its leader still leads: a leader's writes need a fence
+//! and its token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use crate::watch::Watch;
 /// The leader of an election, as of one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Who it is.
+    /// The leader's client id.
     pub client: ClientId,
     /// The token of its grant, which rises with each leader.
     pub token: Token,
-    /// What it says about itself.
+    /// The value that it announces.
     pub value: Option<Box<str>>,
 }
 
 impl Leader {
     fn of(view: LockView) -> Option<Leader> {
-        // The oldest of several holders leads nobody.
+        // A shared lock has no leader.
         let holder = view.holder.filter(|_| view.reader_count == 0)?;
         Some(Leader {
             client: holder.client,
@@ -46,7 +46,7 @@ impl Leader {
 }
 
 impl Client {
-    /// Returns the leader of an election: who holds the lock called `name`, and what it says about itself.
+    /// Returns the leader of an election: the holder of the lock `name`, and its value. `None` if nobody leads.
     ///
     /// # Errors
     /// Faults only.
@@ -54,13 +54,13 @@ impl Client {
         self.show(name).await.map(Leader::of)
     }
 
-    /// Observes an election: the present leader first, and then each change (rule E3).
+    /// Observes an election: first the present leader, then each change (rule E3).
     ///
     /// # Errors
-    /// Faults only; [`Fault::Unsupported`](crate::Fault::Unsupported) from an authority that announces no changes.
+    /// Faults only; [`Fault::Unsupported`](crate::Fault::Unsupported) from an authority without watches.
     pub async fn observe(&self, name: &str) -> Result<Observer, Error> {
         let lock = LockName::new(name)?;
-        // From here on no change is missed, so what is shown after this is not older than the first change.
+        // Watch before the first look, so that no change falls between them.
         let watch = self.watch(&lock).await?;
         Ok(Observer {
             core: Arc::clone(self.core()),
@@ -72,7 +72,7 @@ impl Client {
         })
     }
 
-    /// Changes what a holder without a guard in this process says about itself; see [`Lease::proclaim`].
+    /// Changes the value of a leader without a guard in this process; see [`Lease::proclaim`].
     ///
     /// # Errors
     /// Faults only.
@@ -83,11 +83,11 @@ impl Client {
 }
 
 impl Lease {
-    /// Changes what this holder says about itself, its metadata: at most 256 bytes. The token stays the same, and whoever
-    /// observes the lock is told. An empty value takes back what was said.
+    /// Changes the value that this leader announces, its metadata: at most 256 bytes; an empty value removes it. The
+    /// token stays the same, and observers of the lock receive the change.
     ///
-    /// Call it again only after it has returned. It may be repeated inside, so of two calls at once either value may be
-    /// the one that stays.
+    /// Call it again only after it has returned. A call retries inside, so of two concurrent calls either value may
+    /// remain.
     ///
     /// # Errors
     /// Faults only; [`Fault::Invalid`](crate::Fault::Invalid) for a reader or a holder of permits.
@@ -101,22 +101,22 @@ impl Lease {
     }
 }
 
-/// The leaders of an election, one after the other. It may skip some that were soon followed by others, never goes back,
-/// and always gives the last one; a broken connection is reopened.
+/// The leaders of an election, in order. It may skip leaders that were soon replaced, never goes back, and always ends
+/// with the latest. After a broken connection it reconnects.
 pub struct Observer {
     core: Arc<Core>,
     lock: LockName,
     watch: Watch,
-    /// Changes up to this revision are part of what was shown.
+    /// The leader shown last includes all changes up to this revision.
     revision: u64,
-    /// Whether there was a later one.
+    /// Whether a later change arrived.
     changed: bool,
     last: Option<Option<Leader>>,
 }
 
 impl Observer {
-    /// Returns the leader: at once the first time, and then whenever it is another one or says something else. `None`:
-    /// nobody leads. It waits as long as nothing changes; dropping the future loses no change.
+    /// Returns the leader: at once the first time, then whenever the leader or its value changes. `None` means that
+    /// nobody leads. Dropping the future loses no change.
     ///
     /// # Errors
     /// Only faults that no reconnect cures.

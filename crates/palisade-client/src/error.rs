@@ -1,51 +1,51 @@
-//! Errors of calls that return no lease.
+//! The errors of a client's calls.
 //!
-//! [`Error`] is what the calls of a client return. [`Fault`] is the part of it that an authority can say, too: an
-//! implementation of [`LockService`](crate::LockService) knows nothing of leases, and says denials as values.
+//! A client's calls return [`Error`]. An implementation of [`LockService`](crate::LockService) returns only the
+//! [`Fault`] in it: it returns denials as values, and does not know which leases are lost.
 
 use palisade_core::{Ahead, Code, Delayed, Ending, Holder, Invalid, LockName, Token};
 
 use crate::fault::Fault;
 
-/// The reason why a call returned no lease, grouped by what the caller does next.
+/// The reason why a call failed, grouped by what the caller does next.
 ///
 /// | error | the caller |
 /// |---|---|
-/// | [`Held`](Error::Held), [`Behind`](Error::Behind), [`Delayed`](Error::Delayed), [`QueueFull`](Error::QueueFull), [`TooManyLocks`](Error::TooManyLocks) | tries again later; each but the last two says when that makes sense |
+/// | [`Held`](Error::Held), [`Behind`](Error::Behind), [`Delayed`](Error::Delayed), [`QueueFull`](Error::QueueFull), [`TooManyLocks`](Error::TooManyLocks) | tries again later; the first three say when |
 /// | [`Lost`](Error::Lost) | stops the work |
-/// | [`Fault`](Error::Fault) that [is transient](Fault::is_transient) | calls again; an acquire whose outcome is unknown is given up in the background |
-/// | any other [`Fault`](Error::Fault) | changes the call, or asks the operator: [`Fault`] says which |
+/// | [`Fault`](Error::Fault) that [is transient](Fault::is_transient) | calls again; an acquire with an unknown outcome is abandoned in the background |
+/// | any other [`Fault`](Error::Fault) | changes the call or tells the operator: [`Fault`] says which |
 /// | [`TokensExhausted`](Error::TokensExhausted) | tells the operator |
 ///
-/// [`LockRequest::attempt`](crate::LockRequest::attempt) returns denials as values instead. `{}` prints what an error says
-/// itself, and [`source`](std::error::Error::source) is what caused it; `{:#}` prints both on one line.
+/// [`LockRequest::attempt`](crate::LockRequest::attempt) returns denials as values instead. `{}` prints the error
+/// without its cause, [`source`](std::error::Error::source) returns the cause, and `{:#}` prints both on one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another client has the lock, and kept it for as long as the caller was willing to wait.
+    /// Another client holds the lock, and still held it when the wait was over.
     #[error("{lock} is held by {} with token {}, for {} ms more unless renewed",
         holder.client, holder.token, holder.remaining.as_millis())]
     Held {
         /// The lock.
         lock: LockName,
-        /// The holder, and the time after which trying again makes sense.
+        /// The holder, and when to try again.
         holder: Holder,
     },
-    /// Another request waits for the lock and comes first, and still did when the caller's wait was over.
+    /// Another request is ahead in the queue, and still was when the wait was over.
     #[error("{lock}: queued behind {}, which waits to be granted", ahead.client)]
     Behind {
         /// The lock.
         lock: LockName,
-        /// The request ahead, and the time after which trying again makes sense.
+        /// The request ahead, and when to try again.
         ahead: Ahead,
     },
-    /// Nobody has the lock, and nobody is granted it for a time after its last grant.
+    /// The lock is closed for a time after its last grant; nobody holds it.
     #[error("{lock} is free, and closed for {} ms more after its last grant, which had token {}",
         delayed.remaining.as_millis(), delayed.token)]
     Delayed {
         /// The lock.
         lock: LockName,
-        /// The last grant's token, and the time after which trying again makes sense.
+        /// The last grant's token, and when to try again.
         delayed: Delayed,
     },
     /// Too many requests are already waiting.
@@ -53,25 +53,25 @@ pub enum Error {
     QueueFull {
         /// The lock.
         lock: LockName,
-        /// The bound that was hit.
+        /// A text that names the bound.
         message: Box<str>,
     },
-    /// The authority holds as many locks as its settings allow.
+    /// The authority's settings allow no more held locks; the text names the bound.
     #[error("{0}")]
     TooManyLocks(Box<str>),
     /// The authority has issued its last token and never grants again.
     #[error("the authority has issued its last token, and never grants again: tell its operator")]
     TokensExhausted,
-    /// The lease was lost; nothing more may be done under it.
+    /// The lease was lost: stop all work under it.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// There was no answer.
+    /// The authority returned no decision.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
 impl Error {
-    /// The code of the error.
+    /// Returns the error's code.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -85,7 +85,7 @@ impl Error {
         }
     }
 
-    /// The holder of the lock, if that is the reason.
+    /// Returns the holder of the lock if the error is [`Error::Held`].
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         match self {
@@ -101,8 +101,8 @@ impl From<Invalid> for Error {
     }
 }
 
-/// The client no longer holds the lock. The error names the lost grant. Its token is still good for logging,
-/// and a fence refuses it as soon as a later one has claimed.
+/// The client no longer holds the lock. The error names the lost grant. A fence refuses its token as soon as a later
+/// holder has claimed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{lock} (token {token}) is lost: {}", in_words(*.token, .why))]
 pub struct Lost {
@@ -123,20 +123,20 @@ fn in_words(token: Token, why: &Loss) -> String {
     }
 }
 
-/// The reason why a hold ended, as far as its holder knows.
+/// The reason why a grant ended, as far as its holder knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
     /// The local deadline passed without an acknowledged renewal.
     #[error("no renewal was acknowledged before the deadline")]
     Deadline,
-    /// The holder released it.
+    /// The holder released the lock.
     #[error("it was released")]
     Released,
-    /// The authority reports how it ended.
+    /// The authority reports how the grant ended.
     #[error("the authority says that it has {}", ending(*.0))]
     Ended(Ending),
-    /// The authority knows no such grant.
+    /// The authority does not know the grant.
     #[error("the authority says that it is not held")]
     NotHeld,
     /// The authority reports that the lock is held with another token.
@@ -148,7 +148,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// The code of the loss.
+    /// Returns the loss's code.
     #[must_use]
     pub fn code(self) -> Code {
         match self {
@@ -160,7 +160,7 @@ impl Loss {
         }
     }
 
-    /// Whether the authority itself reported that nothing of the grant is left.
+    /// Whether the authority itself reported that the grant is over.
     pub(crate) fn is_the_authoritys_word(self) -> bool {
         matches!(self, Loss::Ended(_) | Loss::NotHeld | Loss::Stale { .. })
     }

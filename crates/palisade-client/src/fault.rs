@@ -1,7 +1,7 @@
 //! Faults between a client and its authority, grouped by what the caller does next.
 //!
-//! [`LockService`](crate::LockService) has this type, and not [`Error`](crate::Error), because an authority knows
-//! nothing of leases and their losses, and says denials as values. `Error` adds those.
+//! [`LockService`](crate::LockService) returns this type. It returns denials as values, and losses are the guard's;
+//! [`Error`](crate::Error) adds both.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,29 +9,29 @@ use std::sync::Arc;
 
 use palisade_core::Code;
 
-/// An operation without an answer from the authority. A denial is not a fault: it is one of the outcomes.
+/// A failure to get the authority's decision. A denial is a decision, not a fault.
 ///
-/// `{}` prints what this fault says itself, and [`source`](StdError::source) is what caused it: the error of a socket, a
-/// file, a certificate or the library below. `{:#}` prints both on one line.
+/// `{}` prints the fault without its cause. [`source`](StdError::source) returns the cause: the error of a socket, a
+/// file, a certificate or a library. `{:#}` prints both on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing happened: it is safe to try again, with the same request id or a new one.
+    /// Nothing happened. Retry with the same request id or a new one.
     Unavailable(Reason),
-    /// Nothing happened, because nobody answers at the address: perhaps no server is running there.
+    /// Nothing happened, because nothing answers at the address; perhaps no server is running there.
     Unreachable(Reason),
-    /// The operation may have happened: repeat it with the same request id, or abandon that id.
+    /// The operation may have happened. Repeat it with the same request id, or abandon that id.
     UnknownOutcome(Reason),
-    /// The call itself is wrong, and repeating it is pointless. Nothing happened.
+    /// The call itself is wrong, and repeating it cannot help. Nothing happened.
     Invalid(Reason),
-    /// Nothing shows who the caller is ([`Code::Unauthenticated`]), or no rule lets it do this
-    /// ([`Code::Forbidden`]). Nothing happened, and only the operator changes that.
+    /// The caller has no valid credentials ([`Code::Unauthenticated`]), or no rule allows the operation
+    /// ([`Code::Forbidden`]). Nothing happened. Ask the operator for access.
     Denied(Code, Reason),
-    /// This authority has no such operation. Nothing happened.
+    /// This authority does not support the operation. Nothing happened.
     Unsupported(Reason),
 }
 
-/// Why there is a fault: words, and the error that caused it, if there is one. It prints both on one line.
+/// The reason for a fault: words, and the error that caused it, if any. It prints both on one line.
 ///
 /// Two reasons are equal if they print the same.
 #[derive(Clone)]
@@ -39,15 +39,15 @@ pub struct Reason(Box<Why>);
 
 #[derive(Clone)]
 struct Why {
-    /// Empty if the source says everything.
+    /// Empty if the source alone is the reason.
     words: Box<str>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
-    /// Whether the words are the source's already.
+    /// Whether the words already contain the source's message.
     quotes: bool,
 }
 
 impl Reason {
-    /// A reason in words: what happened, and what it was about.
+    /// Creates a reason from words that say what happened, and to what.
     pub fn new(words: impl Into<Box<str>>) -> Reason {
         Reason(Box::new(Why {
             words: words.into(),
@@ -56,32 +56,32 @@ impl Reason {
         }))
     }
 
-    /// A reason that an error says completely.
+    /// Creates a reason that consists of an error alone.
     pub fn caused_by(source: impl StdError + Send + Sync + 'static) -> Reason {
         Reason::new("").because(source)
     }
 
-    /// Keeps the error that caused it, which says more than these words.
+    /// Adds the error that caused it; its message is printed after the words.
     #[must_use]
     pub fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Reason {
         self.0.source = Some(Arc::new(source));
         self
     }
 
-    /// Keeps the error from which these words were taken, so that its own are not printed after them.
+    /// Adds the error whose message these words already contain; its message is not printed again.
     #[must_use]
     pub fn quoting(mut self, source: impl StdError + Send + Sync + 'static) -> Reason {
         self.0.quotes = true;
         self.because(source)
     }
 
-    /// The words alone; empty if the source says everything.
+    /// Returns the words without the source; empty if the source alone is the reason.
     #[must_use]
     pub fn words(&self) -> &str {
         &self.0.words
     }
 
-    /// Adds the place where it happened.
+    /// Adds the address where it happened.
     pub(crate) fn at(mut self, place: &impl fmt::Display) -> Reason {
         self.0.words = match &*self.0.words {
             "" => place.to_string().into(),
@@ -135,7 +135,8 @@ impl PartialEq for Reason {
 
 impl Eq for Reason {}
 
-/// An error and all its causes, outermost first, without repetitions: some libraries print the source, too.
+/// Prints an error and its causes, outermost first, without repetitions, because some libraries print the source
+/// themselves.
 pub(crate) fn causes(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut below = error.source();
@@ -155,7 +156,7 @@ impl Fault {
         Fault::Unavailable(why.into())
     }
 
-    /// Creates a fault: nobody answers at the address; `why` says how that showed.
+    /// Creates a fault: nothing answers at the address; `why` gives the evidence.
     pub fn unreachable(why: impl Into<Reason>) -> Fault {
         Fault::Unreachable(why.into())
     }
@@ -170,12 +171,12 @@ impl Fault {
         Fault::Invalid(why.into())
     }
 
-    /// Creates a fault: the authority has no way to do `what` (a verb and its object).
+    /// Creates a fault: the authority cannot do `what` (a verb and its object).
     pub fn unsupported(what: impl Into<Reason>) -> Fault {
         Fault::Unsupported(what.into())
     }
 
-    /// Whether the same operation may succeed when it is repeated.
+    /// Returns whether the same operation may succeed when it is repeated.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -184,7 +185,7 @@ impl Fault {
         )
     }
 
-    /// The reason, without the kind of fault.
+    /// Returns the reason, without the kind of fault.
     #[must_use]
     pub fn reason(&self) -> &Reason {
         match self {
@@ -197,7 +198,7 @@ impl Fault {
         }
     }
 
-    /// Adds the place where the fault happened to its reason.
+    /// Adds the address where the fault happened to its reason.
     #[cfg(feature = "palisade")]
     pub(crate) fn at(self, place: &impl fmt::Display) -> Fault {
         match self {
@@ -210,8 +211,8 @@ impl Fault {
         }
     }
 
-    /// All that can be said when there are no words but those of the cause, which `{}` leaves out: what happened, and what
-    /// to do.
+    /// The message of a fault whose reason has no words of its own, because `{}` leaves out the cause: what happened,
+    /// and what to do.
     fn alone(&self) -> &'static str {
         match self {
             Fault::Unavailable(_) => {
@@ -231,7 +232,7 @@ impl Fault {
         }
     }
 
-    /// The code of the fault.
+    /// Returns the fault's code.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -276,7 +277,7 @@ impl StdError for Fault {
 }
 
 impl From<palisade_core::Invalid> for Fault {
-    /// Of a wrong call: this fault itself says what is wrong, and no cause below it does.
+    /// The fault's own words say what is wrong, so it needs no cause.
     fn from(invalid: palisade_core::Invalid) -> Fault {
         Fault::invalid(invalid.to_string())
     }

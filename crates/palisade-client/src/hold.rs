@@ -1,7 +1,8 @@
-//! A holder's knowledge of its grant, shared between its guard and whatever renews it: until when it may act.
+//! The deadline until which a holder may act, shared between its guard and the task that renews the lease.
 //!
-//! The token is not here. Nothing that renews, checks or releases needs it, so a lock without tokens, which is no
-//! [`LockService`](crate::LockService), builds its own guard on this; every [`Lease`](crate::Lease) is built on it, too.
+//! It works without a token, because renewing, checking and releasing need none. Every [`Lease`](crate::Lease) is built
+//! on it. A system that issues no tokens, and so cannot be a [`LockService`](crate::LockService), can build its own
+//! guard on it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Loss;
 
-/// The deadline of one grant. The rule is [`Holding`]'s; this makes it readable without a lock.
+/// The deadline of one grant, readable without a lock. The rule is [`Holding`]'s. All instants are of the holder's
+/// [`Clock`](crate::clock::Clock).
 #[derive(Debug)]
 pub struct Hold {
     /// The deadline in nanoseconds, or [`LOST`].
@@ -21,11 +23,12 @@ pub struct Hold {
     signal: CancellationToken,
 }
 
-/// No deadline is 0: the clock counts from boot, and a grant is good for some time.
+/// No deadline is 0, because the clock counts from boot and every grant lasts for some time.
 const LOST: u64 = 0;
 
 impl Hold {
-    /// Of a grant that is good until this deadline, by the caution of its holder.
+    /// Creates the hold of a grant that its holder may use until `deadline`; see
+    /// [`Caution::deadline`](crate::Caution::deadline).
     #[must_use]
     pub fn new(deadline: Timestamp) -> Hold {
         Hold {
@@ -35,8 +38,8 @@ impl Hold {
         }
     }
 
-    /// Whether the holder may act. What it learns from the clock it does not forget: once this said
-    /// no, the loss is announced and stays.
+    /// Returns whether the holder may act at `now`. The first time that the deadline has passed, it announces the loss;
+    /// from then on the answer stays `false`.
     pub fn holds(&self, now: Timestamp) -> bool {
         let holding = self.load();
         let holds = holding.is_some_and(|holding| holding.holds(now));
@@ -46,20 +49,20 @@ impl Hold {
         holds
     }
 
-    /// How long the holder may still act.
+    /// Returns how long the holder may still act.
     #[must_use]
     pub fn remaining(&self, now: Timestamp) -> Span {
         self.load()
             .map_or(Span::ZERO, |holding| holding.remaining(now))
     }
 
-    /// Until when the holder may act, unless it is lost.
+    /// Returns the instant until which the holder may act; `None` once it is lost.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
         self.load().and_then(|holding| holding.deadline())
     }
 
-    /// An acknowledged renewal of the grant's lease: forward only, and no revival.
+    /// Records an acknowledged renewal of the lease. It never moves the deadline back and never revives a lost hold.
     pub fn renewed(&self, now: Timestamp, deadline: Timestamp) {
         let step = |nanos| {
             let mut holding = holding(nanos)?;
@@ -74,21 +77,21 @@ impl Hold {
         }
     }
 
-    /// The holder does not hold from now on. The first reason given stays.
+    /// Ends the hold and announces the loss. The first reason stays.
     pub fn lose(&self, why: Loss) {
-        // The reason first, so that it is there when LOST is read.
+        // Set the reason first, so that every reader of LOST finds it.
         let _ = self.why.set(why);
         self.deadline.store(LOST, Ordering::Release);
         self.signal.cancel();
     }
 
-    /// Why it is lost; `None` while it is not.
+    /// Returns the reason for the loss; `None` while it holds.
     #[must_use]
     pub fn why(&self) -> Option<Loss> {
         self.why.get().copied()
     }
 
-    /// Cancelled when the hold is lost.
+    /// Returns the token that is cancelled when the hold is lost.
     #[must_use]
     pub fn signal(&self) -> &CancellationToken {
         &self.signal

@@ -1,4 +1,4 @@
-//! Client ids made by the library.
+//! Client ids that the library generates.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,10 @@ use palisade_core::ClientId;
 use crate::fault::Fault;
 use crate::service::fresh_request_id;
 
-/// Draws a client id for each acquire of one client.
+/// Generates a client id for each acquire of one client.
 ///
-/// An authority gives a lock held by a client id to the same client id again, so that a restarted process
-/// gets its own lock back. Two tasks of one process must still exclude each other, so every acquire is a
-/// separate contender unless the caller sets a client id.
+/// An authority grants a lock again to the client id that holds it, so that a restarted process gets its own lock back.
+/// Two tasks of one process must still exclude each other, so every acquire gets its own id unless the caller sets one.
 #[derive(Debug)]
 pub(crate) struct Identity {
     prefix: String,
@@ -43,7 +42,7 @@ impl Identity {
     }
 }
 
-/// The host's name, reduced to the characters that a client id allows.
+/// Replaces the characters of a host name that a client id does not allow.
 fn printable(host: &[u8]) -> String {
     let letters = host.iter().map(|byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' => char::from(*byte),
@@ -52,10 +51,10 @@ fn printable(host: &[u8]) -> String {
     letters.take(HOST_BYTES).collect()
 }
 
-/// The longest number.
+/// The digits of the largest `u64`.
 const DIGITS: usize = 20;
 
-/// The length kept of the host's name; the rest of the 255 bytes makes the id unique.
+/// The most bytes used of the host name; the rest of the 255 bytes makes the id unique.
 const HOST_BYTES: usize = 64;
 
 #[cfg(test)]

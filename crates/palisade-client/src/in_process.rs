@@ -1,9 +1,9 @@
-//! An authority inside this process: the server's own pipeline and machine, without sockets and,
-//! unless it is given a log, without a disk.
+//! An authority inside this process: the server's own pipeline and machine, without sockets, and without a disk unless
+//! it gets a log.
 //!
-//! It serves tests, and tasks of one process that must exclude each other. It runs the same code as a server,
-//! so a test result with it also holds for a server. In memory it forgets everything when its process ends,
-//! including the tokens that it issued: do not use it to fence data that outlives the process.
+//! Use it for tests, and for tasks of one process that must exclude each other. It runs the server's code, so tests
+//! against it behave as against a server. An authority in memory forgets the tokens that it issued when its process
+//! ends: do not fence data with it that outlives the process.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ impl InProcess {
         InProcess::in_memory(false)
     }
 
-    /// Starts an authority with a clock that moves only through [`InProcess::advance`]: to test code against
-    /// expiry without waiting. Holders keep their own clock.
+    /// Starts an authority with a clock that only [`InProcess::advance`] moves, to test expiry without waiting. Holders
+    /// still use their own clocks.
     ///
     /// # Errors
     /// [`Fault::Unavailable`] if its thread could not be started.
@@ -47,7 +47,7 @@ impl InProcess {
         InProcess::in_memory(true)
     }
 
-    /// Uses an authority whose pipeline was started elsewhere, with any log; it is not stopped here.
+    /// Uses an authority whose pipeline runs already, with any log. Dropping this value does not stop it.
     #[must_use]
     pub fn on(handle: Handle) -> InProcess {
         InProcess {
@@ -73,7 +73,7 @@ impl InProcess {
         })
     }
 
-    /// Moves the authority's manual clock. Everything due by then happens before this returns.
+    /// Advances the authority's manual clock. Everything due by then happens before this returns.
     ///
     /// # Errors
     /// [`Fault::Unsupported`] if its clock moves by itself.
@@ -98,7 +98,7 @@ impl LockService for InProcess {
         &self.handle.identity().authority
     }
 
-    /// Its thread is no runtime's.
+    /// The pipeline runs on its own thread, not on a runtime.
     fn outlives_runtimes(&self) -> bool {
         true
     }
@@ -225,7 +225,7 @@ impl LockService for InProcess {
 struct Changes {
     events: broadcast::Receiver<Arc<[Event]>>,
     prefix: Box<str>,
-    /// The last revision seen, whether it was delivered or not.
+    /// The last revision seen, delivered or not.
     after: Option<u64>,
     batch: Option<(Arc<[Event]>, usize)>,
 }
@@ -235,7 +235,7 @@ impl Changes {
         loop {
             while let Some(event) = self.first() {
                 let revision = event.revision;
-                // Events up to this revision are not wanted; a gap means that the watcher was too slow.
+                // Skip events up to this revision. A gap means that the watcher was too slow.
                 let missed = self.after.map(|after| revision.saturating_sub(after + 1));
                 if let Some(missed @ 1..) = missed {
                     let revision = revision - 1;
@@ -252,7 +252,7 @@ impl Changes {
             }
             match self.events.recv().await {
                 Ok(batch) => self.batch = Some((batch, 0)),
-                // The gap is visible in the revisions.
+                // The next event's revision shows the gap.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return None,
             }

@@ -1,4 +1,4 @@
-//! What the clones of a client and its requests share.
+//! The state shared by the clones of a client and its requests.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The one background task of a client: it renews leases, announces losses and cleans up after
-//! callers that left.
+//! The one background task of a client. It renews leases, announces losses, and cleans up after callers that stopped
+//! waiting.
 //!
 //! ```text
 //!   guard ── keep / forget ──► Schedule (ordered by what is due next) ◄── alarm ── keeper task
@@ -7,9 +7,9 @@
 //!                                              renewals, releases, abandons in flight ◄┘
 //! ```
 //!
-//! A lease costs one entry in an ordered map, not a task, however many grants it has. An entry is due when its
-//! lease wants to be renewed or a deadline is reached, whichever is first. A renewal names one of the lease's
-//! grants, each in its turn, and counts for all of them; if that one is over, the next is named at once.
+//! A lease costs one entry in an ordered map, not a task, however many grants it has. An entry is due at the lease's
+//! next renewal or at its deadline, whichever comes first. A renewal names the lease's grants in turn, and extends all
+//! of them; if the named grant is over, the next one is tried at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,20 +27,20 @@ use crate::schedule::{Kept, KeptLease, NEVER};
 use crate::service::{LockService, Renewal};
 use crate::state::Core;
 
-/// A handle of the background task; shared by a client and its guards. When the last one is gone,
-/// the task finishes the cleanups it has and ends. If its runtime ends before, the next request or the next look at a lease
-/// starts it again on another one.
+/// A handle of the background task, shared by a client and its guards. When the last handle is dropped, the task
+/// finishes its cleanups and ends. If its runtime ends first, the next request, or the next call of
+/// [`Lease::lost`](crate::Lease::lost), starts it again on another runtime.
 pub(crate) struct Keeper {
     core: Arc<Core>,
-    /// Of the task that runs, or of the next one.
+    /// The sender to the running task, or to the next one.
     inbox: Mutex<mpsc::UnboundedSender<Message>>,
-    /// The task's end of the channel until the task runs.
+    /// The receiver, until a task takes it.
     idle: Mutex<Option<mpsc::UnboundedReceiver<Message>>>,
     running: Arc<AtomicBool>,
 }
 
 enum Message {
-    /// Something is due earlier than the alarm is set for.
+    /// Something is due before the alarm.
     Look,
     Cleanup(Cleanup),
 }
@@ -74,7 +74,8 @@ impl Keeper {
         &self.core
     }
 
-    /// Starts the task on the runtime of the caller if it does not run: once, and again if its runtime has ended.
+    /// Starts the task on the caller's runtime if it is not running: the first time, and again if its runtime has
+    /// ended.
     pub(crate) fn start(&self) -> Result<(), Fault> {
         if self.running.load(Ordering::Acquire) {
             return Ok(());
@@ -109,10 +110,10 @@ impl Keeper {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Renews a lease for a grant, too, from now on, and announces the grant's loss.
+    /// Adds a grant to a lease: renews the lease for it and announces its loss.
     pub(crate) fn keep(&self, lease: &Arc<KeptLease>, kept: &Arc<Kept>) {
-        // The runtime of the task may have ended since the request was sent. If no other one can go on, the grant's own
-        // deadline ends it.
+        // The task's runtime may have ended since the request was sent. If the task cannot start again, the grant ends
+        // at its deadline.
         let _ = self.start();
         lease.join(kept);
         let due = next_look(kept.hold.deadline(), self.core.clock.now());
@@ -121,13 +122,13 @@ impl Keeper {
         }
     }
 
-    /// Stops renewing a lease of which no grant is left; the others keep it alive.
+    /// Stops renewing a lease if none of its grants is left.
     pub(crate) fn forget(&self, lease: &KeptLease) {
         self.core.schedule().forget(lease);
     }
 
-    /// Hands a cleanup to the background. Works anywhere: no runtime is needed to say it. If the task has ended and no
-    /// other one can go on, the authority's own deadline cleans up.
+    /// Passes a cleanup to the background task. It needs no runtime. If the task has ended and cannot start again, the
+    /// grant expires at the authority.
     pub(crate) fn send(&self, cleanup: Cleanup) {
         let _ = self.start();
         let _ = self.inbox().send(Message::Cleanup(cleanup));
@@ -135,7 +136,7 @@ impl Keeper {
 }
 
 impl Core {
-    /// Takes everything due, and starts what it needs.
+    /// Handles every lease that is due, and starts the renewals.
     fn attend(self: &Arc<Core>, in_flight: &InFlight) {
         let now = self.clock.now();
         loop {
@@ -143,7 +144,7 @@ impl Core {
                 return;
             };
             if let Some(kept) = lease.next(now) {
-                // Comes up again when this attempt must have been answered.
+                // Schedule the next look for when this attempt should have an answer.
                 let due = next_look(lease.deadline(), now);
                 self.schedule().put(&lease, due);
                 in_flight.push(Box::pin(renew(Arc::clone(self), lease, kept)));
@@ -151,13 +152,13 @@ impl Core {
         }
     }
 
-    /// When the alarm must ring, and remembers it.
+    /// Returns when the alarm must ring, and records it.
     fn arm(&self, already: Timestamp) -> Timestamp {
         self.schedule().arm(already)
     }
 }
 
-/// Says that the task runs, until the task ends or is dropped with its runtime.
+/// Set while the task runs; cleared when the task ends or its runtime drops it.
 struct Running(Arc<AtomicBool>);
 
 impl Drop for Running {
@@ -181,18 +182,18 @@ async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>, _r
             message = messages.recv(), if open => match message {
                 Some(Message::Cleanup(cleanup)) => in_flight.push(Box::pin(cleanup.run(Arc::clone(&core)))),
                 Some(Message::Look) => {}
-                // No client and no guard is left, so nothing new can come.
+                // No client and no guard is left, so no message can follow.
                 None => open = false,
             },
             Some(()) = in_flight.next() => {}
-            // What has rung is not polled again.
+            // Do not poll a completed alarm again.
             () = &mut alarm.1 => alarm = (NEVER, Box::pin(std::future::pending())),
         }
     }
 }
 
-/// One attempt to renew. Each counts from its own sending, so a second one may be under way while
-/// the answer to a first is late: whichever is acknowledged moves the deadline, and only forward.
+/// Attempts one renewal. Each attempt counts from its own start, so a second may start while the answer to the first is
+/// late. Any acknowledged attempt moves the deadline, only forward.
 async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
     let t0 = core.clock.now();
     let answer = core.service.renew(kept.grant.clone(), None).await;
@@ -207,7 +208,7 @@ async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
         Ok(Renewal::Ended(how)) => Loss::Ended(how),
         Ok(Renewal::NotHeld) => Loss::NotHeld,
         Ok(Renewal::Stale { highest }) => Loss::Stale { highest },
-        // Nothing is extended; the deadline stands, and until then it is tried again.
+        // The deadline does not move; try again until then.
         Err(fault) => {
             let fault = format_args!("{fault:#}");
             tracing::debug!(lock = %kept.grant.lock, %fault, "a renewal got no answer");
@@ -217,22 +218,22 @@ async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
         }
     };
     lease.lose(&kept.grant, over);
-    // That says nothing of the lease's other grants.
+    // The lease's other grants may still be live.
     core.schedule().put(&lease, now);
 }
 
-/// A third of what is left: with a fresh lease that is a third of its time to live, and with a
-/// shorter one (or a wide margin) there are always attempts to come.
+/// Waits a third of the remaining time: for a fresh lease, a third of its time to live. Closer to the deadline there
+/// are still several attempts.
 fn next_look(deadline: Option<Timestamp>, now: Timestamp) -> Timestamp {
     after(deadline, now, Span::from_nanos(u64::MAX))
 }
 
-/// Soon, so that a server that was restarted is found before the deadline.
+/// Retries soon, so that a restarted server is reached before the deadline.
 fn after_failure(deadline: Option<Timestamp>, now: Timestamp) -> Timestamp {
     after(deadline, now, LONGEST_PAUSE)
 }
 
-/// A third of the time to a deadline, at most `longest`. What is lost already is looked at soon.
+/// Returns the instant after a third of the time to a deadline, at most `longest`; soon if the lease is lost already.
 fn after(deadline: Option<Timestamp>, now: Timestamp, longest: Span) -> Timestamp {
     let left = deadline.map_or(Span::ZERO, |deadline| deadline.since(now));
     let third = Span::from_nanos(left.as_nanos() / 3);

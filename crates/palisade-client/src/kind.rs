@@ -1,5 +1,5 @@
-//! The kinds of locks that a [`LockRequest`](crate::LockRequest) can be for. Each has its own options, so a request that no
-//! authority could grant does not compile.
+//! The kinds of locks that a [`LockRequest`](crate::LockRequest) can ask for. Each has its own options, so an
+//! impossible request does not compile.
 //!
 //! | kind | made by | its own options | granted |
 //! |---|---|---|---|
@@ -32,7 +32,7 @@ use std::time::Duration;
 
 /// A kind of lock. The kinds are the types of this module.
 pub trait Kind: sealed::Asks {
-    /// What a grant is held with.
+    /// The guard, or guards, of a grant.
     type Guard;
 }
 
@@ -43,7 +43,7 @@ pub struct Exclusive {
     pub(crate) at_least_for: Duration,
 }
 
-/// Readers, which hold the lock together, while no writer has it.
+/// Readers, which hold the lock together while no writer does.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     pub(crate) for_update: bool,
@@ -69,12 +69,12 @@ pub(crate) mod sealed {
 
     use super::{Fault, Kind, Lease};
 
-    /// What a kind adds to a request, and makes of its grant.
+    /// The options that a kind adds to a request, and the guard that it makes of the grant.
     pub trait Asks {
-        /// What is asked for. The machine's word for each: an upgrade is a mode of its own.
+        /// Returns the mode and the delays to request. An upgrade is a mode of its own.
         fn asks(&self) -> Result<(LockMode, Delays), Fault>;
 
-        /// The guards, one for each lock of the request.
+        /// Makes the guard from the leases, one for each lock of the request.
         fn guard(leases: Vec<Lease>) -> <Self as Kind>::Guard
         where
             Self: Kind;

@@ -18,29 +18,26 @@ use crate::schedule::{Kept, KeptLease};
 use crate::service::{Released, Sequencer};
 use crate::state::Core;
 
-/// A lock that is held, and renewed in the background, until this guard is released or dropped, or
-/// the lease is lost.
+/// A held lock. It is renewed in the background until this guard is released or dropped, or the lease is lost.
 ///
-/// The guard never extends what it may believe on anything but an acknowledged renewal of its lease,
-/// counted from before that renewal was sent, on a clock that does not stop in suspend. One renewal serves
-/// all guards of a lease and names their grants in turn; a guard whose grant alone was revoked learns it
-/// when its turn comes.
+/// Only an acknowledged renewal moves the guard's deadline. It counts from before that renewal was sent, on a clock
+/// that continues during suspend. One renewal serves all guards of a lease and names one of their grants at a time; if
+/// a single grant is revoked, its guard learns of it when that grant's turn comes.
 ///
-/// A pause can fall between [`Lease::check`] and whatever is done next, so a check alone protects
-/// nothing: pass [`Lease::token`] to the fence at the resource, first to claim, then with every read
-/// and write.
+/// The process can pause right after [`Lease::check`], so a check alone protects nothing. Pass [`Lease::token`] to the
+/// fence at the resource: first to claim, then with every read and write.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Lease {
     kept: Arc<Kept>,
-    /// The lease that is renewed, perhaps with other guards' grants.
+    /// The lease, which may also carry the grants of other guards.
     lease: Arc<KeptLease>,
     keeper: Arc<Keeper>,
     facts: Facts,
-    /// Nothing is left to release.
+    /// Set when nothing is left to release.
     settled: bool,
 }
 
-/// The facts that stay for the life of a grant.
+/// The facts that never change during a grant.
 #[derive(Clone, Debug)]
 struct Facts {
     authority: AuthorityId,
@@ -56,8 +53,8 @@ struct Facts {
 }
 
 impl Lease {
-    /// Takes charge of a grant whose acknowledged request was sent after `t0`. `lease` is what is renewed
-    /// already for the grant's lease, if anything is.
+    /// Creates the guard of a grant whose acknowledged request was sent after `t0`. `lease` is the lease's entry in the
+    /// renewal schedule, if it already has one.
     pub(crate) fn new(
         keeper: Arc<Keeper>,
         (lock, mode): (LockName, LockMode),
@@ -97,34 +94,34 @@ impl Lease {
         }
     }
 
-    /// The fencing token: the number the resource's fence compares. It never changes, and stays
-    /// readable after a loss, when a later holder's claim makes every fence refuse it.
+    /// Returns the fencing token, which the fence at the resource compares. It never changes, and stays readable after
+    /// a loss; a fence refuses it once a later holder has claimed.
     #[must_use]
     pub fn token(&self) -> Token {
         self.facts.token
     }
 
-    /// The number that names the grant, if it is shared: readers of one phase have one fencing token. It is in the
-    /// grant that [`Lease::detach`] returns.
+    /// Returns the number that identifies a shared grant, because overlapping readers share one fencing token. The
+    /// grant from [`Lease::detach`] contains it.
     #[must_use]
     pub fn grant_id(&self) -> Option<GrantId> {
         self.facts.shared
     }
 
-    /// Whether it is held alone, together with other readers, or as permits of a semaphore.
+    /// Returns the mode: exclusive, beside other readers, or as permits of a semaphore.
     #[must_use]
     pub fn mode(&self) -> LockMode {
         self.facts.mode
     }
 
-    /// The slots of a semaphore that it holds; none for another kind of lock.
+    /// Returns the slots that it holds of a semaphore; none for another kind of lock.
     #[must_use]
     pub fn slots(&self) -> Slots {
         self.facts.slots
     }
 
-    /// The resource ids under which a fence keeps the ratchets of its slots ([`slot_key`]); none for another kind of
-    /// lock. Each is claimed with [`Lease::token`].
+    /// Returns the resource id of each slot at the fence ([`slot_key`]); none for another kind of lock. Claim each with
+    /// [`Lease::token`].
     pub fn slot_keys(&self) -> impl Iterator<Item = LockName> {
         // The authority grants no slot whose key would be too long.
         self.slots()
@@ -138,55 +135,53 @@ impl Lease {
         &self.kept.grant.lock
     }
 
-    /// Which authority granted it. A fence is bound to it: tokens of two authorities are never
-    /// compared.
+    /// Returns the id of the authority that granted it. A fence never compares the tokens of two authorities.
     #[must_use]
     pub fn authority(&self) -> &AuthorityId {
         &self.facts.authority
     }
 
-    /// The client id of its holder, as listings show it.
+    /// Returns the holder's client id, as listings show it.
     #[must_use]
     pub fn client_id(&self) -> &ClientId {
         &self.facts.client
     }
 
-    /// The lease's public id.
+    /// Returns the lease's public id.
     #[must_use]
     pub fn lease_id(&self) -> LeaseId {
         self.facts.lease
     }
 
-    /// The lease's secret (`lock_token` in the HTTP interface). A program that has it may renew and release.
-    /// Never send it to a resource.
+    /// Returns the lease's secret (`lock_token` in the HTTP interface). A program that knows it can renew and release
+    /// the lease. Never send it to a resource.
     #[must_use]
     pub fn lease_key(&self) -> &LeaseKey {
         &self.kept.grant.key
     }
 
-    /// How long the lease lasts from each renewal.
+    /// Returns how long the lease lasts after each renewal.
     #[must_use]
     pub fn ttl(&self) -> Ttl {
         self.facts.ttl
     }
 
-    /// The authority's wall clock at the grant. For people; it decides nothing.
+    /// Returns the authority's wall clock at the grant. It is for display only.
     #[must_use]
     pub fn acquired_at(&self) -> WallTime {
         self.facts.acquired_at
     }
 
-    /// How long the request stood in the lock's queue.
+    /// Returns how long the request waited in the lock's queue.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.facts.waited
     }
 
-    /// Whether the holder may still act, by its own clock at this moment. Costs nanoseconds and no
-    /// round trip.
+    /// Checks by the holder's own clock whether it may still act. This takes nanoseconds and no round trip.
     ///
     /// # Errors
-    /// [`Lost`] once the deadline has passed, or the lease ended in any other way.
+    /// [`Lost`] once the deadline has passed or the lease has ended in any other way.
     pub fn check(&self) -> Result<(), Lost> {
         if self.kept.hold.holds(self.keeper.core().clock.now()) {
             Ok(())
@@ -195,7 +190,7 @@ impl Lease {
         }
     }
 
-    /// How long the holder may still act if no further renewal is acknowledged.
+    /// Returns how long the holder may still act if no further renewal is acknowledged.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.kept
@@ -206,12 +201,12 @@ impl Lease {
 
     /// Completes when the lease is lost. It does not borrow the guard, so it can move into a task.
     ///
-    /// It comes at the deadline at the latest, also if the runtime that renewed the lease has ended.
+    /// It completes at the deadline at the latest, even if the runtime that renewed the lease has ended.
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
         let (kept, keeper) = (Arc::clone(&self.kept), Arc::clone(&self.keeper));
         let token = self.facts.token;
         async move {
-            // Without a runtime for it nothing is renewed, and the deadline below stays.
+            // Without a runtime nothing is renewed, and the wait below ends at the deadline.
             let _ = keeper.start();
             let clock = &keeper.core().clock;
             while let Some(deadline) = kept.hold.deadline() {
@@ -224,25 +219,26 @@ impl Lease {
         }
     }
 
-    /// A token that is cancelled when the lease is lost. Cancelling it does nothing to the lease.
+    /// Returns a token that is cancelled when the lease is lost. Cancelling it yourself does not affect the lease.
     ///
-    /// Called on a Tokio runtime, it comes at the deadline at the latest, as [`Lease::lost`] does.
+    /// If this is called on a Tokio runtime, the token is cancelled at the deadline at the latest, like
+    /// [`Lease::lost`].
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        // The task that renews may end with its own runtime, and then this one announces the deadline. Where there is
-        // no runtime, `check` still says it.
+        // The renewal task may end with its own runtime; this task then announces the deadline. Without a runtime, only
+        // `check` does.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(self.lost());
         }
         self.kept.hold.signal().child_token()
     }
 
-    /// Asks the authority to sign what this guard holds: a sequencer, for a fence that believes no bare number. It is for
-    /// this lock alone; a set has one for each of its locks. Send it only to the resource: who has it can present it until a
-    /// higher token comes.
+    /// Requests a sequencer: the grant as the authority signed it, for a fence that does not trust bare numbers. It
+    /// covers this lock only; each lock of a set has its own. Send it only to the resource: anyone who has it can
+    /// present it until a higher token comes.
     ///
     /// # Errors
-    /// Faults only; [`Fault::Unsupported`](crate::Fault::Unsupported) from an authority that signs nothing.
+    /// Faults only; [`Fault::Unsupported`](crate::Fault::Unsupported) from an authority that does not sign.
     pub async fn sequencer(&self) -> Result<Sequencer, Error> {
         let core = self.core();
         let until = core.clock.now().after(core.patience);
@@ -250,14 +246,14 @@ impl Lease {
         asked.await.map_err(Error::from)
     }
 
-    /// Gives the lock up and reports what the authority said. From the call on, whatever the answer,
-    /// this process does not hold: that is recorded before the release is sent.
+    /// Releases the lock and returns the authority's answer. With any answer, the guard counts as lost from the call
+    /// on, before the release is sent.
     ///
-    /// Every [`Released`] is an end of the lease; [`Released::Ended`] tells how it had ended before.
+    /// After every [`Released`] the grant is over; [`Released::Ended`] says how it had ended before.
     ///
     /// # Errors
-    /// A fault if there was no answer for the client's patience. The release goes on in the
-    /// background then, as it does when this future is dropped.
+    /// A fault if no answer came within [`Options::patience`](crate::Options::patience). The release then continues in
+    /// the background, as it does when this future is dropped.
     pub async fn release(mut self) -> Result<Released, Error> {
         self.stop(Loss::Released);
         let core = Arc::clone(self.keeper.core());
@@ -268,8 +264,8 @@ impl Lease {
         Ok(released)
     }
 
-    /// Stops renewing without releasing: the lock stays with the program that gets the secret, until the
-    /// lease expires. For this process it counts as given up.
+    /// Stops renewing without releasing, and returns the grant for another program to renew or release. Without either,
+    /// the lease expires. In this process the guard counts as released.
     #[must_use = "the grant can only be renewed or released with this"]
     pub fn detach(mut self) -> GrantRef {
         self.stop(Loss::Released);
@@ -281,27 +277,27 @@ impl Lease {
         self.keeper.core()
     }
 
-    /// The grant, by name and secret.
+    /// Returns the grant: its lock, key and number.
     pub(crate) fn grant(&self) -> &GrantRef {
         &self.kept.grant
     }
 
-    /// What is renewed for this guard, if it is this keeper that does it.
+    /// Returns this guard's lease if this keeper renews it.
     pub(crate) fn kept_by(&self, keeper: &Arc<Keeper>) -> Option<Arc<KeptLease>> {
         Arc::ptr_eq(&self.keeper, keeper).then(|| Arc::clone(&self.lease))
     }
 
-    /// What is known of the grant.
+    /// Returns the grant and its deadline.
     pub(crate) fn kept(&self) -> &Arc<Kept> {
         &self.kept
     }
 
-    /// Not held from now on by this guard; its lease may still be.
+    /// Marks the guard as released. Its lease may still be renewed for other grants.
     pub(crate) fn no_longer_holds(&self) {
         self.kept.hold.lose(Loss::Released);
     }
 
-    /// Not held from now on, and not renewed.
+    /// Marks the guard as lost and stops renewing its grant.
     fn stop(&self, why: Loss) {
         self.kept.hold.lose(why);
         self.keeper.forget(&self.lease);
@@ -311,7 +307,7 @@ impl Lease {
         loss(&self.kept, self.facts.token)
     }
 
-    /// Whether the authority said that nothing is left of the grant.
+    /// Whether the authority has reported that the grant is over.
     fn is_over(&self) -> bool {
         self.kept
             .hold
@@ -330,15 +326,16 @@ fn loss(kept: &Kept, token: Token) -> Lost {
 }
 
 impl Drop for Lease {
-    /// Releases in the background. Call [`Lease::release`] to know that it arrived; a process that
-    /// exits right after the drop may be gone before the release is, and then the lease expires.
+    /// Releases in the background. Call [`Lease::release`] to be sure that it arrived: a process that exits right after
+    /// the drop may exit before the release is sent, and the lease then lasts until it expires.
     fn drop(&mut self) {
         if self.settled || self.is_over() {
             return self.keeper.forget(&self.lease);
         }
         let ttl = self.facts.ttl.span();
         self.stop(Loss::Released);
-        // A renewal under way may still make it last a full time to live, on a clock that differs.
+        // A renewal in flight may still extend the lease by a full time to live, and the authority's clock may run
+        // slower.
         let until = self.keeper.core().clock.now().after(ttl.plus(ttl));
         self.keeper.send(Cleanup {
             task: Task::Release(self.kept.grant.clone()),

@@ -1,4 +1,4 @@
-//! Leases with fencing tokens: request a lock from an authority, hold a lease that renews itself, and pass
+//! A client for leases with fencing tokens. Request a lock from an authority, hold a lease that renews itself, and pass
 //! its token to the fence at the resource.
 //!
 //! **No lock service can stop two processes from both believing they hold a lock. The lease saves
@@ -29,18 +29,18 @@
 //!
 //! # Authorities and features
 //!
-//! | feature | module | the authority is |
+//! | feature | module | authority |
 //! |---|---|---|
 //! | `palisade` (default) | [`palisade`] | a Palisade server, or a cluster: [`Client::connect`] to `palisade://…`, `http://…`, `https://…`, `unix:…` |
 //! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
 //!
-//! etcd, ZooKeeper, PostgreSQL and Redis are in the crate `palisade-authorities`, which makes the same clients of their URLs.
-//! Every implementation of [`LockService`] works with the same guard, through [`Client::new`]; a lock without tokens is none,
-//! and builds its own guard on [`hold`].
+//! The crate `palisade-authorities` creates the same [`Client`] for etcd, ZooKeeper, PostgreSQL and Redis. To use any
+//! other authority, implement [`LockService`] and pass it to [`Client::new`]. A system that issues no tokens cannot
+//! implement `LockService`; it builds its own guard on [`hold`].
 //!
 //! # The kinds of locks
 //!
-//! Each kind of request has the options that make sense for it, and no others ([`kind`]).
+//! Each kind of request has only the options that make sense for it ([`kind`]).
 //!
 //! ```no_run
 //! # async fn ask(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
@@ -58,8 +58,9 @@
 //!
 //! # Denials, losses and faults
 //!
-//! A denied lock is an [`Error`] of [`acquire`](LockRequest::acquire), nothing to
-//! [`try_acquire`](LockRequest::try_acquire), and a value of [`attempt`](LockRequest::attempt):
+//! When another client holds the lock, [`acquire`](LockRequest::acquire) returns an [`Error`],
+//! [`try_acquire`](LockRequest::try_acquire) returns `None`, and [`attempt`](LockRequest::attempt) returns the holder
+//! as a value:
 //!
 //! ```no_run
 //! # async fn ask(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
@@ -74,7 +75,7 @@
 //! # }
 //! ```
 //!
-//! An error keeps what caused it, and `{:#}` prints all of it on one line:
+//! An error keeps its causes; `{:#}` prints them all on one line:
 //!
 //! ```no_run
 //! # async fn ask(client: palisade_client::Client) {
@@ -91,7 +92,7 @@
 //!
 //! # Elections and observers
 //!
-//! The holder of an exclusive lock is a leader, and its metadata is what it says about itself:
+//! The holder of an exclusive lock is the leader. It announces its address, or any other text, as the lock's metadata:
 //!
 //! ```no_run
 //! # async fn lead(client: palisade_client::Client) -> Result<(), palisade_client::Error> {
@@ -109,8 +110,8 @@
 //!
 //! # Tests without a server
 //!
-//! [`Client`]s of one `in_process::InProcess` share an authority inside the process. With a manual clock it moves only when
-//! the test says so, so that a lease expires without waiting:
+//! [`Client`]s of one `in_process::InProcess` share an authority inside the process. With a manual clock, time advances
+//! only when the test says so, and a lease expires without waiting:
 //!
 //! ```
 //! # #[cfg(feature = "in-process")]
@@ -137,35 +138,34 @@
 //!
 //! * At the authority, at most one lease holds a lock, and every grant has a higher [`Token`] than
 //!   all before it, whatever the lock.
-//! * [`Lease::check`] returns `Ok` only while the authority cannot have granted the lock to anybody else, as
-//!   long as both clocks run at most 1 % wrong (set [`Caution`] for another bound). The deadline behind it
-//!   counts from before the acknowledged request was sent, on a clock that continues during suspend, and
-//!   moves only on an acknowledged renewal of this very grant.
-//! * A loss is announced: [`Lease::lost`], [`Lease::cancellation_token`]. A lost lease stays lost.
-//! * However an acquire ends (denied, timed out, cancelled, cut off), no lock stays held without a holder: a
+//! * [`Lease::check`] returns `Ok` only while the authority cannot have granted the lock to anybody else, as long as
+//!   both clocks are at most 1 % fast or slow ([`Caution`] sets another bound). Its deadline counts from before the
+//!   acknowledged request was sent, on a clock that continues during suspend. Only an acknowledged renewal of the lease
+//!   moves the deadline.
+//! * [`Lease::lost`] and [`Lease::cancellation_token`] announce a loss. A lost lease stays lost.
+//! * An acquire never leaves a lock behind, whether it is denied, times out, is cancelled or loses its connection: a
 //!   request that may have arrived is abandoned in the background.
 //!
 //! # The limits of a lease
 //!
 //! A lease does not promise:
 //!
-//! * That a write made after a successful check arrives before the deadline. A pause fits between the two,
-//!   and a network can delay packets for any length of time. Only the resource can refuse a late write; the
-//!   token exists for that.
-//! * Anything when the machine is frozen in a way that its clocks do not see (a virtual machine paused or
-//!   cloned by its host). The fence covers this case too.
-//! * That work in progress stops. The guard announces the loss; the work must listen.
+//! * That a write made after a successful check arrives before the deadline. The process can pause between the two, and
+//!   a network can delay packets for any length of time. Only the resource can refuse a late write, by the token.
+//! * Anything if the machine stops without its clocks noticing, such as a virtual machine that its host pauses or
+//!   clones. The fence covers this case too.
+//! * That work in progress stops. The guard announces the loss; your code must act on it.
 //!
 //! # Choosing a time to live and a wait
 //!
-//! The time to live ([`DEFAULT_TTL`]) is how long others wait when a holder dies without a release, and how
-//! long a holder keeps its lock without its authority. The wait ([`DEFAULT_WAIT`]) is how long an
-//! [`acquire`](LockRequest::acquire) stays in the queue before it is [denied](Error::Held).
+//! The time to live ([`DEFAULT_TTL`]) limits two things: how long others wait after a holder dies without a release,
+//! and how long a holder keeps its lock while its authority is unreachable. The wait ([`DEFAULT_WAIT`]) limits how long
+//! an [`acquire`](LockRequest::acquire) stays in the queue before it is [denied](Error::Held).
 //!
 //! # What is public
 //!
-//! This crate, `palisade-authorities`, `palisade-fence`, and the types of `palisade-core` and `palisade-tls` that they
-//! re-export are Palisade's API for programs in Rust. The other crates are internal, and may change with every release.
+//! Palisade's Rust API is this crate, `palisade-authorities`, `palisade-fence`, and the types that they re-export from
+//! `palisade-core` and `palisade-tls`. The other crates are internal and may change in any release.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -194,7 +194,7 @@ mod secrets;
 mod state;
 mod watch;
 
-// For programs that carry requests to a pipeline by another way than `in_process`, such as the simulator.
+// Public for programs that reach a pipeline without `in_process`, such as the simulator.
 #[cfg(feature = "in-process")]
 #[doc(hidden)]
 pub mod answers;
@@ -229,7 +229,7 @@ pub use service::{
 };
 pub use watch::Watch;
 
-/// `n` seconds, a short form of [`Duration::from_secs`].
+/// Returns `n` seconds; short for [`Duration::from_secs`].
 #[must_use]
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)

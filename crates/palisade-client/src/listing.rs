@@ -9,8 +9,8 @@ use crate::retry::repeat_until;
 use crate::service::{Cursor, Page};
 use crate::state::Core;
 
-/// The locks held under a prefix. It is not a snapshot: a lock that is granted or released while the listing
-/// runs may or may not appear; a lock held throughout appears once.
+/// The held locks whose names start with a prefix. It is not a snapshot: a lock that is held throughout appears once; a
+/// lock that is granted or released meanwhile may or may not appear.
 pub struct Listing {
     core: Arc<Core>,
     prefix: Box<str>,
@@ -36,7 +36,7 @@ impl Listing {
     /// Returns the next lock; `None` when the listing is complete.
     ///
     /// # Errors
-    /// Faults only; the listing can continue after one.
+    /// Faults only. The listing can continue after one.
     pub async fn next(&mut self) -> Result<Option<LockView>, Error> {
         loop {
             if let Some(lock) = self.page.next() {
@@ -73,5 +73,5 @@ impl Listing {
     }
 }
 
-/// The number of locks in one page.
+/// The number of locks requested in one page.
 const PAGE: u32 = 500;

@@ -12,35 +12,35 @@ use crate::fault::{Fault, Reason};
 /// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The number of connections to the server over which requests are spread, for authorities that use
-    /// connections. One connection carries hundreds of thousands of operations a second.
+    /// The number of connections that share the requests, for authorities that use connections. One connection to a
+    /// Palisade server carries hundreds of thousands of operations a second.
     pub connections: usize,
-    /// The safety margins of holders for clock error and their own delays.
+    /// The margins that holders allow for clock errors and for their own delays.
     pub caution: Caution,
-    /// How long an operation is repeated while the authority does not answer, or none of its nodes leads. A waiting
-    /// request gets this time in addition to its wait, for an answer that is still out.
+    /// How long an operation is retried while the authority does not answer or has no leader. A waiting request waits
+    /// this long beyond its wait for an outstanding answer.
     pub patience: Duration,
     /// The certificates for `https://` addresses.
     #[cfg(feature = "palisade")]
     pub tls: palisade_tls::ClientFiles,
-    /// The bearer token that shows who this client is. It is sent to `https://` addresses and to loopback only.
+    /// The bearer token that authenticates this client. It is sent to `https://` addresses and to loopback only.
     #[cfg(feature = "palisade")]
     pub token: Option<BearerToken>,
 }
 
-/// A bearer token: `pal_…`, or a JWT. Its text is secret, and never printed.
+/// A bearer token: `pal_…`, or a JWT. Its text is secret and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BearerToken {
     text: Box<str>,
-    /// Where to read it again.
+    /// The file to read it from again.
     file: Option<Arc<Path>>,
 }
 
 impl BearerToken {
-    /// Takes a token's text.
+    /// Creates a bearer token from its text.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if it does not have the form of one; the message does not repeat it.
+    /// [`Fault::Invalid`] if the text does not have the form of a token; the message does not repeat the text.
     pub fn new(text: &str) -> Result<BearerToken, Fault> {
         let text = text.trim();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
@@ -54,11 +54,11 @@ impl BearerToken {
         ))
     }
 
-    /// Takes the token in a file, which is read again for each new connection: Kubernetes replaces the file of a
-    /// service account before its token expires.
+    /// Reads a bearer token from a file. Each new connection reads the file again, because Kubernetes replaces the file
+    /// of a service account before its token expires.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if the file cannot be read, or as [`BearerToken::new`].
+    /// [`Fault::Invalid`] if the file cannot be read or does not contain a token; see [`BearerToken::new`].
     pub fn from_file(path: &Path) -> Result<BearerToken, Fault> {
         let at = |why: Reason| Fault::Invalid(why.at(&path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| at(Reason::caused_by(error)))?;
@@ -69,20 +69,21 @@ impl BearerToken {
         })
     }
 
-    /// The token as it is in its file now; the same one if the file cannot be used at the moment.
+    /// Reads the file again and returns its token. Returns this token if there is no file, or if it is unusable at the
+    /// moment.
     #[must_use]
     pub fn current(&self) -> BearerToken {
         let read = self.file.as_deref().map(BearerToken::from_file);
         read.and_then(Result::ok).unwrap_or_else(|| self.clone())
     }
 
-    /// Whether a new connection may have another token than this one.
+    /// Whether a new connection may need a newer token.
     #[cfg(feature = "palisade")]
     pub(crate) fn is_renewed(&self) -> bool {
         self.file.is_some()
     }
 
-    /// The text, as it was read.
+    /// Returns the secret text.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.text

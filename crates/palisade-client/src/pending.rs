@@ -1,4 +1,4 @@
-//! A request in flight, and its cleanup when its caller no longer waits.
+//! A request in flight, and its cleanup when its caller stops waiting.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::service::{AcquireRequest, Acquired, Under};
 pub(crate) struct Pending {
     keeper: Arc<Keeper>,
     request: RequestId,
-    /// Of an upgrade.
+    /// The reader to upgrade; set only for an upgrade.
     reader: Option<Arc<Kept>>,
-    /// How long the authority may keep the grant without a renewal, from the last attempt on.
+    /// How long after the last attempt the authority may still hold the grant without a renewal.
     lingers: Span,
-    /// Whether an attempt is in flight, or one ended without certainty that nothing happened.
+    /// Whether an attempt is in flight, or one ended with an unknown outcome.
     may_have_happened: bool,
     last_sent: Timestamp,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Pending {
 type Judged = ControlFlow<Result<Acquired, Fault>, Fault>;
 
 impl Pending {
-    /// `reader`: of an upgrade.
+    /// `reader` is the reader to upgrade; set only for an upgrade.
     pub(crate) fn new(
         keeper: Arc<Keeper>,
         request: &AcquireRequest,
@@ -52,11 +52,12 @@ impl Pending {
         }
     }
 
-    /// Repeats the request with one request id until the outcome is known. It also returns the clock's
-    /// reading from before the answered attempt was sent, from which a grant's validity counts, and when the wait is over.
+    /// Repeats the request under one request id until the outcome is known. Returns the outcome with two instants: the
+    /// clock's reading before the answered attempt was sent, from which a grant's validity counts, and the end of the
+    /// wait.
     ///
-    /// The client's patience after the wait is for an answer that is still out. What was refused for certain is not asked
-    /// again when the wait is over: a caller who waits for a second is told after a second.
+    /// The client's patience extends the wait only for an outstanding answer. If every attempt certainly failed, the
+    /// request ends with its wait: a caller who waits for a second gets the error after a second.
     pub(crate) async fn resolve(
         mut self,
         request: &AcquireRequest,
@@ -93,7 +94,7 @@ impl Pending {
         }
     }
 
-    /// Whether an attempt gives the outcome. `uncertain`: an earlier attempt may have happened.
+    /// Decides whether an answer settles the request. `uncertain`: an earlier attempt may have happened.
     fn judge(&mut self, uncertain: bool, answer: Option<Result<Acquired, Fault>>) -> Judged {
         match answer {
             Some(Ok(acquired)) => {
@@ -102,7 +103,7 @@ impl Pending {
             }
             Some(Err(fault @ Fault::UnknownOutcome(_))) => ControlFlow::Continue(fault),
             Some(Err(fault)) => {
-                // This attempt did nothing, which says nothing about earlier attempts.
+                // This attempt did nothing; an earlier one may have.
                 self.may_have_happened = uncertain;
                 if fault.is_transient() {
                     ControlFlow::Continue(fault)

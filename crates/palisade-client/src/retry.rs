@@ -1,5 +1,4 @@
-//! Repetition of operations, and the operations that are repeated in the background because their caller no
-//! longer waits.
+//! Retries, and the cleanups that are retried in the background after their caller has stopped waiting.
 
 use std::sync::Arc;
 
@@ -12,11 +11,11 @@ use crate::schedule::Kept;
 use crate::service::{Operation, Renewal};
 use crate::state::Core;
 
-/// A release or an abandon that is repeated in the background until it is acknowledged or no longer matters.
+/// A release or an abandon, retried in the background until it is acknowledged or no longer matters.
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) task: Task,
-    /// The instant from which the authority has forgotten the grant by itself.
+    /// The instant by which the grant has expired at the authority anyway.
     pub(crate) until: Timestamp,
 }
 
@@ -26,7 +25,7 @@ pub(crate) enum Task {
     Release(GrantRef),
     /// An acquire was cancelled or got no answer.
     Abandon(RequestId),
-    /// The same for the upgrade of this reader.
+    /// The upgrade of this reader was cancelled or got no answer.
     GiveUp(RequestId, Arc<Kept>),
 }
 
@@ -51,8 +50,8 @@ impl Cleanup {
     }
 }
 
-/// Gives an upgrade up. It may have been granted, and abandoning it frees the lock, so the reader has to know first. It asks
-/// once more afterwards, because the upgrade may have been granted in between.
+/// Gives an upgrade up. Abandoning an upgrade that was granted frees the lock, so the reader must learn of that first.
+/// It checks again afterwards, because the upgrade may have been granted in between.
 async fn give_up(
     core: &Core,
     until: Timestamp,
@@ -65,7 +64,7 @@ async fn give_up(
     Ok(())
 }
 
-/// Asks whether a reader that believes still has its grant, and records it if not.
+/// Asks the authority whether a reader still has its grant, and records a loss.
 async fn find_out(core: &Core, reader: &Kept) {
     let Some(deadline) = reader.hold.deadline() else {
         return;
@@ -75,13 +74,12 @@ async fn find_out(core: &Core, reader: &Kept) {
         Ok(Renewal::Ended(how)) => reader.hold.lose(Loss::Ended(how)),
         Ok(Renewal::NotHeld) => reader.hold.lose(Loss::NotHeld),
         Ok(Renewal::Stale { highest }) => reader.hold.lose(Loss::Stale { highest }),
-        // Its own deadline ends it.
+        // The reader's deadline still applies.
         Ok(Renewal::Renewed(_)) | Err(_) => {}
     }
 }
 
-/// Repeats an operation until there is an answer, a fault that repeating does not cure, or the instant
-/// `until`.
+/// Repeats an operation until it is answered, fails with a fault that repeating cannot fix, or `until` comes.
 pub(crate) async fn repeat_until<'a, T>(
     core: &Core,
     until: Timestamp,
@@ -103,7 +101,7 @@ pub(crate) async fn repeat_until<'a, T>(
     }
 }
 
-/// The graver fault of two attempts: one that may have happened outweighs one that did not.
+/// Returns the more serious fault of two attempts: an unknown outcome outweighs a certain failure.
 pub(crate) fn graver(earlier: Option<Fault>, later: Fault) -> Fault {
     match earlier {
         Some(unknown @ Fault::UnknownOutcome(_)) => unknown,
@@ -136,7 +134,7 @@ impl Backoff {
         }
     }
 
-    /// Pauses; returns `false` at once if no time would be left after the pause.
+    /// Pauses. Returns `false` at once if `until` would come before the end of the pause.
     pub(crate) async fn pause(&mut self, clock: &dyn Clock, until: Timestamp) -> bool {
         let end = clock.now().after(self.next);
         if end >= until {

@@ -1,4 +1,4 @@
-//! The schedule of renewals and deadlines: one entry for each lease that is kept.
+//! The schedule of renewals and deadlines: one entry for each lease that is renewed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,21 +11,21 @@ use crate::hold::Hold;
 
 pub(crate) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
-/// A grant that is kept alive for one guard.
+/// The grant of one guard.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// What the authority is told about.
+    /// The grant that requests to the authority name.
     pub(crate) grant: GrantRef,
-    /// Until when the holder may act.
+    /// The deadline until which the holder may act.
     pub(crate) hold: Hold,
 }
 
-/// A lease that is kept alive: a renewal of one of its grants serves all its guards.
+/// A lease that is renewed. A renewal of one of its grants serves all its guards.
 #[derive(Debug, Default)]
 pub(crate) struct KeptLease {
-    /// The first one is named by the next renewal.
+    /// The next renewal names the first one.
     grants: Mutex<VecDeque<Arc<Kept>>>,
-    /// Where it stands in the schedule; written under the schedule's lock only.
+    /// Its position in the schedule; written under the schedule's lock only.
     place: Place,
 }
 
@@ -35,12 +35,12 @@ struct Place {
     serial: AtomicU64,
 }
 
-/// Orders leases by what is due next.
+/// Orders leases by the instant at which each is due.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     due: BTreeMap<(Timestamp, u64), Arc<KeptLease>>,
     next_serial: u64,
-    /// The instant that the alarm is set for.
+    /// The instant for which the alarm is set.
     armed: Timestamp,
 }
 
@@ -63,7 +63,7 @@ impl KeptLease {
         self.grants().push_back(Arc::clone(kept));
     }
 
-    /// Whether a grant is left. Lost ones are forgotten at the ends of the list here, elsewhere in their turn.
+    /// Whether a grant is left. It removes lost grants at the ends of the list; [`KeptLease::next`] removes the others.
     fn is_kept(&self) -> bool {
         let (mut grants, lost) = (self.grants(), |kept: &Arc<Kept>| kept.hold.why().is_some());
         while grants.pop_front_if(|kept| lost(kept)).is_some() {}
@@ -71,8 +71,8 @@ impl KeptLease {
         !grants.is_empty()
     }
 
-    /// The grant that the next renewal names, each in its turn: one that was revoked alone is found out then.
-    /// Losses by the clock are announced. `None` if no grant is left.
+    /// Returns the grant that the next renewal names, each in turn, so that a grant revoked alone is noticed. Announces
+    /// grants whose deadline has passed. `None` if no grant is left.
     pub(crate) fn next(&self, now: Timestamp) -> Option<Arc<Kept>> {
         let mut grants = self.grants();
         grants.retain(|kept| kept.hold.holds(now));
@@ -81,14 +81,14 @@ impl KeptLease {
         Some(next)
     }
 
-    /// An acknowledged renewal: it counts for every grant of the lease.
+    /// Records an acknowledged renewal for every grant of the lease.
     pub(crate) fn renewed(&self, now: Timestamp, deadline: Timestamp) {
         for kept in &*self.grants() {
             kept.hold.renewed(now, deadline);
         }
     }
 
-    /// The authority's word that a grant is over: for all its guards, and for no other grant.
+    /// Records the authority's report that a grant is over: for all guards of that grant, and no other.
     pub(crate) fn lose(&self, grant: &GrantRef, why: Loss) {
         self.grants().retain(|kept| {
             let over = kept.grant == *grant;
@@ -99,7 +99,7 @@ impl KeptLease {
         });
     }
 
-    /// The first deadline of its grants; `None` if all are lost.
+    /// Returns the earliest deadline of its grants; `None` if all are lost.
     pub(crate) fn deadline(&self) -> Option<Timestamp> {
         let grants = self.grants();
         grants.iter().filter_map(|kept| kept.hold.deadline()).min()
@@ -112,15 +112,15 @@ impl KeptLease {
 }
 
 impl Schedule {
-    /// Puts a lease at `due` if it does not stand at an earlier place. As [`Schedule::put`].
+    /// Puts a lease at `due` unless it is scheduled earlier. Otherwise as [`Schedule::put`].
     pub(crate) fn put_by(&mut self, kept: &Arc<KeptLease>, due: Timestamp) -> bool {
         let place = kept.key();
         let stands = self.due.contains_key(&place);
         self.put(kept, if stands { due.min(place.0) } else { due })
     }
 
-    /// Puts a lease at `due`, from wherever it stood. A lease of which nothing is left leaves instead, so a
-    /// late answer cannot bring it back. Says whether the alarm is set too late for it.
+    /// Moves a lease to `due`. A lease without grants is removed instead, so that a late answer cannot bring it back.
+    /// Returns whether the alarm is set too late for it.
     pub(crate) fn put(&mut self, kept: &Arc<KeptLease>, due: Timestamp) -> bool {
         self.remove(kept);
         if !kept.is_kept() {
@@ -137,26 +137,26 @@ impl Schedule {
         early
     }
 
-    /// Takes a lease out of which nothing is left.
+    /// Removes a lease if it has no grant left.
     pub(crate) fn forget(&mut self, kept: &KeptLease) {
         if !kept.is_kept() {
             self.remove(kept);
         }
     }
 
-    /// Takes a lease out, if it is in.
+    /// Removes a lease if it is scheduled.
     fn remove(&mut self, kept: &KeptLease) {
         self.due.remove(&kept.key());
     }
 
-    /// The lease that has been due longest, if any is due.
+    /// Removes and returns the lease that has been due longest, if any is due.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<Arc<KeptLease>> {
         let first = self.due.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// What the alarm must be set for, given what it is set for already; remembered so that
-    /// [`Schedule::put`] can tell. An alarm that rings too early costs less than setting it anew.
+    /// Returns the instant for the alarm, given its present one, and records it for [`Schedule::put`]. Ringing too
+    /// early costs less than setting the alarm again.
     pub(crate) fn arm(&mut self, already: Timestamp) -> Timestamp {
         let first = self.due.first_key_value().map_or(NEVER, |(key, _)| key.0);
         self.armed = first.min(already);

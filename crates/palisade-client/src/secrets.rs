@@ -1,6 +1,6 @@
-//! URLs without the secrets that they contain.
+//! URLs with their secrets removed.
 
-/// The URL without its secrets, for printing: the part before an `@` and the part after a `?` are left out.
+/// Returns the URL for printing, without the part before an `@` and the part after a `?`.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
     if is_path(url) {
@@ -15,9 +15,8 @@ pub fn without_secrets(url: &str) -> String {
     format!("{scheme}{user}{}{query}", pieces.place)
 }
 
-/// The URL as it may be handed on to a program that is not to know the password: the user's name and
-/// the settings that name no secret stay. Where a secret cannot be told from the rest, only the scheme
-/// is left.
+/// Returns the URL for a program that must not know the password: it keeps the user's name and the settings that are
+/// not secret. If a secret cannot be separated from the rest, only the scheme remains.
 #[must_use]
 pub fn without_password(url: &str) -> String {
     if is_path(url) {
@@ -43,7 +42,7 @@ pub fn without_password(url: &str) -> String {
     kept
 }
 
-/// Whether it names Unix sockets and nothing else: paths have neither users nor passwords.
+/// Whether it names only Unix sockets, whose paths contain neither users nor passwords.
 fn is_path(url: &str) -> bool {
     url.starts_with("unix:") && !url.contains(",")
 }
@@ -53,7 +52,7 @@ fn is_no_secret(setting: &str) -> bool {
     NO_SECRETS.contains(&name)
 }
 
-/// The settings of all authorities that hold no secret. One that is not listed is taken for one.
+/// The settings, of all authorities, that are not secret. Any other setting counts as a secret.
 const NO_SECRETS: &[&str] = &[
     "application_name",
     "connect_timeout",
@@ -67,14 +66,14 @@ const NO_SECRETS: &[&str] = &[
     "user",
 ];
 
-/// The scheme of a URL with its `://`; empty if there is none.
+/// Returns the scheme of a URL with its `://`; empty if there is none.
 fn scheme_of(url: &str) -> &str {
     url.find("://").map_or("", |at| &url[..at + 3])
 }
 
-/// The parts of a URL behind the scheme.
+/// A URL after its scheme, split up.
 struct Pieces<'a> {
-    /// Before the `@`: a name, and perhaps a password.
+    /// The text before the `@`: a name, and perhaps a password.
     user: Option<&'a str>,
     /// Hosts and path.
     place: &'a str,
@@ -82,7 +81,7 @@ struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// `None` where a `/` or `?` stands before an `@`: they may be part of a password.
+    /// Returns `None` if a `/` or `?` comes before an `@`, because it may belong to a password.
     fn of(url: &'a str) -> Option<Pieces<'a>> {
         let rest = &url[scheme_of(url).len()..];
         let (user, rest) = match rest.rsplit_once('@') {

@@ -1,13 +1,12 @@
-//! The trait between the guard and the authorities.
+//! The trait that every authority implements.
 //!
-//! Everything above this trait (the guard, renewal, retries, abandoning, `palisade run`) exists once.
-//! Everything below it (a Palisade server, this process, an adapter on another system) only carries
-//! operations to an authority and outcomes back.
+//! Above this trait, the guard, renewal, retries, abandoning and `palisade run` exist once. Below it, each
+//! implementation (a Palisade server, this process, an adapter for another system) only carries operations to an
+//! authority and outcomes back.
 //!
-//! An authority without fencing tokens deliberately does not fit here: [`Acquired::Granted`] cannot be built
-//! without a [`Token`]. Such an authority gets its own trait and guard, without `token()`, so that its grant
-//! does not compile where a fence requires a token. The code below the guard (deadline, renewal, release)
-//! never looks at the token and is shared.
+//! An authority without fencing tokens cannot implement it, because [`Acquired::Granted`] contains a [`Token`]. Such an
+//! authority needs its own guard without `token()`, so that a program cannot compile if it passes that guard where a
+//! fence requires a token. The deadline in [`hold`](crate::hold) serves both.
 
 use std::pin::Pin;
 
@@ -20,45 +19,43 @@ use palisade_core::{
 use crate::fault::Fault;
 use crate::random;
 
-/// What requests and outcomes consist of, for implementations of [`LockService`].
+/// The types of requests and outcomes, for implementations of [`LockService`].
 pub use palisade_core::{Delays, Granted, Others, Renewed, RequestId, Under};
 
-/// An operation in flight. Dropping it stops waiting for the answer; the operation may still happen.
+/// An operation in flight. Dropping it stops the wait for the answer; the operation may still happen.
 pub type Operation<'a, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 'a>>;
 
-/// A stream of events as they happen. It ends when the authority or the connection does.
+/// A stream of events as they happen. It ends with the authority or the connection.
 pub type Events = Pin<Box<dyn Stream<Item = Result<Notice, Fault>> + Send>>;
 
 /// The operations of every authority.
 ///
 /// # Requirements for an implementation
 ///
-/// * A method call is one attempt. The caller retries, because only the caller can read its clock before each
-///   attempt. If an implementation repeats something inside a call, the reported validity of a grant must
-///   still count from the call.
-/// * Every decision of the authority is a value. A [`Fault`] means that the caller knows no decision, and
-///   says whether one may have been made.
-/// * `renew` and `release` are compare-and-act on the named grant (rule A9): repeating them, however late,
-///   never affects a later grant. `acquire` and `abandon` go by the request id (rule A12).
+/// * A method call is one attempt. The caller retries, because only the caller can read its clock before each attempt.
+///   If an implementation retries inside a call, the reported validity of a grant must still count from the call.
+/// * Every decision of the authority is a value. A [`Fault`] means that the caller got no decision; its kind says
+///   whether the authority may have made one.
+/// * `renew` and `release` act only on the named grant (rule A9): a repeat, however late, never affects a later grant.
+///   `acquire` and `abandon` act by the request id (rule A12).
 /// * Futures are cancel-safe: dropping one leaks nothing and blocks no other caller.
 pub trait LockService: Send + Sync + 'static {
-    /// The id of this authority; fences are bound to it.
+    /// Returns the authority's id, to which fences are bound.
     fn authority(&self) -> &AuthorityId;
 
-    /// Requests a lock, at once or in its queue.
+    /// Requests a lock, with or without waiting in its queue.
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired>;
 
-    /// Renews a grant: its lease lasts its full time again, and the token stays the same.
+    /// Renews the lease of a grant for its full time to live. The token stays the same.
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal>;
 
-    /// Changes what the holder of an exclusive grant says about itself; the token stays the same. An empty value takes it
-    /// back.
+    /// Changes the metadata of an exclusive grant; an empty value removes it. The token stays the same.
     fn proclaim(&self, grant: GrantRef, value: &str) -> Operation<'_, Proclamation> {
         let _ = (grant, value);
         unsupported("change what a holder says about itself")
     }
 
-    /// Signs what the holder of a grant holds: a sequencer, for fences that believe no bare number.
+    /// Signs a grant as a sequencer, for fences that do not trust bare numbers.
     fn sequencer(&self, grant: GrantRef) -> Operation<'_, Sequencer> {
         let _ = grant;
         unsupported("sign fencing tokens")
@@ -67,8 +64,8 @@ pub trait LockService: Send + Sync + 'static {
     /// Releases a grant.
     fn release(&self, grant: GrantRef) -> Operation<'_, Released>;
 
-    /// Gives up a request whose outcome is unknown: anything it was granted is released, and it is never
-    /// granted from now on. The answer comes only when both are certain.
+    /// Abandons a request whose outcome is unknown. Its grant, if any, is released, and the request is never granted
+    /// later. The answer comes only when both are certain.
     fn abandon(&self, request: RequestId) -> Operation<'_, ()>;
 
     /// Returns the holder of a lock and the number of waiters.
@@ -92,20 +89,20 @@ pub trait LockService: Send + Sync + 'static {
         unsupported("revoke locks")
     }
 
-    /// Opens a lock that is closed after its last grant (`palisade open`).
+    /// Opens a closed lock (`palisade open`).
     fn reopen(&self, lock: LockName, reason: &str) -> Operation<'_, Reopened> {
         let _ = (lock, reason);
         unsupported("open closed locks")
     }
 
-    /// Gives a semaphore another number of permits (`palisade permits`).
+    /// Changes a semaphore's number of permits (`palisade permits`).
     fn resize(&self, lock: LockName, permits: u32) -> Operation<'_, Resized> {
         let _ = (lock, permits);
         unsupported("change the number of permits")
     }
 
-    /// Whether it goes on when the Tokio runtime on which it was connected has ended, on the runtime of its next caller. A
-    /// client of one that does not refuses requests from then on.
+    /// Returns whether it keeps working on its next caller's runtime after the Tokio runtime that connected it has
+    /// ended. If it does not, its client refuses requests from then on.
     fn outlives_runtimes(&self) -> bool {
         false
     }
@@ -116,11 +113,12 @@ pub trait LockService: Send + Sync + 'static {
     }
 }
 
-/// A request id that nobody can guess, from the operating system's generator: for programs that call a [`LockService`]
-/// themselves, and for an authority that needs a value of its own.
+/// Returns an unguessable request id from the operating system's generator: for programs that call a [`LockService`]
+/// themselves, and for implementations that need a random value.
 ///
 /// # Errors
-/// [`Fault::Unavailable`] if the generator fails: another client could abandon a request id that it can guess.
+/// [`Fault::Unavailable`] if the generator fails. There is no weaker substitute: a client that guesses a request id can
+/// abandon the request.
 pub fn fresh_request_id() -> Result<RequestId, Fault> {
     random::bytes().map(RequestId::from_bytes)
 }
@@ -129,29 +127,28 @@ fn unsupported<'a, T: 'a>(what: &'static str) -> Operation<'a, T> {
     Box::pin(async move { Err(Fault::unsupported(what)) })
 }
 
-/// A request for a lock. It always has an id, which makes a retry recognisable, and which
-/// [`LockService::abandon`] takes.
+/// A request for a lock. Its id identifies a retry, and [`LockService::abandon`] takes it.
 pub type AcquireRequest = Wish<RequestId>;
 
 /// The outcomes of an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Acquired {
-    /// The caller has the lock. `valid_for` counts from no earlier than the call of [`LockService::acquire`] that
-    /// this answers, also where an earlier call with this request id waited already; `waited` is part of it.
+    /// The caller holds the lock. `valid_for` counts from no earlier than the answered call of
+    /// [`LockService::acquire`], even if an earlier call with this request id already waited; it includes `waited`.
     Granted(Granted),
-    /// Another client has the lock, and still had it when the wait was over.
+    /// Another client holds the lock, and still held it when the wait was over.
     Held(Holder),
-    /// Another request waits for the lock and comes first; it holds nothing yet.
+    /// Another request is ahead in the queue; it holds nothing yet.
     Behind(Ahead),
-    /// Nobody has the lock, and nobody is granted it for a time after its last grant.
+    /// The lock is closed for a time after its last grant; nobody holds it.
     Delayed(Delayed),
     /// Too many requests are waiting; the text names the bound.
     QueueFull(Box<str>),
     /// The authority holds as many locks as it allows; the text names the bound.
     TooManyLocks(Box<str>),
-    /// The named lease has ended, or so has the grant that this same request got before its answer was lost.
-    /// `None` if the authority does not remember how.
+    /// The named lease has ended, or an earlier attempt of this request got a grant that has ended. `None` if the
+    /// authority does not remember how it ended.
     Over(Option<Ending>),
     /// The request was abandoned earlier.
     Abandoned,
@@ -162,7 +159,7 @@ pub enum Acquired {
 /// The outcomes of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// The lease was renewed. `valid_for` counts from no later than the call of [`LockService::renew`].
+    /// The lease was renewed. `valid_for` counts from no earlier than the call of [`LockService::renew`].
     Renewed(Renewed),
     /// The grant has ended.
     Ended(Ending),
@@ -175,12 +172,12 @@ pub enum Renewal {
     },
 }
 
-/// The outcomes of a change of what a holder says about itself.
+/// The outcomes of a change of a grant's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proclamation {
-    /// The value is in force.
+    /// The grant has the new value.
     Proclaimed {
-        /// The number of this event: of two announcements the one with the higher (token, revision) is the later one.
+        /// The number of this event. Of two announcements, the one with the higher (token, revision) is the later one.
         revision: u64,
     },
     /// The grant has ended.
@@ -197,8 +194,8 @@ pub enum Proclamation {
 /// The outcomes of a request for a sequencer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sequencer {
-    /// A compact JWS with authority, lock, mode, token, slots and principal. Who has it can present it until a higher token
-    /// comes.
+    /// A compact JWS with authority, lock, mode, token, slots and principal. Anyone who has it can present it to a
+    /// fence until a higher token comes.
     Signed(Box<str>),
     /// The grant has ended.
     Ended(Ending),
@@ -211,19 +208,19 @@ pub enum Sequencer {
     },
 }
 
-/// The outcomes of a release. After each of them the caller does not hold the lock.
+/// The outcomes of a release. After each of them the caller's grant is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {
-    /// The grant was live, and is released.
+    /// The grant was live and is released.
     Released,
-    /// As [`Released`](Released::Released), and nobody is granted the lock for this long, because the grant asked for it
+    /// The grant was live and is released, but the lock stays closed because the grant asked for it
     /// ([`LockRequest::at_least_for`](crate::LockRequest::at_least_for)).
     Delayed {
-        /// How long, by the authority's clock, from the release.
+        /// How long it stays closed after the release, by the authority's clock.
         remaining: Span,
     },
-    /// The grant had already ended; [`Ending::Released`] answers the repeat of a release that had succeeded.
+    /// The grant had already ended. [`Ending::Released`] answers the repeat of a successful release.
     Ended(Ending),
     /// The authority knows no such grant.
     NotHeld,
@@ -236,7 +233,7 @@ pub enum Released {
 
 #[cfg(any(feature = "in-process", feature = "palisade"))]
 impl Released {
-    /// A grant that was live and is released; the lock stays closed for a time, or does not.
+    /// The outcome for a live grant; `delayed` is how long the lock stays closed, if it does.
     pub(crate) fn new(delayed: Option<Span>) -> Released {
         match delayed {
             None => Released::Released,
@@ -254,7 +251,7 @@ pub enum Revocation {
     Ended(Ending),
     /// The lock is free.
     NotHeld,
-    /// The lock is held with another token: look again before another attempt.
+    /// The lock is held with another token. Show the lock again before the next attempt.
     Stale {
         /// That token.
         highest: Token,
@@ -264,51 +261,51 @@ pub enum Revocation {
 /// The outcomes of opening a closed lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reopened {
-    /// It was closed, and is open.
+    /// The lock was closed and is now open.
     Reopened,
-    /// It was not closed: it is free, or somebody holds it.
+    /// The lock was not closed: it is free or held.
     NotClosed,
 }
 
 /// The outcomes of a change of a semaphore's number of permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resized {
-    /// It has this number. Holders of slots above it keep them until their grants end.
+    /// The semaphore has the new number. Holders of slots above it keep them until their grants end.
     Resized,
-    /// Nobody holds the lock or waits for it, so it has no number: the next request for permits says it.
+    /// Nobody holds the lock or waits for it, so it has no number. The next request for permits sets it.
     NotInUse,
 }
 
-/// The position where a listing continues. Only the authority that made it can read it.
+/// The position where a listing continues. Only the authority that created it can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(pub Box<str>);
 
 /// One page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The locks; possibly fewer than asked for, possibly none.
+    /// The locks; possibly fewer than requested, possibly none.
     pub locks: Vec<LockView>,
     /// The cursor of the next page; `None` when the listing is complete.
     pub next: Option<Cursor>,
 }
 
-/// What an observer is told.
+/// A message to an observer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
     /// A lock changed.
     Change(WatchEvent),
-    /// There were changes that this observer did not get, because it was away or too slow: look at the locks afresh.
+    /// This observer missed changes, because it was disconnected or too slow. Show the locks again.
     Missed {
-        /// How many, of all locks.
+        /// The number of missed changes, over all locks.
         missed: u64,
-        /// The revision of the last one.
+        /// The revision of the last missed change.
         revision: u64,
     },
 }
 
 impl Notice {
-    /// Where an observer resumes after this.
+    /// Returns the revision after which an observer resumes.
     #[must_use]
     pub fn revision(&self) -> u64 {
         match self {
@@ -318,18 +315,18 @@ impl Notice {
     }
 }
 
-/// One change of one lock, as an observer sees it.
+/// One change of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    /// The authority's count of events; an observer resumes after the last one it saw.
+    /// The number of the event at this authority. An observer resumes after the last one it saw.
     pub revision: u64,
     /// The lock.
     pub lock: LockName,
-    /// The client that the change is about; `None` when an operator opened the lock.
+    /// The holder, or former holder; `None` when an operator opened the lock.
     pub client: Option<ClientId>,
-    /// The token of the grant that the change is about; when the lock was opened, of its last one.
+    /// The token of the grant; when an operator opened the lock, the token of the last grant.
     pub token: Token,
-    /// The number that names the grant, if it is shared.
+    /// The number that identifies a shared grant.
     pub shared: Option<GrantId>,
     /// The kind of change.
     pub change: Change,
@@ -342,16 +339,16 @@ pub struct Status {
     pub authority: AuthorityId,
     /// An id that changes with every restore from a backup.
     pub incarnation: String,
-    /// The token the next grant gets; `None` when the range is exhausted.
+    /// The token of the next grant; `None` when the range is exhausted.
     pub next_token: Option<Token>,
-    /// Locks held.
+    /// The number of held locks.
     pub locks: u64,
-    /// Live leases.
+    /// The number of live leases.
     pub leases: u64,
     /// The number of waiting requests.
     pub waiters: u64,
     /// The version of the authority's software.
     pub version: String,
-    /// Whether its clock moves only on request.
+    /// Whether the authority's clock advances only on request.
     pub manual_clock: bool,
 }

@@ -1,4 +1,4 @@
-//! The state that the guards of a client and its background task share.
+//! The state shared by a client's guards and its background task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,12 +9,12 @@ use crate::clock::Clock;
 use crate::schedule::Schedule;
 use crate::service::LockService;
 
-/// The state that guards and the task share.
+/// The shared state.
 pub(crate) struct Core {
     pub(crate) service: Arc<dyn LockService>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) caution: Caution,
-    /// How long an operation is tried without an answer.
+    /// How long an operation is retried without an answer.
     pub(crate) patience: Span,
     pub(crate) schedule: Mutex<Schedule>,
 }

@@ -12,14 +12,14 @@ use crate::schedule::NEVER;
 use crate::service::{Events, Notice};
 use crate::state::Core;
 
-/// Changes of locks as they become durable, in order. A broken connection is reopened, and the watch
-/// continues after the last event seen. Events that were still missed are counted in a [`Notice::Missed`].
+/// A stream of changes to locks, in order, as they become durable. After a broken connection it reconnects and
+/// continues after the last event seen. A [`Notice::Missed`] counts the events that were missed.
 ///
-/// An event is news, not proof: a holder learns of a loss from its own deadline, not from an event.
+/// A holder must not rely on events to learn of a loss: its own deadline decides.
 pub struct Watch {
     core: Arc<Core>,
     prefix: Box<str>,
-    /// The last event seen, or the revision after which the watch begins.
+    /// The revision of the last event seen, or the one after which the watch begins.
     after: Option<u64>,
     events: Option<Events>,
 }
@@ -40,11 +40,11 @@ impl Watch {
         })
     }
 
-    /// Returns the next change, or how many were missed. It waits, also across reconnects, as long as nothing happens; dropping the
-    /// future loses no event.
+    /// Returns the next change, or the number of missed ones. It waits across reconnects for as long as nothing
+    /// happens. Dropping the future loses no event.
     ///
     /// # Errors
-    /// Only faults that no reconnect cures.
+    /// Only faults that reconnecting cannot fix.
     pub async fn next(&mut self) -> Result<Notice, Error> {
         let mut backoff = Backoff::new();
         loop {
@@ -68,7 +68,7 @@ impl Watch {
     }
 }
 
-/// Subscribes. It borrows only what it needs, so that a watch can be moved into its own task.
+/// Subscribes. It borrows only `core`, so that a watch can move into a task.
 async fn subscribe(
     core: &Core,
     prefix: &str,

@@ -1,7 +1,7 @@
-//! The one table of codes: the names of refusals, everywhere.
+//! The one table of codes, which name every refusal.
 //!
-//! A code is chosen by what its receiver does next, and its name never changes. How HTTP and gRPC carry it is
-//! in `palisade_proto::codes`.
+//! Codes are divided by what the receiver does next. A name never changes. `palisade_proto::codes` maps codes to HTTP
+//! and gRPC.
 
 use core::fmt;
 
@@ -17,7 +17,7 @@ macro_rules! codes {
             /// Every code, once, in the order of their declaration.
             pub const ALL: &[Code] = &[$(Code::$code),*];
 
-            /// Its name, on every wire.
+            /// Returns its name in every protocol.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -25,7 +25,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Its meaning, and what to do about it.
+            /// Returns its meaning, and the next step for the receiver.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {
@@ -33,7 +33,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The code with this name.
+            /// Returns the code with this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Code> {
                 match name {
@@ -46,40 +46,40 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Somebody else has the lock.
+    /// Another client holds the lock.
     Held, "held",
     "Another client has the lock, or the wait ended before the lock was free. `holder` names the client and its remaining time; `retry_after_ms` is the rest of its lease.";
-    /// The lock is free and closed for a time after its last grant.
+    /// The lock is closed for a time after its last grant.
     Delayed, "delayed",
     "Nobody has the lock, and nobody is granted it yet: its last grant asked for `lock_delay_ms` and expired or was revoked, or it asked for `at_least_for_ms`. `retry_after_ms` is how long that still lasts; `highest` is the token of the last grant.";
     /// The caller does not hold the lock.
     NotHeld, "not_held",
     "The caller does not hold this lock: the `lock_token` is unknown, belongs to another lock, or was released. The status is 409, not 404, because every name is a lock: the path is right, only the state does not match.";
-    /// The caller's lease ran out.
+    /// The caller's lease expired.
     Expired, "expired",
     "The lease ran out before the request was ordered. It is never revived: stop the work, and acquire the lock again, with a new, higher token.";
-    /// An operator took the lock away.
+    /// An operator revoked the grant.
     Revoked, "revoked",
     "An operator revoked the grant (`palisade break`). Stop the work.";
     /// The same client acquired the lock again under another lease.
     Superseded, "superseded",
     "The same `client_id` acquired the lock again under a new lease, with a higher token. This is its earlier grant: stop the work.";
-    /// The lock is held with another token than the one named.
+    /// The lock is held with another token than the named one.
     Stale, "stale",
     "Server: the lock is held with another fencing token than the given one; `highest` is the current one. Fence: a newer holder, with the token `highest`, has claimed this resource. Stop the work.";
-    /// The request was given up before.
+    /// The caller abandoned the request earlier.
     Abandoned, "abandoned",
     "The caller gave this `request_id` up, and it never takes effect. Choose a new one.";
     /// The input was refused.
     Invalid, "invalid",
     "The request is malformed, out of range, or cannot be decoded. The message names the field and the range. Nothing changed.";
-    /// Understood, but this authority is not set up for it.
+    /// The request is valid, but this authority is not configured for it.
     Refused, "refused",
     "The request is well-formed, but this authority is not configured for it: for example, advancing a clock without `--clock manual`. Nothing changed.";
-    /// Too many requests wait already.
+    /// Too many requests are waiting.
     QueueFull, "queue_full",
     "The queue for this lock, or for this client, is full. Nothing changed.";
-    /// The authority holds as many locks as it may.
+    /// The authority's settings allow no more held locks.
     TooManyLocks, "too_many_locks",
     "The authority has as many locks as its settings allow. Nothing changed.";
     /// A quota of the access file is used up.
@@ -97,10 +97,10 @@ codes! {
     /// It may have happened.
     UnknownOutcome, "unknown_outcome",
     "It may have happened. Repeat the request with the same `request_id`; a renew or release can simply be repeated.";
-    /// Nothing shows who is asking.
+    /// The request has no valid credentials.
     Unauthenticated, "unauthenticated",
     "This server has rules, and nothing shows who is asking: send a token (`Authorization: Bearer pal_…`) or connect with a client certificate. Also a token that is malformed, unknown or revoked. Nothing changed.";
-    /// No rule grants it.
+    /// No access rule allows it.
     Forbidden, "forbidden",
     "No rule grants this; the message names the principal, the verb and the lock or prefix, and `palisade auth can` explains a decision. Or the `lock_token` is of another principal's lease. Nothing changed.";
     /// No such path.
@@ -115,13 +115,13 @@ codes! {
     /// The request is larger than allowed.
     TooLarge, "too_large",
     "The body or the gRPC message is larger than allowed. Nothing changed.";
-    /// A body of another type than JSON.
+    /// The body is not JSON.
     UnsupportedMediaType, "unsupported_media_type",
     "The body's type is not JSON. A body without `Content-Type`, or with the form type that curl sends by default, is read as JSON, except from a web page (a request with `Origin`). Nothing changed.";
-    /// The request calls the server by a name that it does not go by.
+    /// The request addresses the server by a name that is not its own.
     Misdirected, "misdirected",
     "The request addresses the server by a name that is not one of its own (`Host`, `:authority`). Use its address, or start it with `--allow-host NAME`; without this check, a web page whose host name resolves to the server could use it. Nothing changed.";
-    /// A web page of another host wants to change something.
+    /// A web page of another host requests a change.
     CrossOrigin, "cross_origin",
     "A web page of another host (`Origin`) requested a change. To allow it, start the server with `--allow-host NAME`. Nothing changed.";
     /// A gRPC call over HTTP/1.1.
@@ -145,7 +145,7 @@ codes! {
     /// A token of another lock, at a fence.
     WrongLock, "wrong_lock",
     "Fence: the resource is bound to another lock than the request names, or the request names none, or its sequencer is for another lock or slot. Nothing changed.";
-    /// A token too far above the highest, at a fence.
+    /// An unverified token too far above the highest, at a fence.
     Jump, "jump",
     "Fence: the token is more than `bound` (`--max-jump`) above `highest`. If the lock server was restored several times since the last claim, call an operator. Nothing changed.";
     /// A write without a token, at a fence.
@@ -160,7 +160,7 @@ codes! {
     /// A write that no route of a gateway maps.
     NoRoute, "no_route",
     "Gateway: no `--route` maps this path to a resource, so the write would not be fenced. Nothing was forwarded.";
-    /// A sequencer that cannot be believed, at a fence.
+    /// A sequencer that failed verification, at a fence.
     BadSequencer, "bad_sequencer",
     "Fence: the signed sequencer is not valid here: it is malformed, has another algorithm than `EdDSA`, names a key that the fence does not know, its signature is wrong, or it is a reader's and the request writes. The message says which. Nothing changed.";
     /// A bare token where a signed one is required.

@@ -1,5 +1,5 @@
-//! The commands of the machine. A command carries everything that decides its outcome, so that
-//! a replay of the log ends in the same state.
+//! The machine's commands. A command contains everything that decides its outcome, so that a replay of the log ends in
+//! the same state.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,75 +17,73 @@ use crate::token::Token;
 /// One line of the serial log: a command and the instant at which it was ordered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When the authority ordered it, on the authority's own clock. Never goes back.
+    /// When the authority ordered it, by its own clock, which never goes back.
     pub at: Timestamp,
-    /// The wall clock at that moment; printed with a grant, never compared.
+    /// The wall clock at that instant; it is printed with a grant and never compared.
     pub wall: WallTime,
-    /// Who asked.
+    /// The principal that made the request.
     pub by: Principal,
-    /// What was asked.
+    /// The command.
     pub command: Command,
 }
 
-/// A request, or something the authority itself had to record.
+/// A request, or an event that the authority itself records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Someone wants a lock.
+    /// A client requests a lock.
     Acquire(Acquire),
-    /// A holder wants its lease to last a full time to live from now.
+    /// A holder renews its lease for a full time to live from now.
     Renew {
         /// Which grant is meant.
         grant: GrantRef,
-        /// A new time to live for the lease; `None` keeps the one it has.
+        /// A new time to live for the lease; `None` keeps the present one.
         ttl: Option<Ttl>,
     },
-    /// The holder of an exclusive grant says something else about itself (rule E2): the value takes the place of the
-    /// metadata that it acquired with.
+    /// The holder of an exclusive grant replaces its metadata (rule E2).
     Proclaim {
         /// Which grant is meant.
         grant: GrantRef,
         /// The new value, as [`metadata`](Acquire::metadata).
         value: Box<str>,
     },
-    /// A holder gives up one lock.
+    /// A holder releases one lock.
     Release(GrantRef),
-    /// An operator takes a lock away (`palisade break`).
+    /// An operator revokes a grant (`palisade break`).
     Revoke {
         /// The lock.
         lock: LockName,
-        /// The number of the grant meant, as in [`GrantRef`]: proof that the operator looked.
+        /// The grant's number, as in [`GrantRef`], as proof that the operator has looked.
         token: Token,
-        /// Why, for the event stream.
+        /// The reason, for the event stream.
         reason: Box<str>,
     },
-    /// An operator opens a lock that is closed after its last grant (`palisade open`, rule D3).
+    /// An operator opens a closed lock (`palisade open`, rule D3).
     Open {
         /// The lock.
         lock: LockName,
-        /// Why, for the log.
+        /// The reason, for the log.
         reason: Box<str>,
     },
-    /// An operator gives a semaphore another number of permits (`palisade permits`).
+    /// An operator changes a semaphore's number of permits (`palisade permits`).
     Resize {
         /// The lock.
         lock: LockName,
-        /// How many permits it has from now on.
+        /// The new number of permits.
         permits: u32,
     },
-    /// The connection of a waiting request is gone: it leaves the queue, and a retry is welcome.
+    /// The connection of a waiting request is gone. The request leaves the queue, and may be repeated.
     Withdraw(RequestId),
-    /// The node that sent a waiting request on is gone, or sent it for a caller that is: its caller may repeat the request
-    /// at another node, so it becomes an *orphan*, as after a change of leader ([`Away::Led`]).
+    /// The node that forwarded a waiting request is gone, or the caller is. The caller may repeat the request at
+    /// another node, so it becomes an *orphan*, as after a change of leader ([`Away::Led`]).
     Orphan(RequestId),
-    /// The caller gave up: the request never takes effect from now on, and if it already has, its
-    /// grant is released.
+    /// The caller abandons a request. It never takes effect from now on; if it already has, its grant is released.
     Abandon(RequestId),
     /// Time has passed: end every lease and every wait that is due.
     Expire,
-    /// The authority was away (restarted, paused, deposed): every live lease lasts its full time to live from now, within
-    /// its bound (rule A7). [`Away`] says what becomes of the requests that wait.
+    /// The authority was not running (restarted, paused, deposed). Every live lease lasts its full time to live from
+    /// now, within its bound (rule A7). [`Away`] decides what happens to waiting requests.
     Grace(Away),
-    /// The counter leaps, after a backup was restored (rule A5).
+    /// The token counter leaps, after a backup was restored (rule A5).
     Leap {
         /// How far.
         by: u64,
@@ -94,45 +92,45 @@ pub enum Command {
     Configure(Limits),
 }
 
-/// Why the authority was away.
+/// The reason why the authority was not running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Away {
-    /// The process was started again, and the clock stood still meanwhile: nobody is connected any more.
+    /// The process restarted, and the clock stood still meanwhile. No client is connected any more.
     Restarted,
-    /// As [`Restarted`](Away::Restarted), but the clock went on, and there was no process for so long.
+    /// As [`Restarted`](Away::Restarted), but the clock continued; no process ran for this long.
     Down(Span),
-    /// As [`Restarted`](Away::Restarted), from a backup: leases may have ended since, and others may have written. So no
-    /// reader is upgraded that is there now, and nobody joins it (rule S11).
+    /// As [`Restarted`](Away::Restarted), from a backup. Leases may have ended since the backup, and others may have
+    /// written. The present readers therefore cannot be upgraded, and no new reader joins them (rule S11).
     Restored,
-    /// Another node leads now: nobody is connected to it yet. As [`Restarted`](Away::Restarted), but the queues stay:
-    /// every request that waits becomes an *orphan*, which keeps its place for
-    /// [`ORPHAN_WINDOW`](crate::limits::ORPHAN_WINDOW) and never beyond its own deadline. Repeating the request takes
-    /// the place back. Until then it is not granted, and nobody behind it is.
+    /// Another node leads now, to which no client is connected yet. As [`Restarted`](Away::Restarted), but the queues
+    /// stay: every waiting request becomes an *orphan*, whose place in the queue is reserved for
+    /// [`ORPHAN_WINDOW`](crate::limits::ORPHAN_WINDOW), and never beyond its own deadline. Repeating the request takes
+    /// the place back. Until then neither it nor any request behind it is granted.
     Led,
-    /// The process was there all the time but did not run, or could not write, for so long. Below
-    /// [`STALL`](crate::limits::STALL), only leases that do not bear it ([`Ttl::bears`]) get their full time again.
+    /// The process existed but did not run, or could not write, for this long. Below [`STALL`](crate::limits::STALL),
+    /// only leases that are short compared with the pause ([`Ttl::bears`]) get their full time again.
     Paused(Span),
 }
 
-/// Whom a grant keeps out.
+/// The mode of a grant, by the requests that it excludes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum LockMode {
-    /// Everybody: a writer.
+    /// A writer, which excludes everyone.
     #[default]
     Exclusive,
-    /// Writers: a reader among others.
+    /// A reader, which excludes writers.
     Shared,
-    /// Writers, and others in this mode: a reader that may become the writer (rule S8).
+    /// A reader that may become the writer; it excludes writers and other readers in this mode (rule S8).
     Update,
-    /// Everybody, in the place of the grant in mode [`Update`](LockMode::Update) that the lease has. The request goes ahead
-    /// of the queue and waits for the other readers alone.
+    /// The upgrade of the lease's grant in mode [`Update`](LockMode::Update) to a writer's. The request goes ahead of
+    /// the queue and waits only for the other readers.
     Upgrade,
-    /// Whoever finds no free slot: the lock is a semaphore.
+    /// Permits of a semaphore, which exclude requests for more slots than are free.
     Permits(Permits),
 }
 
 impl LockMode {
-    /// The permits wanted, of a request for a semaphore.
+    /// Returns the wanted permits, if the lock is a semaphore.
     #[must_use]
     pub const fn permits(self) -> Option<Permits> {
         match self {
@@ -141,43 +139,42 @@ impl LockMode {
         }
     }
 
-    /// Whether a grant keeps everybody out.
+    /// Returns whether a grant excludes everyone.
     #[must_use]
     pub const fn is_exclusive(self) -> bool {
         matches!(self, LockMode::Exclusive | LockMode::Upgrade)
     }
 
-    /// Whether a grant belongs to a shared phase.
+    /// Returns whether a grant belongs to a shared phase.
     #[must_use]
     pub const fn is_shared(self) -> bool {
         matches!(self, LockMode::Shared | LockMode::Update)
     }
 }
 
-/// A request for a lock before it is ordered: a new lease has no secret yet.
+/// A request for a lock before it is ordered. A new lease has no secret yet.
 pub type Wish<R = Option<RequestId>> = Acquire<(), R>;
 
-/// A request for a lock: the only list of what it consists of, from the client to the log. `K` is the secret of
-/// a new lease, which is drawn where the log is ordered. `R` is its id: a [`RequestId`] where every request has
-/// one.
+/// A request for a lock, in the only form from the client to the log. `K` is the secret of a new lease, which the
+/// ordering thread draws. `R` is the request's id: a [`RequestId`] where every request has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
-    /// Which lock.
+    /// The lock.
     pub lock: LockName,
-    /// The other locks of a set: all are granted with one token, or none (rule M1). Their names rise, and the first is
-    /// above `lock`. Empty for one lock.
+    /// The other locks of a set, which are granted together with one token (rule M1). They are sorted by name, after
+    /// `lock`; empty for one lock.
     pub also: Others,
-    /// The client that asks.
+    /// The requesting client.
     pub client: ClientId,
-    /// Alone or among readers. The holder of an exclusive grant that asks for a shared one under the same lease
-    /// downgrades: the one takes the place of the other in one step, with a new token. So does the upgrade of a grant in
-    /// mode update.
+    /// The requested mode. If the lease already holds the lock exclusively, a request for shared mode is a downgrade:
+    /// the new grant replaces the old one in one step, with a new token. The upgrade of a grant in mode update works
+    /// the same way.
     pub mode: LockMode,
-    /// The lease to put the grant under.
+    /// The lease that gets the grant.
     pub under: Under<K>,
-    /// How long to wait in the queue; `None` is a try.
+    /// How long to wait in the queue; `None` tries once.
     pub wait: Option<Span>,
-    /// The id that makes a retry recognisable. A request that may wait always has one.
+    /// The id that identifies a retry. A request that may wait always has one.
     pub request: R,
     /// Free text shown with the holder.
     pub metadata: Option<Box<str>>,
@@ -186,7 +183,8 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
 }
 
 impl<K, R> Acquire<K, R> {
-    /// A try for an exclusive grant, without metadata. Other requests say what differs, so that a new field changes few of them.
+    /// Creates a request that tries once for an exclusive grant, without metadata. Other requests change single fields,
+    /// so that a new field affects few of them.
     #[must_use]
     pub fn new(lock: LockName, client: ClientId, under: Under<K>, request: R) -> Acquire<K, R> {
         Acquire {
@@ -202,7 +200,7 @@ impl<K, R> Acquire<K, R> {
         }
     }
 
-    /// As [`Acquire::new`], for several locks at once, in any order.
+    /// As [`Acquire::new`], for several locks at once, named in any order.
     ///
     /// # Errors
     /// As [`set_of`].
@@ -219,31 +217,31 @@ impl<K, R> Acquire<K, R> {
         })
     }
 
-    /// Whether it is for one exclusive grant without delays, as nearly all are.
+    /// Returns whether it asks for one exclusive grant without delays, as nearly all requests do.
     #[must_use]
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.mode == LockMode::Exclusive && self.delays.is_none() && self.also.is_empty()
     }
 
-    /// All the locks it is for, in the order of their names.
+    /// Returns all requested locks, in name order.
     pub fn locks(&self) -> impl Iterator<Item = &LockName> {
         core::iter::once(&self.lock).chain(&*self.also)
     }
 
-    /// What is wrong with the names of a set.
+    /// Checks the names of a set.
     pub(crate) fn check_set(&self) -> Result<(), Invalid> {
         check_set(&self.lock, &self.also)
     }
 }
 
-/// The other locks of a set. Nearly every request has none, so they take one word: the compiler moves a command of more than
-/// 128 bytes by calls to `memcpy`.
+/// The other locks of a set. They take one word, because nearly every request has none, and the compiler moves commands
+/// of more than 128 bytes by `memcpy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others(Option<Box<Box<[LockName]>>>);
 
 impl Others {
-    /// The request is for one lock.
+    /// No others: the request is for one lock.
     pub const NONE: Others = Others(None);
 }
 
@@ -265,10 +263,10 @@ impl FromIterator<LockName> for Others {
 
 const _: () = assert!(size_of::<Command>() <= 128);
 
-/// The locks of one request in the order in which the log has them: the first by name, and the others (rule M1).
+/// Sorts the locks of one request as the log stores them: the first by name, and the others (rule M1).
 ///
 /// # Errors
-/// [`Invalid::SetSize`] for no name or too many, [`Invalid::SetTwice`] for a name that is there twice.
+/// [`Invalid::SetSize`] for no name or too many, [`Invalid::SetTwice`] for a repeated name.
 pub fn set_of(mut locks: Vec<LockName>) -> Result<(LockName, Others), Invalid> {
     locks.sort_unstable();
     let mut locks = locks.into_iter();
@@ -297,7 +295,7 @@ fn check_set(first: &LockName, others: &[LockName]) -> Result<(), Invalid> {
 }
 
 impl Wish {
-    /// The request as it is logged.
+    /// Returns the request as it is logged, with the secret of a new lease.
     #[must_use]
     pub fn with_key(self, key: impl FnOnce() -> LeaseKey) -> Acquire {
         self.map(key, |request| request)
@@ -329,49 +327,49 @@ impl<R> Wish<R> {
     }
 }
 
-/// The lease a new grant goes under.
+/// The lease that gets a new grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Under<K = LeaseKey> {
-    /// A lease made for this grant.
+    /// A new lease for this grant.
     New {
         /// Its secret.
         key: K,
         /// How long it lasts without renewal.
         ttl: Ttl,
     },
-    /// A lease the client already has.
+    /// A lease that the client already has.
     Existing {
         /// Its secret.
         key: LeaseKey,
-        /// If given, must be what the lease has.
+        /// The lease's time to live; an error if it differs.
         ttl: Option<Ttl>,
     },
 }
 
 impl Under<()> {
-    /// A new lease that lasts this long without renewal.
+    /// Requests a new lease that lasts this long without renewal.
     #[must_use]
     pub const fn new(ttl: Ttl) -> Under<()> {
         Under::New { key: (), ttl }
     }
 
-    /// A lease that the client has.
+    /// Requests a grant under a lease that the client has.
     #[must_use]
     pub const fn existing(key: LeaseKey) -> Under<()> {
         Under::Existing { key, ttl: None }
     }
 }
 
-/// Names one grant: the lock, the lease's secret and, where the caller has it, the token.
+/// Names one grant: the lock, the lease's secret and, if the caller knows it, the grant's number.
 ///
-/// Compare-and-act happens in one step (rule A9), so a late retry cannot hit the next grant.
+/// The authority compares and acts in one step (rule A9), so a late retry never affects the next grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantRef {
     /// The lock.
     pub lock: LockName,
     /// The lease's secret.
     pub key: LeaseKey,
-    /// The grant's number: its token, or its [`GrantId`](crate::GrantId) if it is shared. With it a repeat can never
-    /// touch a later grant of the same lease.
+    /// The grant's number: its token, or its [`GrantId`](crate::GrantId) if it is shared. With it, a repeat never
+    /// affects a later grant of the same lease.
     pub token: Option<Token>,
 }

@@ -1,10 +1,10 @@
-//! How long a lock may stay closed after a grant (rules D1, D2 and D4).
+//! How long a lock stays closed after a grant (rules D1, D2 and D4).
 
 use crate::invalid::Invalid;
 use crate::limits;
 use crate::time::Span;
 
-/// What a request for an exclusive grant says about the time after it. Both lengths are whole milliseconds.
+/// The delays that a request for an exclusive grant asks for. Both are whole milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Delays {
     lock_delay_ms: u32,
@@ -18,8 +18,8 @@ impl Delays {
         at_least_for_ms: 0,
     };
 
-    /// After the grant expired or was revoked, nobody is granted the lock for `lock_delay_ms` (not after a release).
-    /// And nobody is granted it before `at_least_for_ms` have passed since this grant, however it ended.
+    /// Creates delays. The lock stays closed for `lock_delay_ms` after the grant expires or is revoked, but not after a
+    /// release. It also stays closed until `at_least_for_ms` after the grant, however the grant ends.
     ///
     /// # Errors
     /// [`Invalid::LockDelay`] above [`LOCK_DELAY_MS`](limits::LOCK_DELAY_MS), [`Invalid::AtLeastFor`] above
@@ -42,19 +42,19 @@ impl Delays {
         })
     }
 
-    /// How long the lock stays closed after an expiry or a revocation.
+    /// Returns how long the lock stays closed after an expiry or a revocation.
     #[must_use]
     pub const fn lock_delay(self) -> Span {
         Span::from_millis(self.lock_delay_ms as u64)
     }
 
-    /// How long the lock stays closed from the grant.
+    /// Returns how long after the grant the lock stays closed.
     #[must_use]
     pub const fn at_least_for(self) -> Span {
         Span::from_millis(self.at_least_for_ms as u64)
     }
 
-    /// Whether the request says nothing of the kind.
+    /// Returns whether both delays are zero.
     #[must_use]
     #[inline]
     pub const fn is_none(self) -> bool {

@@ -1,4 +1,4 @@
-//! The fence's decision: what a resource admits.
+//! The fence's decision: the operations that a resource admits.
 //!
 //! ```text
 //!   FenceRecord      ┐                           ┌ Admit    carry it out, store the next record, in one step
@@ -7,13 +7,13 @@
 //!                          digest and result)
 //! ```
 //!
-//! `vectors/fence.json` has the decision as data, for the implementations in other languages.
+//! `vectors/fence.json` contains the decision as test vectors, for implementations in other languages.
 //!
-//! The textbook check ("refuse a *write* below the highest seen") loses acknowledged updates: a
-//! delayed write of the old holder may land between the new holder's read and its write. The cure is
-//! to raise the fence **before the first read**, as HDFS's quorum journal does with
-//! `newEpoch`, BookKeeper with the fencing read of ledger recovery and Kafka with producer epochs.
-//! Here that is [`Op::Claim`], and every operation that carries a higher token claims implicitly.
+//! The textbook check ("refuse a *write* below the highest seen") loses acknowledged updates, because a delayed write
+//! of the old holder can land between the new holder's read and its write. To prevent this, a holder raises the fence
+//! **before its first read**, as HDFS's quorum journal does with `newEpoch`, BookKeeper with the fencing read of ledger
+//! recovery, and Kafka with producer epochs. Here that is [`Op::Claim`]; every operation with a higher token also
+//! claims.
 //!
 //! | presented | fence holds a lower token, or none | the same token | a higher token |
 //! |---|---|---|---|
@@ -22,8 +22,7 @@
 //! | write, sequence number | admit and raise | higher: admit · equal: repeat · lower: reject | reject: stale |
 //! | strict: second write | – | reject: already written | reject: stale |
 //!
-//! Nothing here does I/O or knows time: whether a lease has expired is the authority's
-//! business. The fence orders, it does not enforce expiry.
+//! The fence does no I/O and has no clock. It orders tokens; the authority alone decides whether a lease has expired.
 
 mod comparison;
 mod record;
@@ -40,10 +39,10 @@ use crate::token::Token;
 pub use record::FenceRecord;
 pub use verdict::{Reject, Verdict};
 
-/// Position of a write among the writes of one grant, `0 ..= 2^53 - 1`; gaps are allowed.
+/// The number of a write among the writes of one grant, `0 ..= 2^53 - 1`; gaps are allowed.
 ///
-/// With it (token, sequence number) is ordered lexicographically (rule F5): a late duplicate cannot
-/// undo a later write of the same holder, and a retry gets the first answer.
+/// Pairs of token and sequence number are ordered lexicographically (rule F5): a late duplicate cannot undo a later
+/// write of the same holder, and a retry gets the first answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(u64);
 
@@ -51,7 +50,7 @@ impl Sequence {
     /// The last sequence number: exact in JSON and SQL, like [`Token::MAX`].
     pub const MAX: Sequence = Sequence(Token::MAX.get());
 
-    /// Takes a number from outside; `None` above [`Sequence::MAX`].
+    /// Checks a number from outside; `None` above [`Sequence::MAX`].
     #[must_use]
     pub const fn new(number: u64) -> Option<Sequence> {
         if number > Sequence::MAX.0 {
@@ -61,7 +60,7 @@ impl Sequence {
         }
     }
 
-    /// The number itself.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -74,46 +73,46 @@ impl fmt::Display for Sequence {
     }
 }
 
-/// The state of a fence, kept in the same atomic, durable step as the data it guards (rules F1 and F4).
+/// The state of a fence, stored in the same atomic, durable step as the data that it guards (rules F1 and F4).
 ///
-/// The default is a fence that nothing was ever presented to. It must not be used in place of a
-/// state that was lost (rule F7): re-arm with [`FenceState::floor`] instead.
+/// The default is a new fence, which admits any first token. Never use it to replace a lost state (rule F7); re-arm
+/// with [`FenceState::floor`] instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FenceState {
-    /// The authority whose tokens count here, once one was named (rule F6).
+    /// The only authority whose tokens are admitted, once one was named (rule F6).
     pub authority: Option<AuthorityId>,
-    /// The lock whose tokens count here, once one was named (rule F6).
+    /// The only lock whose tokens are admitted, once one was named (rule F6).
     pub lock: Option<LockName>,
-    /// The highest token admitted; never goes down. `None`: not fenced yet.
+    /// The highest token admitted, which never goes down; `None` if the resource is not fenced yet.
     pub mark: Option<Mark>,
 }
 
-/// The highest token a fence has admitted, and what was written under it.
+/// The highest token that a fence has admitted, and the last write under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The highest token.
     pub token: Token,
-    /// The write under that token.
+    /// The last write under that token.
     pub written: Written,
 }
 
-/// The write under the highest token.
+/// The last write under the highest token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Nothing: it was claimed or read.
+    /// No write: the token only claimed or read.
     Nothing,
-    /// Something, never with a sequence number.
+    /// Writes without sequence numbers only.
     Unnumbered,
-    /// Something; this is the highest sequence number.
+    /// Writes up to this sequence number.
     Through(Sequence),
 }
 
 impl FenceState {
-    /// A fence that refuses every token below `floor`: what an operator re-arms a resource with whose
-    /// fence state was lost or restored (rule F7).
+    /// Creates the state of a fence that refuses every token below `floor`. An operator re-arms a resource with it
+    /// after its fence was lost or restored (rule F7).
     ///
-    /// The floor is a token the authority issued for this. It is not a holder's: the sequence numbers
-    /// are forgotten, so a late duplicate of a write under the floor itself is admitted as if it were new.
+    /// The authority must have issued `floor` for this purpose, not to a holder: the state contains no sequence
+    /// numbers, so a late duplicate of a write under the floor itself would be admitted as new.
     #[must_use]
     pub const fn floor(floor: Token) -> FenceState {
         let mark = Mark {
@@ -127,10 +126,10 @@ impl FenceState {
         }
     }
 
-    /// The state that an operator re-arms a fence with (rule F7); what was written is forgotten.
+    /// Returns the re-armed state (rule F7). It forgets the writes under the former token.
     ///
     /// # Errors
-    /// [`FloorTooLow`] if the fence stands above the floor: it would admit again whom it has refused.
+    /// [`FloorTooLow`] if the fence's token is above the floor: it would admit tokens again that it has refused.
     pub fn rearmed(&self, with: &Rearm<'_>) -> Result<FenceState, FloorTooLow> {
         match self.highest() {
             Some(highest) if highest > with.floor && with.lower_from != Some(highest) => {
@@ -146,14 +145,14 @@ impl FenceState {
         }
     }
 
-    /// The highest token admitted, if any.
+    /// Returns the highest token admitted, if any.
     #[must_use]
     pub fn highest(&self) -> Option<Token> {
         self.mark.map(|mark| mark.token)
     }
 
-    /// The verdict on a write that carries no token (rule F9, sticky): admitted until the resource is
-    /// fenced, rejected ever after. Reads without a token are an observer's and need no verdict.
+    /// Judges a write without a token (rule F9): it is admitted until the resource is fenced, and rejected ever after.
+    /// A read without a token is an observer's and needs no verdict.
     pub fn decide_tokenless_write(&self) -> Verdict {
         match self.highest() {
             None => Verdict::Admit(None),
@@ -162,24 +161,24 @@ impl FenceState {
     }
 }
 
-/// How an operator re-arms a fence that was lost, restored or poisoned (rule F7).
+/// An operator's command to re-arm a fence that was lost, restored or poisoned (rule F7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rearm<'a> {
-    /// The lowest token admitted again: one that the authority issued for this, and not a holder's.
+    /// The lowest token to admit. The authority must have issued it for this purpose, not to a holder.
     pub floor: Token,
-    /// The authority whose tokens count from now on; `None`: the first one that is named.
+    /// The only authority whose tokens are admitted from now on; `None` binds the fence to the first one named.
     pub authority: Option<&'a AuthorityId>,
-    /// Lowers a poisoned fence (rule F10): the token at which it stands and which no authority issued,
-    /// named as proof that the operator looked.
+    /// Lowers a poisoned fence (rule F10). It must equal the fence's token, which no authority issued, as proof that
+    /// the operator has looked.
     pub lower_from: Option<Token>,
 }
 
-/// A fence is not re-armed below where it stands.
+/// The error of re-arming a fence below its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloorTooLow {
-    /// The floor asked for.
+    /// The requested floor.
     pub floor: Token,
-    /// Where it stands.
+    /// The fence's highest token.
     pub highest: Token,
 }
 
@@ -195,21 +194,21 @@ impl fmt::Display for FloorTooLow {
     }
 }
 
-/// A holder's proof at a resource: its token and, where it has them, the authority and the lock of that token.
+/// The token that a holder presents to a fence, with its authority and its lock if they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass<'a> {
     /// The fencing token of the grant.
     pub token: Token,
     /// The authority that issued it.
     pub authority: Option<&'a AuthorityId>,
-    /// The lock it was issued for.
+    /// The lock for which it was issued.
     pub lock: Option<&'a LockName>,
-    /// Whether all of this was read from a sequencer whose signature was checked (rule Q3). No jump bound applies to it.
+    /// Whether all of this comes from a sequencer with a verified signature (rule Q3). Such a pass has no jump bound.
     pub signed: bool,
 }
 
 impl<'a> Pass<'a> {
-    /// A bare token.
+    /// Creates a pass from a bare token.
     #[must_use]
     pub const fn new(token: Token) -> Pass<'a> {
         Pass {
@@ -220,7 +219,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The same, from a sequencer whose signature was checked.
+    /// Marks the pass as coming from a sequencer with a verified signature.
     #[must_use]
     pub const fn signed(self) -> Pass<'a> {
         Pass {
@@ -238,7 +237,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Names the lock that the token was issued for.
+    /// Names the lock for which the token was issued.
     #[must_use]
     pub const fn of(self, lock: &'a LockName) -> Pass<'a> {
         Pass {
@@ -258,38 +257,38 @@ impl From<Token> for Pass<'_> {
 /// An operation of a holder under its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Raise the fence, before the first read (rule F2).
+    /// Raises the fence, before the first read (rule F2).
     Claim,
-    /// Read in order to write: a stale holder must not see, and a new one must fence first (rule F3).
+    /// Reads in order to write (rule F3): a stale holder is rejected, and a new holder claims first.
     Read,
-    /// Change the resource, with the write's number if the holder counts its writes.
+    /// Changes the resource, with the write's number if the holder numbers its writes.
     Write(Option<Sequence>),
 }
 
-/// How a fence decides: one rule for the whole life of a resource.
+/// The rule by which a fence decides. It never changes during the life of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The kind of check.
     pub mode: Mode,
-    /// How far one token may be above the highest (rule F10); the first token is a leap from zero.
+    /// The largest step from the highest token to a new one (rule F10). The first token steps from zero.
     ///
-    /// It keeps one unauthenticated request from shutting everybody out for ever. `None` lifts the
-    /// bound, for tokens that came in a verified sequencer (Burrows 2006, "The Chubby lock service").
+    /// Without it, one unauthenticated request with a huge token would lock everyone out for ever. `None` means no
+    /// bound, for tokens from verified sequencers (Burrows 2006, "The Chubby lock service").
     pub max_jump: Option<u64>,
 }
 
 /// The checks that a fence makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// The claim fence: every operation that carries a token checks and raises. The one to use.
+    /// The claim fence: every operation checks its token and raises the fence. Use this one.
     Claim,
-    /// The claim fence with one write per grant, for records that are published once. A second write
-    /// under the same token is [`Reject::AlreadyWritten`], never stale: it may be the holder's own.
+    /// The claim fence with one write per grant, for records that are published once. A second write under the same
+    /// token is [`Reject::AlreadyWritten`], not stale, because it may be the holder's own retry.
     Strict,
-    /// For comparison only: writes below the highest written token are refused, nothing else is
-    /// checked. **Loses acknowledged updates.**
+    /// For comparison only: refuses writes below the highest written token and checks nothing else. **Loses
+    /// acknowledged updates.**
     Textbook,
-    /// For comparison only: no check at all. **Corrupts data.**
+    /// For comparison only: checks nothing. **Corrupts data.**
     DangerUnfenced,
 }
 
@@ -306,7 +305,7 @@ impl Rule {
         max_jump: Some(DEFAULT_MAX_JUMP),
     };
 
-    /// The same rule for tokens that came in a verified sequencer: any leap is believed (rule F10).
+    /// Returns the same rule without a jump bound, for tokens from verified sequencers (rule F10).
     #[must_use]
     pub const fn unbounded(self) -> Rule {
         Rule {
@@ -315,8 +314,8 @@ impl Rule {
         }
     }
 
-    /// Judges one operation by the state alone. Total: every state and every operation has a verdict. A repeat
-    /// is recognised by its number; [`FenceRecord::decide`] compares the digest as well.
+    /// Judges one operation by the state alone. Every state and operation has a verdict. It recognises a repeat by its
+    /// number; [`FenceRecord::decide`] also compares the digest.
     pub fn decide(&self, state: &FenceState, pass: Pass<'_>, op: Op) -> Verdict {
         match self.mode {
             Mode::Claim | Mode::Strict => self.claim(state, pass, op),
@@ -342,7 +341,7 @@ impl Rule {
         }
     }
 
-    /// A token above the highest: the jump bound is all that can stand in its way.
+    /// Judges a token above the highest, which only the jump bound can reject.
     fn raise(&self, state: &FenceState, pass: Pass<'_>, op: Op) -> Verdict {
         let highest = state.highest();
         let leap = pass.token.get() - highest.map_or(0, Token::get);
@@ -354,7 +353,7 @@ impl Rule {
         }
     }
 
-    /// The highest token again: the same holder goes on, so only its own writes order it.
+    /// Judges the highest token again: the same holder continues, so only its own earlier writes matter.
     fn again(&self, before: Written, op: Op) -> Result<Written, Verdict> {
         let Op::Write(number) = op else {
             return Ok(before);
@@ -373,7 +372,7 @@ impl Rule {
 }
 
 impl Written {
-    /// What is written once `op` was admitted. An unnumbered write does not unlearn the last number.
+    /// Returns the last write after `op`. An unnumbered write keeps the last number.
     const fn then(self, op: Op) -> Written {
         match (self, op) {
             (before, Op::Claim | Op::Read) => before,
@@ -384,8 +383,8 @@ impl Written {
     }
 }
 
-/// A token of another authority or lock is no number to compare (rule F6). Once a fence is bound,
-/// naming none is refused too: such a token could be anybody's.
+/// Rejects a token of another authority or lock, because such tokens are not comparable (rule F6). A bound fence also
+/// rejects a pass that names none: its token could come from any authority.
 fn foreign(state: &FenceState, pass: Pass<'_>) -> Option<Reject> {
     match (&state.authority, &state.lock) {
         (Some(bound), _) if pass.authority != Some(bound) => Some(Reject::WrongAuthority {
@@ -415,11 +414,12 @@ fn admit(state: &FenceState, pass: Pass<'_>, written: Written) -> Verdict {
     }))
 }
 
-/// The default of [`Rule::max_jump`], 2^46: what one restore of the authority leaps (see [`restore_leap`])
-/// until 2032. It is a constant, because a fence knows no time.
+/// The default of [`Rule::max_jump`], 2^46. A restore of the authority raises its tokens by less than that until 2032
+/// (see [`restore_leap`]). It is a constant, because a fence has no clock.
 ///
-/// A lie takes at most a 128th of the range. A resource that was not claimed between two restores, or for
-/// the first time after the second, refuses its holders by it: set the bound to as many leaps, or re-arm.
+/// A forged token thus uses up at most a 128th of the range. The bound also rejects a genuine holder if the resource
+/// was not claimed between two restores, or is claimed for the first time after the second: multiply the bound by the
+/// number of restores, or re-arm.
 pub const DEFAULT_MAX_JUMP: u64 = 1 << 46;
 
 const _: () = {

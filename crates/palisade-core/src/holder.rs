@@ -1,4 +1,4 @@
-//! The holder's deadline: until when a client may believe that it holds a lock.
+//! The holder's deadline: the instant until which a client may act on its lock.
 //!
 //! The rule (H1; Gray and Cheriton 1989, "Leases", §5 for the clock assumption):
 //!
@@ -6,13 +6,13 @@
 //! deadline = t0 + valid_for · (1 − ε) / (1 + ε) − margin
 //! ```
 //!
-//! `t0` is the client's own clock **before** the request that was acknowledged was sent, so the round
-//! trip is already inside; `ε` bounds how far either clock's rate is off; `margin` is the time the
-//! caller wants between its last check and the effect of what it does.
+//! `t0` is the client's own clock **before** it sent the acknowledged request, so the round trip is already included.
+//! `ε` bounds the rate error of either clock. `margin` is the time that the caller needs between its last check and the
+//! effect of its work.
 
 use crate::time::{Span, Timestamp};
 
-/// How much a holder distrusts clocks and itself.
+/// The margins that a holder allows for clock errors and for its own delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caution {
     drift_ppm: u32,
@@ -26,9 +26,9 @@ impl Caution {
         margin: Span::ZERO,
     };
 
-    /// A rate error bound in parts per million and a margin.
+    /// Creates a caution from a bound on the rate error, in parts per million, and a margin.
     ///
-    /// `None` if the bound is a million or more: such a clock proves nothing.
+    /// Returns `None` if the bound is a million or more: such a clock proves nothing.
     #[must_use]
     pub const fn new(drift_ppm: u32, margin: Span) -> Option<Caution> {
         if drift_ppm >= MILLION {
@@ -38,10 +38,10 @@ impl Caution {
         }
     }
 
-    /// The instant, on the clock that read `t0`, at which the holder must have stopped.
+    /// Returns the instant, on the clock that read `t0`, by which the holder must have stopped.
     ///
-    /// `t0` was read before the acknowledged request was sent; `valid_for` is what the authority
-    /// granted, counted by its clock from the moment it took the request in. Rounded down.
+    /// `t0` was read before the acknowledged request was sent. The authority granted `valid_for`, counted by its clock
+    /// from when it received the request. The result is rounded down.
     #[must_use]
     pub const fn deadline(&self, t0: Timestamp, valid_for: Span) -> Timestamp {
         let sure = valid_for.as_nanos() as u128 * (MILLION - self.drift_ppm) as u128
@@ -57,10 +57,9 @@ impl Default for Caution {
     }
 }
 
-/// A holder's knowledge of its grant: the token, and until when it may act.
+/// The deadline of one grant, as its holder knows it.
 ///
-/// The token never changes. The deadline moves forward only through [`Holding::renewed`] and is cut
-/// short by [`Holding::lost`]; once lost, nothing brings it back.
+/// Only [`Holding::renewed`] moves the deadline, and only forward. After [`Holding::lost`], nothing revives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
     deadline: Timestamp,
@@ -68,7 +67,7 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// A fresh grant that is good until `deadline`.
+    /// Creates the deadline of a fresh grant.
     #[must_use]
     pub const fn new(deadline: Timestamp) -> Holding {
         Holding {
@@ -77,13 +76,13 @@ impl Holding {
         }
     }
 
-    /// Whether the holder may act at `now`. The boundary is lost.
+    /// Returns whether the holder may act at `now`. At the deadline itself it may not.
     #[must_use]
     pub const fn holds(&self, now: Timestamp) -> bool {
         !self.lost && now.as_nanos() < self.deadline.as_nanos()
     }
 
-    /// How long the holder may still act.
+    /// Returns how long the holder may still act.
     #[must_use]
     pub const fn remaining(&self, now: Timestamp) -> Span {
         if self.lost {
@@ -93,14 +92,14 @@ impl Holding {
         }
     }
 
-    /// Until when, unless it is lost.
+    /// Returns the deadline; `None` once it is lost.
     #[must_use]
     pub const fn deadline(&self) -> Option<Timestamp> {
         if self.lost { None } else { Some(self.deadline) }
     }
 
-    /// An acknowledged renewal of this very grant. It never moves the deadline back, and it does not
-    /// revive a holder whose deadline had passed when the acknowledgement came.
+    /// Records an acknowledged renewal of the grant's lease. It never moves the deadline back. If the deadline had
+    /// passed when the acknowledgement came, the grant is lost.
     pub const fn renewed(&mut self, now: Timestamp, deadline: Timestamp) {
         if !self.holds(now) {
             self.lost = true;
@@ -109,7 +108,7 @@ impl Holding {
         }
     }
 
-    /// The lock is given up or was taken away: from now on the holder does not hold.
+    /// Ends the grant: the holder released it, or the authority ended it.
     pub const fn lost(&mut self) {
         self.lost = true;
     }

@@ -1,4 +1,4 @@
-//! Identities that carry no meaning but sameness.
+//! Identities, which are only compared.
 
 use alloc::string::String;
 use core::fmt;
@@ -8,14 +8,14 @@ use crate::token::Token;
 
 /// The public id of a lease: the token of its first grant.
 ///
-/// Reusing that number gives every lease an id that never repeats without a second counter.
+/// The token counter thus serves as the counter of leases, and no id repeats.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub Token);
 
-/// The number that a shared grant drew from the token counter, by which it is named.
+/// The number that identifies a shared grant, drawn from the token counter.
 ///
-/// Its fencing token is another one: that of its phase, so that readers do not refuse one another. An exclusive grant's
-/// number is its token.
+/// A shared grant's fencing token is that of its phase, so that overlapping readers do not fence each other. An
+/// exclusive grant's number is its token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub Token);
 
@@ -31,15 +31,15 @@ impl fmt::Debug for LeaseId {
     }
 }
 
-/// The secret of a lease, 128 random bits. A client that has it may renew and release.
+/// The secret of a lease: 128 random bits. A client that knows it can renew and release the lease.
 ///
-/// It goes to the client and back to the authority, never to a resource, a log line or a listing;
-/// its `Debug` form hides it.
+/// Only the client and the authority exchange it. It never goes to a resource, a log line or a listing; its `Debug`
+/// form hides it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseKey([u8; 16]);
 
 impl LeaseKey {
-    /// A key from 16 bytes of a good random source.
+    /// Creates a key from 16 bytes of a secure random source.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> LeaseKey {
         LeaseKey(bytes)
@@ -59,7 +59,7 @@ impl LeaseKey {
         unhex(text).map(LeaseKey).ok_or(Invalid::LeaseKey)
     }
 
-    /// The key as 32 lower-case hexadecimal digits. A secret: hand it to the holder only.
+    /// Returns the key as 32 lower-case hexadecimal digits. They are secret: give them to the holder only.
     #[must_use]
     pub fn to_hex(&self) -> String {
         hex(&self.0)
@@ -72,19 +72,20 @@ impl fmt::Debug for LeaseKey {
     }
 }
 
-/// Who makes a request, by the rules of access: 128 bits of a one-way hash of the principal's name, or
+/// The authenticated caller of a request: 128 bits of a one-way hash of the principal's name, or
 /// [`ANONYMOUS`](Principal::ANONYMOUS).
 ///
 /// A hash needs no table of names, so it means the same on every node and after every restore. Client ids and request
-/// ids live under their principal: equal ones of two principals have nothing to do with each other.
+/// ids are scoped by principal: equal ids of two principals are unrelated.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Principal([u64; 2]);
 
 impl Principal {
-    /// Everybody, where there are no rules; and whoever shows nothing, where the rules name `anonymous`.
+    /// Every caller if there are no access rules; otherwise a caller without credentials, if the rules name
+    /// `anonymous`.
     pub const ANONYMOUS: Principal = Principal([0; 2]);
 
-    /// A principal from 16 bytes of its name's hash.
+    /// Creates a principal from 16 bytes of its name's hash.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Principal {
         let number = u128::from_le_bytes(bytes);
@@ -98,7 +99,7 @@ impl Principal {
         (low as u128 | (high as u128) << 64).to_le_bytes()
     }
 
-    /// Whether this is [`ANONYMOUS`](Principal::ANONYMOUS).
+    /// Returns whether this is [`ANONYMOUS`](Principal::ANONYMOUS).
     #[must_use]
     pub const fn is_anonymous(self) -> bool {
         self.0[0] | self.0[1] == 0
@@ -115,12 +116,12 @@ impl fmt::Debug for Principal {
     }
 }
 
-/// The id that makes a retry recognisable: 128 bits chosen by the caller, new for each new wish.
+/// The id that identifies a request across retries: 128 bits that the caller chooses anew for each request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId([u8; 16]);
 
 impl RequestId {
-    /// An id from 16 bytes.
+    /// Creates an id from 16 bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> RequestId {
         RequestId(bytes)
@@ -140,7 +141,7 @@ impl RequestId {
         unhex(text).map(RequestId).ok_or(Invalid::RequestId)
     }
 
-    /// The id as 32 lower-case hexadecimal digits.
+    /// Returns the id as 32 lower-case hexadecimal digits.
     #[must_use]
     pub fn to_hex(&self) -> String {
         hex(&self.0)

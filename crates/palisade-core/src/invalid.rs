@@ -1,7 +1,7 @@
 //! Reasons why input is refused. Each message names the value and the range.
 //!
-//! This module, [`limits`], [`name`](crate::name), [`time`](crate::time) and [`token`](crate::token) import each other: a bound
-//! is a value of such a type, its constructor compares with the bound, and its error has both.
+//! This module, [`limits`], [`name`](crate::name), [`time`](crate::time) and [`token`](crate::token) import each other:
+//! a bound is a value of such a type, its constructor compares with the bound, and its error contains both.
 
 use core::fmt;
 
@@ -54,58 +54,58 @@ pub enum Invalid {
         /// The value given, in milliseconds.
         given_ms: u64,
     },
-    /// A lock-delay or an at-least-for, asked for with a shared grant or with permits, or a downgrade of a grant that
-    /// has one.
+    /// A lock-delay or an at-least-for was requested with a shared grant or with permits, or a grant that has one was
+    /// to be downgraded.
     DelaysOfShared,
-    /// A reader or the holder of permits proclaimed a value: a lock has one only where it has one holder.
+    /// A reader or a holder of permits proclaimed a value, which only the holder of an exclusive grant may do.
     ProclaimOfShared,
     /// Not 32 hexadecimal digits.
     LeaseKey,
     /// Not 32 hexadecimal digits.
     RequestId,
-    /// A request id that was used before for another request.
+    /// The request id was used before for another request.
     RequestReused,
-    /// A new lease was asked for under a key that already names one.
+    /// A new lease was requested with a key that already names one.
     LeaseKeyInUse,
-    /// A lease that has a lock in shared mode asked for it in exclusive mode, for update or for an upgrade.
+    /// A lease that holds a lock in shared mode requested it in exclusive mode, for update or for an upgrade.
     Upgrade,
-    /// A lease that has a lock in mode update asked for it in another mode than that of an upgrade.
+    /// A lease that holds a lock in mode update requested it in another mode than for an upgrade.
     UpdateHeld,
-    /// An upgrade was asked for without a grant in mode update, or the holder of an exclusive grant asked for one.
+    /// An upgrade was requested without a grant in mode update, or by the holder of an exclusive grant.
     NotUpdate,
-    /// An upgrade was asked for while another one of the same grant waits.
+    /// An upgrade was requested while another one of the same grant waits.
     UpgradeWaits,
-    /// An upgrade was asked for of a grant from before the authority was restored from a backup.
+    /// An upgrade was requested for a grant from before the authority was restored from a backup.
     Restored,
     /// Not `1 ≤ wanted ≤ of ≤` [`limits::PERMITS`].
     Permits {
-        /// How many permits were wanted.
+        /// The number of wanted permits.
         wanted: u32,
-        /// Of how many.
+        /// The number of permits of the semaphore, by the request.
         of: u32,
     },
-    /// The lock has another number of permits than the request says; `None` is a lock that is no semaphore.
+    /// The lock has another number of permits than the request says; `None` means that it is not a semaphore.
     PermitsDiffer {
-        /// What the request says.
+        /// The number in the request.
         asked: Option<u32>,
-        /// What the lock has.
+        /// The lock's number.
         has: Option<u32>,
     },
     /// A semaphore's name is so long that its slots' keys ([`slot_key`](crate::slot_key)) would be too long for a fence.
     SemaphoreName {
-        /// How long it is; at most [`SEMAPHORE_NAME_BYTES`](limits::SEMAPHORE_NAME_BYTES) are allowed.
+        /// Its length in bytes; at most [`SEMAPHORE_NAME_BYTES`](limits::SEMAPHORE_NAME_BYTES) are allowed.
         bytes: usize,
     },
-    /// A lease that has permits of a semaphore asked for another number of them.
+    /// A lease that holds permits of a semaphore requested another number of them.
     PermitsHeld {
         /// How many it has.
         held: u32,
-        /// How many it asked for.
+        /// The number that it requested.
         asked: u32,
     },
     /// A set of no locks, or of more than [`limits::SET_LOCKS`].
     SetSize {
-        /// How many names were given.
+        /// The number of given names.
         given: usize,
     },
     /// A set that names a lock twice.
@@ -113,16 +113,16 @@ pub enum Invalid {
         /// The lock.
         lock: LockName,
     },
-    /// A set whose names do not rise.
+    /// A set whose names are not sorted.
     SetOrder {
-        /// The first lock that is out of place.
+        /// The first lock out of order.
         lock: LockName,
     },
-    /// Several locks at once were asked for in shared mode, with permits or with delays.
+    /// Several locks at once were requested in shared mode, with permits or with delays.
     SetMode,
-    /// A lease that has some locks of a set, or has all of them under several tokens, asked for the set.
+    /// A lease that holds some locks of a set, or all of them under several tokens, requested the set.
     SetPartlyHeld {
-        /// The first lock of the set that it has.
+        /// The first lock of the set that it holds.
         lock: LockName,
     },
     /// A set would take over a lock from the client's former grant, which has a lock-delay or an at-least-for.
@@ -132,7 +132,7 @@ pub enum Invalid {
     },
     /// Metadata or a reason longer than allowed.
     TooLong {
-        /// Which text.
+        /// The text's name.
         what: &'static str,
         /// Its length in bytes.
         bytes: usize,
@@ -141,7 +141,7 @@ pub enum Invalid {
     },
 }
 
-/// Which name an [`Invalid::Name`] speaks of.
+/// The kind of name in an [`Invalid::Name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// A lock (`resource_id` in the JSON interface).

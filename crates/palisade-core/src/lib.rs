@@ -1,7 +1,7 @@
-//! The deterministic heart of Palisade.
+//! Palisade's deterministic core.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
-//! `palisade-fence`, which re-export the types of this crate that they show.
+//! This crate is internal and may change in any release. Programs use `palisade-client`, `palisade-authorities` and
+//! `palisade-fence`, which re-export the types of this crate in their interfaces.
 //!
 //! ```text
 //!   Entry { at, command } ──► Machine::apply ──► Outcome          (the caller's answer)
@@ -9,15 +9,14 @@
 //!                                   └──────────► Effect…          (waiters settled, events)
 //! ```
 //!
-//! Commands and timestamps go in, outcomes and effects come out. There is no I/O here, no async, no
-//! clock, no randomness, no serialisation format and nothing whose iteration order could reach an
-//! effect. The same code therefore runs in the server, in a simulator and in a replay, and ends
-//! equal. The crate is `no_std`: without an operating system there is no clock to read and no file to
-//! open, so the compiler keeps this promise.
+//! Commands and timestamps go in, outcomes and effects come out. The crate has no I/O, no async, no clock, no
+//! randomness, no serialisation format and no iteration order that could reach an effect. The server, the simulator and
+//! a replay run the same code and end in equal states. The compiler enforces this, because the crate is `no_std`:
+//! without an operating system there is no clock to read and no file to open.
 //!
-//! * [`machine`] – who holds what: the rules A1–A14 of the authority.
-//! * [`fence`] – what a resource admits: the rules F5, F6 and F10.
-//! * [`holder`] – until when a client may believe that it holds.
+//! * [`machine`] decides which lease holds which lock: the rules A1–A14 of the authority.
+//! * [`fence`] decides what a resource admits: the rules F5, F6 and F10.
+//! * [`holder`] computes the instant until which a client may act on its lock.
 
 #![no_std]
 

@@ -11,7 +11,7 @@ pub const METADATA_BYTES: usize = 256;
 /// Longest reason that may be given with a revocation, in bytes.
 pub const REASON_BYTES: usize = 256;
 
-/// Longest a request may wait in a queue: there is no unbounded wait.
+/// Longest wait of a request in a queue. No wait is unbounded.
 pub const MAX_WAIT: Span = Span::from_millis(24 * 60 * 60 * 1000);
 
 /// Longest lock-delay (rule D1), in milliseconds: a minute.
@@ -20,35 +20,35 @@ pub const LOCK_DELAY_MS: u32 = 60_000;
 /// Longest time for which a grant may keep others out from its beginning (rule D4), in milliseconds: a day.
 pub const AT_LEAST_FOR_MS: u32 = 24 * 60 * 60 * 1000;
 
-/// An authority that was away for this long or longer gives every live lease its full time again.
+/// An authority that did not run for this long or longer gives every live lease its full time again.
 pub const STALL: Span = Span::from_millis(500);
 
-/// A shorter pause costs a lease too much when it takes more than this part of its time: a quarter. Its
-/// holder renews at a third, so what is left after such a pause is enough for the renewal.
+/// A shorter pause extends only leases of which it takes more than a quarter. A holder renews after a third of its
+/// time, so a pause of up to a quarter leaves enough time for the renewal.
 pub const PAUSE_PARTS: u64 = 4;
 
-/// Readers, and waiting requests, that one lock is shown with.
+/// Most readers, and most waiting requests, in the view of one lock.
 pub const SHOWN: usize = 64;
 
-/// Permits that a semaphore may have.
+/// Most permits of a semaphore.
 pub const PERMITS: u32 = 64;
 
-/// Locks that one request may name (rule M1).
+/// Most locks in one request (rule M1).
 pub const SET_LOCKS: usize = 64;
 
-/// How long a semaphore's name may be, in bytes: its slots' keys, with `~` and up to two digits, are names too.
+/// Longest name of a semaphore in bytes. The keys of its slots add `~` and up to two digits, and must be names too.
 pub const SEMAPHORE_NAME_BYTES: usize = NAME_BYTES - 3;
 const _: () = assert!(PERMITS < 100);
 
-/// How long a request keeps its place for a caller that lost its connection, where another node took over: longer
-/// than a client needs to find the new leader and to repeat the request there.
+/// How long a request's place in a queue is reserved after another node took over. It is longer than a client needs to
+/// find the new leader and repeat the request.
 pub const ORPHAN_WINDOW: Span = Span::from_millis(2_000);
 
-/// How many grants and waiting requests an entry ends whose time has come, if that is all the entry does.
-/// What is left is for the next one, and callers get their turn between the two.
+/// The most due grants and waiting requests that one entry ends, if it does nothing else. The next entry ends the rest,
+/// and callers get their turn between the two.
 pub const EXPIRE_ALONE: u32 = 2_048;
 
-/// The bound for an entry that does something else. Hundreds of those are applied between two looks at the
+/// The same bound for an entry that also does something else. Hundreds of those are applied between two readings of the
 /// clock.
 pub const EXPIRE_BESIDE: u32 = 16;
 
@@ -63,16 +63,16 @@ pub const REMEMBERED: usize = 1 << 17;
 /// 2^44 tokens are 203 days at a million grants a second. See [`restore_leap`].
 pub const RESTORE_LEAP: u64 = 1 << 44;
 
-/// The wall clock, in milliseconds since 1970, from which [`restore_leap`] counts: 2026 began.
+/// The start of 2026, in milliseconds since 1970, from which [`restore_leap`] counts.
 pub const RESTORE_EPOCH_MS: u64 = 1_767_225_600_000;
 
-/// How far a restore at `unix_ms`, milliseconds since 1970 by the wall clock, moves the token counter;
-/// `None` if that clock is before [`RESTORE_EPOCH_MS`], so certainly wrong.
+/// Returns how far a restore at `unix_ms` moves the token counter: milliseconds since 1970, by the wall clock. `None`
+/// if that clock is before [`RESTORE_EPOCH_MS`], and so certainly wrong.
 ///
-/// [`RESTORE_LEAP`] alone would give the same tokens again when one backup is restored twice, or an older
-/// one after a newer. So a later restore leaps farther, by 256 tokens for each millisecond: beyond whatever
-/// the restore before it has issued, unless that was more than 262,144 a second on average, or the wall
-/// clock went back between the two. By 2030 a leap is 2^45.5, and the range has room for 180 of them.
+/// [`RESTORE_LEAP`] alone would issue the same tokens again when one backup is restored twice, or an older one after a
+/// newer one. So a later restore leaps farther, by 256 tokens for each millisecond. It passes every token issued since
+/// the restore before it, unless that authority issued more than 256,000 a second on average, or the wall clock went
+/// back between the two. By 2030 a leap is 2^45.5, and the range has room for 180 of them.
 #[must_use]
 pub const fn restore_leap(unix_ms: u64) -> Option<u64> {
     match unix_ms.checked_sub(RESTORE_EPOCH_MS) {
@@ -81,8 +81,8 @@ pub const fn restore_leap(unix_ms: u64) -> Option<u64> {
     }
 }
 
-/// The bounds an operator may set. They are part of the machine's logged state, because a replay
-/// under other bounds would decide otherwise.
+/// The bounds that an operator may set. They belong to the machine's logged state, because a replay under other bounds
+/// would decide differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Shortest lease granted.
@@ -108,10 +108,10 @@ impl Limits {
     };
 }
 
-/// What a held lock takes in memory at most, with the longest names and text, in bytes.
+/// The most memory that a held lock takes, in bytes, with the longest names and texts.
 pub const LOCK_BYTES: u64 = 1_280;
 
-/// As many locks as `bytes` of memory hold, within [`Limits::DEFAULT`].
+/// Returns the number of locks that fit in `bytes` of memory, within [`Limits::DEFAULT`].
 #[must_use]
 pub const fn locks_in(bytes: u64) -> u32 {
     let most = bytes / LOCK_BYTES;

@@ -13,16 +13,16 @@ macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $kind:expr) => {
         $(#[$doc])*
         ///
-        /// 1 – 255 bytes of printable ASCII, compared byte by byte: no case folding and no
-        /// normalisation, so two spellings are two names. Up to 15 bytes lie in the name itself; cloning shares more.
+        /// 1 – 255 bytes of printable ASCII, compared byte by byte, without case folding or normalisation. Names of up
+        /// to 15 bytes are stored inline; cloning shares the text of longer ones.
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(EcoString);
 
         impl $name {
-            /// Takes a name from outside.
+            /// Checks a name from outside.
             ///
             /// # Errors
-            /// [`Invalid::Name`] that says what is wrong with it and where.
+            /// [`Invalid::Name`] with the problem and its position.
             pub fn new(name: &str) -> Result<$name, Invalid> {
                 match fault(name) {
                     None => Ok($name(EcoString::from(name))),
@@ -30,7 +30,7 @@ macro_rules! name {
                 }
             }
 
-            /// The name as text.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -65,16 +65,16 @@ macro_rules! name {
 }
 
 name! {
-    /// The name of a lock, the thing that one holder at a time may have.
+    /// The name of a lock.
     LockName, NameKind::Lock
 }
 name! {
-    /// The name of a client. Two requests with the same client id come from the same contender, which takes its
-    /// own lock back at once; ids made by the library carry random bits.
+    /// The name of a client. Requests with the same client id come from the same contender, which gets its own lock
+    /// back at once. Ids that the library generates contain random bits.
     ClientId, NameKind::Client
 }
 name! {
-    /// Which authority issued a token. Tokens of different authorities are never compared (rule F6).
+    /// The id of the authority that issued a token. Tokens of different authorities are never compared (rule F6).
     AuthorityId, NameKind::Authority
 }
 
@@ -86,7 +86,7 @@ fn fault(name: &str) -> Option<NameFault> {
         return Some(NameFault::TooLong { bytes: name.len() });
     }
     let printable = |byte: u8| (b' '..=b'~').contains(&byte);
-    // Without a way out of the loop the compiler checks many bytes at once.
+    // Without an early exit, the compiler vectorises the loop.
     if name.bytes().fold(true, |all, byte| all & printable(byte)) {
         return None;
     }

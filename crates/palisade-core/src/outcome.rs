@@ -1,4 +1,4 @@
-//! The answers of the machine. A denial is a value among others.
+//! The machine's answers. A denial is a value like any other.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,100 +14,99 @@ use crate::token::Token;
 /// The answer to one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The lock is held by the caller.
+    /// The caller holds the lock.
     Granted(Granted),
     /// The request waits; its answer comes later as an [`Effect::Settled`].
     Queued,
-    /// Someone else has the lock.
+    /// Another client holds the lock.
     Held(Holder),
-    /// Another request waits for the lock and comes first. Nobody may hold the lock at all: then it is kept for that request.
+    /// Another request is ahead in the queue. Even a free lock can be reserved for that request.
     Behind(Ahead),
-    /// Nobody has the lock, and it is closed for a time after its last grant (rules D1 and D4).
+    /// Nobody holds the lock, and it is closed for a time after its last grant (rules D1 and D4).
     Delayed(Delayed),
-    /// The lease lasts a full time to live again.
+    /// The lease was renewed for a full time to live.
     Renewed(Renewed),
-    /// What the holder says about itself is changed.
+    /// The holder's metadata changed.
     Proclaimed {
-        /// The token of the grant; an announcement never changes it.
+        /// The token of the grant, which is unchanged.
         token: Token,
         /// The number of this event. Of two announcements the one with the higher (token, revision) is the later one.
         revision: u64,
     },
-    /// The grant is given up.
+    /// The grant was released.
     Released {
-        /// Its number: the token it had, or its [`GrantId`] if it was shared.
+        /// The grant's number: its token, or its [`GrantId`] if it was shared.
         token: Token,
         /// How long the lock stays closed, if the grant asked for that (rule D4).
         delayed: Option<Span>,
     },
-    /// The operator took the lock away.
+    /// An operator revoked the grant.
     Revoked {
         /// Its number, as of a release.
         token: Token,
     },
-    /// The grant meant is over, and the authority remembers how it ended. For a release that was
-    /// repeated this is success (`already released`).
+    /// The named grant is over, and the authority remembers how it ended. For a repeated release this is success
+    /// (`already released`).
     Ended {
         /// Its number, as of a release.
         token: Token,
         /// How it ended.
         how: Ending,
     },
-    /// The caller does not hold the lock, and nothing is known of a grant it once had.
+    /// The caller does not hold the lock, and the authority remembers no earlier grant of it.
     NotHeld,
-    /// The lease named does hold the lock, by a grant with another number than the one named, of which nothing is known.
+    /// The lease holds the lock by a grant with another number, and the authority does not remember the named one.
     OtherNumber {
-        /// The number of the grant that it holds.
+        /// The number of the live grant.
         has: Token,
     },
-    /// The lease belongs to another principal, whose secret the caller has. Nothing changed.
+    /// The caller knows the lease's secret, but the lease belongs to another principal. Nothing changed.
     WrongPrincipal {
         /// The lock asked for.
         lock: LockName,
     },
-    /// The lock is held with another token than the one named.
+    /// The lock is held with another token than the named one.
     Stale {
-        /// The token, or the number of a shared grant, that was named.
+        /// The named token, or number of a shared grant.
         named: Token,
-        /// The token it is held with.
+        /// The token with which it is held.
         highest: Token,
     },
-    /// Too many requests wait already.
+    /// Too many requests are waiting.
     QueueFull(QueueBound),
-    /// The request was given up by its caller before.
+    /// The caller abandoned the request earlier.
     Abandoned,
-    /// The last token of the range is out: the authority never grants again.
+    /// The authority has issued its last token and never grants again.
     TokensExhausted,
-    /// The authority holds as many locks as its settings allow.
+    /// The authority's settings allow no more held locks.
     TooManyLocks {
         /// The setting.
         max: u32,
     },
     /// The input was refused; nothing changed.
     Invalid(Invalid),
-    /// A command without a question was carried out.
+    /// A command that has no answer was executed.
     Done,
 }
 
-/// A grant, as its holder gets it.
+/// A grant, as its holder receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The fencing token. Readers of one phase have the same.
+    /// The fencing token. The readers of one phase share it.
     pub token: Token,
     /// The number that names the grant, if it is shared; an exclusive one is named by its token.
     pub shared: Option<GrantId>,
-    /// The slots it holds, if the lock is a semaphore: each is a resource of its own to a fence
-    /// ([`slot_key`](crate::slot_key)).
+    /// The slots that it holds of a semaphore. Each is a separate resource at a fence ([`slot_key`](crate::slot_key)).
     pub slots: Slots,
     /// The lease's public id.
     pub lease: LeaseId,
     /// The lease's secret.
     pub key: LeaseKey,
-    /// How long the lease lasts from a renewal.
+    /// How long the lease lasts after a renewal.
     pub ttl: Ttl,
-    /// How long the grant is good for, counted by the authority's clock **from the moment it took
-    /// this request in**: a wait in the queue is part of it, and a repeated request gets what is
-    /// left. This is the span the holder's deadline is computed from.
+    /// How long the grant is valid, counted by the authority's clock **from when it received this request**. A wait in
+    /// the queue is included, and a repeated request gets the remaining time. The holder computes its deadline from
+    /// this span.
     pub valid_for: Span,
     /// How long the request waited in the queue; part of `valid_for`.
     pub waited: Span,
@@ -123,64 +122,64 @@ impl Granted {
     }
 }
 
-/// A lease that was renewed.
+/// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// The token of the grant named; a renewal never changes it.
+    /// The token of the named grant, which is unchanged.
     pub token: Token,
     /// The lease's time to live.
     pub ttl: Ttl,
-    /// How long the lease is good for, from the moment the authority took the request in.
+    /// How long the lease is valid, counted by the authority's clock from when it received the request.
     pub valid_for: Span,
-    /// Whether less than a quarter of its time to live was left. Only the authority's own machine knows; a client says
-    /// `false`.
+    /// Whether less than a quarter of its time to live was left. Only the authority's own machine sets it; in a client
+    /// it is `false`.
     pub near_deadline: bool,
 }
 
-/// The holder of a lock: of several readers the first one.
+/// The holder of a lock; of several readers, one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The holder's client id.
     pub client: ClientId,
     /// The token of its grant.
     pub token: Token,
-    /// How long until the lease expires if it is not renewed: when trying again makes sense.
+    /// How long until the lease expires unless it is renewed; try again after that.
     pub remaining: Span,
 }
 
-/// A request that waits and must not be overtaken: an orphan or a set that a free lock is kept for, or the first in the
-/// queue of a lock that has readers. It holds nothing.
+/// A waiting request that nobody may overtake: an orphan or a set for which a free lock is reserved, or the first in
+/// the queue of a lock that readers hold. It holds nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// Who asks.
+    /// The client that made the request.
     pub client: ClientId,
-    /// When trying again makes sense: the rest of its time, or of the lease of whoever it waits for.
+    /// How long until trying again makes sense: the rest of its time in the queue, or of the lease that it waits for.
     pub remaining: Span,
 }
 
-/// A lock that is closed: nobody has it, and nobody is granted it, its last holder included.
+/// A closed lock: nobody holds it, and nobody gets it, not even its last holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delayed {
     /// The token of the last grant.
     pub token: Token,
-    /// How long until the lock is granted again, by the authority's clock.
+    /// How long until the lock can be granted again, by the authority's clock.
     pub remaining: Span,
 }
 
 /// How a grant ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
-    /// The holder gave it up.
+    /// The holder released it.
     Released,
-    /// Its time ran out.
+    /// Its lease expired.
     Expired,
-    /// An operator took it.
+    /// An operator revoked it.
     Revoked,
     /// The same client acquired the lock again under another lease, with a higher token.
     Superseded,
 }
 
-/// Which bound on waiting was hit.
+/// The bound on waiting requests that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueBound {
     /// Requests waiting for this lock.
@@ -188,51 +187,52 @@ pub enum QueueBound {
         /// The setting.
         max: u32,
     },
-    /// Requests of this client that wait, over all locks.
+    /// Waiting requests of this client, over all locks.
     Client {
         /// The setting.
         max: u32,
     },
 }
 
-/// An effect of a command on others than its caller.
+/// An effect of a command on anyone but its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A request that waited has its answer.
+    /// A waiting request is settled.
     Settled {
-        /// Who asked.
+        /// The principal that made the request.
         by: Principal,
         /// The request.
         request: RequestId,
         /// Its answer; never [`Outcome::Queued`].
         outcome: Outcome,
     },
-    /// Something an observer may want to see.
+    /// A change, for observers.
     Event(Event),
 }
 
 /// One change of one lock, in log order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Counts events from 1; an observer resumes after the last one it saw.
+    /// The number of the event, from 1. An observer resumes after the last one it saw.
     pub revision: u64,
     /// The authority's clock.
     pub at: Timestamp,
     /// The lock.
     pub lock: LockName,
-    /// The holder concerned; `None` when a lock is opened, because its last holder may be forgotten.
+    /// The holder, or former holder; `None` when a lock is opened, because its last holder may be forgotten.
     pub client: Option<ClientId>,
-    /// The grant's fencing token; when a lock is opened, that of its last grant.
+    /// The grant's fencing token; when a lock is opened, the token of its last grant.
     pub token: Token,
     /// The number that names the grant, if it is shared.
     pub shared: Option<GrantId>,
     /// The slots that it holds of a semaphore.
     pub slots: Slots,
-    /// The principal of the client, or the one that opens the lock. For records, not for watchers.
+    /// The principal of the client, or of the operator who opens the lock. For audit records; watchers do not get it.
     pub by: Principal,
-    /// The lease that the grant is under, as `client`.
+    /// The lease of the grant; `None` in the same case as `client`.
     pub lease: Option<LeaseId>,
-    /// How long the grant has lasted, by the wall clock; no time if that went back. For records, not for watchers.
+    /// How long the grant has lasted, by the wall clock; zero if that clock went back. For audit records; watchers do
+    /// not get it.
     pub held: Span,
     /// The kind of change.
     pub change: Change,
@@ -243,67 +243,65 @@ pub struct Event {
 pub enum Change {
     /// It was granted.
     Granted {
-        /// For how long, without renewal.
+        /// How long the lease lasts without renewal.
         ttl: Ttl,
     },
-    /// Its holder says something else about itself.
+    /// Its holder changed its metadata.
     Proclaimed,
-    /// An operator opened it: it had been closed after its last grant.
+    /// An operator opened it; it was closed after its last grant.
     Opened {
-        /// What the operator said.
+        /// The operator's reason.
         reason: Box<str>,
     },
     /// A grant ended.
     Ended {
         /// How.
         how: Ending,
-        /// What the operator said, for a revocation.
+        /// The operator's reason, for a revocation.
         reason: Option<Box<str>>,
-        /// How long the lock stays closed from now.
+        /// How long the lock stays closed after this event, if it does.
         delayed: Option<Span>,
     },
 }
 
-/// One lock as `show` and `ls` see it.
+/// One lock, as `palisade show` and `palisade ls` print it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockView {
     /// The lock.
     pub lock: LockName,
-    /// The number of the latest event that this view knows of: of two views of a lock the one with the higher number
-    /// is the later one. `None` where the authority counts no events, and in a listing.
+    /// The number of the latest event that this view includes. Of two views of a lock, the one with the higher number
+    /// is later. `None` in a listing, or if the authority does not count events.
     pub revision: Option<u64>,
-    /// Its holder, if any; of several readers the oldest.
+    /// Its holder, if any; of several readers, the oldest.
     pub holder: Option<Holder>,
-    /// How often the holder's lease was extended since its last renewal, because the authority was away.
+    /// How often, since its last renewal, the holder's lease was extended because the authority was not running.
     pub extensions: u32,
-    /// How long nobody is granted it, if it is free and closed.
+    /// How long it stays closed, if it is free and closed.
     pub delayed: Option<Span>,
-    /// The lease the grant is under.
+    /// The lease of the grant.
     pub lease: Option<LeaseId>,
     /// The wall clock at the grant.
     pub acquired_at: Option<WallTime>,
-    /// What the holder said about itself.
+    /// The holder's metadata.
     pub metadata: Option<Box<str>>,
-    /// How many readers hold it; 0 if it is not held in shared mode.
+    /// The number of readers that hold it; 0 if it is not held in shared mode.
     pub reader_count: u32,
-    /// Readers, the oldest first: where one lock is shown, and then at most
-    /// [`SHOWN`](crate::limits::SHOWN) of them.
+    /// The readers, oldest first, at most [`SHOWN`](crate::limits::SHOWN); empty in a listing.
     pub readers: Vec<Reader>,
-    /// How many permits it has, if it is a semaphore.
+    /// The number of its permits, if it is a semaphore.
     pub permits: Option<u32>,
-    /// How many requests wait.
+    /// The number of waiting requests.
     pub waiters: u32,
-    /// Requests that wait, first come first: where one lock is shown, and then at most
-    /// [`SHOWN`](crate::limits::SHOWN) of them.
+    /// The waiting requests, in their order, at most [`SHOWN`](crate::limits::SHOWN); empty in a listing.
     pub queue: Vec<Queued>,
 }
 
-/// One of the readers that hold a lock.
+/// One of several holders of a lock: a reader, or a holder of permits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reader {
-    /// Who it is.
+    /// The holder's client, token and remaining time.
     pub holder: Holder,
-    /// The number that names its grant.
+    /// The number that identifies its grant.
     pub id: GrantId,
     /// Whether it is in mode update.
     pub update: bool,
@@ -311,25 +309,25 @@ pub struct Reader {
     pub slots: Slots,
     /// The wall clock at its grant.
     pub acquired_at: WallTime,
-    /// What it said about itself.
+    /// Its metadata.
     pub metadata: Option<Box<str>>,
 }
 
-/// A request that waits for a lock.
+/// A request in a lock's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// Who asks.
+    /// The client that made the request.
     pub client: ClientId,
-    /// What for.
+    /// The requested mode.
     pub mode: LockMode,
-    /// How long it has waited, from its latest attempt.
+    /// How long it has waited since its latest attempt.
     pub waited: Span,
     /// How long until it leaves the queue.
     pub remaining: Span,
 }
 
 impl LockView {
-    /// A lock that nobody has and nobody waits for.
+    /// Returns the view of a lock without holder or waiters.
     #[must_use]
     pub const fn free(lock: LockName) -> LockView {
         LockView {

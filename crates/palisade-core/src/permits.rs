@@ -1,4 +1,4 @@
-//! Permits of a semaphore, and the slots that they are (rules P1–P4).
+//! Permits of a semaphore, and its numbered slots (rules P1–P4).
 
 use alloc::string::String;
 use core::fmt;
@@ -7,7 +7,7 @@ use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::LockName;
 
-/// How many permits a request wants, and how many the semaphore has.
+/// The number of permits that a request wants, and the number that the semaphore has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permits {
     wanted: u8,
@@ -15,7 +15,7 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// `wanted` permits of a semaphore that has `of`.
+    /// Requests `wanted` permits of a semaphore that has `of`.
     ///
     /// # Errors
     /// [`Invalid::Permits`] unless `1 ≤ wanted ≤ of ≤` [`PERMITS`](limits::PERMITS).
@@ -30,13 +30,13 @@ impl Permits {
         })
     }
 
-    /// How many are wanted.
+    /// Returns the number of wanted permits.
     #[must_use]
     pub const fn wanted(self) -> u32 {
         self.wanted as u32
     }
 
-    /// How many there are.
+    /// Returns the semaphore's number of permits.
     #[must_use]
     pub const fn of(self) -> u32 {
         self.of as u32
@@ -54,22 +54,22 @@ impl fmt::Display for Permits {
 pub struct Slots(u64);
 
 impl Slots {
-    /// No slot: what a grant of another kind has.
+    /// No slot, as in a grant of another kind of lock.
     pub const NONE: Slots = Slots(0);
 
-    /// One bit for each slot, the lowest for slot 1.
+    /// Creates slots from one bit for each, the lowest for slot 1.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Slots {
         Slots(bits)
     }
 
-    /// As [`Slots::from_bits`].
+    /// Returns one bit for each slot, as [`Slots::from_bits`] takes them.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The slots 1 ..= `of`.
+    /// Returns the slots 1 ..= `of`.
     #[must_use]
     pub const fn all(of: u32) -> Slots {
         match of {
@@ -79,31 +79,31 @@ impl Slots {
         }
     }
 
-    /// How many they are.
+    /// Returns the number of slots.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Those of `self` that are not in `taken`.
+    /// Returns the slots of `self` that are not in `taken`.
     #[must_use]
     pub const fn without(self, taken: Slots) -> Slots {
         Slots(self.0 & !taken.0)
     }
 
-    /// Those of both.
+    /// Returns the slots of both.
     #[must_use]
     pub const fn with(self, more: Slots) -> Slots {
         Slots(self.0 | more.0)
     }
 
-    /// The `count` lowest of them; `None` if there are fewer.
+    /// Returns the `count` lowest slots; `None` if there are fewer.
     #[must_use]
     pub fn lowest(self, count: u32) -> Option<Slots> {
         let enough = self.count() >= count;
@@ -114,20 +114,20 @@ impl Slots {
         enough.then_some(Slots(self.0 & !rest))
     }
 
-    /// Their numbers, rising.
+    /// Returns the slot numbers, ascending.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         (1..=u64::BITS).filter(move |slot| self.0 & 1 << (slot - 1) != 0)
     }
 }
 
-/// The resource id under which a fence keeps the ratchet of one slot: `LOCK~SLOT` (rule P3).
+/// Returns the resource id of one slot at a fence: `LOCK~SLOT` (rule P3).
 ///
-/// Claim it, and use it, with the grant's token at a fence of the same authority. A URL carries `~` as it is, so a fence in
-/// front of an HTTP service sees the whole key; after a `#` it would see the lock alone.
+/// Claim and use it with the grant's token, at a fence of the same authority. URLs need no escape for `~`, so a fence
+/// in front of an HTTP service sees the whole key; a `#` would cut the slot off.
 ///
-/// Two slots never have one key: what follows the last `~` is the slot, and the rest is the lock. A plain lock that is
-/// itself called `LOCK~SLOT` has the same id. If both are used at one resource, live holders of one refuse those of
-/// the other, but no late holder is ever admitted.
+/// Two slots never share a key: the slot follows the last `~`, and the rest is the lock. A plain lock named `LOCK~SLOT`
+/// has the same id. If both are used at one resource, the live holders of one are refused because of the other, but no
+/// late holder is ever admitted.
 ///
 /// # Errors
 /// [`Invalid::SemaphoreName`] if the lock's name is too long for a semaphore.

@@ -1,4 +1,4 @@
-//! Time as data. Nothing in this crate reads a clock: the log is stamped where it is ordered.
+//! Time as data. Nothing in this crate reads a clock; the ordering thread stamps the log.
 
 use core::fmt;
 use core::time::Duration;
@@ -6,43 +6,44 @@ use core::time::Duration;
 use crate::invalid::Invalid;
 use crate::limits;
 
-/// An instant on the authority's own monotonic clock, in nanoseconds since that authority was
-/// created.
+/// An instant on a monotonic clock, in nanoseconds. In the machine it is the authority's own clock, which starts at
+/// zero when the authority is created; a holder's instants are of its own clock (see [`holder`](crate::holder)).
 ///
-/// It has nothing to do with the wall clock, never goes back (also not across a restart: the clock
-/// resumes from the last logged instant, or from where it would be without the restart) and is compared only with instants of the same authority.
+/// It is independent of the wall clock, and comparable only with instants of the same clock. The authority's clock
+/// never goes back, even across a restart: it resumes from the last logged instant, or from where it would be without
+/// the restart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The instant an authority is created.
+    /// The instant at which an authority is created.
     pub const ZERO: Timestamp = Timestamp(0);
 
-    /// An instant given in nanoseconds.
+    /// Creates an instant from nanoseconds.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Timestamp {
         Timestamp(nanos)
     }
 
-    /// An instant given in milliseconds; saturates at the end of the range.
+    /// Creates an instant from milliseconds; saturates at the end of the range.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Timestamp {
         Timestamp(millis.saturating_mul(NANOS_PER_MILLI))
     }
 
-    /// Nanoseconds since the authority was created.
+    /// Returns the nanoseconds since the clock's zero.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The instant `span` later; saturates at the end of the range (in the year 2554).
+    /// Returns the instant `span` later; saturates at the end of the range, after 584 years.
     #[must_use]
     pub const fn after(self, span: Span) -> Timestamp {
         Timestamp(self.0.saturating_add(span.0))
     }
 
-    /// How long it is from `earlier` to this instant; zero if `earlier` is later.
+    /// Returns the time from `earlier` to this instant; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Timestamp) -> Span {
         Span(self.0.saturating_sub(earlier.0))
@@ -55,7 +56,7 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// A length of time in nanoseconds. `Copy`, eight bytes, and without a clock.
+/// A length of time in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(u64);
 
@@ -63,37 +64,37 @@ impl Span {
     /// No time at all.
     pub const ZERO: Span = Span(0);
 
-    /// A span given in nanoseconds.
+    /// Creates a span from nanoseconds.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Span {
         Span(nanos)
     }
 
-    /// A span given in milliseconds; saturates at the end of the range.
+    /// Creates a span from milliseconds; saturates at the end of the range.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Span {
         Span(millis.saturating_mul(NANOS_PER_MILLI))
     }
 
-    /// Its nanoseconds.
+    /// Returns the nanoseconds.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Its whole milliseconds, rounded down: a remaining time is never overstated.
+    /// Returns whole milliseconds, rounded down, so that a remaining time is never overstated.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0 / NANOS_PER_MILLI
     }
 
-    /// Both lengths together; saturates.
+    /// Returns the sum of both; saturates.
     #[must_use]
     pub const fn plus(self, other: Span) -> Span {
         Span(self.0.saturating_add(other.0))
     }
 
-    /// The same length as a standard [`Duration`].
+    /// Returns the same length as a [`Duration`].
     #[must_use]
     pub const fn to_duration(self) -> Duration {
         Duration::from_nanos(self.0)
@@ -113,9 +114,9 @@ impl fmt::Debug for Span {
     }
 }
 
-/// How long a lease lasts from its grant or renewal, in milliseconds.
+/// The time to live of a lease, from its grant or renewal, in milliseconds.
 ///
-/// The hard range is 100 ms to 24 h; an authority's settings may narrow it.
+/// The range is 100 ms to 24 h; an authority's settings may narrow it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(u32);
 
@@ -125,7 +126,7 @@ impl Ttl {
     /// 24 hours.
     pub const MAX: Ttl = Ttl(24 * 60 * 60 * 1000);
 
-    /// Takes a time to live in milliseconds.
+    /// Creates a time to live from milliseconds.
     ///
     /// # Errors
     /// [`Invalid::Ttl`] outside 100 ms – 24 h; nothing is clamped.
@@ -140,20 +141,20 @@ impl Ttl {
         Ok(Ttl(millis as u32))
     }
 
-    /// Its milliseconds.
+    /// Returns the milliseconds.
     #[must_use]
     pub const fn as_millis(self) -> u32 {
         self.0
     }
 
-    /// Its length.
+    /// Returns the length as a span.
     #[must_use]
     pub const fn span(self) -> Span {
         Span::from_millis(self.0 as u64)
     }
 
-    /// The longest pause of the authority that a lease of this length bears without being given its time
-    /// back: a quarter of it, and less than [`limits::STALL`].
+    /// Returns the longest pause of the authority that does not extend a lease of this length: a quarter of it, at most
+    /// [`limits::STALL`].
     #[must_use]
     pub const fn bears(self) -> Span {
         let part = Span::from_nanos(self.span().0 / limits::PAUSE_PARTS);
@@ -179,12 +180,12 @@ impl fmt::Display for Ttl {
 
 /// The wall clock's reading at a grant, in milliseconds since 1970 (UTC).
 ///
-/// It is printed (`acquired_at`) and decides nothing (rule A11); therefore it has no ordering.
+/// It is for display only (`acquired_at`, rule A11), and therefore has no ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct WallTime(pub u64);
 
 impl WallTime {
-    /// The time since an earlier reading; none if the clock was set back meanwhile.
+    /// Returns the time since an earlier reading; zero if the clock was set back meanwhile.
     #[must_use]
     pub const fn since(self, earlier: WallTime) -> Span {
         Span::from_millis(self.0.saturating_sub(earlier.0))

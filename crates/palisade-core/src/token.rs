@@ -1,4 +1,4 @@
-//! The fencing token: the number a resource compares.
+//! The fencing token: the number that a resource compares.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -7,22 +7,22 @@ use crate::invalid::Invalid;
 
 /// A fencing token: an integer in `1 ..= 2^53 - 1` that only grows.
 ///
-/// The bound keeps it exact in JSON, JavaScript, Lua and an SQL `BIGINT`. Zero is never a token, so
-/// "no token" is `Option::None` and never a number that could be compared by accident.
+/// The upper bound keeps it exact in JSON, JavaScript, Lua and an SQL `BIGINT`. Zero is never a token: "no token" is
+/// `Option::None`, which cannot be compared by accident.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(NonZeroU64);
 
 impl Token {
-    /// The first token a new authority hands out.
+    /// The first token of a new authority.
     pub const FIRST: Token = Token(NonZeroU64::MIN);
 
-    /// The last token there is; after it an authority refuses to grant rather than wrap.
+    /// The last token. After it, an authority refuses to grant; it never wraps around.
     pub const MAX: Token = match NonZeroU64::new((1 << 53) - 1) {
         Some(n) => Token(n),
         None => Token::FIRST,
     };
 
-    /// Takes a number from outside.
+    /// Checks a number from outside.
     ///
     /// # Errors
     /// [`Invalid::Token`] for 0 and for anything above [`Token::MAX`].
@@ -33,19 +33,19 @@ impl Token {
         }
     }
 
-    /// The number itself.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// The token after this one, or `None` at the end of the range.
+    /// Returns the next token; `None` at the end of the range.
     #[must_use]
     pub const fn next(self) -> Option<Token> {
         self.leap(1)
     }
 
-    /// The token `by` further on, or `None` if the range ends before it.
+    /// Returns the token that is higher by `by`; `None` if the range ends before it.
     #[must_use]
     pub const fn leap(self, by: u64) -> Option<Token> {
         match self.0.get().checked_add(by) {

@@ -20,7 +20,7 @@ use tokio_postgres::NoTls;
 type AnyError = Box<dyn std::error::Error>;
 type Answer = Result<String, AnyError>;
 
-/// What the program was started with.
+/// The program's arguments.
 struct Adder {
     url: String,
     resource: String,
@@ -55,7 +55,7 @@ async fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// The answer to a holder whose time is over.
+/// The answer to a stale holder.
 fn rejected(error: AnyError) -> Answer {
     match rejection(&*error) {
         Some(reject) => Ok(format!("rejected {}", reject.code())),

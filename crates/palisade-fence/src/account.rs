@@ -1,5 +1,4 @@
-//! The record of a holder's steps. After a rejection the holder can undo the effects that lie outside the
-//! fence.
+//! The record of a holder's steps. After a rejection, the holder can undo effects that no fence guards.
 //!
 //! ```text
 //!   note("charge", Fate::Admitted) ─ note("reserve", Fate::Admitted) ─ note("book", Fate::Rejected) ─┐
@@ -7,8 +6,8 @@
 //!   compensate: newest first, each step with its outcome                   book ✗ ─ reserve ✓ ─ charge ✓
 //! ```
 //!
-//! A rejected transaction rolls its own writes back. It does not roll back a payment, a mail or a file
-//! elsewhere: those are compensated, as in Garcia-Molina and Salem 1987, "Sagas".
+//! A rejected transaction rolls back its own writes, but not a payment, a mail or a file elsewhere. The holder
+//! compensates for those, as in Garcia-Molina and Salem 1987, "Sagas".
 
 use palisade_core::fence::Reject;
 
@@ -18,12 +17,12 @@ use crate::error::Error;
 /// The outcome of one step under a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The step was carried out, and a newer holder sees it.
+    /// The step took effect, and a newer holder sees it.
     Admitted,
-    /// The step was not carried out.
+    /// The step did not take effect.
     Rejected(Reject),
-    /// There was another error: the step may or may not have been carried out. Ask again under
-    /// the same sequence number, or look, before you undo anything.
+    /// Another error occurred, and the step may or may not have taken effect. Before you undo anything, repeat it under
+    /// the same sequence number, or read the resource.
     Unknown,
 }
 
@@ -90,7 +89,7 @@ impl<S> Account<S> {
         self.is_clean()
     }
 
-    /// Whether every step was admitted: there is nothing to undo.
+    /// Returns whether every step was admitted, so that there is nothing to undo.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.0.iter().all(|(_, fate)| *fate == Fate::Admitted)

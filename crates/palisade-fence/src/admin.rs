@@ -1,4 +1,4 @@
-//! Operations for operators on the fences of any resource: look and re-arm.
+//! An operator's commands for the fences of any resource: show and re-arm.
 
 use std::future::Future;
 
@@ -6,9 +6,9 @@ use palisade_core::fence::{FenceState, Rearm};
 
 use crate::error::Result;
 
-/// The fences of one place: a database, a store, a folder.
+/// The fences of one database, store or folder.
 ///
-/// Its errors are a name that is not valid, and those of the place; none of its operations can be rejected.
+/// Its operations are never rejected. They fail for an invalid name, or with an error of the database, store or folder.
 pub trait Admin {
     /// Returns the fence of one resource; `None` if nothing was ever admitted there.
     fn show(&mut self, resource: &str) -> impl Future<Output = Result<Option<FenceState>>> + Send;
@@ -22,13 +22,12 @@ pub trait Admin {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Listed>>> + Send;
 
-    /// Makes a resource refuse every token below [`Rearm::floor`] (rule F7), even if there is no fence; the
-    /// earlier record is forgotten. [`FenceState::rearmed`] decides, in one atomic step with the stored
-    /// state: a fence is never lowered, unless [`Rearm::lower_from`] names exactly the token of a poisoned
-    /// fence. As durable as any claim.
+    /// Makes a resource refuse every token below [`Rearm::floor`] (rule F7), even if it has no fence yet, and deletes
+    /// the earlier record. [`FenceState::rearmed`] decides, in one atomic step with the stored state. It lowers a fence
+    /// only if [`Rearm::lower_from`] is exactly the token of the poisoned fence. The change is as durable as a claim.
     ///
     /// # Errors
-    /// [`Error::FloorTooLow`](crate::Error::FloorTooLow) names the token at which the fence stands.
+    /// [`Error::FloorTooLow`](crate::Error::FloorTooLow) names the fence's token.
     fn rearm(
         &mut self,
         resource: &str,
@@ -50,15 +49,15 @@ pub struct Listed {
 pub struct FencedTable {
     /// The table, as the database names it.
     pub table: String,
-    /// The resource whose fence counts.
+    /// The resource whose fence the table checks.
     pub resource: String,
 }
 
-/// Something through which a write can pass beside the fence.
+/// A way to write past the fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Door {
-    /// The table; `None` if it concerns all of them.
+    /// The table; `None` if all tables are affected.
     pub table: Option<String>,
-    /// What is open, and what to do about it.
+    /// The way past the fence, and how to close it.
     pub door: String,
 }

@@ -1,20 +1,20 @@
-//! The answer of a fence to an operation that was carried out.
+//! The answer of a fence to an admitted operation.
 
 use palisade_core::Token;
 
-/// An operation that was carried out. If the resource is durable, it is on stable storage.
+/// An operation that took effect. If the resource is durable, the effect is on stable storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted<T> {
     /// The result of the operation.
     pub value: T,
     /// The highest token at this resource; `None` if the check is off and nothing is recorded.
     pub highest: Option<Token>,
-    /// This same write had already been carried out, and was not carried out again.
+    /// Whether the write is a repeat: it had already taken effect and was not performed again.
     pub repeat: bool,
 }
 
 impl<T> Admitted<T> {
-    /// Creates the answer for an operation that was carried out just now.
+    /// Creates the answer to an operation that has just taken effect.
     pub const fn new(value: T, highest: Option<Token>) -> Admitted<T> {
         Admitted {
             value,

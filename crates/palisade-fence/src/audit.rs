@@ -1,4 +1,4 @@
-//! The record of every rejection, for every reason, in the log and in a count (rule F13).
+//! The log and the counts of all rejections (rule F13).
 //!
 //! ```text
 //!   a fence rejects ───────────► rejected ─┬─► one tracing event: resource, token, highest, authority,
@@ -6,9 +6,8 @@
 //!                                          └─► Counts, by reason, for the whole process
 //! ```
 //!
-//! A rejected holder is not a fault of the resource, because the fence did its work. It is logged as a warning, because a
-//! holder was paused past its lease and still believed in it. If there was nothing to change, it is logged as
-//! information only.
+//! A rejection is not a fault of the resource: the fence did its work. It is logged as a warning, because a holder was
+//! paused past the end of its lease without noticing. [`Reject::Missing`] is logged as information only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,8 +16,7 @@ use palisade_core::{AuthorityId, Code, LockName, Token};
 
 use crate::error::Error;
 
-/// Every reason: those of [`Reject::CODES`], then those for which a request is refused before a fence
-/// judges it.
+/// Every reason: first [`Reject::CODES`], then the reasons for which a request is refused before a fence judges it.
 pub const REASONS: [Code; Reject::CODES.len() + REFUSED.len()] = {
     let mut reasons = [Code::Invalid; Reject::CODES.len() + REFUSED.len()];
     let (rejected, refused) = reasons.split_at_mut(Reject::CODES.len());
@@ -39,7 +37,7 @@ const REFUSED: [Code; 9] = [
     Code::StorageFull,
 ];
 
-/// Rejections by reason; every one of [`REASONS`] once.
+/// Rejections by reason, with one entry for each of [`REASONS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts(pub [(Code, u64); REASONS.len()]);
 
@@ -51,7 +49,7 @@ impl Counts {
         found.map(|(_, count)| *count)
     }
 
-    /// Returns the number for all reasons together.
+    /// Returns the total over all reasons.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()
@@ -64,7 +62,7 @@ impl Default for Counts {
     }
 }
 
-/// Counts up by reason.
+/// The counters by reason.
 #[derive(Debug)]
 pub(crate) struct Tally([AtomicU64; REASONS.len()]);
 

@@ -1,4 +1,4 @@
-//! The claim as the first call: reading is possible only after it.
+//! The claim as the first call, without which a program cannot read.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::admitted::Admitted;
 use crate::error::Result;
 use crate::fence::{Fence, Write};
 
-/// A resource that was claimed under one token. It cannot be read without a claim.
+/// A resource that was claimed under one token. Only a claim creates this handle.
 #[derive(Debug)]
 pub struct Claimed<'a, F> {
     fence: &'a F,
@@ -29,8 +29,8 @@ pub async fn enter<'a, F: Fence>(fence: &'a F, pass: Pass<'a>) -> Result<Claimed
 /// Claims several resources before any of them is read, in name order, so that two holders of several
 /// resources do not block each other. Returns them by name.
 ///
-/// It is not a transaction: if one claim is rejected, the fences before it are already raised, which shuts
-/// out only older holders. (In one database, `claim_all` of its module is all or nothing.)
+/// It is not a transaction: if one claim is rejected, the fences before it stay raised. That excludes only older
+/// holders. (Within one database, use `claim_all` of its module, which is all or nothing.)
 ///
 /// # Errors
 /// As [`enter`]; the log names the resource.

@@ -1,6 +1,6 @@
 //! The error of the crate.
 //!
-//! The control of the example on the crate's page that must not compile: with `?` it does.
+//! The crate's page has an example that must not compile. This is its control: with `?` it compiles.
 //!
 //! ```
 //! #![deny(unused_must_use)]
@@ -15,14 +15,13 @@ use palisade_core::fence::{FloorTooLow, Reject};
 
 use crate::name::Invalid;
 
-/// The answer of every operation of a fence.
+/// The result of a fence's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An operation that a fence refused, or that failed. [`Error::kind`] says what to do next.
 ///
-/// A refused operation is an error like any other: one `?` ends the work of a holder whose time is over, and nothing that it
-/// does not look at counts as done. (It is a denied *lock* that is a value: to be told that somebody else has it is what one
-/// asked for. A fence refuses only what must not happen.) [`Error::rejected`] tells the two apart:
+/// A refused operation is an error like any other: one `?` ends the work of a stale holder, and no ignored result
+/// passes for success. [`Error::rejected`] distinguishes a refusal from a failure:
 ///
 /// ```
 /// # use palisade_core::Token;
@@ -41,8 +40,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(book()).unwrap();
 /// ```
 ///
-/// Its text does not repeat that of its [`source`](std::error::Error::source), which is the error of the driver or the
-/// system; [`Error::report`] has both. (Only a database's own message is part of the text.)
+/// Its text does not repeat the [`source`](std::error::Error::source), the error of the driver or the system;
+/// [`Error::report`] returns both. (Only a database's own message is part of the text.)
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -52,7 +51,7 @@ pub enum Error {
     /// The name of a resource or the path of an object is not valid.
     #[error(transparent)]
     Name(#[from] Invalid),
-    /// An argument cannot be used; the text names it, and the allowed values.
+    /// An argument is invalid; the text names it and the allowed values.
     #[error("{0}")]
     Argument(String),
     /// The object would be larger than [`Limits::object_bytes`](crate::Limits::object_bytes).
@@ -75,37 +74,37 @@ pub enum Error {
     /// Redis: the command failed, for example on a key of another type. The fence was not raised.
     #[error("the command failed, and nothing was written: {0}")]
     Command(String),
-    /// Redis: the caller's own script failed. **Its earlier writes stay**, and so does the raised fence: Redis rolls nothing
-    /// back. A repeat of a numbered write gets the same answer.
+    /// Redis: the caller's own script failed. **Its earlier writes stay**, and so does the raised fence, because Redis
+    /// does not roll back. A repeat of a numbered write gets the same answer.
     #[error("the script failed; its earlier writes stay: {0}")]
     Script(String),
     /// The connection is not in a transaction, so check and effect could not be one step.
     #[error("a fence needs a transaction: begin one, and write in the same")]
     NoTransaction,
-    /// The transaction read before it claimed this resource, so what it has read may be older than the last write under the
-    /// guard row: its writes would be computed from an old state.
+    /// The transaction read before it claimed this resource. Its data may be older than the last write under the guard
+    /// row, and writes computed from it would be wrong.
     #[error(
         "the transaction has read before it claimed {0}, and what it has read may be older than the last write: \
          begin again, and claim first"
     )]
     ReadBeforeClaim(String),
-    /// Others had the resource for the whole time, or changed it each time.
+    /// Others held the resource for the whole wait, or changed it at each attempt.
     #[error("{0}")]
     Busy(String),
-    /// The write may have taken effect, and it cannot be told whether it did.
+    /// It is unknown whether the write took effect.
     #[error("{0}")]
     UnknownOutcome(String),
-    /// A table or a function of the fence is missing: the database's message, and how to create it.
+    /// A table or a function of the fence is missing. The text contains the database's message, and how to create it.
     #[error("the fence is not installed in this database ({0})")]
     NotInstalled(String),
-    /// There is data without its fence (rule F7): an operator restores it, or re-arms it with a floor. The same is necessary
-    /// for data that existed before the fence.
+    /// There is data without a fence (rule F7). An operator must restore the fence, or re-arm it with a floor. The same
+    /// applies to data that existed before the fence.
     #[error("{0}")]
     FenceLost(String),
-    /// The fence, or the data under it, is not as a fence left it; the text says what was found.
+    /// Something other than the fence changed its record or its data; the text describes the damage.
     #[error("{0}")]
     Damaged(String),
-    /// The server, as it is set up, cannot keep a fence.
+    /// The server's configuration does not allow a safe fence.
     #[error("{0}")]
     Unsuitable(String),
     /// The store would be larger than [`Limits::total_bytes`](crate::Limits::total_bytes).
@@ -114,10 +113,10 @@ pub enum Error {
         /// The limit.
         max: u64,
     },
-    /// The disk is full. Reads under the same token and rejections still work, and writes work again when there is room.
+    /// The disk is full. Reads under the same token and rejections still work; writes work again once there is room.
     #[error("{0}; nothing was written")]
     DiskFull(String),
-    /// The store has stopped, and a restart recovers it.
+    /// The store has stopped. A restart recovers it.
     #[error("the store has stopped: {0}")]
     Stopped(String),
     /// The database answered with an error of its own. Inside a transaction nothing took effect.
@@ -127,52 +126,52 @@ pub enum Error {
         state: String,
         /// Its message.
         message: String,
-        /// What to do about it: [`ErrorKind::Retry`] if the same transaction may succeed when it is begun again.
+        /// The next step: [`ErrorKind::Retry`] if the same transaction may succeed when it is begun again.
         kind: ErrorKind,
         /// The driver's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The resource, or the way to it, failed: a connection, a request, a call to the file system.
+    /// The resource, or access to it, failed: a connection, a request, a call to the file system.
     #[error("{what}")]
     Failed {
-        /// What failed.
+        /// The operation that failed.
         what: String,
-        /// What to do about it.
+        /// The next step for the caller.
         kind: ErrorKind,
         /// The error of the driver or the system.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// The reason, if this error or one of its causes is a fence's refusal: for a caller whose own error type is
-/// `Box<dyn Error>`, or one that wraps those of others.
+/// Returns the reason if this error, or one of its causes, is a fence's refusal. Use it with `Box<dyn Error>` and other
+/// error types that wrap [`enum@Error`].
 #[must_use]
 pub fn rejection<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Reject> {
     let mut chain = std::iter::successors(Some(error), |error| error.source());
     chain.find_map(|error| error.downcast_ref::<Error>()?.rejected())
 }
 
-/// What the caller should do next.
+/// The next step for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Stop: the fence refused, and nothing changed. [`Error::rejected`] says why; nearly always, a newer holder has come and
-    /// the caller's time is over.
+    /// Stop: the fence refused, and nothing changed. [`Error::rejected`] says why. Nearly always, a newer holder has
+    /// claimed the resource.
     Rejected,
     /// Nothing took effect, and the same call may succeed: make it again. In a database: roll back, and begin the same
     /// transaction again.
     Retry,
-    /// It is unknown whether a write took effect: repeat it under its sequence number, or look.
+    /// It is unknown whether a write took effect: repeat it under its sequence number, or read the resource.
     Unknown,
-    /// The call cannot succeed as it is: change it. Nothing took effect, except what a script of the user in
-    /// Redis wrote before it failed.
+    /// Change the call; it cannot succeed as it is. Nothing took effect, except that in Redis the earlier writes of the
+    /// caller's own failed script stay.
     Invalid,
     /// Nothing took effect, and nothing will until an operator acts; the message says how.
     Operator,
 }
 
 impl Error {
-    /// The error of a resource that this crate does not know, for an own [`Fence`](crate::Fence).
+    /// Creates the error of a resource that this crate does not know, for your own [`Fence`](crate::Fence).
     pub fn failed(
         kind: ErrorKind,
         what: impl Into<String>,
@@ -185,7 +184,7 @@ impl Error {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns what the caller should do next.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -211,7 +210,7 @@ impl Error {
         }
     }
 
-    /// The reason, if the fence refused the operation.
+    /// Returns the reason if the fence refused the operation.
     #[must_use]
     pub const fn rejected(&self) -> Option<&Reject> {
         match self {
@@ -220,7 +219,7 @@ impl Error {
         }
     }
 
-    /// The database's own code, if it answered with an error.
+    /// Returns the database's own code, if the error is the database's.
     #[must_use]
     pub fn state(&self) -> Option<&str> {
         match self {
@@ -229,7 +228,7 @@ impl Error {
         }
     }
 
-    /// The message together with those of its causes, each once, in one line for a log or a terminal.
+    /// Returns the message and those of its causes, each once, on one line.
     #[must_use]
     pub fn report(&self) -> String {
         let cause = match self {
@@ -240,7 +239,7 @@ impl Error {
     }
 }
 
-/// A message, and those of its causes that it does not contain.
+/// Appends the messages of the causes that `text` does not contain yet.
 pub(crate) fn with_causes(
     mut text: String,
     mut cause: Option<&(dyn std::error::Error + 'static)>,

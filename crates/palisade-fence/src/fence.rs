@@ -7,22 +7,22 @@ use palisade_core::fence::{Pass, Sequence};
 use crate::admitted::Admitted;
 use crate::error::Result;
 
-/// One resource under a fence: keys and their bytes, guarded together by one token.
+/// One fenced resource: keys and their bytes, which one token guards together.
 ///
-/// Every operation is one atomic step at the resource, check and effect together (rule F1), and is answered
-/// when it is as durable as the resource can make it. A holder **claims first**: only then is the data that
-/// it reads still current when it writes (rule F2); see [`enter`](crate::enter).
+/// Every operation checks and takes effect in one atomic step at the resource (rule F1), and answers once it is as
+/// durable as the resource can make it. A holder **claims first**, so that the data it reads is still current when it
+/// writes (rule F2); see [`enter`](crate::enter).
 ///
 /// # Errors
-/// Every operation but [`observe`](Fence::observe) may answer [`Error::Rejected`](crate::Error::Rejected): nothing changed,
-/// and the holder stops. The [`kind`](crate::Error::kind) of any other error says what to do; where it is unknown whether a
-/// write took effect, repeating it under the same [`Sequence`] is safe.
+/// Every operation except [`observe`](Fence::observe) can return [`Error::Rejected`](crate::Error::Rejected): nothing
+/// changed, and the holder must stop. For other errors, [`kind`](crate::Error::kind) says what to do. If it is unknown
+/// whether a write took effect, you can safely repeat it under the same [`Sequence`].
 pub trait Fence: Send + Sync {
     /// Raises the fence to this token. From then on no lower token is admitted.
     fn claim(&self, pass: Pass<'_>) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
-    /// Reads in order to write (rule F3): a stale token is rejected; a higher token is claimed first. `None`:
-    /// there is nothing under this key.
+    /// Reads in order to write (rule F3): a stale token is rejected, and a higher token is claimed first. Returns
+    /// `None` if the key does not exist.
     fn read(
         &self,
         pass: Pass<'_>,
@@ -36,16 +36,16 @@ pub trait Fence: Send + Sync {
         write: Write<'_>,
     ) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
-    /// A write by code without a token. Once the resource is fenced, it is
-    /// [`Reject::Tokenless`](palisade_core::fence::Reject::Tokenless) (rule F9). Before that, the resource
-    /// decides whether it is allowed.
+    /// Writes without a token. Once the resource is fenced, this is
+    /// [`Reject::Tokenless`](palisade_core::fence::Reject::Tokenless) (rule F9); before that, the resource decides
+    /// whether to allow it.
     fn write_tokenless(
         &self,
         key: &str,
         change: Change<'_>,
     ) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
-    /// A plain read for observers: never rejected, no proof of anything. A write must not depend on it.
+    /// Reads without a token, for observers. It is never rejected, and proves nothing: a write must not depend on it.
     fn observe(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>>> + Send;
 }
 
@@ -56,7 +56,7 @@ pub struct Write<'a> {
     pub key: &'a str,
     /// The change.
     pub change: Change<'a>,
-    /// Its number among the writes of this grant, which makes it safe to repeat (rule F5).
+    /// Its number among the writes of this grant, which makes a repeat safe (rule F5).
     pub sequence: Option<Sequence>,
 }
 

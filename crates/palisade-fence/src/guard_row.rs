@@ -1,5 +1,4 @@
-//! The guard row of a fence: its columns, and the record that they represent. It is independent of any
-//! database.
+//! The guard row of a fence: its columns, and the record that they represent, independent of any database.
 //!
 //! ```text
 //!   row of palisade_fence ──► GuardRow ──► FenceRecord::decide ──► GuardRow ──► row
@@ -12,7 +11,7 @@ use palisade_core::{AuthorityId, LockName, Token};
 
 use crate::error::Error;
 
-/// The data kept for a numbered write, so that its repeat is recognised and answered (rule F5).
+/// The data stored for a numbered write, to recognise and answer its repeat (rule F5).
 #[cfg_attr(
     any(feature = "dynamodb", feature = "object-store"),
     derive(serde::Serialize, serde::Deserialize),

@@ -1,7 +1,7 @@
-//! Fences: the end of the chain, where the late write of a paused holder is refused.
+//! Fences, which refuse the late write of a paused holder at the resource.
 //!
-//! No lock service can stop two processes from both believing that they hold a lock: one of them was paused, and its lease
-//! ran out meanwhile. The lease saves work; the fence keeps data safe. A **fence** sits at the resource, remembers the
+//! No lock service can stop two processes from both believing that they hold a lock: one of them may have been paused
+//! past the end of its lease. The lease saves work; the fence keeps data safe. A **fence** at the resource stores the
 //! highest fencing token that it has seen, and refuses every lower one, in one atomic and durable step with the write.
 //!
 //! ```text
@@ -9,15 +9,15 @@
 //!                     └ raises the fence, durably, before the first read
 //! ```
 //!
-//! * **The same rule everywhere.** The decision is [`palisade_core::fence`], in 1,131 test vectors; every fence here passes
-//!   one public suite (`conformance`) against the real resource.
-//! * **Your connection, your transaction.** A fence works on the driver's own types, and takes nothing over.
-//! * **A refusal cannot be overlooked.** It is an [`Error`], and one `?` ends the work of a holder whose time is over.
-//! * **Nothing is silent.** Every rejection is one event in the log and one count ([`audit`]).
+//! * **The same rule everywhere.** Every fence decides as [`palisade_core::fence`] does, which 1,131 test vectors
+//!   describe, and passes one public suite (`conformance`) against the real resource.
+//! * **Your connection, your transaction.** A fence works on the driver's own types; your code keeps control of them.
+//! * **A refusal cannot be overlooked.** It is an [`Error`], and one `?` ends the work of a stale holder.
+//! * **Nothing is silent.** Every rejection is logged and counted once ([`audit`]).
 //!
 //! # Resources
 //!
-//! | module | feature | the fence of |
+//! | module | feature | fences |
 //! |---|---|---|
 //! | [`memory`] | `memory` (default) | a value or objects in this process: [`memory::Guarded`], [`memory::Ratchet`], [`memory::Store`] |
 //! | `postgres` | `postgres`, `sqlx-postgres` | PostgreSQL, in your transaction with tokio-postgres or sqlx |
@@ -30,12 +30,12 @@
 //! | `http` | `http` | HTTP and gRPC services, by a tower layer in front of them; `palisade gateway` is built on it |
 //! | `store` | `store` | objects that have no store yet: the durable one under `palisade store` |
 //!
-//! Further features: `sequencer` checks tokens that the authority has signed, without asking anybody; `conformance` is the
-//! suite that every fence must pass, also one of your own.
+//! Further features: `sequencer` verifies signed tokens without asking the authority; `conformance` is the suite that
+//! every fence must pass, including your own.
 //!
 //! # Example
 //!
-//! Claim first, then read, then write. Only the last step of the chain differs from one resource to another:
+//! Claim first, then read, then write:
 //!
 //! ```
 //! use palisade_core::Token;
@@ -64,10 +64,10 @@
 //!
 //! # Errors
 //!
-//! There is one [`Error`] for all fences. [`Error::kind`] says what to do next, [`Error::rejected`] why the fence refused, and
-//! [`source`](std::error::Error::source) is the driver's error. Where an own error type hides it, [`rejection`] finds a
-//! refusal. A denied *lock* is a value in `palisade_client`, because to be told who has it is a normal answer; a refused
-//! *write* must never pass for one that was carried out:
+//! All fences return one [`Error`]. [`Error::kind`] says what to do next, [`Error::rejected`] why the fence refused,
+//! and [`source`](std::error::Error::source) is the driver's error. If your own error type wraps it, [`rejection`]
+//! finds the refusal. In `palisade_client` a denied *lock* can be a value, because a held lock is a normal answer. A
+//! refused *write* is always an error, because it must never pass for a successful one:
 //!
 //! ```compile_fail
 //! #![deny(unused_must_use)] // on by default, as a warning
@@ -80,8 +80,8 @@
 //!
 //! # What is public
 //!
-//! Everything that this page lists, and [`palisade_core`]'s types that it re-exports. What is not documented is internal. The
-//! stored forms are described in `docs/reference/fence-formats.md` of the repository, for fences in other languages.
+//! Everything that this page lists, and the types re-exported from [`palisade_core`]. Undocumented items are internal.
+//! For fences in other languages, the repository's `docs/reference/fence-formats.md` describes the stored formats.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,8 +1,9 @@
-//! The processes that have a lock on a file, as Linux tells it in `/proc`: for messages, and for an operator who ends one.
+//! The processes that hold a lock on a file, read from Linux's `/proc`: for messages, and for an operator who kills
+//! one.
 //!
-//! A process in another container, or on another machine, is not listed. Neither is one on a file system whose locks have
-//! another device number than its files (Btrfs, some overlays). A `/proc` of another PID namespace lists none: its numbers are
-//! other processes' here, and one of them would be ended.
+//! Processes in another container or on another machine are not listed, nor are locks on file systems that report
+//! another device number for locks than for files (Btrfs, some overlays). If `/proc` belongs to another PID namespace,
+//! none is listed: its numbers mean other processes here, and an operator would kill the wrong one.
 
 use std::fs;
 use std::io;
@@ -11,13 +12,13 @@ use std::path::Path;
 use rustix::fs::{Stat, major, minor};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A process that has a lock.
+/// A process that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockHolder {
-    /// Its number.
+    /// Its process id.
     pub process: i32,
-    /// When it started, in clock ticks since the machine did: another process under the same number has another start.
+    /// Its start, in clock ticks since the machine booted. It distinguishes later processes with the same id.
     pub started: u64,
     /// The name of its program, at most 15 bytes.
     pub program: String,
@@ -32,7 +33,7 @@ impl std::fmt::Display for LockHolder {
     }
 }
 
-/// The kind of a lock in `/proc/locks`, and a byte that it has.
+/// The kind of a lock in `/proc/locks`, and the locked byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(all(feature = "files", feature = "sqlite")),
@@ -45,7 +46,7 @@ pub(crate) enum Lock {
     Byte(Option<u64>),
 }
 
-/// The processes that have this lock; empty if nothing can be found out.
+/// Returns the processes that hold this lock; empty if `/proc` does not tell.
 pub(crate) fn holders(file: &Stat, lock: Lock) -> Vec<LockHolder> {
     let me = std::process::id().to_string();
     if !fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&me)) {
@@ -61,8 +62,8 @@ pub(crate) fn holders(file: &Stat, lock: Lock) -> Vec<LockHolder> {
     holders
 }
 
-/// The process in a line like `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`, if it has the lock. A line with `->` is one
-/// that waits.
+/// Returns the process in a line like `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`, if it holds the lock. A line
+/// with `->` is a waiter.
 fn holds(line: &str, file: &Stat, lock: Lock) -> Option<i32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, kind, _, mode, process, place, first, last] = words[..] else {
@@ -89,7 +90,7 @@ fn holds(line: &str, file: &Stat, lock: Lock) -> Option<i32> {
 
 fn look_at(process: i32) -> Option<LockHolder> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name is in parentheses, and may contain some.
+    // The name is in parentheses, and may itself contain parentheses.
     let (before, after) = stat.rsplit_once(") ")?;
     let (_, program) = before.split_once(" (")?;
     let words: Vec<&str> = after.split(' ').collect();
@@ -101,12 +102,12 @@ fn look_at(process: i32) -> Option<LockHolder> {
     })
 }
 
-/// Ends a process with SIGKILL if it is still the one that was seen and still has the lock; returns whether it was.
+/// Kills a process with SIGKILL if it is still the same one and still holds the lock. Returns whether it did.
 pub(crate) fn end(seen: &LockHolder, now: impl Fn() -> Vec<LockHolder>) -> io::Result<bool> {
     let Some(pid) = Pid::from_raw(seen.process) else {
         return Ok(false);
     };
-    // From here on the number cannot be another process's.
+    // The descriptor always refers to this process, even if its id is reused.
     let process = match pidfd_open(pid, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(false),
         other => other?,
@@ -119,7 +120,7 @@ pub(crate) fn end(seen: &LockHolder, now: impl Fn() -> Vec<LockHolder>) -> io::R
     Ok(true)
 }
 
-/// What to say about the processes in the way, and what to type.
+/// Returns the message about the processes that block a resource, with the command to type.
 pub(crate) fn in_the_way(holders: &[LockHolder], resource: &str, url: &str) -> String {
     let names: Vec<String> = holders.iter().map(ToString::to_string).collect();
     match names.is_empty() {

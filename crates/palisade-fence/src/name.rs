@@ -7,7 +7,7 @@ use std::sync::Arc;
 use palisade_core::invalid::NameFault;
 use palisade_core::{Invalid as CoreInvalid, LockName};
 
-/// A name that is refused before anything changes.
+/// An invalid name; nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
@@ -38,21 +38,19 @@ pub enum PathFault {
         /// The offset of the first control character.
         at: usize,
     },
-    /// It has an empty segment, `.` or `..`, and could be confused with another path or lead out of the
-    /// resource.
+    /// It has an empty segment, `.` or `..`, which could make it another path or lead out of the resource.
     #[error("must not have an empty segment, '.' or '..'")]
     Segment,
 }
 
 /// The name of a resource: 1 – 255 bytes of printable ASCII, compared byte by byte.
 ///
-/// The rule is the same as for lock names, because a resource usually has the name of the lock that guards
-/// it.
+/// The rule is that of lock names, because a resource usually has the name of the lock that guards it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(LockName);
 
 impl ResourceId {
-    /// Parses a name from outside.
+    /// Checks a name from outside.
     ///
     /// # Errors
     /// [`Invalid::Resource`] with the problem and its position.
@@ -65,7 +63,7 @@ impl ResourceId {
             })
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -95,7 +93,7 @@ impl ObjectPath {
     /// The longest path in bytes.
     pub const MAX_BYTES: usize = 1_024;
 
-    /// Parses a path from outside.
+    /// Checks a path from outside.
     ///
     /// # Errors
     /// [`Invalid::Path`] with the problem.
@@ -106,7 +104,7 @@ impl ObjectPath {
         }
     }
 
-    /// The path as text.
+    /// Returns the path as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,5 +1,5 @@
-//! A guard row with the ids of its last writes, for resources whose only atomic step is "replace this if it
-//! is still the version that I read".
+//! A guard row with the ids of its last writes, for resources whose only atomic step is "replace this if it is still
+//! the version I read".
 //!
 //! ```text
 //!   read ──► Stamped ──► GuardRow::decide ──► stamp: a fresh id ──► replace, if unchanged
@@ -7,8 +7,8 @@
 //!                      its id is among the ids: it took effect ◄── read again
 //! ```
 //!
-//! A request may time out after it took effect; the client's own retry then finds the condition false. A writer
-//! that finds its own id knows that its write took effect. The ids are random, so no two states are equal.
+//! A request may time out after it took effect; the client's retry then finds the condition false. If the writer finds
+//! its own id, its write took effect. The ids are random, so no two states are equal.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard_row::GuardRow;
 
-/// How often an operation is decided again because other writers were faster.
+/// How often an operation is decided before it gives up against faster writers.
 pub(crate) const ATTEMPTS: u32 = 32;
 
 /// The number of later writes after which a writer can still recognise its own write.
@@ -80,7 +80,7 @@ impl Stamped {
         if self.ids.iter().any(|seen| seen == id) {
             return Outcome::TookEffect;
         }
-        // The history back to the base is complete, and does not contain the write.
+        // The list reaches back to the base and does not contain the write.
         let whole = match base.and_then(|base| base.ids.back()) {
             Some(last) => self.ids.contains(last),
             None => self.ids.len() < IDS,

@@ -1,4 +1,4 @@
-//! Which servers a client trusts, and what it presents.
+//! The CAs that a client trusts, and the certificate that it presents.
 
 use std::fmt;
 use std::io;
@@ -14,36 +14,37 @@ use tokio_rustls::TlsConnector;
 use crate::files::{self, Error};
 use crate::provider::{VERSIONS, provider};
 
-/// A connection of a client.
+/// A client's connection.
 pub use tokio_rustls::client::TlsStream as Stream;
 
-/// The files of a client.
+/// The certificate files of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// The CAs of the servers in PEM; without it, those that this machine trusts.
+    /// The CAs of the servers, in PEM; `None` trusts the CAs of this machine.
     pub ca: Option<PathBuf>,
-    /// The client's own certificate and its key in PEM.
+    /// The client's own certificate and its key, in PEM.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
 /// A client's certificates. Cloning is cheap.
 ///
-/// A certificate may live for an hour and the client for weeks, so each connection looks at the files again. Files that
-/// cannot be used, because one of two is being replaced, leave what was there in force.
+/// A certificate may be valid for an hour while the client runs for weeks, so each new connection reads the files
+/// again. If they are unusable, for example because only one of two is replaced yet, the former certificates stay in
+/// use.
 #[derive(Clone)]
 pub struct Client {
     source: Arc<Source>,
     protocol: Option<Arc<[u8]>>,
 }
 
-/// Where the certificates come from.
+/// The source of the certificates.
 struct Source {
     /// `None` if they are fixed.
     files: Option<ClientFiles>,
     taken: Mutex<Taken>,
 }
 
-/// The certificates in force.
+/// The certificates in use.
 struct Taken {
     contents: Contents,
     config: Arc<ClientConfig>,
@@ -69,7 +70,7 @@ impl Client {
         })
     }
 
-    /// Trusts these CAs, and presents this certificate.
+    /// Creates a client that trusts these CAs and presents this certificate.
     pub(crate) fn presenting(
         roots: RootCertStore,
         own: Option<Own>,
@@ -87,13 +88,13 @@ impl Client {
         })
     }
 
-    /// The same certificates, for a connection that speaks HTTP/2.
+    /// Returns the same certificates for HTTP/2 connections.
     #[must_use]
     pub fn http2(&self) -> Client {
         self.speaking(b"h2")
     }
 
-    /// The same certificates, for a connection that speaks HTTP/1.1.
+    /// Returns the same certificates for HTTP/1.1 connections.
     #[must_use]
     pub fn http1(&self) -> Client {
         self.speaking(b"http/1.1")
@@ -106,11 +107,11 @@ impl Client {
         }
     }
 
-    /// Does the handshake on a stream that is connected, with the certificates that are in the files now. `host` is what
-    /// the server's certificate must contain: a name, or an IP address (in brackets or not).
+    /// Performs the handshake on a connected stream, with the certificates that the files contain now. The server's
+    /// certificate must contain `host`: a name, or an IP address (in brackets or not).
     ///
     /// # Errors
-    /// Why it failed; [`explain`](crate::explain()) says it in words.
+    /// The error of the handshake; [`explain`](crate::explain()) describes it.
     pub async fn connect<T>(&self, host: &str, stream: T) -> io::Result<Stream<T>>
     where
         T: AsyncRead + AsyncWrite + Unpin,
@@ -132,7 +133,7 @@ impl Client {
 }
 
 impl Source {
-    /// The certificates as the files have them now, or else as they were.
+    /// Returns the certificates from the files, or the former ones if the files are unusable.
     fn config(&self) -> Arc<ClientConfig> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(files) = &self.files
@@ -199,10 +200,10 @@ fn presenting(
     Ok(Arc::new(config))
 }
 
-/// A certificate, with those between it and its CA, and its key.
+/// A certificate with its intermediate certificates, and its key.
 type Own = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// A name, or an IP address (in brackets or not).
+/// Parses a name, or an IP address (in brackets or not).
 pub(crate) fn server_name(host: &str) -> Option<ServerName<'static>> {
     let bare = host
         .strip_prefix('[')

@@ -8,7 +8,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
-/// Why certificates or a key cannot be used. The message names the file and the next step.
+/// The reason why certificates or a key are unusable. The message names the file and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
@@ -16,25 +16,25 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A file does not contain what it should.
+    /// A file does not contain the expected PEM.
     #[error("{}: {why}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
-    /// The certificate and the key do not belong together, or the library refuses them.
+    /// The certificate and the key do not match, or the library refuses them.
     #[error("{} and {} cannot be used together: {why}", certificate.display(), key.display())]
     Pair {
         /// The file of the certificate.
         certificate: PathBuf,
         /// The file of its key.
         key: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// This machine has no trusted certificates.
@@ -42,7 +42,7 @@ pub enum Error {
     Roots(String),
 }
 
-/// The contents of a file, at most 1 MiB.
+/// Reads a file of at most 1 MiB.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::Read {
         path: path.to_owned(),
@@ -58,7 +58,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(failed)
 }
 
-/// The certificates in a PEM file, in its order.
+/// Parses the certificates in a PEM file, in their order.
 pub(crate) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.map_err(|error| content(path, format!("not a PEM file: {error}")))?;
@@ -69,7 +69,7 @@ pub(crate) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer
     Ok(all)
 }
 
-/// The private key in a PEM file. A message never contains any of it.
+/// Parses the private key in a PEM file. A message never contains any of it.
 pub(crate) fn key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|_| {
         content(
@@ -79,7 +79,7 @@ pub(crate) fn key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Err
     })
 }
 
-/// The CA certificates in a PEM file.
+/// Parses the CA certificates in a PEM file.
 pub(crate) fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path, pem)? {
@@ -94,7 +94,7 @@ pub(crate) fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// The lists of revoked certificates in a PEM file.
+/// Parses the lists of revoked certificates in a PEM file.
 pub(crate) fn revocations(
     path: &Path,
     pem: &[u8],

@@ -1,6 +1,6 @@
-//! TLS for Palisade's servers and clients, by rustls with the provider *ring*, TLS 1.2 and 1.3.
+//! TLS 1.2 and 1.3 for Palisade's servers and clients, with rustls and the provider *ring*.
 //!
-//! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
+//! This crate is internal and may change in any release. Programs use `palisade-client`, `palisade-authorities` and
 //! `palisade-fence`.
 //!
 //! ```text
@@ -9,14 +9,13 @@
 //!   files ─► Client (CA, own certificate and key) ───────► connect ──┘
 //! ```
 //!
-//! * [`Server`] – what a port presents and whom it trusts; reloaded while it serves.
-//! * [`Client`] – which servers a client trusts and what it presents. With feature `connector`, also for HTTP clients.
-//! * [`explain`] – why a handshake failed, and what to do about it.
-//! * `issue` (feature) – a private CA for tests and home networks.
+//! * [`Server`]: the certificate of a port and the CAs that it trusts, which it can reload while it serves.
+//! * [`Client`]: the CAs that a client trusts and its own certificate; with feature `connector`, also for HTTP clients.
+//! * [`explain`]: why a handshake failed, and what to do about it.
+//! * `issue` (feature): a private CA for tests and home networks.
 //!
-//! Two providers of rustls in one build make its default ambiguous, so the provider is named here and nowhere else.
-//! Sessions are never resumed: a resumed session would not show its client certificate again, and so would outlive the
-//! CA that vouched for it.
+//! Only this crate names the provider, because rustls has no default if a build contains two. Sessions are never
+//! resumed: a resumed session would not present its client certificate again, and could outlive the trust in its CA.
 
 mod client;
 #[cfg(feature = "connector")]
@@ -36,5 +35,5 @@ pub use files::Error;
 pub use server::{Certificate, Reloaded, Server, ServerFiles};
 pub use tokio_rustls::server::TlsStream as Accepted;
 
-/// The first byte of a connection that opens with TLS.
+/// The first byte of a TLS connection.
 pub const FIRST_BYTE: u8 = 0x16;

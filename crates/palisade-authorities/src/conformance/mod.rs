@@ -15,7 +15,7 @@
 //!   Report: which checks passed, failed, or do not apply, by name
 //! ```
 //!
-//! An adapter says how to reach an authority and runs [`run`]:
+//! An adapter implements [`Subject`] and calls [`run`]:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -40,8 +40,7 @@
 //! # main().unwrap();
 //! ```
 //!
-//! A control arm may break rules on purpose: [`Report::failed`] names the checks that failed, and can be
-//! compared with the failures that are expected.
+//! A control arm breaks rules on purpose: compare [`Report::failed`] with the failures that you expect.
 
 mod away;
 mod delays;
@@ -97,9 +96,9 @@ pub trait Subject: Send + Sync + 'static {
 /// The properties of the authority under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Habit {
-    /// A little more than the shortest lease that it grants: the expiry checks wait for its end.
+    /// A little more than the shortest lease that it grants; the expiry checks wait for the end of such a lease.
     pub brief: Duration,
-    /// A lease that outlasts a restart of its server; checks that wait for a renewal wait for a third of it.
+    /// A lease that outlasts a restart of the server; checks that wait for a renewal wait for a third of it.
     pub long: Duration,
     /// How long to wait for an event before the check fails.
     pub patience: Duration,
@@ -111,8 +110,7 @@ pub struct Habit {
     pub remembers: bool,
     /// Locks can be listed.
     pub lists: bool,
-    /// Readers can hold a lock together, a lock can be a semaphore, and its holder can change what it says about
-    /// itself; several locks can be granted at once.
+    /// Whether it supports readers, semaphores, changes of metadata, and several locks at once.
     pub shares: bool,
     /// The number of clients that race.
     pub racers: u32,

@@ -115,7 +115,7 @@ async fn a_set_is_granted_whole_or_not_at_all<S: Subject>(context: &Context<S>) 
     Ok(Finding::Passed)
 }
 
-/// A waiting set holds nothing and keeps its place: who comes later waits behind it, also at a lock that is free.
+/// A waiting set holds nothing and keeps its place: later requests wait behind it, even for a free lock.
 async fn two_sets_in_opposite_orders_do_not_wait_for_each_other<S: Subject>(
     context: &Context<S>,
 ) -> Checked {

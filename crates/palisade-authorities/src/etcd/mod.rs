@@ -18,8 +18,8 @@
 //!   says when the request joined its queue, not when it was granted.
 //! * Release and renewal compare key *and* revision in one transaction. Every step can be repeated, because
 //!   the request id determines the names of the key and the lease.
-//! * A waiter whose lease has ended is never granted: it re-reads its own key in the same transaction that
-//!   finds no predecessor. (The server's own `Lock` of etcd 3.4 does not, etcd-io/etcd#11456.)
+//! * A waiter whose lease has ended never gets the lock: it reads its own key again in the transaction that finds no
+//!   predecessor. (`Lock` of etcd 3.4 itself does not, etcd-io/etcd#11456.)
 //!
 //! # Limitations
 //!
@@ -39,7 +39,7 @@
 //!   `--auto-compaction-mode=periodic --auto-compaction-retention=5m`; compaction is off by default.
 //! * The lease of a waiter's grant counts from the waiter's last keep-alive, which was up to a third of the
 //!   lease's time ago. A keep-alive with each grant would make every hand-over slower.
-//! * Several locks under one lease, events and a time to live changed by a renewal are not offered.
+//! * It does not support several locks under one lease, events, or a renewal that changes the time to live.
 
 mod address;
 mod fault;
@@ -76,7 +76,7 @@ impl Etcd {
     /// fence sees them as two authorities.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing answers there.
+    /// [`Fault::Invalid`] for an invalid address, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<Etcd, Fault> {
         let address = address::Address::parse(url)?;
         let (wire, cluster) = Wire::connect(&address.hosts).await?;
@@ -90,8 +90,7 @@ impl Etcd {
         })
     }
 
-    /// The number of times that a waiting request of this connection was woken because its predecessor had
-    /// gone.
+    /// Returns how often a waiting request of this connection was woken because its predecessor had left.
     #[must_use]
     pub fn wake_ups(&self) -> u64 {
         self.wake_ups.load(Ordering::Relaxed)
@@ -124,7 +123,7 @@ impl Etcd {
         let ticket = Ticket::of_grant(&self.root, &grant);
         let deleted = ticket.leave(&self.wire, grant.token).await?;
         if deleted {
-            // Nothing depends on the lease any more; without the revocation it would expire.
+            // Nothing depends on the lease any more; if the revocation fails, it expires.
             let _ = self.wire.revoke(ticket.lease).await;
         }
         Ok(match deleted {
@@ -168,7 +167,7 @@ impl LockService for Etcd {
         Box::pin(self.released(grant))
     }
 
-    /// Revokes the request's lease. Its key is deleted with it, and a put that is still on its way fails.
+    /// Revokes the request's lease, which deletes its key. A put that is still in flight then fails.
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
         Box::pin(self.wire.revoke(keys::lease_id(request.as_bytes())))
     }
@@ -181,8 +180,7 @@ impl LockService for Etcd {
         Box::pin(queries::list(self, prefix.to_owned(), after, limit))
     }
 
-    /// The reason is for people, and etcd has no place to store it. The holder learns of the revocation with
-    /// its next renewal.
+    /// The reason is dropped, because etcd cannot store it. The holder learns of the revocation at its next renewal.
     fn revoke(&self, lock: LockName, token: Token, _reason: &str) -> Operation<'_, Revocation> {
         Box::pin(self.revoked(lock, token))
     }

@@ -32,7 +32,7 @@ use super::{fault, pool};
 use palisade_client::Error;
 use palisade_client::Fault;
 
-/// A database to take advisory locks in.
+/// A database in which to take advisory locks.
 #[derive(Clone, Debug)]
 pub struct AdvisoryLocks {
     config: Config,
@@ -58,11 +58,11 @@ impl AdvisoryLocks {
         Ok(AdvisoryLocks { config })
     }
 
-    /// Takes the lock called `name`, waiting up to `wait` for it (zero: not at all); `None` if another client
-    /// still has it then. Waiters are served in the order in which they arrived.
+    /// Takes the lock `name`, waiting up to `wait` for it (zero: not at all). Returns `None` if another client still
+    /// holds it then. Waiters get it in the order in which they arrived.
     ///
     /// # Errors
-    /// Faults only. Dropping the future leaves nothing behind: its session ends.
+    /// Faults only. Dropping the future leaves nothing behind, because its session ends.
     pub async fn acquire(&self, name: &str, wait: Duration) -> Result<Option<Guard>, Error> {
         let lock = LockName::new(name)?;
         let connected = self.config.connect(NoTls).await;
@@ -103,7 +103,7 @@ impl Guard {
         &self.lock
     }
 
-    /// Whether the session is known to have ended. `false` proves nothing: see the [module](self).
+    /// Returns whether the session is known to have ended. `false` proves nothing: see the [module](self).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.client.is_closed()

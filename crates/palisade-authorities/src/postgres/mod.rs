@@ -29,9 +29,9 @@
 //! * **A failover to a standby that lags, and a restore from a backup, go back to old tokens**, under the
 //!   same authority id. Make the standby synchronous; after a restore run
 //!   `UPDATE palisade.authority SET last_token = last_token + 17592186044416`.
-//! * Several locks under one lease, and events, are not offered.
+//! * It does not support several locks under one lease, or events.
 //!
-//! [`advisory`] offers PostgreSQL's other kind of locks, without tokens.
+//! [`advisory`] uses PostgreSQL's advisory locks, which have no tokens.
 
 pub mod advisory;
 mod fault;
@@ -66,13 +66,12 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Connects to the database at `url`, `postgres://[user[:password]@]host[:port]/database` in libpq's
-    /// notation, with this many connections for operations. One more listens while requests wait. TLS is not
-    /// built in.
+    /// Connects to the database at `url`, `postgres://[user[:password]@]host[:port]/database` in libpq's notation, with
+    /// this many connections for operations, and one more that listens while requests wait. It does not support TLS.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid or a role without the right to set up,
-    /// [`Fault::Unreachable`] if nothing answers there.
+    /// [`Fault::Invalid`] for an invalid address or a role without the right to set up, [`Fault::Unreachable`] if
+    /// nothing answers there.
     pub async fn connect(url: &str, connections: usize) -> Result<Postgres, Fault> {
         let pool = Pool::new(pool::config(url)?, connections)?;
         let authority = prepare(&pool).await?;
@@ -84,7 +83,7 @@ impl Postgres {
         })
     }
 
-    /// The number of times that a waiting request of this connection was woken because it had been granted.
+    /// Returns how often a waiting request of this connection was woken by its grant.
     #[must_use]
     pub fn wake_ups(&self) -> u64 {
         self.listener.notifications.wake_ups()
@@ -190,7 +189,7 @@ async fn prepare(pool: &Pool) -> Result<AuthorityId, Fault> {
         .try_get::<_, bool>(0)
         .map_err(rows::unexpected)?
     {
-        // Two clients that set up at the same time wait for each other.
+        // Clients that set up at the same time take turns.
         let setup = format!("BEGIN; SELECT pg_advisory_xact_lock(1347309643); {SETUP} COMMIT;");
         pool.batch(&setup).await?;
     }
@@ -239,7 +238,7 @@ impl LockService for Postgres {
         Box::pin(self.listed(prefix.to_owned(), after, limit))
     }
 
-    /// The reason is for people, and the table has no place to store it.
+    /// The reason is dropped, because the table cannot store it.
     fn revoke(&self, lock: LockName, token: Token, _reason: &str) -> Operation<'_, Revocation> {
         Box::pin(self.revoked(lock, token))
     }

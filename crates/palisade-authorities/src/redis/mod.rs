@@ -30,11 +30,10 @@
 //! * A restored snapshot goes back to old tokens under the same authority id. After a restore raise the
 //!   counter: `INCRBY {palisade}:tokens:ID 17592186044416`, with the ID that `GET {palisade}:authority`
 //!   prints. An emptied server is another authority, which fences refuse.
-//! * An expired grant is forgotten: a request that is repeated after its lease expired is a new one, with a
-//!   new token.
+//! * It forgets an expired grant: a request that is repeated after its lease expired is a new one, with a new token.
 //! * Eviction can remove a lock: set `maxmemory-policy noeviction`.
 //! * The time at which a lock was acquired comes from the wall clock of the requesting client.
-//! * Several locks under one lease, and events, are not offered.
+//! * It does not support several locks under one lease, or events.
 //!
 //! For a lock over several independent primaries see the module `redlock`, which has no tokens.
 
@@ -79,10 +78,11 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Connects to the server at `url`: `redis://[user[:password]@]host[:6379][/database]`. `?replicas=N`
-    /// requires that N replicas have each grant. TLS is not built in.
+    /// Connects to the server at `url`: `redis://[user[:password]@]host[:6379][/database]`. `?replicas=N` requires that
+    /// N replicas acknowledge each grant. It does not support TLS.
     ///
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing answers there.
+    /// # Errors
+    /// [`Fault::Invalid`] for an invalid address, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<Redis, Fault> {
         let Address { url, replicas } = Address::parse(url)?;
         let client = Client::open(url).map_err(fault::address)?;
@@ -103,7 +103,7 @@ impl Redis {
         })
     }
 
-    /// The number of times that a waiting request of this connection was woken because it had been granted.
+    /// Returns how often a waiting request of this connection was woken by its grant.
     #[must_use]
     pub fn wake_ups(&self) -> u64 {
         self.listener.notifications.wake_ups()
@@ -257,8 +257,8 @@ impl LockService for Redis {
         Box::pin(queries::list(self, prefix.to_owned(), after, limit))
     }
 
-    /// The reason is for people, and Redis has no place to store it. The holder learns of the revocation with
-    /// its next renewal.
+    /// The reason is dropped, because the script does not store it. The holder learns of the revocation at its next
+    /// renewal.
     fn revoke(&self, lock: LockName, token: Token, _reason: &str) -> Operation<'_, Revocation> {
         Box::pin(self.revoked(lock, token))
     }

@@ -12,8 +12,8 @@ use palisade_client::Loss;
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::hold::Hold;
 
-/// A lock that is held, as far as this side knows. It has no token: see the [module](super). It renews itself
-/// at a third of its time; dropping it releases the lock in the background.
+/// A lock that is held, as far as this process knows. It has no token: see the [module](super). It renews itself after
+/// a third of its time to live; dropping it releases the lock in the background.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     redlock: Redlock,
@@ -54,14 +54,14 @@ impl Guard {
         &self.lock
     }
 
-    /// Whether the deadline has not passed, on this machine's clock. This proves less than a token does: see
+    /// Returns whether the deadline is still ahead, by this machine's clock. This proves less than a token does: see
     /// the [module](super).
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold.holds(BootClock.now())
     }
 
-    /// The time until the deadline without a renewal.
+    /// Returns the time until the deadline if no renewal follows.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining(BootClock.now()).to_duration()
@@ -72,8 +72,8 @@ impl Guard {
         self.hold.signal().cancelled().await;
     }
 
-    /// Releases the lock; returns whether most of the primaries still had it. It counts as not held from the
-    /// call on.
+    /// Releases the lock, which counts as lost from the call on. Returns whether a majority of the primaries still had
+    /// it.
     pub async fn release(self) -> bool {
         self.hold.lose(Loss::Released);
         self.keeper.abort();

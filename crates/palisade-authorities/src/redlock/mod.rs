@@ -8,11 +8,10 @@
 //!                         └── no ─► taken back everywhere
 //! ```
 //!
-//! It is here for work where doing it twice only wastes effort, and as the example of a lock with which a
-//! resource cannot be fenced:
+//! Use it only for work that may be done twice. It is an example of a lock with which a resource cannot be fenced:
 //!
-//! * There is no number that grows from grant to grant (the value is random), so the resource cannot refuse a
-//!   holder that was paused. The guard has no `token()`, and does not compile where a fence requires one.
+//! * No number grows from grant to grant (the value is random), so the resource cannot refuse a holder that was paused.
+//!   The guard has no `token()`, and a program that passes it to a fence does not compile.
 //! * Exclusion depends on the primaries' wall clocks. A clock that jumps forward on a single primary, or a
 //!   primary that comes back without its grants, lets two clients hold the lock at once. `tests/suite/redlock.rs`
 //!   shows both.
@@ -25,9 +24,8 @@
 //! }
 //! ```
 //!
-//! The algorithm is the one that Redis's documentation describes ("Distributed locks with Redis"),
-//! with its drift of 1 % and 2 ms. For data that must not be lost use [`Redis`](crate::redis::Redis) or
-//! any other authority, whose grants carry tokens.
+//! The algorithm is that of Redis's documentation ("Distributed locks with Redis"), with its drift of 1 % and 2 ms. For
+//! data that must not be lost, use [`Redis`](crate::redis::Redis) or another authority with tokens.
 
 mod guard;
 mod primary;
@@ -45,7 +43,7 @@ use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::service::fresh_request_id;
 use primary::Primary;
 
-/// Independent Redis primaries, of which most must agree.
+/// Independent Redis primaries, a majority of which must agree.
 #[derive(Clone)]
 pub struct Redlock {
     primaries: Arc<[Primary]>,
@@ -56,8 +54,7 @@ impl Redlock {
     /// three or more.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] unless most of them
-    /// answer.
+    /// [`Fault::Invalid`] for an invalid address, [`Fault::Unreachable`] unless a majority answers.
     pub async fn connect(url: &str) -> Result<Redlock, Fault> {
         let hosts = crate::url::Parts::of(url, "redlock")?.hosts(PORT)?;
         if hosts.len() < 3 || hosts.len().is_multiple_of(2) {
@@ -81,9 +78,8 @@ impl Redlock {
         Ok(redlock)
     }
 
-    /// Takes the lock called `name` for `ttl` and renews it in the background, waiting up to `wait` for it
-    /// (zero: one round); `None` if most of the primaries never granted it. While it waits, it tries again at
-    /// random intervals: there is no queue, and no order.
+    /// Takes the lock `name` for `ttl` and renews it in the background. It waits up to `wait` (zero: one round), and
+    /// tries again at random intervals: there is no queue and no order. Returns `None` if a majority never granted it.
     ///
     /// # Errors
     /// [`Fault::Invalid`] for a name or a time to live outside its range. A primary that does not answer

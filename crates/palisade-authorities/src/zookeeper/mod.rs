@@ -20,9 +20,9 @@
 //!   starts again at zero after the lock's empty container was removed. Grants of one lock come in the order
 //!   of their tokens; across locks a token says when the request joined its queue.
 //! * The request id is part of the node's name, so a create whose answer was lost is found again.
-//! * A **suspended** session counts as not held: nothing is granted and nothing is extended while it has no
-//!   connection. A holder believes for two thirds of the session's time after its last acknowledged round
-//!   trip to the leader, which is when ZooKeeper's own clients disconnect.
+//! * A **suspended** session counts as not held: while it has no connection, nothing is granted or extended. A holder's
+//!   deadline is two thirds of the session's time after its last acknowledged round trip to the leader, which is when
+//!   ZooKeeper's own clients disconnect.
 //!
 //! # Limitations
 //!
@@ -34,7 +34,7 @@
 //! * **An ensemble restored from a snapshot goes back to old tokens**, under the same authority id.
 //!   Delete `<root>/.authority` after a restore: a new id is drawn, and fences refuse its tokens until
 //!   an operator re-arms them.
-//! * Several locks under one lease, and events, are not offered.
+//! * It does not support several locks under one lease, or events.
 
 mod address;
 mod ensemble;
@@ -69,7 +69,7 @@ impl ZooKeeper {
     /// is 2181, and the default root node is `palisade`.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing answers there.
+    /// [`Fault::Invalid`] for an invalid address, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<ZooKeeper, Fault> {
         let address = address::Address::parse(url)?;
         let ensemble = Ensemble::connect(address).await?;
@@ -82,8 +82,7 @@ impl ZooKeeper {
         })
     }
 
-    /// The number of times that a waiting request of this connection was woken because its predecessor had
-    /// gone.
+    /// Returns how often a waiting request of this connection was woken because its predecessor had left.
     #[must_use]
     pub fn wake_ups(&self) -> u64 {
         self.wake_ups.load(Ordering::Relaxed)
@@ -198,8 +197,8 @@ impl LockService for ZooKeeper {
         Box::pin(queries::list(self, prefix.to_owned(), after, limit))
     }
 
-    /// The reason is for people, and the ensemble has no place to store it. The holder learns of the
-    /// revocation with its next renewal.
+    /// The reason is dropped, because the ensemble cannot store it. The holder learns of the revocation at its next
+    /// renewal.
     fn revoke(&self, lock: LockName, token: Token, _reason: &str) -> Operation<'_, Revocation> {
         Box::pin(self.revoked(lock, token))
     }

@@ -12,17 +12,18 @@ use crate::fault::Fault;
 /// The default port of a Palisade server.
 const PORT: u16 = 7420;
 
-/// The most addresses of one authority: a cluster has three or five nodes.
+/// The most addresses of one authority. A cluster has three or five nodes.
 const MOST: usize = 16;
 
-/// The longest path of a Unix socket: the kernel has 108 bytes for it, with a zero at the end.
+/// The longest path of a Unix socket: 108 bytes in the kernel, less the terminating zero.
 const SOCKET_BYTES: usize = 107;
 
-/// After this much silence the client sends a ping to the peer, and waits as long again for the answer: a
-/// connection that died silently must not cost a lease of ordinary length.
+/// After this much silence the client pings the peer, and waits as long again for the answer. A lease of ordinary
+/// length must outlast a connection that died silently.
 const PING: Duration = Duration::from_secs(3);
 
-/// The address of a server: a host (IPv6 in brackets) and a port, or a Unix socket. Two are equal if both are spelled alike.
+/// The address of a server: a host (IPv6 in brackets) and a port, or a Unix socket. Addresses are equal if their
+/// spellings are.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     place: String,
@@ -34,8 +35,8 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Parses the URLs of the nodes of one authority, with commas between them. One without a scheme has that of the
-    /// one before it.
+    /// Parses the comma-separated URLs of one authority's nodes. A URL without a scheme has the scheme of the one
+    /// before it.
     pub(super) fn list(urls: &str) -> Result<Vec<Address>, Fault> {
         let (mut all, mut scheme) = (Vec::<Address>::new(), "");
         for url in urls.split(',').map(str::trim) {
@@ -74,7 +75,7 @@ impl Address {
     pub(super) fn parse(url: &str) -> Result<Address, Fault> {
         let socket = socket(url)?;
         let (host, place) = match &socket {
-            // What HTTP has in place of a host there.
+            // HTTP over a Unix socket names this host.
             Some(path) => ("localhost".to_owned(), format!("unix://{}", path.display())),
             None => {
                 let (host, port) = host_and_port(url)?;
@@ -101,17 +102,17 @@ impl Address {
         })
     }
 
-    /// The path of its Unix socket, if it is one.
+    /// Returns the path, if it is a Unix socket.
     pub(super) fn socket(&self) -> Option<&Path> {
         self.socket.as_deref()
     }
 
-    /// Its host, which a certificate must contain.
+    /// Returns the host, which the server's certificate must contain.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Whether nobody on the way can read what is sent there: TLS, or this machine.
+    /// Whether a secret may be sent there: it uses TLS, or it is this machine.
     pub(super) fn keeps_secrets(&self) -> bool {
         let bare = self.host.trim_matches(['[', ']']);
         let loopback = bare
@@ -120,12 +121,12 @@ impl Address {
         self.secure || loopback || bare == "localhost"
     }
 
-    /// Whether it has TLS: `https://`.
+    /// Whether it uses TLS (`https://`).
     pub(super) fn is_secure(&self) -> bool {
         self.secure
     }
 
-    /// The same address for gRPC.
+    /// Returns the same address for gRPC.
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -143,14 +144,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// The scheme of a URL and the rest. A Unix socket's may be without `//`.
+/// Splits a URL into its scheme and the rest. A Unix socket's URL may omit `//`.
 fn split(url: &str) -> Option<(&str, &str)> {
     url.strip_prefix("unix:")
         .map(|rest| ("unix", rest))
         .or_else(|| url.split_once("://"))
 }
 
-/// The path in `unix:///run/palisade.sock` or `unix:/run/palisade.sock`; `None` for another scheme.
+/// Returns the path in `unix:///run/palisade.sock` or `unix:/run/palisade.sock`; `None` for another scheme.
 fn socket(url: &str) -> Result<Option<PathBuf>, Fault> {
     let Some(path) = url.strip_prefix("unix:") else {
         return Ok(None);

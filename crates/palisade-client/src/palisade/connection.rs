@@ -4,8 +4,7 @@
 //!   queue ─► ids (Table) ─► outbound ─► socket ─► inbound ─► Table ─► callers
 //! ```
 //!
-//! One object, polled by one task, does all of it, so nothing here is shared. All queued operations leave as
-//! one frame, with one system call.
+//! One task polls one object, so nothing is shared. All queued operations leave in one frame, with one system call.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -33,7 +32,7 @@ use crate::options::BearerToken;
 pub(super) struct Queued {
     request: Request,
     pub(super) reply: ReplyTo,
-    /// For a request that waits in the lock's queue: since when it waits here, which is part of its wait.
+    /// For a request with a wait: when it entered this queue. The time here is part of its wait.
     since: Option<Timestamp>,
 }
 
@@ -48,7 +47,7 @@ impl Queued {
     }
 }
 
-/// The queue of a link. It outlives its connections: an operation not sent on one is sent on the next.
+/// The queue of a link. It outlives connections: an operation that was not sent on one is sent on the next.
 pub(super) type Queue = mpsc::UnboundedReceiver<Queued>;
 
 pub(super) struct Connection {
@@ -60,18 +59,18 @@ pub(super) struct Connection {
     table: Table,
     taken: Vec<Queued>,
     arrived: Vec<(u64, Reply)>,
-    /// Whether the queue was left alone for one turn, so that a burst becomes one frame.
+    /// Whether the task has yielded once, so that a burst becomes one frame.
     rested: bool,
     liveness: Liveness,
-    /// Whether the next connection may show another token.
+    /// Whether the next connection may present a newer token.
     renewed: bool,
-    /// Why the token of this connection counts no longer.
+    /// The server's refusal of this connection's token, once it has expired.
     expired: Option<Fault>,
-    /// Whether the server answered that it does not lead (any more), and whom it named.
+    /// Set when the server answers that it does not lead: the leader that it named, if any.
     elsewhere: Option<Option<Box<str>>>,
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 pub(super) struct Ended {
     pub(super) why: Fault,
     /// The URL of the leader, if the server named another node.
@@ -91,7 +90,7 @@ impl From<Fault> for Ended {
 }
 
 impl Connection {
-    /// Takes a socket and opens a session on it. The server is given up if it is silent for two to three times `ping`.
+    /// Opens a session on a socket. The connection is closed if the server is silent for two to three times `ping`.
     pub(super) fn new(stream: Io, ping: Duration, token: Option<&BearerToken>) -> Connection {
         let outbound = match token {
             None => frames::PREFACE.to_vec(),
@@ -124,18 +123,18 @@ impl Connection {
         let _ = asking.send(Queued::new(request, reply));
         tokio::select! {
             answer = &mut answer => answer.unwrap_or_else(|_| Err(wire::empty())),
-            // The answer may be what ended it.
+            // The answer itself may have ended it.
             ended = self.run(&mut queue) => answer.try_recv().unwrap_or(Err(ended.why)),
         }
     }
 
-    /// Carries operations until the connection breaks or its server does not lead, and returns the reason. It also ends
-    /// when no caller is left.
+    /// Carries operations until the connection breaks, its server does not lead, or no caller is left. Returns the
+    /// reason.
     pub(super) async fn run(&mut self, queue: &mut Queue) -> Ended {
         std::future::poll_fn(|cx| self.poll(cx, queue)).await
     }
 
-    /// Reports that every operation sent and not answered may have happened.
+    /// Reports an unknown outcome for every operation that was sent and not answered.
     pub(super) fn abandon(self, why: &Fault) {
         self.table.close(why);
     }
@@ -166,7 +165,7 @@ impl Connection {
                 ..why.into()
             });
         }
-        // What arrives from now on wakes this task.
+        // From now on, incoming data wakes this task.
         loop {
             if self.outbound.is_empty() && self.poll_queue(cx, queue).is_ready() {
                 return Poll::Ready(Fault::unavailable("no caller is left").into());
@@ -177,7 +176,7 @@ impl Connection {
             match ready!(self.poll_flush(cx)) {
                 Ok(()) => self.liveness.sent(),
                 Err(error) => {
-                    // A server that refuses a client says why, and then no longer reads.
+                    // A server that refuses a client sends the reason and stops reading.
                     let said = match self.poll_inbound(cx) {
                         Poll::Ready(Err(said)) if !said.is_transient() => said,
                         _ => broke(error),
@@ -188,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Delivers every reply that has arrived. `Ready` only with the reason why no more can come.
+    /// Delivers every reply that has arrived. `Ready` means that no more can come.
     fn poll_inbound(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         loop {
             self.inbound.reserve(READ_BYTES);
@@ -253,7 +252,7 @@ impl Connection {
             since,
         } in self.taken.drain(..)
         {
-            // A caller that left before its operation was sent no longer wants it.
+            // Skip an operation whose caller has stopped waiting before it was sent.
             if !reply.is_closed() {
                 let id = self.table.enter(reply);
                 request.put(id, since, &frame, &mut self.outbound);
@@ -261,7 +260,7 @@ impl Connection {
         }
         frame.close(&mut self.outbound);
         if self.outbound.is_empty() {
-            // All of the callers had left; poll the queue again to register the waker.
+            // All callers had stopped waiting; poll the queue again to register the waker.
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -275,7 +274,7 @@ impl Connection {
                 written => self.written += written,
             }
         }
-        // What TLS could not send yet.
+        // Send the bytes that TLS has buffered.
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.written = 0;
         self.outbound.clear();
@@ -292,8 +291,8 @@ fn broke(error: io::Error) -> Fault {
     Fault::unreachable(Reason::new("the connection broke").because(error))
 }
 
-/// What answers there instead, as far as its first bytes tell. A session is no HTTP, so whatever speaks only HTTP on the
-/// way to a server refuses it.
+/// Describes the program that answered instead, by its first bytes. A session is not HTTP, so an HTTP proxy on the way
+/// refuses it.
 fn no_palisade(answer: &[u8]) -> Fault {
     if answer.starts_with(b"HTTP/") || answer.starts_with(b"<") {
         let line = answer.split(|byte| matches!(byte, b'\r' | b'\n')).next();
@@ -311,11 +310,10 @@ fn no_palisade(answer: &[u8]) -> Fault {
     Fault::invalid("the server at this address is not Palisade")
 }
 
-/// How a TLS server refuses what is no TLS.
+/// The start of a TLS server's answer to plain text.
 const TLS_ALERT: [u8; 2] = [21, 3];
 
-/// Checks whether the server still answers. A connection that died silently must not cost a lease of ordinary
-/// length.
+/// Checks whether the server still answers. A lease of ordinary length must outlast a connection that died silently.
 struct Liveness {
     interval: Interval,
     heard: bool,
@@ -380,7 +378,7 @@ const LARGEST_FRAME: usize = 64 * 1024 * 1024;
 /// The buffer space reserved for each read.
 const READ_BYTES: usize = 4 << 10;
 
-/// The buffer space kept between bursts.
+/// The buffer space that stays allocated between bursts.
 const KEEP_BYTES: usize = 64 << 10;
 
 #[cfg(test)]

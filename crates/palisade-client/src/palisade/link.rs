@@ -1,4 +1,4 @@
-//! A connection to the leader that is reopened when it breaks or when another node leads, and the task that does so.
+//! A connection to the leader, and the task that reopens it when it breaks or another node leads.
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -17,14 +17,14 @@ use crate::retry::before;
 
 /// The callers' end of a connection that is reopened whenever it breaks.
 pub(super) struct Link {
-    /// To the task that runs; replaced if the runtime of that one has ended.
+    /// The sender to the running task; replaced if that task's runtime has ended.
     queue: RwLock<mpsc::UnboundedSender<Queued>>,
     task: Task,
 }
 
 impl Link {
-    /// Connects, and returns the authority found there, which must be the expected one, if there is one. If the nodes
-    /// answer and none leads, it is repeated for `patience`.
+    /// Connects, and returns the authority found, which must be the expected one if there is one. If nodes answer and
+    /// none leads, it retries for `patience`.
     pub(super) async fn open(
         nodes: &Arc<Nodes>,
         expected: Option<AuthorityId>,
@@ -44,7 +44,7 @@ impl Link {
         let task = Task {
             nodes: Arc::clone(nodes),
             authority: first.authority.clone(),
-            // The rest is for the caller to learn that nothing was sent.
+            // The other half leaves the caller time to learn that nothing was sent.
             hold: HOLD.min((patience / 2).into()),
         };
         let authority = first.authority.clone();
@@ -53,7 +53,7 @@ impl Link {
         Ok((Link { queue, task }, authority))
     }
 
-    /// Sends one request. Its reply comes when the future returned is polled.
+    /// Sends one request, and returns the future of its reply.
     pub(super) fn call(
         &self,
         request: Request,
@@ -75,7 +75,7 @@ impl Link {
         self.queue.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The runtime of the task has ended: another task connects again on the caller's.
+    /// Starts another task on the caller's runtime, because the former task's runtime has ended.
     fn begin_anew(&self, first: Queued) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let _ = first.reply.send(Err(Fault::invalid(
@@ -89,7 +89,7 @@ impl Link {
             runtime.spawn(self.task.clone().run(waiting, None));
             *queue = anew;
         }
-        // If that runtime ends, too, the caller learns it from the reply that never comes.
+        // If that runtime ends too, the caller's reply channel closes.
         let _ = queue.send(first);
     }
 }
@@ -99,12 +99,12 @@ impl Link {
 struct Task {
     nodes: Arc<Nodes>,
     authority: AuthorityId,
-    /// How long operations wait for a leader before they are refused, where there is more than one node.
+    /// How long operations wait for a leader before they are refused, if there is more than one node.
     hold: Span,
 }
 
 impl Task {
-    /// Carries operations, and reconnects when the connection ends, until no caller can come any more.
+    /// Carries operations, and reconnects when the connection ends, until no caller is left.
     async fn run(self, mut queue: Queue, mut open: Option<Found>) {
         let (mut pause, mut clue, mut lost) = (Pause::default(), Clue::default(), BootClock.now());
         loop {
@@ -120,7 +120,7 @@ impl Task {
                     leader: ended.leader,
                     silent: ended.silent.then_some(found.address),
                 };
-                // Two nodes that name each other must not be asked in a busy loop.
+                // Pause, so that two nodes that name each other do not cause a busy loop.
                 if lost.since(opened) < SETTLED {
                     BootClock.sleep_until(lost.after(pause.next())).await;
                 } else {
@@ -137,7 +137,7 @@ impl Task {
                 .await
             {
                 Ok(found) => open = Some(found),
-                // An election takes less than this; what was asked meanwhile is sent to the new leader at once.
+                // An election takes less than this; the waiting operations go to the new leader at once.
                 Err(missed) if self.nodes.several() && BootClock.now().since(lost) < self.hold => {
                     BootClock.sleep_until(missed.until).await;
                 }
@@ -147,8 +147,8 @@ impl Task {
     }
 }
 
-/// Waits before the next search. Meanwhile callers learn at once that nothing was sent; they decide how long
-/// to repeat.
+/// Waits before the next search. Meanwhile callers get the fault at once, with nothing sent; they decide how long to
+/// retry.
 async fn refuse_until(until: Timestamp, queue: &mut Queue, fault: &Fault) {
     let fault = match fault {
         Fault::Unreachable(why) => Fault::Unreachable(why.clone()),
@@ -163,8 +163,8 @@ async fn refuse_until(until: Timestamp, queue: &mut Queue, fault: &Fault) {
     let _ = before(&BootClock, until, refuse).await;
 }
 
-/// A connection that lasted this long was no mistake.
+/// A connection that ends sooner than this is followed by a pause.
 const SETTLED: Span = Span::from_millis(1_000);
 
-/// The longest wait of an operation for a leader: as long as a place in a queue is kept after a change.
+/// The longest wait of an operation for a leader. A new leader reserves a request's place in a queue for as long.
 const HOLD: Span = Span::from_millis(2_000);

@@ -7,23 +7,23 @@
 //!   caller ◄── oneshot ◄──────────────────────── Connection: frames of replies ◄────────────── server
 //! ```
 //!
-//! There is no timer and no task for each operation: a frame leaves as soon as the connection can take it,
-//! and carries everything queued by then. Watching and the rare request for a sequencer use gRPC.
+//! No operation needs a timer or a task of its own: a frame leaves as soon as the connection accepts it, and carries
+//! everything queued by then. Watches and the rare request for a sequencer use gRPC.
 //!
-//! `unix:///run/palisade.sock` is a server on this machine, at its Unix socket. The server knows the uid of the client; a
-//! token counts before it. Such an address has no TLS.
+//! `unix:///run/palisade.sock` connects to a server on this machine by its Unix socket, without TLS. The server
+//! authenticates the client by its token, or else by its uid.
 //!
 //! # A cluster
 //!
-//! `http://a:7420,http://b:7420,http://c:7420` names the nodes of one authority. The connections are to the node that
-//! leads; one given address is enough to find it. When the leader changes, an operation that was not sent waits up to
-//! 2 s for the next leader, and one that may have happened is repeated there by its caller, under the same request id:
-//! a waiting request keeps its place, and a lease is renewed at whichever node leads. A watch is served by any node.
+//! `http://a:7420,http://b:7420,http://c:7420` names the nodes of one authority. The client connects to the leader; one
+//! address is enough to find it. When the leader changes, an operation that was not sent waits up to 2 s for the next
+//! leader. The caller repeats one that may have happened there, under the same request id. A waiting request keeps its
+//! place in the queue, and leases are renewed at the new leader. Any node serves a watch.
 //!
-//! **What is trusted:** the servers whose addresses were given, and the address that one of them names as the leader's.
-//! A node that reports another authority id than the first one is refused. With `https://` a server proves by its
-//! certificate that the address is its own, and a leader without TLS is not followed. With `http://` there is no proof,
-//! so give addresses on a network that you trust.
+//! **Trust:** the client trusts the given addresses, and the leader's address that one of them names. It refuses a node
+//! that reports another authority id than the first one. With `https://` each server must prove by its certificate that
+//! the address is its own, and the client does not follow a leader without TLS. With `http://` there is no proof, so
+//! use addresses on a trusted network.
 
 mod address;
 mod connection;
@@ -65,20 +65,20 @@ pub struct Palisade {
 }
 
 impl Palisade {
-    /// Connects to the server at `url`, or to the leader of the cluster whose nodes `url` names with commas between
-    /// them, with this many connections.
+    /// Opens this many connections to the server at `url`, or to the leader of the cluster whose nodes `url` lists,
+    /// separated by commas.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid or a server that is not Palisade,
-    /// [`Fault::Unreachable`] if nothing answers there, [`Fault::Unavailable`] if no node leads.
+    /// [`Fault::Invalid`] for an invalid address or a server that is not Palisade, [`Fault::Unreachable`] if nothing
+    /// answers there, [`Fault::Unavailable`] if no node leads.
     pub async fn connect(url: &str, connections: usize) -> Result<Palisade, Fault> {
         let tls = ClientFiles::default();
         Palisade::connect_within(url, connections, Duration::ZERO, (&tls, None)).await
     }
 
-    /// As [`Palisade::connect`]; if nodes answer and none leads, it looks for a leader for as long as `patience`. Later
-    /// on, while none leads, an operation waits for half of it, and at most 2 s, before it is refused as not sent.
-    /// `shown` has the certificates for `https://`, which are read once, and the token that shows who this client is.
+    /// As [`Palisade::connect`], with credentials. If nodes answer and none leads, it looks for a leader for
+    /// `patience`. Later, while none leads, an operation waits for half of `patience`, at most 2 s, before it fails as
+    /// not sent. `shown` contains the certificate files for `https://` and the bearer token.
     ///
     /// # Errors
     /// As [`Palisade::connect`].
@@ -124,7 +124,7 @@ impl LockService for Palisade {
         &self.authority
     }
 
-    /// A connection is opened again on the runtime of its next caller.
+    /// A connection reopens on the runtime of its next caller.
     fn outlives_runtimes(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! The nodes of one authority, and the search for the one that leads.
+//! The nodes of one authority, and the search for its leader.
 //!
 //! ```text
 //!   link lost ─► the leader as last heard ─► the addresses given, in order ─► pause, 10 – 250 ms ─► again
@@ -6,10 +6,10 @@
 //!                        └── `not_leader`, its URL ◄──┘
 //! ```
 //!
-//! All connections of a client share one search, so there is one attempt for each address at a time. A leader that is
-//! not among the given addresses is followed too: **the client trusts the servers it was given, and where they send
-//! it**. What it checks is the authority's id, because fences are bound to it: a node of another authority is refused.
-//! The id is no secret, so this catches a wrong address and not an attacker.
+//! All connections of a client share one search, so there is one attempt at a time for each address. The search also
+//! follows a leader that is not among the given addresses: **the client trusts the given servers, and the addresses
+//! that they name**. It refuses a node with another authority id, because fences are bound to the id. The id is not
+//! secret, so this catches a wrong address, not an attacker.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,20 +39,20 @@ pub(super) struct Nodes {
     token: Option<BearerToken>,
     /// Locked during a search.
     known: Mutex<Known>,
-    /// Whether a node ever named another one: there is a cluster behind a single address.
+    /// Whether a node ever named another one, so that a single address belongs to a cluster.
     cluster: AtomicBool,
     /// How often watches and single calls moved to the next node.
     call_moves: AtomicUsize,
 }
 
-/// What the searches have learned.
+/// The knowledge from earlier searches.
 #[derive(Default)]
 struct Known {
-    /// Where the leader was found, or is said to be.
+    /// The leader's last known address.
     leader: Option<Address>,
-    /// Addresses that did not answer in time, and until when others are tried before them.
+    /// Addresses that did not answer in time, and the instant until which others are tried first.
     silent: Vec<(Address, Timestamp)>,
-    /// Until when no search begins, and why the last one failed.
+    /// The last search, if it failed: the reason, and when the next one may begin.
     missed: Option<Missed>,
     pause: Pause,
 }
@@ -64,7 +64,7 @@ pub(super) struct Found {
     pub(super) address: Address,
 }
 
-/// What the end of a connection says about where to search.
+/// The hint that the end of a connection gives to the next search.
 #[derive(Default)]
 pub(super) struct Clue {
     /// The URL that the server named as the leader's.
@@ -77,15 +77,15 @@ pub(super) struct Clue {
 #[derive(Clone, Debug)]
 pub(super) struct Missed {
     pub(super) fault: Fault,
-    /// Whether a node answered that it does not lead: a leader may appear any moment.
+    /// Whether a node answered that it does not lead, so that a leader may appear soon.
     pub(super) nobody_leads: bool,
     /// When the next search may begin.
     pub(super) until: Timestamp,
 }
 
-/// Why an address did not give a connection to the leader.
+/// The reason why an address did not lead to a session with the leader.
 enum Failed {
-    /// The node there does not lead; the URL of the one that does, if it knows.
+    /// The node does not lead; the leader's URL, if the node knows it.
     Elsewhere(Option<Box<str>>),
     /// It did not answer in time.
     Silent(Fault),
@@ -101,7 +101,7 @@ struct Search {
 }
 
 impl Nodes {
-    /// The files are read if an address has `https://`.
+    /// Reads the files if an address has `https://`.
     pub(super) fn new(
         given: Vec<Address>,
         (files, token): (&ClientFiles, Option<&BearerToken>),
@@ -133,8 +133,10 @@ impl Nodes {
         })
     }
 
-    /// The address of a leader that a node named. With TLS, one without TLS is not followed: nobody proves there who the
-    /// server is. Nor is a Unix socket: it would be one of this machine, of which the node knows nothing.
+    /// Parses the leader's address that a node named; `None` if it must not be followed. It must use TLS exactly if the
+    /// given addresses do, because a server without TLS cannot prove its identity, and a client without TLS has no CAs.
+    /// The token must be safe to send to it. It cannot be a Unix socket, because the path would refer to this machine,
+    /// not the node's.
     fn named(&self, url: &str) -> Option<Address> {
         let address = Address::parse(url).ok()?;
         let shown = self.token.is_none() || address.keeps_secrets();
@@ -142,7 +144,7 @@ impl Nodes {
         (fits && address.socket().is_none()).then_some(address)
     }
 
-    /// Whether there is another node to turn to.
+    /// Whether there is another node to try.
     pub(super) fn several(&self) -> bool {
         self.given.len() > 1 || self.cluster.load(Ordering::Relaxed)
     }
@@ -165,7 +167,7 @@ impl Nodes {
         } else if let Some(missed) = &known.missed
             && now < missed.until
         {
-            // Another connection has just searched in vain.
+            // Another connection has just searched without success.
             return Err(missed.clone());
         }
         let mut search = Search::default();
@@ -221,7 +223,7 @@ impl Nodes {
         None
     }
 
-    /// The next of the given addresses. One that was silent lately is left out while others answer.
+    /// Returns the next of the given addresses. It skips a recently silent one while others answer.
     fn next(&self, known: &Known, search: &Search) -> Option<Address> {
         let now = BootClock.now();
         let rests = |address: &&Address| {
@@ -237,7 +239,7 @@ impl Nodes {
         awake.or(any).cloned()
     }
 
-    /// Opens a connection and checks who is at the other end.
+    /// Opens a session and checks the node's authority.
     async fn open(
         &self,
         address: &Address,
@@ -282,7 +284,7 @@ impl Nodes {
         Ok((connection, authority))
     }
 
-    /// The token to show now.
+    /// Returns the current token.
     pub(super) fn token(&self) -> Option<BearerToken> {
         self.token.as_ref().map(BearerToken::current)
     }
@@ -298,17 +300,17 @@ impl Nodes {
         Connector::new(http, self.tls.as_ref().map(palisade_tls::Client::http2))
     }
 
-    /// The node for watches and single calls: every node serves them. It stays the same until it fails.
+    /// Returns the node for watches and single calls, which every node serves. It stays the same until it fails.
     pub(super) fn for_calls(&self) -> &Address {
         &self.given[self.call_moves.load(Ordering::Relaxed) % self.given.len()]
     }
 
-    /// That node was of no use.
+    /// Moves to the next node after a failure.
     pub(super) fn move_calls(&self) {
         self.call_moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How long a node may take to accept a connection.
+    /// Returns how long a node may take to accept a connection.
     pub(super) fn connect_timeout(&self) -> Duration {
         if self.several() {
             CONNECT_ONE_OF_SEVERAL
@@ -319,12 +321,12 @@ impl Nodes {
 }
 
 impl Search {
-    /// Whether this address, which a node named, is still to be tried in this search.
+    /// Whether this search should still try this address, which a node named.
     fn may_follow(&self, address: &Address, given: usize) -> bool {
         !self.tried.contains(address) && self.tried.len() < given + REDIRECTS
     }
 
-    /// Why it found no leader, by what the caller may do next.
+    /// Returns the fault of a search without a leader, by what the caller may do next.
     fn fault(mut self) -> Fault {
         if self.faults.len() == 1
             && let Some(only) = self.faults.pop()
@@ -352,18 +354,18 @@ impl Search {
     }
 }
 
-/// Opens a connection, still without TLS.
+/// Opens a connection, before TLS.
 async fn connect_to(address: &Address) -> io::Result<Io> {
     if let Some(path) = address.socket() {
         return Io::to_socket(path).await;
     }
     let stream = TcpStream::connect(address.to_string()).await?;
-    // Frames are small; waiting to fill a segment would cost 40 ms each.
+    // Frames are small; waiting to fill a segment would add 40 ms to each.
     let _ = stream.set_nodelay(true);
     Ok(Io::Plain(stream))
 }
 
-/// Why there is no session with TLS.
+/// Converts the error of a TLS handshake.
 fn no_handshake(error: io::Error) -> Fault {
     match palisade_tls::explain(&error) {
         Some(why) => Fault::invalid(Reason::new(why).quoting(error)),
@@ -394,7 +396,8 @@ pub(super) fn same_authority(
     }
 }
 
-/// Pauses between searches: each between half its nominal length and the whole, which doubles up to [`LONGEST`].
+/// Pauses between searches. The nominal length doubles up to [`LONGEST`]; each pause takes a random time between half
+/// of it and all of it.
 pub(super) struct Pause(Span);
 
 impl Default for Pause {
@@ -419,18 +422,18 @@ const LONGEST: Span = Span::from_millis(250);
 /// The time allowed from the first packet to an open session.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// The same where there is another node to turn to, and how long that one may take to accept the connection.
+/// The same if there is another node to try, and how long a node may then take to accept the connection.
 const OPENING_ONE_OF_SEVERAL: Duration = Duration::from_secs(2);
 const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(1);
 
-/// The interval of the checks of a connection. A silent server is given up at the second check.
+/// The interval of the checks of a connection. The second check closes the connection to a silent server.
 const PING: Duration = Duration::from_secs(3);
 const PING_ONE_OF_SEVERAL: Duration = Duration::from_secs(1);
 
-/// How long an address that did not answer in time is left out while others answer.
+/// How long an address that did not answer in time is skipped while others answer.
 const REST: Span = Span::from_millis(2_000);
 
-/// How many addresses that were not given are followed in one search.
+/// The most addresses, beyond the given ones, that one search follows.
 const REDIRECTS: usize = 3;
 
 #[cfg(test)]

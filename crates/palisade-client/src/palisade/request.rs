@@ -1,4 +1,4 @@
-//! A request as it waits for a connection, and how it is put into a frame.
+//! A request that waits for a connection, and its encoding into a frame.
 
 use palisade_core::{GrantRef, Timestamp, Token, Ttl};
 use palisade_proto::borrowed::{Acquire, Grant, Operation};
@@ -9,7 +9,7 @@ use super::wire;
 use crate::clock::{BootClock, Clock as _};
 use crate::service::{AcquireRequest, Under};
 
-/// A request. The frequent ones are put into a frame from the client's own types, without a copy.
+/// A request. The frequent ones are encoded from the client's own types, without a copy.
 #[derive(Debug)]
 pub(super) enum Request {
     /// An acquire without options.
@@ -36,7 +36,7 @@ impl From<AcquireRequest> for Request {
 }
 
 impl Request {
-    /// Whether it waits in the lock's queue.
+    /// Whether it may wait in the lock's queue.
     pub(super) fn waits(&self) -> bool {
         match self {
             Request::Acquire(request) => request.wait.is_some(),
@@ -47,7 +47,8 @@ impl Request {
         }
     }
 
-    /// Puts it into a frame as it is sent now. What it has waited for a connection `since` then is part of its wait.
+    /// Encodes it into a frame that is sent now. The time that it has waited for a connection since `since` is part of
+    /// its wait.
     pub(super) fn put(self, id: u64, since: Option<Timestamp>, frame: &Open, out: &mut Vec<u8>) {
         match self {
             Request::Acquire(request) => acquire(&request, since).put(id, out),
@@ -94,7 +95,7 @@ fn named(grant: &GrantRef) -> Grant<'_> {
     }
 }
 
-/// What is left of a wait, which is never a try.
+/// Returns the rest of a wait, at least 1 ms, because 0 would be a try.
 fn left(wait_ms: u32, since: Option<Timestamp>) -> u32 {
     since.map_or(wait_ms, |since| {
         let waited = BootClock.now().since(since).as_millis();

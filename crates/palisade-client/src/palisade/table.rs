@@ -5,10 +5,10 @@ use tokio::sync::oneshot;
 
 use crate::fault::Fault;
 
-/// Where an operation's reply goes.
+/// The channel for an operation's reply.
 pub(super) type ReplyTo = oneshot::Sender<Result<Reply, Fault>>;
 
-/// Operations in flight, each under the id with which it was sent.
+/// Operations in flight, by the id with which they were sent.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     waiting: Vec<Option<ReplyTo>>,
@@ -16,7 +16,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Adds an operation that is about to be sent, and returns its id, which is never 0.
+    /// Adds an operation just before it is sent, and returns its id, which is never 0.
     pub(super) fn enter(&mut self, reply: ReplyTo) -> u64 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// Closes the table because the connection is gone: operations sent on it may have happened.
+    /// Closes the table of a lost connection, with an unknown outcome for every operation in flight.
     pub(super) fn close(self, why: &Fault) {
         for to in self.waiting.into_iter().flatten() {
             let _ = to.send(Err(why.clone()));

@@ -1,4 +1,4 @@
-//! gRPC calls, on a connection of their own: what is asked too seldom to be part of the sessions.
+//! gRPC calls on their own connection, for operations that are too rare for sessions.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use super::wire;
 use crate::fault::{Fault, Reason};
 use crate::service::Sequencer;
 
-/// Asks for a sequencer. Every node passes the question on to the leader; one that fails makes room for the next.
+/// Requests a sequencer. Every node passes the request on to the leader. After a failure, the next call goes to the
+/// next node.
 pub(super) async fn sequencer(
     nodes: &Nodes,
     authority: &AuthorityId,
@@ -47,8 +48,8 @@ pub(super) async fn open(
         .await;
     let channel = channel.map_err(|error| Fault::unreachable(Reason::caused_by(error)))?;
     let mut locks = LocksClient::new(channel);
-    // What two authorities say must not be mixed. A node that follows asks the leader, so one that is cut off from its
-    // cluster is found out here.
+    // Check the authority first. A follower asks the leader for its status, so this also detects a node that is cut off
+    // from its cluster.
     let status = with_token(nodes, pb::StatusRequest {})?;
     let status = answered(nodes, locks.status(status)).await?;
     let found = wire::status(status.outcome.ok_or_else(wire::empty)?)?.authority;
@@ -56,7 +57,7 @@ pub(super) async fn open(
     Ok(locks)
 }
 
-/// A call that shows who this client is.
+/// Adds the client's token to a call.
 pub(super) fn with_token<T>(nodes: &Nodes, message: T) -> Result<tonic::Request<T>, Fault> {
     let mut call = tonic::Request::new(message);
     if let Some(token) = nodes.token() {
@@ -72,7 +73,7 @@ pub(super) fn with_token<T>(nodes: &Nodes, message: T) -> Result<tonic::Request<
     Ok(call)
 }
 
-/// The reply to a call of which nothing changes if it is repeated.
+/// Returns the reply to a call that is safe to repeat.
 async fn answered(
     nodes: &Nodes,
     call: impl Future<Output = Result<tonic::Response<pb::Reply>, tonic::Status>>,
@@ -86,8 +87,9 @@ async fn answered(
     Ok(reply.map_err(wire::fault)?.into_inner())
 }
 
-/// How long a node may take for an answer.
+/// How long a node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The same where there is another node to turn to: two silent ones leave time for a third within the client's patience.
+/// The same if there is another node to try: after two silent nodes there is time for a third within the client's
+/// patience.
 const PATIENCE_ONE_OF_SEVERAL: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Watching a Palisade server, on a stream separate from the sessions.
+//! Watching a Palisade server, on a stream of its own.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,8 +15,8 @@ use crate::service::{Events, Notice};
 
 struct Changes(Streaming<pb::Event>);
 
-/// Opens a watch on its own connection, so that a slow reader delays no other caller. Every node serves it; one that
-/// fails makes room for the next.
+/// Opens a watch on its own connection, so that a slow reader delays no other caller. Every node serves it. After a
+/// failure, the next call goes to the next node.
 pub(super) async fn open(
     nodes: &Nodes,
     authority: &AuthorityId,

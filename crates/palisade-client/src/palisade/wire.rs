@@ -57,7 +57,7 @@ fn option_also(also: &[LockName]) -> Option<pb::AcquireOption> {
 }
 
 fn delays(delays: Delays) -> Vec<pb::AcquireOption> {
-    // Both are bounded far below the range of the field.
+    // Both bounds are far below the range of the field.
     let ms = |span: Span| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
     match delays.is_none() {
         true => Vec::new(),
@@ -74,7 +74,7 @@ const fn option(option: AcquireOption) -> pb::AcquireOption {
     }
 }
 
-/// A wait of up to 24 h fits; the rest of a wait is never rounded down to a try.
+/// Converts a wait of up to 24 h, rounded up, so that it never becomes a try.
 pub(super) fn wait_ms(wait: Span) -> u32 {
     let millis = wait.as_nanos().div_ceil(1_000_000);
     u32::try_from(millis).unwrap_or(u32::MAX)
@@ -103,14 +103,15 @@ pub(super) fn acquired(reply: Reply, mode: LockMode) -> Result<Acquired, Fault> 
         other => Outcome::from(other),
     };
     Ok(match outcome {
-        // A server before shared grants overlooks the wish; the request is given up, and its grant with it.
+        // A server from before shared grants ignores the mode. Nothing releases its grant, which expires with its
+        // lease.
         Outcome::Granted(granted) if !is_of(&granted, mode) => {
             return Err(Fault::unsupported(
                 "grant shared locks or permits: it granted another mode",
             ));
         }
         Outcome::Granted(granted) => Acquired::Granted(any_grant(&granted)?),
-        // No token: the client named waits as well, and comes first.
+        // Without a token, the named client is waiting too, and is ahead.
         Outcome::Held(other) if other.fencing_token == 0 => Acquired::Behind(Ahead {
             client: ClientId::new(&other.client_id).map_err(malformed)?,
             remaining: Span::from_millis(other.remaining_ms),
@@ -133,7 +134,7 @@ pub(super) fn acquired(reply: Reply, mode: LockMode) -> Result<Acquired, Fault> 
     })
 }
 
-/// Whether a grant is of the kind that was asked for.
+/// Whether a grant has the requested mode.
 fn is_of(granted: &pb::Granted, mode: LockMode) -> bool {
     let wanted = mode.permits().map_or(0, Permits::wanted);
     (granted.grant_id != 0) == mode.is_shared()
@@ -193,7 +194,7 @@ pub(super) fn released(outcome: Outcome) -> Result<Released, Fault> {
 
 pub(super) fn revoked(outcome: Outcome) -> Result<Revocation, Fault> {
     Ok(match outcome {
-        // The wire uses the same word for a live grant that is now released.
+        // The protocol answers a revocation with the message of a release.
         Outcome::Released(_) => Revocation::Revoked,
         Outcome::Ended(ended) if ending(ended.how)? == Ending::Revoked => Revocation::Revoked,
         other => match not_live(other)? {
@@ -431,7 +432,7 @@ fn delayed(ms: u64) -> Option<Span> {
     (ms != 0).then(|| Span::from_millis(ms))
 }
 
-/// The slots of permits, each once.
+/// Converts the numbers of slots, each of which must occur once.
 fn slots(numbers: &[u32]) -> Result<Slots, Fault> {
     numbers.iter().try_fold(Slots::NONE, |slots, &number| {
         let slot = Slots::all(number).without(Slots::all(number.saturating_sub(1)));
@@ -498,8 +499,8 @@ pub(super) fn refusal(error: pb::Error) -> Fault {
     }
 }
 
-/// Whether the token of a session counts no longer. Nothing happened, so the caller may repeat the operation: it goes to
-/// a new session, with the token that is in the file then.
+/// Returns a fault if the session's token has expired. Nothing happened, so the caller may repeat the operation. It
+/// then uses a new session, with the file's current token.
 pub(super) fn expired(outcome: &mut Outcome) -> Option<Fault> {
     match outcome {
         Outcome::Error(error) if error.code == Code::Unauthenticated.name() => {
@@ -510,7 +511,7 @@ pub(super) fn expired(outcome: &mut Outcome) -> Option<Fault> {
     }
 }
 
-/// Whether a node refused because it does not lead; then the URL of the leader, if the node knows it.
+/// Returns `Some` if a node refused because it does not lead, with the leader's URL if the node knows it.
 pub(super) fn leads_elsewhere(outcome: &Outcome) -> Option<Option<Box<str>>> {
     match outcome {
         Outcome::Error(error) if error.code == Code::NotLeader.name() => {
@@ -520,7 +521,7 @@ pub(super) fn leads_elsewhere(outcome: &Outcome) -> Option<Option<Box<str>>> {
     }
 }
 
-/// The fault of a call that failed without an answer.
+/// Converts the failure of a gRPC call.
 pub(super) fn fault(status: tonic::Status) -> Fault {
     let (code, said) = (status.code(), said(&status));
     let words = match code {
@@ -541,7 +542,7 @@ pub(super) fn fault(status: tonic::Status) -> Fault {
     }
 }
 
-/// The message of a failed call with its causes; "transport error" alone does not help.
+/// Returns the message of a failed call with its causes, because "transport error" alone does not help.
 fn said(status: &tonic::Status) -> String {
     match status.source() {
         Some(source) => format!("{}: {}", status.message(), causes(source)),
@@ -558,7 +559,7 @@ fn misplaced() -> Fault {
     malformed("a reply that does not match the question")
 }
 
-/// The fault of an answer that this client does not understand: the server may have done anything.
+/// The fault for an answer that this client does not understand. The outcome is unknown.
 fn malformed(what: impl ToString) -> Fault {
     Fault::unknown_outcome(format!(
         "the server's answer is not understood: {}",

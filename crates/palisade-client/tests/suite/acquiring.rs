@@ -1,5 +1,5 @@
-//! Requests for a lock on virtual time, against a scripted authority: what is sent, what is repeated, and
-//! that a request given up in any way leaves no lock behind.
+//! Requests for a lock on virtual time, against a scripted authority: the calls and the retries, and that a request
+//! leaves no lock behind, however it is given up.
 
 use std::time::Duration;
 

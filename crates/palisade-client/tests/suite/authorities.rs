@@ -301,7 +301,7 @@ async fn an_observer_gets_the_leader_and_each_change(authority: Authority) {
         client.leader("primary").await.unwrap(),
         leader(&first, "two")
     );
-    // What is soon followed by another value may be left out; the last one never is.
+    // An observer may skip a value that is soon replaced, but never the last one.
     for value in ["three", "four", "five"] {
         first.proclaim(value).await.unwrap();
     }

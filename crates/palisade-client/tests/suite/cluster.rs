@@ -1,5 +1,5 @@
-//! A client with several addresses. The nodes that do not lead are real servers that were told so; a change of the
-//! leader is the leader's directory, opened by another server: leases live on, queues end.
+//! A client with several addresses. The followers are real servers that are set not to lead. For a change of leader,
+//! another server opens the leader's directory: leases survive, queues end.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -79,7 +79,7 @@ struct Leaderless {
 }
 
 impl Leaderless {
-    /// Another server leads, at an address that no client was given.
+    /// Starts another leader, at an address that no client was given.
     async fn elect(self) -> Cluster {
         let leader = Server::start(&self.dir.path().join("leader")).await;
         let cluster = Cluster {
@@ -175,7 +175,7 @@ async fn a_single_call_leaves_time_for_the_next_addresses() {
     let client = Client::connect(&urls).await.unwrap();
     let lease = client.lock("orders").acquire().await.unwrap();
     let asked = tokio::time::timeout(PATIENCE, lease.sequencer()).await;
-    // This server signs nothing, and it is the one that says so.
+    // This server signs nothing, and itself reports that.
     assert_eq!(asked.unwrap().unwrap_err().code(), Code::Refused);
 }
 
@@ -267,7 +267,7 @@ async fn a_renewal_rides_over_a_leader_that_falls_silent() {
     lease.release().await.unwrap();
 }
 
-/// Passes everything on, and remembers under which ids requests were made.
+/// Passes everything on, and records the request ids.
 struct Recording {
     service: Palisade,
     ids: Arc<Mutex<Vec<RequestId>>>,

@@ -117,9 +117,8 @@ async fn another_authority_at_the_same_address_is_not_believed() {
     released(&setup, lease).await;
 }
 
-/// The lease belonged to this authority all the time.
-/// A server that was started again knows no changes of before. That there were some is told at once, and once: the
-/// watch goes on behind them.
+/// A restarted server does not know earlier changes. It reports at once, and only once, that some were missed; the
+/// watch continues after them.
 #[tokio::test]
 async fn a_watch_says_how_many_changes_it_missed_and_goes_on() {
     let Setup {
@@ -186,7 +185,7 @@ async fn an_address_without_a_listener_is_an_error() {
         own.ends_with(&free.port().to_string()) && whole.contains("refused"),
         "{whole}"
     );
-    // What the socket said is there as the system's own error.
+    // The socket's error is preserved as the system's own error.
     let cause = std::error::Error::source(&error).unwrap();
     let cause: &std::io::Error = cause.downcast_ref().unwrap();
     assert_eq!(cause.kind(), std::io::ErrorKind::ConnectionRefused);

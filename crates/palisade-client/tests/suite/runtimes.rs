@@ -17,7 +17,7 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// Uses a client on a runtime, and ends that.
+/// Uses a client on a runtime, and ends the runtime.
 fn used_and_ended(connect: impl Future<Output = Client>) -> Client {
     let first = runtime();
     first.block_on(async {
@@ -88,7 +88,7 @@ fn a_guard_that_is_dropped_after_its_runtime_has_ended_is_released_on_the_next_o
     });
 }
 
-/// The scripted authority stands for those whose connections end with their runtime.
+/// The scripted authority behaves like those whose connections end with their runtime.
 #[test]
 fn a_client_that_cannot_go_on_refuses_at_once_and_its_lease_announces_its_end() {
     let (client, service, clock) = scripted_client();
@@ -104,7 +104,7 @@ fn a_client_that_cannot_go_on_refuses_at_once_and_its_lease_announces_its_end() 
         answer.send(Ok(granted)).unwrap();
         acquire.await.unwrap().unwrap()
     });
-    // Of a task elsewhere, whose runtime goes on.
+    // A task on another runtime, which continues.
     let second = local();
     let signal = second.block_on(async { lease.cancellation_token() });
     drop(first);

@@ -1,4 +1,4 @@
-//! The holder's side of an upgrade, on virtual time against a scripted authority: what it takes, and what it gives up.
+//! The holder's side of an upgrade, on virtual time against a scripted authority: success, denial and giving up.
 
 use std::sync::Arc;
 use std::time::Duration;

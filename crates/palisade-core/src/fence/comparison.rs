@@ -1,11 +1,11 @@
-//! The fence of the textbooks, to compare with. Nothing but [`Mode::Textbook`](super::Mode) leads here.
+//! The textbook fence, for comparison. Only [`Mode::Textbook`](super::Mode) uses it.
 
 use super::{FenceState, Mark, Op, Pass, Reject, Verdict, Written};
 
-/// Only writes check, only writes raise: `token < highest` is refused, all else is admitted.
+/// Checks and raises only with a write: refuses `token < highest` and admits everything else.
 ///
-/// A claim proves nothing here, a read neither, and numbers and names are not looked at. A delayed
-/// write of the old holder is therefore admitted until the new holder's first *write*.
+/// It ignores claims, reads, sequence numbers and names, so it admits a delayed write of the old holder until the new
+/// holder's first *write*.
 pub(super) fn textbook(state: &FenceState, pass: Pass<'_>, op: Op) -> Verdict {
     match (op, state.highest()) {
         (Op::Claim | Op::Read, _) => Verdict::Admit(None),

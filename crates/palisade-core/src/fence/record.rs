@@ -1,22 +1,22 @@
-//! The state of its fence that a resource stores, and the decision that every fence calls.
+//! The record that a resource stores for its fence, and the decision that every fence calls.
 
 use alloc::vec::Vec;
 
 use super::{FenceState, Mark, Mode, Op, Pass, Reject, Rule, Verdict, Written};
 
-/// The state of a fence, and what its resource keeps to recognise and answer a repeated write (rule F5).
+/// The state of a fence, with the data to recognise and answer a repeated write (rule F5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FenceRecord {
     /// The state that orders tokens and sequence numbers.
     pub state: FenceState,
-    /// The digest of the write with the last sequence number: a repeat must have the same digest.
+    /// The digest of the write with the last sequence number. A repeat must have the same digest.
     pub digest: Option<u64>,
-    /// The answer to that write, if the resource keeps answers. The resource sets it in the step that carries
-    /// the write out.
+    /// The answer to that write, if the resource stores answers. The resource sets it in the step that performs the
+    /// write.
     pub result: Option<Vec<u8>>,
 }
 
-/// The record of a fence that nothing was written under: re-armed, or read back without numbered writes.
+/// Creates the record of a fence without numbered writes: re-armed, or read back.
 impl From<FenceState> for FenceRecord {
     fn from(state: FenceState) -> FenceRecord {
         FenceRecord {
@@ -28,7 +28,7 @@ impl From<FenceState> for FenceRecord {
 }
 
 impl FenceRecord {
-    /// The record of a fence that nothing was ever presented to.
+    /// The record of a new fence.
     pub const EMPTY: FenceRecord = FenceRecord {
         state: FenceState {
             authority: None,
@@ -39,12 +39,12 @@ impl FenceRecord {
         result: None,
     };
 
-    /// Judges one operation. Total: every record and every operation has a verdict.
+    /// Judges one operation. Every record and operation has a verdict.
     ///
-    /// A `pass` of `None` is a write by code without a token (rule F9), which only [`Mode::DangerUnfenced`] always
-    /// takes. `digest` belongs to a numbered write.
-    /// After [`Verdict::Repeat`] the answer is [`FenceRecord::result`]. The caller carries out an admitted
-    /// operation and stores the next record **in one atomic, durable step** (rule F1), and only then answers.
+    /// A `pass` of `None` is a write without a token (rule F9), which only [`Mode::DangerUnfenced`] always admits.
+    /// `digest` belongs to a numbered write. After [`Verdict::Repeat`], answer with [`FenceRecord::result`]. The caller
+    /// must perform an admitted operation and store the next record **in one atomic, durable step** (rule F1), and only
+    /// then answer.
     pub fn decide(
         &self,
         rule: Rule,
@@ -65,8 +65,8 @@ impl FenceRecord {
         }
     }
 
-    /// Digest and result belong to the last number of the highest token: another number replaces them, another
-    /// token forgets them.
+    /// Returns the record after an admitted operation. Digest and result belong to the last number of the highest
+    /// token: another number replaces them, and another token clears them.
     fn then(&self, state: FenceState, digest: Option<u64>) -> FenceRecord {
         match state.mark {
             mark if mark == self.state.mark => FenceRecord {

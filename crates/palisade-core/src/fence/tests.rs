@@ -48,7 +48,7 @@ impl Resource {
 
 const WRITE: Op = Op::Write(None);
 
-/// What the rule is, what was admitted before, what is presented, what the verdict's word is.
+/// The rule, the operations admitted before, the presented operation, and the verdict's word.
 type Line = (Mode, &'static [(u64, Op)], (u64, Op), &'static str);
 
 #[rustfmt::skip]

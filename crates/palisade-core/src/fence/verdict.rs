@@ -7,20 +7,20 @@ use crate::code::Code;
 use crate::name::{AuthorityId, LockName};
 use crate::token::Token;
 
-/// A fence's answer to one operation; `S` is what the fence stores.
+/// A fence's answer to one operation; `S` is the type that the fence stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict<S = FenceState> {
-    /// Carry it out. The state to store in the same step, or `None` if it is the one there already.
+    /// Perform it, and store this state in the same step; `None` if the stored state stays.
     Admit(Option<S>),
-    /// This very write was admitted before: carry out nothing, answer what was answered then.
+    /// This write was already performed: do not perform it again, and repeat its answer.
     Repeat,
-    /// Carry out nothing.
+    /// Do not perform it.
     Reject(Reject),
 }
 
 impl<S> Verdict<S> {
-    /// The same verdict, with the state to store in another form.
+    /// Returns the same verdict with the state converted.
     pub fn map<T>(self, f: impl FnOnce(S) -> T) -> Verdict<T> {
         match self {
             Verdict::Admit(next) => Verdict::Admit(next.map(f)),
@@ -30,42 +30,40 @@ impl<S> Verdict<S> {
     }
 }
 
-/// Why an operation was rejected, with what its holder needs to know.
+/// The reason of a rejection, with the details for the holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reject {
-    /// A newer grant has been here: this holder's time is over. Give up (rule F5).
+    /// A newer grant has claimed the resource. This holder must stop (rule F5).
     Stale {
         /// The token of the operation.
         presented: Token,
         /// The highest token admitted.
         highest: Token,
     },
-    /// The same holder already wrote with a higher sequence number: this is a late duplicate (rule F5).
+    /// The same holder has already written with a higher sequence number, so this write is a late duplicate (rule F5).
     SequenceStale {
         /// The highest sequence number under this token.
         last: Sequence,
     },
-    /// Strict mode: something was already written under this token, perhaps by an earlier attempt of
-    /// this very write (rule F5).
+    /// Strict mode: there is already a write under this token, perhaps an earlier attempt of this write (rule F5).
     AlreadyWritten,
-    /// This sequence number was used for another write, with another digest. To answer it as a repeat would
-    /// lose the write.
+    /// Another write, with another digest, has this sequence number. Answering it as a repeat would lose the write.
     SequenceReused {
         /// The sequence number.
         last: Sequence,
     },
     /// The resource is bound to another authority, or the operation names none (rule F6).
     WrongAuthority {
-        /// The authority whose tokens count here.
+        /// The authority whose tokens are admitted.
         bound: AuthorityId,
     },
     /// The resource is bound to another lock, or the operation names none (rule F6).
     WrongLock {
-        /// The lock whose tokens count here.
+        /// The lock whose tokens are admitted.
         bound: LockName,
     },
-    /// The token is further above the highest than an unverified token may be (rule F10).
+    /// An unverified token is too far above the highest (rule F10).
     Jump {
         /// The highest token admitted, if any.
         highest: Option<Token>,
@@ -77,13 +75,13 @@ pub enum Reject {
         /// The highest token admitted.
         highest: Token,
     },
-    /// There was nothing to change: a fenced write that hit no row did not succeed (rule F8). Found by
-    /// the resource; fence and data stay as they were.
+    /// There was nothing to change: a fenced write that matches no row fails (rule F8). The resource detects this;
+    /// fence and data stay unchanged.
     Missing,
 }
 
 impl Reject {
-    /// Every [`code`](Reject::code), once.
+    /// Every possible [`code`](Reject::code), once.
     pub const CODES: [Code; 9] = [
         Code::Stale,
         Code::SequenceStale,
@@ -96,7 +94,7 @@ impl Reject {
         Code::Missing,
     ];
 
-    /// The highest token at the resource, where the reason names it.
+    /// Returns the highest token at the resource, if the reason names it.
     #[must_use]
     pub const fn highest(&self) -> Option<Token> {
         match self {
@@ -106,7 +104,7 @@ impl Reject {
         }
     }
 
-    /// The code of the reason; one of [`Reject::CODES`].
+    /// Returns the code of the reason, one of [`Reject::CODES`].
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {

@@ -1,6 +1,6 @@
 //! The suite that every fence must pass.
 //!
-//! A backend says how to make fresh resources ([`Subject`]) and runs [`run`]:
+//! A backend implements [`Subject`], which creates fresh resources, and calls [`run`]:
 //!
 //! ```
 //! # use palisade_fence::conformance::{self, Habit, Subject};
@@ -20,8 +20,7 @@
 //! # }
 //! ```
 //!
-//! A control arm may lack a check on purpose: [`Report::failed`] names the checks that failed, and can be
-//! compared with the failures that are expected.
+//! A control arm lacks a check on purpose: compare [`Report::failed`] with the failures that you expect.
 //!
 //! A resource that can crash, or lose its fence and keep its data (rules F4 and F7), implements
 //! [`Subject::crash`] and [`Subject::lose_fence`]; [`Report::left_out`] names the checks that were left out.
@@ -46,11 +45,11 @@ pub trait Subject: Sync {
     /// The type of its resources.
     type Fence: Fence;
 
-    /// Returns a resource that was never touched. The requested names differ within one run.
+    /// Returns a new resource. The requested names differ within one run.
     fn fresh(&self, name: &str) -> impl Future<Output = Result<Self::Fence>> + Send;
 
-    /// Kills the server that keeps the resources, as hard as possible, and starts it again. `false`: there is
-    /// no server to kill, and the check is left out.
+    /// Kills the resources' server as hard as possible, and starts it again. Returns `false` if there is no server to
+    /// kill; the check is then left out.
     ///
     /// # Errors
     /// The reason why that failed.
@@ -58,8 +57,8 @@ pub trait Subject: Sync {
         async { Ok(false) }
     }
 
-    /// Removes the fence of the resource with this name and leaves its data, as a partial restore does.
-    /// `false`: the fence cannot be lost alone, and the check is left out.
+    /// Removes the fence of the resource with this name and leaves its data, as a partial restore does. Returns `false`
+    /// if the fence cannot be lost alone; the check is then left out.
     ///
     /// # Errors
     /// The reason why that failed.

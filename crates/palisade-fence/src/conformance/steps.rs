@@ -11,7 +11,7 @@ use crate::fence::{Change, Fence, Write};
 /// The reason why a check failed: the observation that contradicts the rule.
 pub(super) type Failure = String;
 
-/// An answer of the resource: both outcomes are what a check looks at.
+/// An answer of the resource. A check looks at both outcomes.
 pub(super) type Answer<T> = Result<Admitted<T>, Reject>;
 
 /// The key that most checks use.

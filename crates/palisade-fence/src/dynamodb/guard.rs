@@ -71,8 +71,9 @@ impl Guard {
         Err(contended())
     }
 
-    /// Writes up to 99 items, all or none, in one transaction with the check; a higher token is claimed in
-    /// the same step. A guard item, or an item with a fence of its own, is refused: another mark is another check. Deleting a missing item is [`Reject::Missing`](crate::Reject::Missing) (rule F8).
+    /// Writes up to 99 items, all or none, in one transaction with the check; a higher token is claimed in the same
+    /// step. A guard item, or an item with its own fence, is an error, because this check does not cover its mark.
+    /// Deleting a missing item is [`Reject::Missing`](crate::Reject::Missing) (rule F8).
     ///
     /// # Errors
     /// As [`Guard::claim`]; [`Error::Condition`] if one of your conditions was false; [`Error::Argument`] for an item with a

@@ -9,15 +9,14 @@
 //!                                                              └ your Put, Update, Delete, ConditionCheck
 //! ```
 //!
-//! Check and effect are one request that is carried out completely or not at all (F1). The condition compares
-//! the whole fence, and every write puts a new id into it. So any intermediate write, however short, is
-//! noticed, and the operation is decided again. If the answer to a write was lost and the SDK sent it again,
-//! the write recognises its own id.
+//! Check and effect are one request that is carried out completely or not at all (F1). The condition compares the whole
+//! fence, and every write puts a new id into it. The fence thus detects any intermediate write and decides again. If
+//! the answer to a write was lost and the SDK sent it again, the write recognises its own id.
 //!
 //! | data | use |
 //! |---|---|
 //! | one item for each resource | [`Item`]: half the write cost, no second item |
-//! | writes to many items or tables that belong together | [`Guards`]: at most 99 items a write |
+//! | related writes to many items or tables | [`Guards`]: at most 99 items a write |
 //!
 //! **Reads are consistent.** Every read here is strongly consistent or transactional. An eventually
 //! consistent read (DynamoDB's default, a global secondary index, a DAX cache, another region of a global
@@ -30,10 +29,10 @@
 //! **Deleting.** An emptied [`Item`] stays with its fence, and so does a guard item: neither may have a time
 //! to live (F4). Only IAM stops a write by code that does not use this module.
 //!
-//! **Restoring.** Tables are restored one by one: keep guard items in the table of their data, or restore the
-//! two together. Then re-arm with a token that the authority has just issued ([`Admin`](crate::Admin),
-//! [`Item::rearm`]) before any write. An item without its fence is [`Error::FenceLost`](crate::Error::FenceLost) (F7). A lost guard
-//! item cannot be detected, because a resource that was never touched has none.
+//! **Restoring.** Tables are restored one by one: keep guard items in the table of their data, or restore the two
+//! together. Then re-arm with a token that the authority has just issued ([`Admin`](crate::Admin), [`Item::rearm`])
+//! before any write. An item without its fence is [`Error::FenceLost`](crate::Error::FenceLost) (F7). A lost guard item
+//! cannot be detected, because a resource that was never claimed has none either.
 //!
 //! ```no_run
 //! use aws_sdk_dynamodb::types::AttributeValue;

@@ -20,8 +20,8 @@ use crate::objects::{Alter, digest};
 
 /// A folder whose files are written under a fence. Clones share the folder.
 ///
-/// Any number of threads and processes may open the same folder; they pass its fence one after the other. All
-/// of these calls block, for several disk syncs.
+/// Any number of threads and processes may open the same folder; the fence admits one call at a time. All calls block,
+/// for several disk syncs.
 #[derive(Clone)]
 pub struct Folder {
     disk: Arc<Disk>,
@@ -203,8 +203,8 @@ impl Folder {
         ))
     }
 
-    /// The processes that have the lock of the fence at this moment. They have it for the time of one call, unless they are
-    /// stopped in it.
+    /// Returns the processes that hold the fence's lock now. A process holds it for one call, unless it is stopped in
+    /// it.
     pub(super) fn holders(&self) -> Vec<LockHolder> {
         let lock = self.disk.status(LOCK);
         lock.map_or_else(Vec::new, |lock| holders(&lock, Lock::Whole))
@@ -260,7 +260,7 @@ fn path(key: &str) -> Result<ObjectPath> {
     Err(bad_name(name, problem))
 }
 
-/// A name as a file system may compare it that ignores case, and characters that are not seen.
+/// Folds a name as a file system may that ignores case and invisible characters.
 fn folded(name: &str) -> String {
     let plain = name
         .chars()

@@ -1,4 +1,4 @@
-//! Operations for operators: look at the fences of the folders below one folder, and re-arm one (rule F7).
+//! An operator's commands: show the fences of the folders below one folder, and re-arm one (rule F7).
 
 use std::path::{Path, PathBuf};
 
@@ -34,8 +34,8 @@ impl Root {
         Folder::open(self.0.join(resource))
     }
 
-    /// The processes that have the lock of a folder's fence. Calls have it for a moment; a process that is stopped within
-    /// one has it until it goes on or ends, and everybody else waits.
+    /// Returns the processes that hold the lock of a folder's fence. A call holds it for a moment. A process that is
+    /// stopped in a call holds it until it continues or ends, and everybody else waits.
     ///
     /// # Errors
     /// There is no such folder.
@@ -43,9 +43,8 @@ impl Root {
         Ok(self.folder(resource)?.holders())
     }
 
-    /// Ends such a process with SIGKILL; the next call completes or undoes what it was doing. Returns whether that was done: a
-    /// process that has ended meanwhile, that is another one under the same number, or that has let go of the lock, is left
-    /// alone.
+    /// Kills such a process with SIGKILL; the next call completes or undoes its step. Returns whether it did: it spares
+    /// a process that has ended, that has released the lock, or that is a later one with the same number.
     ///
     /// # Errors
     /// There is no such folder, or this user may not end that process.

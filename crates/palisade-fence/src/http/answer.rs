@@ -19,8 +19,8 @@ pub(super) fn claimed(highest: Option<Token>, grpc: bool) -> Response {
     }
 }
 
-/// Returns the answer to a write that was already sent; the service does not get it again. The reply message of
-/// a gRPC call was not kept, so its caller gets `ALREADY_EXISTS`.
+/// Returns the answer to a write that was already sent; the service does not get it again. The reply message of a gRPC
+/// call is not stored, so its caller gets `ALREADY_EXISTS`.
 pub(super) fn repeated(
     end: Option<End>,
     highest: Option<Token>,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::audit::{self, Tally};
 
-/// Counts since the layer was created. Requests that the fence judged are counted where the marks are kept.
+/// Counts since the layer was created. The store of the marks counts the requests that the fence judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests that passed without being judged: observers' reads, and requests to unfenced addresses.

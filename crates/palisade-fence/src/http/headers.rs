@@ -17,7 +17,7 @@ pub const AUTHORITY_HEADER: &str = "x-fencing-authority";
 pub const SEQUENCE_HEADER: &str = "x-fencing-sequence";
 /// `claim`: raise the fence and do nothing else.
 pub const OPERATION_HEADER: &str = "x-fencing-operation";
-/// On an answer: this same write had already been carried out, and was not carried out again.
+/// In an answer: the write is a repeat, which had already taken effect and was not performed again.
 pub const REPEAT_HEADER: &str = "x-fencing-repeat";
 
 /// The parsed headers of one request.
@@ -28,7 +28,7 @@ pub(super) struct Presented {
     pub(super) authority: Option<AuthorityId>,
     pub(super) sequence: Option<Sequence>,
     pub(super) claim: bool,
-    /// A sequencer, and once it was checked, whether the token is its.
+    /// The sequencer, before it is verified.
     sequencer: Option<String>,
     signed: bool,
 }
@@ -63,8 +63,8 @@ impl Presented {
         self.token.is_some() || self.sequencer.is_some()
     }
 
-    /// Checks the sequencer, or whether the token may be bare. What the sequencer says takes the place of the other
-    /// headers, and none of them may contradict it.
+    /// Verifies the sequencer, or checks whether the token may be bare. The sequencer's content replaces the other
+    /// headers, none of which may contradict it.
     pub(super) fn settle(
         &mut self,
         check: &Check,

@@ -74,7 +74,7 @@ enum Admission {
 impl<M: Marks, R: Resources> FenceLayer<M, R> {
     /// Creates a fence that keeps its marks in `marks` and maps requests by `resources`.
     ///
-    /// Only one may use a store of marks at a time, because the order of the writes is kept in memory.
+    /// Only one layer may use a store of marks at a time, because the order of the writes is in memory.
     ///
     /// # Errors
     /// [`BadPolicy`]: a setting is out of its range, or an unclean start outside a Tokio runtime.
@@ -84,7 +84,7 @@ impl<M: Marks, R: Resources> FenceLayer<M, R> {
 
     /// As [`FenceLayer::new`], for holders whose tokens are signed.
     ///
-    /// A sequencer is admitted at the resource that has the name of its lock, or of its slot (`LOCK~SLOT`).
+    /// A sequencer is admitted at the resource with the name of its lock, or of its slot (`LOCK~SLOT`).
     ///
     /// # Errors
     /// As [`FenceLayer::new`].
@@ -369,7 +369,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             if relay.drain(body, over).await {
                 flight.ended(end);
             } else {
-                // Its end was not seen: it settles.
+                // Its end was not seen, so it settles.
                 drop(flight);
             }
             relay.deliver(policy.flight).await;

@@ -7,7 +7,7 @@
 //!                                        end               durable
 //! ```
 //!
-//! | request | what the fence does |
+//! | request | the fence |
 //! |---|---|
 //! | GET, HEAD, OPTIONS without a token | nothing: an observer's read |
 //! | the same with `X-Fencing-Token` | claims, then lets the read through (rules F2 and F3) |
@@ -18,21 +18,20 @@
 //! | a path, a header, a query or a body that a service may read as another request | 400 `invalid`: ambiguous paths (see [`Routes`]), bodies of GET, HEAD and OPTIONS, overrides of the method or the address |
 //! | TRACE, CONNECT | 405 `method_not_allowed` |
 //!
-//! The mark is on stable storage before the inner service sees the request.
+//! The mark is on stable storage before the inner service gets the request.
 //!
 //! # Between check and effect
 //!
-//! Check and effect are not one step here, as rule F1 requires, because the inner service carries out the
-//! effect. A lane for each resource closes the gap. A write stays in the lane until the inner service has sent
-//! the whole answer. A request with a higher token waits until the lane is empty, and only then raises the
-//! mark; nothing else enters meanwhile. So **when a claim is answered, no older admitted write is in
+//! Check and effect are not one step here, as rule F1 would require, because the inner service performs the effect. A
+//! lane for each resource, which holds its writes in progress, closes the gap. A write stays in the lane until the
+//! inner service has sent the whole answer. A request with a higher token waits until the lane is empty, and only then
+//! raises the mark; nothing else enters meanwhile. So **when a claim is answered, no older admitted write is in
 //! progress**. After [`Policy::wait`] the request is answered `unavailable`, and nothing was raised.
 //!
-//! **No request waits for another request's client** (rule F12). The body of a write is read to its end before
-//! the write enters the lane, within [`Policy::request_bytes`] and [`Policy::request_time`]. The answer is read
-//! at the service's pace, and up to [`Policy::answer_bytes`] of it are kept for a client that does not read. If
-//! the client disconnects, the write still continues, because it runs in a task of its own. After
-//! [`Policy::flight`] a write is cut off, whatever it waits for.
+//! **No request waits for another request's client** (rule F12). The body of a write is read to its end before the
+//! write enters the lane, within [`Policy::request_bytes`] and [`Policy::request_time`]. The answer is read at the
+//! service's pace, and up to [`Policy::answer_bytes`] of it are buffered for a client that does not read. If the client
+//! disconnects, the write continues in its own task. After [`Policy::flight`] a write is always cut off.
 //!
 //! If the end of a write is not seen (the service hung, disconnected or panicked), the write stays in the lane
 //! for another [`Policy::settle`]. The same is true if a proxy in front of the service may have answered while

@@ -5,29 +5,29 @@ use std::time::Duration;
 /// The settings of a fence in front of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How long a request waits for older ones to end. Then it is `unavailable`, and nothing was raised.
+    /// How long a request waits for older ones to end. After that it is `unavailable`, and the mark was not raised.
     pub wait: Duration,
     /// How long a write may still take effect if its end was not seen. The promise after a time-out or a crash
     /// depends on this bound: choose it longer than the service ever works on one request.
     pub settle: Duration,
     /// Whether writes of one token run one at a time. Numbered writes always do.
     pub one_at_a_time: bool,
-    /// Whether writes without a token pass.
+    /// How to treat writes without a token.
     pub tokenless: Tokenless,
     /// How the previous process ended.
     pub start: Start,
-    /// The largest body of a write; a larger one is `too_large`. The body is read to its end before the write
-    /// enters its lane, so that no request waits for a client that sends slowly (rule F12).
+    /// The largest body of a write; a larger one is `too_large`. The body is read to its end before the write starts,
+    /// so that no request waits for a slow client (rule F12).
     pub request_bytes: usize,
     /// How long the body of a write may take to arrive. Then the write is `request_timeout`.
     pub request_time: Duration,
     /// How long a write may take from its admission to the end of the service's answer. Then it is cut off,
     /// and settles. Afterwards its client has the same time again to read the answer.
     pub flight: Duration,
-    /// How much of the answer to a write is kept for a client that does not read it. Beyond that, the service
-    /// waits for the client, until [`Policy::flight`] ends.
+    /// The largest part of a write's answer that is buffered for a client that does not read it. Beyond that, the
+    /// service waits for the client, until [`Policy::flight`] ends.
     pub answer_bytes: usize,
-    /// How many bytes of bodies are kept for all requests together. If there is no room, a write is
+    /// The number of bytes that may be buffered for all requests together. If there is no room, a write is
     /// `unavailable`, and an answer waits.
     pub held_bytes: usize,
     /// Whether every answer comes from the service that carries out the writes, without a proxy in between. By
@@ -36,10 +36,10 @@ pub struct Policy {
     pub answers_for_itself: bool,
 }
 
-/// Whether writes without a token pass.
+/// How to treat writes without a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokenless {
-    /// They are refused, even before the resource is fenced: a forgotten token shows with the first write.
+    /// They are refused, even before the resource is fenced, so that a forgotten token shows with the first write.
     Refused,
     /// They pass until the resource is fenced (rule F9), for services that are migrated gradually.
     UntilFenced,
@@ -55,7 +55,7 @@ pub enum Start {
 }
 
 impl Policy {
-    /// The longest of all times.
+    /// The longest value of every time.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
     /// The shortest [`Policy::request_time`] and [`Policy::flight`].
@@ -94,8 +94,9 @@ impl Policy {
 }
 
 impl Default for Policy {
-    /// Waits 10 s, settles in 30 s, concurrent writes under one token, no write without a token, a clean start.
-    /// Bodies of writes up to 16 MiB in 30 s, answers in 2 min, of which 64 MiB are kept; 256 MiB for all.
+    /// Waits 10 s, settles in 30 s, allows concurrent writes under one token, refuses writes without a token, and
+    /// assumes a clean start. Bodies of writes up to 16 MiB in 30 s; answers in 2 min, of which 64 MiB are buffered;
+    /// 256 MiB for all.
     fn default() -> Policy {
         Policy {
             wait: Duration::from_secs(10),
@@ -113,7 +114,7 @@ impl Default for Policy {
     }
 }
 
-/// A policy that is not valid.
+/// An invalid policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadPolicy {
@@ -137,7 +138,7 @@ pub enum BadPolicy {
         /// The largest value; for the size of one body, [`Policy::held_bytes`].
         max: usize,
     },
-    /// [`Start::Unclean`] needs a Tokio runtime, in which to wait until the writes have settled.
+    /// [`Start::Unclean`] needs a Tokio runtime, to wait until the writes have settled.
     #[error("an unclean start needs a Tokio runtime")]
     NoRuntime,
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::Invalid;
 use crate::sequencer::BadSequencer;
 
-/// A request that was not carried out, or whose outcome is not known.
+/// The error for a request that took no effect, or has an unknown outcome.
 ///
 /// An HTTP caller gets it as JSON; a gRPC caller gets a status, with the code in the metadata `palisade-code`
 /// and the whole error as JSON in `palisade-error`.
@@ -84,7 +84,7 @@ impl Problem {
         self.code
     }
 
-    /// Returns the message for people: what happened, and what to do.
+    /// Returns the message for people, which says what happened and what to do.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message

@@ -5,8 +5,8 @@
 //!               its end is the end of the write                                       at any pace
 //! ```
 //!
-//! No request waits for a client that does not read or has disconnected: the unread part of the answer is kept
-//! for the client, or discarded once it has disconnected.
+//! No request waits for a client that does not read or has disconnected: the unread part of the answer is buffered for
+//! the client, or discarded once it has disconnected.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};

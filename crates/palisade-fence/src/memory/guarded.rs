@@ -70,8 +70,8 @@ impl<T> Guarded<T> {
         Ok(admitted.map(|()| f(&inner.value)))
     }
 
-    /// Changes the value. A repeat of the last sequence number is admitted and does not run `f`: a closure has
-    /// no digest, so another write under the same number counts as a repeat, too.
+    /// Changes the value. A repeat of the last sequence number is admitted without running `f`. A closure has no
+    /// digest, so a different write under the same number also counts as a repeat.
     ///
     /// # Errors
     /// As [`Guarded::claim`].
@@ -89,12 +89,12 @@ impl<T> Guarded<T> {
         Ok(admitted)
     }
 
-    /// A plain read for observers: it proves nothing, and a write must not depend on it.
+    /// Reads without a token, for observers. It proves nothing: a write must not depend on it.
     pub fn observe<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         f(&self.lock().value)
     }
 
-    /// Decides, and raises the fence; the caller still has the lock.
+    /// Decides and raises the fence, under the caller's lock.
     fn judge(&self, fence: &mut FenceRecord, pass: Pass<'_>, op: Op) -> Result<Admitted<()>> {
         let repeat = match fence.decide(self.rule, Some(pass), op, None) {
             Verdict::Admit(None) => false,
@@ -118,8 +118,7 @@ impl<T> Guarded<T> {
         })
     }
 
-    /// Takes the lock. A closure that panicked may leave its own change half done; the fence was raised
-    /// before.
+    /// Takes the lock. A closure that panics may leave its change half done; the fence was raised before it ran.
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

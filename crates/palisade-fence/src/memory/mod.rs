@@ -2,11 +2,11 @@
 //!
 //! | type | use |
 //! |---|---|
-//! | [`Ratchet`] | the bare check, lock-free: where check and effect are one step anyway (an actor, the caller's own lock or transaction) |
+//! | [`Ratchet`] | the bare check, lock-free, for effects that are already ordered (by an actor, your own lock or transaction) |
 //! | [`Guarded`] | a value; check and effect are one step under its own lock |
-//! | [`Store`] | objects under keys, as the durable store has them; for tests, and for trying the fences out |
+//! | [`Store`] | objects under keys, as in the durable store; for tests, and to try fences out |
 //!
-//! All of them lose their data on exit, and the fence with it.
+//! All of them lose their data and their fence when the process exits.
 
 mod guarded;
 mod ratchet;

@@ -7,15 +7,14 @@ use palisade_core::fence::{DEFAULT_MAX_JUMP, Reject};
 
 /// The highest token seen, in one atomic word: a check costs a few nanoseconds and never waits.
 ///
-/// It does not log or count rejections: the caller knows the resource, and calls
-/// [`audit::rejected`](crate::audit::rejected). It decides as
-/// [`Rule::CLAIM`](palisade_core::fence::Rule::CLAIM) does for bare tokens. It cannot make check and effect
-/// one step: between [`present`](Ratchet::present) and the caller's effect, a newer holder may come and go.
-/// Use it where something else already orders the effects (one task that owns the resource, a lock that the
-/// caller has); otherwise use [`Guarded`](super::Guarded).
+/// It decides as [`Rule::CLAIM`](palisade_core::fence::Rule::CLAIM) does for bare tokens. It does not log or count
+/// rejections: call [`audit::rejected`](crate::audit::rejected) with the resource's name. Check and effect are not one
+/// step: between [`present`](Ratchet::present) and the effect, a newer holder can claim and write. Use it only if
+/// something else already orders the effects (one task that owns the resource, or your own lock); otherwise use
+/// [`Guarded`](super::Guarded).
 #[derive(Debug)]
 pub struct Ratchet {
-    /// Zero means that there was no token yet.
+    /// Zero means no token yet.
     highest: AtomicU64,
     max_jump: u64,
 }

@@ -62,7 +62,7 @@ impl Store {
         self.lock().view(id)
     }
 
-    /// Takes the lock. A panic under it would be a bug of this module, between two whole records.
+    /// Takes the lock. Only a bug in this module can panic under it, and only between two whole records.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,7 +6,7 @@
 //!   pessimistic    SELECT last_fencing_token … FOR UPDATE → Rule::decide → UPDATE
 //! ```
 //!
-//! A column stores one number: tokens of one authority and lock, and writes without numbers.
+//! A column stores one number, so it supports the tokens of one authority and lock, and no numbered writes.
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Row, Transaction, Value};
@@ -47,8 +47,8 @@ impl Column {
         })
     }
 
-    /// Returns the condition for your own statement, with one `?` for the token: the fence and its jump
-    /// bound.
+    /// Returns the condition for your own statement, which checks the fence and its jump bound. It has one `?` for the
+    /// token.
     #[must_use]
     pub fn condition(&self) -> String {
         let (token, bound) = (&self.token, bound(self.rule));
@@ -166,7 +166,7 @@ fn rejected(key: &Value, token: Token, reject: Reject) -> Error {
     audit::reject(&key.as_sql(true), Some(Pass::new(token)), reject)
 }
 
-/// Quotes a name for SQL. A name that is too long for MySQL is refused here.
+/// Quotes a name for SQL. It refuses a name that is too long for MySQL.
 fn identifier(name: &str) -> Result<String> {
     valid_name(name, 64)?;
     Ok(format!("`{}`", name.replace('`', "``")))

@@ -19,12 +19,12 @@ use crate::sql::{Answer, in_name_order, recordable};
 /// Resource, token, authority, lock, whether it is a write, sequence, digest, strict, max_jump.
 const JUDGE: &str = "CALL palisade_judge(?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
-/// To whom the resource of the last rejection belongs.
+/// The authority or lock to which the resource of the last rejection is bound.
 const BOUND: &str = "SELECT @palisade_bound";
 
 const FORGET: &str = "CALL palisade_forget(?)";
 
-/// Resource, token, sequence, result. A statement of our own would need the right to change the table, and with it to lower
+/// Resource, token, sequence, result. A plain statement would need the right to change the table, and could then lower
 /// a fence.
 const RECORD: &str = "CALL palisade_record_for(?, ?, ?, ?)";
 
@@ -63,13 +63,13 @@ pub async fn claim_all(
 /// Guard rows under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The rule by which they decide: [`Mode::Claim`] or [`Mode::Strict`]. The procedures of the database have no other
+    /// The rule by which they decide: [`Mode::Claim`] or [`Mode::Strict`]. The database's procedures know no other
     /// mode.
     pub rule: Rule,
 }
 
 impl Guard {
-    /// The claim fence, which is the one to use.
+    /// The claim fence. Use this one.
     pub const CLAIM: Guard = Guard { rule: Rule::CLAIM };
 
     /// The longest result that is recorded with a numbered write, in bytes.
@@ -108,7 +108,7 @@ impl Guard {
             .await
     }
 
-    /// Records the result of a numbered write, in the transaction that carried it out.
+    /// Records the result of a numbered write, in the transaction of that write.
     ///
     /// # Errors
     /// [`Error::Argument`] if it is too long, or if this is not the resource's last numbered write.
@@ -157,7 +157,8 @@ impl Guard {
                         tx.query_drop("ROLLBACK TO SAVEPOINT palisade_claims")
                             .await?;
                     }
-                    // A savepoint has no session variables: the connection would go on to show these tokens.
+                    // Rolling back to a savepoint does not restore session variables: the connection would still
+                    // present these tokens.
                     for resource in admitted {
                         tx.exec_drop(FORGET, (resource,)).await?;
                     }
@@ -225,7 +226,7 @@ fn admitted(token: Token, row: Option<Row>) -> Admitted<Option<Vec<u8>>> {
     }
 }
 
-/// Completes the server's answer: the whole name of who has the resource does not fit into a message.
+/// Completes the server's answer, because a message is too short for the full name to which the resource is bound.
 async fn whole(tx: &mut Transaction<'_>, resource: &str, answer: Answer) -> Answer {
     let state = match &answer {
         Answer::Error(error) => error.state().unwrap_or_default(),

@@ -30,19 +30,18 @@
 //!
 //! | data | use |
 //! |---|---|
-//! | writes to many rows or tables that belong together | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
+//! | related writes to many rows or tables | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
 //! | one row for each resource, one statement for each write | the token as its column: [`Column`], [`Records`] |
 //! | code that may forget the fence | the triggers: `sql/mysql/0003_sticky.sql`, [`show_token`] |
 //!
-//! All functions take a `mysql_async::Transaction`. A statement in it that commits implicitly (CREATE, ALTER,
-//! TRUNCATE, LOCK TABLES) ends it unnoticed; the fence's next step is then [`Error::NoTransaction`]. All
-//! tables must be InnoDB: other engines have no transactions, and do not report it. [`MIGRATIONS`] are plain
-//! SQL, each file one query of several statements. The last one has the procedures that decide, for every language.
+//! All functions take a `mysql_async::Transaction`. A statement in it that commits implicitly (CREATE, ALTER, TRUNCATE,
+//! LOCK TABLES) ends it unnoticed; the fence's next step is then [`Error::NoTransaction`]. All tables must be InnoDB:
+//! other engines have no transactions, and do not report it. [`MIGRATIONS`] are plain SQL, each file one query of
+//! several statements. The last one contains the procedures that decide, for programs in any language.
 //!
-//! **A rejection ends your transaction.** It is [`Error::Rejected`]: with `?` you leave the function, and the dropped
-//! transaction rolls back, with all of its other work. Work that must persist, such as a refund, needs its own
-//! transaction. The driver's error of a statement that a trigger rejected becomes the same [`Error::Rejected`] with
-//! `Error::from`.
+//! **A rejection ends your transaction.** The fence returns [`Error::Rejected`]: leave the function with `?`, and the
+//! dropped transaction rolls back all of its work. Work that must persist, such as a refund, needs its own transaction.
+//! If a trigger rejects a statement, `Error::from` turns the driver's error into the same [`Error::Rejected`].
 //!
 //! **Isolation.** At REPEATABLE READ, the default, plain reads see the state at the transaction's *first*
 //! plain read, whatever was locked since. A claim that is the **first** statement is safe: it waits for the
@@ -53,18 +52,19 @@
 //! forms write the row itself, and read it back under its lock; other reads in that transaction need a guard
 //! row.
 //!
-//! [`transact`] claims first by construction.
+//! [`transact`] always claims first.
 //!
-//! **Bounds.** A claim waits for `innodb_lock_wait_timeout` (50 s by default), which is [`ErrorKind::Retry`]. A holder that
-//! stops inside its transaction is ended by MariaDB after 10 s, or what is left of its lease ([`transact`] takes it; other
-//! programs set `@palisade_lease_left_ms`). That bound is the session's, and a bare COMMIT leaves it: [`transact`], or
-//! `CALL palisade_end(TRUE)`, commits and gives the connection its own setting back. MySQL ends it after the connection's `wait_timeout`, 8 hours by default: set it in the
-//! URL. If it stops while the server sends it a result, it is ended after `net_write_timeout` (60 s). [`blockers`] names the
-//! transactions that have a guard row, and [`unblock`] ends one.
+//! **Bounds.** A claim waits for `innodb_lock_wait_timeout` (50 s by default), which is [`ErrorKind::Retry`]. If a
+//! holder stops inside its transaction, MariaDB ends the connection after 10 s, or after the rest of the lease
+//! ([`transact`] takes it; other programs set `@palisade_lease_left_ms`). This bound belongs to the session, and a bare
+//! COMMIT does not reset it: [`transact`], or `CALL palisade_end(TRUE)`, commits and restores the connection's own
+//! setting. MySQL ends the connection after its `wait_timeout`, 8 hours by default: set it in the URL. If the holder
+//! stops while the server sends it a result, the server ends the connection after `net_write_timeout` (60 s).
+//! [`blockers`] names the transactions that have a guard row, and [`unblock`] ends one.
 //!
-//! **Deadlocks** and lock timeouts are [`ErrorKind::Retry`]: roll back and begin again. Guard rows are
-//! locked in name order, so claims alone never deadlock. The same is true of error 1615: while somebody replaces
-//! procedures or triggers on the server, in whatever database, it may give up preparing a statement again.
+//! **Deadlocks** and lock timeouts are [`ErrorKind::Retry`]: roll back and begin again. Guard rows are locked in name
+//! order, so claims alone never deadlock. Error 1615 is also [`ErrorKind::Retry`]: while somebody replaces procedures
+//! or triggers in any database of the server, it may fail to prepare a statement again.
 //!
 //! **Durability** depends on the server: `innodb_flush_log_at_trx_commit = 1`, the default, and with
 //! replication `sync_binlog = 1`. With 0 or 2 a crash loses the last commits, including claims. A replica is
@@ -120,6 +120,6 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Removes what [`MIGRATIONS`] made, as one query of several statements; first, the triggers on the user's tables must
-/// be dropped ([`unstick`]). Every token that was ever seen is forgotten.
+/// Removes everything that [`MIGRATIONS`] created, as one query of several statements. Drop the triggers on your tables
+/// first ([`unstick`]). All fences are lost.
 pub const UNINSTALL: &str = include_str!("../../sql/mysql/uninstall.sql");

@@ -1,4 +1,4 @@
-//! Operations for operators: look at fences, and re-arm one (rule F7).
+//! An operator's commands: show fences, and re-arm one (rule F7).
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Row, Transaction};
@@ -13,7 +13,7 @@ use crate::admin::{Admin, Door, FencedTable, Listed};
 use crate::error::Result;
 use crate::name::ResourceId;
 
-/// Reads what other transactions committed, whatever this transaction has read before.
+/// Reads the latest commits, even if this transaction has an older snapshot.
 const SHOW: &str = "SELECT resource, authority, `lock`, token, written, sequence, digest, NULL
 FROM palisade_fence WHERE resource = ? LOCK IN SHARE MODE";
 
@@ -23,7 +23,7 @@ FROM palisade_fence WHERE LEFT(resource, LENGTH(?)) = ? AND resource > ? ORDER B
 const TABLES: &str = "SELECT EVENT_OBJECT_TABLE, ACTION_STATEMENT FROM information_schema.TRIGGERS
 WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'palisade\\_update\\_%' ORDER BY 1";
 
-/// Rows that a foreign key changes fire no trigger.
+/// Changes by a foreign key fire no trigger.
 const CASCADES: &str =
     "SELECT r.TABLE_NAME, r.REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS r
 WHERE r.CONSTRAINT_SCHEMA = DATABASE() AND (r.DELETE_RULE NOT IN ('RESTRICT', 'NO ACTION')
@@ -76,7 +76,7 @@ impl<'a, 't> Operator<'a, 't> {
         Ok(tables)
     }
 
-    /// What is open beside the fence: a foreign key's changes, and TRUNCATE.
+    /// Returns the ways to write past the fence: changes by foreign keys, and TRUNCATE.
     ///
     /// # Errors
     /// Errors of the database.

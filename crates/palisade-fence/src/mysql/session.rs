@@ -22,8 +22,8 @@ pub(super) fn in_transaction(tx: &Transaction<'_>) -> Result<()> {
     }
 }
 
-/// Shows the triggers of token columns (`palisade_check_column`) the token under which this connection will
-/// write. Only tables with such triggers need it; it stays until the next call.
+/// Sets the token under which this connection writes, for the triggers of token columns (`palisade_check_column`). Only
+/// tables with such triggers need it. It stays until the next call.
 ///
 /// # Errors
 /// Errors of the database.

@@ -1,4 +1,4 @@
-//! A transaction that claims first by construction.
+//! A transaction that always claims first.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::sql::Driver;
 /// Begins a transaction, claims the resource, does the work in it and commits (rule F2: nothing is read before the claim).
 /// After an error of the work, or a rejection, the transaction is rolled back.
 ///
-/// `left` is what is left of the lease: if this program stops for longer inside the transaction, MariaDB ends it; without
-/// `left`, that is 10 s. Afterwards the connection has its own setting again. MySQL has no such bound but the connection's
-/// `wait_timeout`. The work may run twice only if you call this twice: after
-/// [`ErrorKind::Retry`](crate::ErrorKind::Retry) nothing took effect, and the whole call can be made again.
+/// `left` is the rest of the lease: if this program stops for longer inside the transaction, MariaDB ends it; `None`
+/// means 10 s. Afterwards the connection has its own setting again. MySQL has no such bound except the connection's
+/// `wait_timeout`. The work runs at most once in each call. After [`ErrorKind::Retry`](crate::ErrorKind::Retry) nothing
+/// took effect, and you can repeat the whole call.
 ///
 /// # Errors
-/// [`Error::Rejected`] before the work begins; those of the work; errors of the database. A user without EXECUTE, and files
-/// of the fence from before `palisade_end`, are errors at the commit: nothing took effect. After
-/// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) it may have taken effect.
+/// [`Error::Rejected`] before the work begins; the errors of the work; errors of the database. If the user lacks
+/// EXECUTE, or the fence's schema is older than `palisade_end`, the commit fails and nothing took effect. After
+/// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) the transaction may have taken effect.
 pub async fn transact<'p, T, E, F>(
     connection: &mut Conn,
     resource: &str,
@@ -55,10 +55,11 @@ impl<'c> Driver for &'c mut Conn {
         guard::claim(tx, resource, pass).await
     }
 
-    /// The procedure commits: between a commit and another statement this program could stop with the wrong bound.
+    /// The procedure commits and resets the bound, because this program could stop between a commit and a second
+    /// statement.
     async fn commit(mut tx: Transaction<'c>) -> Result<()> {
         if let Err(error) = tx.query_drop("CALL palisade_end(TRUE)").await {
-            // Else the transaction would keep its locks until the connection is used again.
+            // Otherwise the transaction would hold its locks until the connection is used again.
             let _ = tx.rollback().await;
             return Err(error.into());
         }

@@ -1,12 +1,12 @@
-//! Resources, their fences and their objects as one plain value, which the in-memory store locks and the
-//! durable store logs.
+//! Resources, their fences and their objects in one plain value. The in-memory store locks it; the durable store logs
+//! it.
 //!
 //! ```text
 //!   Request ──► Table::plan ──► Plan::Admit(Record) ──► (log, sync) ──► Table::apply
 //!                             └ Plan::Repeat, Plan::Reject: nothing to do but to answer
 //! ```
 //!
-//! A [`Record`] contains the result, not the request: a replay never decides anything again.
+//! A [`Record`] contains the result, not the request, so a replay never decides again.
 
 mod request;
 mod table;
@@ -36,12 +36,12 @@ use crate::name::ObjectPath;
 /// The bytes of an object; cloning shares them.
 pub(crate) type Bytes = Arc<Vec<u8>>;
 
-/// The limits of a store. Anything beyond is refused with the limit's name; nothing is truncated.
+/// The limits of a store. An operation beyond one is an error that names it; nothing is truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest object in bytes.
     pub object_bytes: u64,
-    /// The size of the whole store in bytes, names and fences included: the store is kept in memory.
+    /// The largest size of the whole store in bytes, including names and fences, because the store is in memory.
     pub total_bytes: u64,
 }
 

@@ -6,7 +6,7 @@
 //!   pessimistic    SELECT last_fencing_token … FOR UPDATE → Rule::decide → UPDATE
 //! ```
 //!
-//! A column stores one number: tokens of one authority and lock, and writes without numbers.
+//! A column stores one number, so it supports the tokens of one authority and lock, and no numbered writes.
 
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::guard_row::bigint;
 use crate::sql::{bound, check_column, judge, valid_name};
 
-/// The type of a key column. Keys are passed as text and cast to it, so that its index is used.
+/// The type of a key column. Keys are passed as text and cast to this type, so that queries use its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyType {
@@ -72,8 +72,8 @@ impl Column {
         })
     }
 
-    /// Returns the condition for your own statement that has the token as its `$parameter`, a `bigint`: the
-    /// fence and its jump bound.
+    /// Returns the condition for your own statement, which checks the fence and its jump bound. The statement's
+    /// `$parameter` is the token, a `bigint`.
     #[must_use]
     pub fn condition(&self, parameter: usize) -> String {
         let (token, bound) = (&self.token, bound(self.rule));
@@ -151,7 +151,7 @@ impl Column {
         Err(audit::reject(key, Some(Pass::new(token)), reject))
     }
 
-    /// Why the token is rejected at this row; `None`: it is admitted.
+    /// Returns the reason why this row rejects the token; `None` if it admits it.
     async fn judge<S: Session>(
         &self,
         tx: &mut S,
@@ -171,7 +171,7 @@ pub(super) fn int(number: u64) -> Arg<'static> {
     Arg::Int(Some(bigint(number)))
 }
 
-/// Quotes a name for SQL. A name that PostgreSQL would truncate to 63 bytes is refused.
+/// Quotes a name for SQL. It refuses a name that PostgreSQL would truncate to 63 bytes.
 fn identifier(name: &str) -> Result<String> {
     valid_name(name, 63)?;
     Ok(format!("\"{}\"", name.replace('"', "\"\"")))

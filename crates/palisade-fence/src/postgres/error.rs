@@ -8,7 +8,7 @@ use palisade_core::{AuthorityId, LockName, Token};
 use crate::error::{Error, ErrorKind};
 use crate::sql::{Answer, stale_token};
 
-/// What the server reports with an error.
+/// The fields of a server's error.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) state: String,

@@ -15,7 +15,7 @@ use crate::sql::{Answer, in_name_order, recordable};
 
 const CLAIM: &str = "SELECT palisade_claim($1, $2, $3, $4, $5 <> 0, $6)";
 
-/// In the order of the lists, which is that of the names, so that no two transactions wait for each other.
+/// Claims in name order, as the lists are sorted, so that no two transactions deadlock.
 const CLAIM_ALL: &str =
     "SELECT palisade_claim(c.resource, c.token::bigint, c.authority, c.lock, $5 <> 0, $6)
 FROM unnest($1, $2, $3, $4) AS c (resource, token, authority, lock)";
@@ -62,13 +62,12 @@ pub async fn claim_all<S: Session>(
 /// Guard rows under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The rule by which they decide: [`Mode::Claim`] or [`Mode::Strict`]. The functions of the database have no
-    /// other mode.
+    /// The rule by which they decide: [`Mode::Claim`] or [`Mode::Strict`]. The database's functions know no other mode.
     pub rule: Rule,
 }
 
 impl Guard {
-    /// The claim fence, which is the one to use.
+    /// The claim fence. Use this one.
     pub const CLAIM: Guard = Guard { rule: Rule::CLAIM };
 
     /// The longest result that is recorded with a numbered write, in bytes.
@@ -112,7 +111,7 @@ impl Guard {
         self.writes(tx, resource, pass.into(), number, digest).await
     }
 
-    /// Records the result of a numbered write, in the transaction that carried it out under this token.
+    /// Records the result of a numbered write, in the transaction of that write under this token.
     ///
     /// # Errors
     /// [`Error::Argument`] if it is too long, or if this is not the transaction's last numbered write there.
@@ -200,7 +199,7 @@ impl Guard {
         })
     }
 
-    /// Calls a function with the arguments of all of them, then these.
+    /// Calls a function with the common arguments, then these.
     async fn run<S: Session>(
         &self,
         tx: &mut S,

@@ -8,30 +8,30 @@
 //!
 //! | data | use |
 //! |---|---|
-//! | writes to many rows or tables that belong together | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
+//! | related writes to many rows or tables | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
 //! | one row for each resource, one statement for each write | the token as its column: [`Column`], [`Records`] |
 //! | code that may forget the fence | the trigger: `sql/postgres/0003_sticky.sql`, beside the guard row |
 //!
-//! Transactions of tokio-postgres (feature `postgres`) and connections of sqlx (feature `sqlx-postgres`) are
-//! [`Session`]s; there is no other difference between them. [`MIGRATIONS`] are plain SQL;
-//! `palisade fence install postgres` runs them.
+//! A [`Session`] is a transaction of tokio-postgres (feature `postgres`) or a connection of sqlx (feature
+//! `sqlx-postgres`); everything else is the same. [`MIGRATIONS`] are plain SQL; `palisade fence install postgres` runs
+//! them.
 //!
-//! **A rejection ends your transaction.** It is [`Error::Rejected`], and the database has aborted the transaction: with `?`
-//! you leave the function, and the dropped transaction rolls back, with all of its other work. Work that must persist, such
-//! as a refund, needs its own transaction. The driver's error of a statement that a trigger rejected becomes the same
-//! [`Error::Rejected`] with `Error::from`.
+//! **A rejection ends your transaction.** The fence returns [`Error::Rejected`], and the database has aborted the
+//! transaction: leave the function with `?`, and the dropped transaction rolls back all of its work. Work that must
+//! persist, such as a refund, needs its own transaction. If a trigger rejects a statement, `Error::from` turns the
+//! driver's error into the same [`Error::Rejected`].
 //!
-//! **Isolation.** At READ COMMITTED (the default) a claim waits for the transaction that has the guard row
-//! and then sees that transaction's writes, and so does every read after the claim. At REPEATABLE READ and
-//! SERIALIZABLE the waiting transaction cannot see it, and the database aborts it instead:
-//! it is [`ErrorKind::Retry`], nothing happened, begin again. This works because every operation writes
-//! the guard row, even when the mark stays the same: with only a lock, such a transaction would continue with
-//! an outdated view. A claim must be the **first** statement of its transaction: one that raises the mark after the
-//! transaction has read the fenced table is [`Error::ReadBeforeClaim`]. `transact` claims first by construction.
+//! **Isolation.** At READ COMMITTED (the default) a claim waits for the transaction that holds the guard row. The claim
+//! and every later read then see that transaction's writes. At REPEATABLE READ and SERIALIZABLE the waiting transaction
+//! could not see them, so the database aborts it: the error is [`ErrorKind::Retry`], nothing happened, and you begin
+//! again. This works because every operation writes the guard row, even if the mark stays the same; with a lock alone,
+//! the transaction would continue with an outdated view. A claim must be the **first** statement of its transaction: if
+//! it raises the mark after the transaction has read the fenced table, the error is [`Error::ReadBeforeClaim`].
+//! `transact` always claims first.
 //!
-//! **Bounds.** A holder that stops inside its transaction is ended after 10 s, or what is left of its lease (`transact`
-//! takes it); a claim waits for 20 s at most, and its error names the processes. [`Operator::blockers`] lists them,
-//! [`Operator::unblock`] ends one.
+//! **Bounds.** If a holder stops inside its transaction, the server ends the session after 10 s, or after the rest of
+//! the lease if `transact` got it. A claim waits for 20 s at most, and its error names the blocking processes.
+//! [`Operator::blockers`] lists them, [`Operator::unblock`] ends one.
 
 #[cfg(doc)]
 use crate::{Error, ErrorKind};
@@ -82,5 +82,5 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Removes what [`MIGRATIONS`] made, and the triggers on the user's tables. Every token that was ever seen is forgotten.
+/// Removes everything that [`MIGRATIONS`] created, and the triggers on the user's tables. All fences are lost.
 pub const UNINSTALL: &str = include_str!("../../sql/postgres/uninstall.sql");

@@ -1,4 +1,4 @@
-//! Operations for operators: look at fences, and re-arm one (rule F7).
+//! An operator's commands: show fences, and re-arm one (rule F7).
 
 use std::time::Duration;
 
@@ -73,23 +73,23 @@ impl<'a, S: Session> Operator<'a, S> {
     }
 }
 
-/// A connection whose transaction has a guard row.
+/// A connection whose transaction holds a guard row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// The process of the server that serves it.
+    /// The server process of the connection.
     pub process: i64,
     /// When it began, as the server writes it. A later process with the same number began at another time.
     pub started: String,
-    /// What it does, for example `idle in transaction`; empty if the server does not tell this role.
+    /// Its state, for example `idle in transaction`; empty if this role may not see it.
     pub state: String,
-    /// For how long it has been doing that.
+    /// How long it has been in that state.
     pub since: Duration,
-    /// The name that its program gave.
+    /// The application name that its program set.
     pub application: String,
 }
 
 impl<S: Session> Operator<'_, S> {
-    /// What is open beside the fence: partitions, roles, disabled triggers, replicas.
+    /// Returns the ways to write past the fence: partitions, roles, disabled triggers, replicas.
     ///
     /// # Errors
     /// Errors of the database.
@@ -102,7 +102,7 @@ impl<S: Session> Operator<'_, S> {
         Ok(rows.into_iter().map(door).collect())
     }
 
-    /// The connections whose transactions have the guard row of a resource now, so that a claim would wait for them.
+    /// Returns the connections whose transactions hold a resource's guard row now. A claim would wait for them.
     ///
     /// # Errors
     /// Errors of the database.
@@ -119,8 +119,8 @@ impl<S: Session> Operator<'_, S> {
         Ok(rows.into_iter().map(blocker).collect())
     }
 
-    /// Ends such a connection; its transaction is rolled back. Returns whether that was done: a process that has ended
-    /// meanwhile, that is another one under the same number, or that has let go of the row, is left alone.
+    /// Ends such a connection and rolls back its transaction. Returns whether it did: it spares a process that has
+    /// ended, that has released the row, or that is a later one with the same number.
     ///
     /// # Errors
     /// Errors of the database.

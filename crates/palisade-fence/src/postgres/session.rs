@@ -6,9 +6,8 @@ use crate::sql::Answer;
 
 /// A transaction of the user, with any driver.
 ///
-/// Implemented for `tokio_postgres::Transaction` and for sqlx's `PgConnection` and `Transaction`. A
-/// connection of sqlx outside a transaction is refused with [`Error::NoTransaction`](crate::Error::NoTransaction), because check and
-/// effect would be two steps.
+/// `tokio_postgres::Transaction` and sqlx's `PgConnection` and `Transaction` implement it. An sqlx connection outside a
+/// transaction is [`Error::NoTransaction`](crate::Error::NoTransaction), because check and effect would be two steps.
 pub trait Session: Send + sealed::Drives {}
 
 impl<S: sealed::Drives + Send> Session for S {}
@@ -16,7 +15,7 @@ impl<S: sealed::Drives + Send> Session for S {}
 pub(crate) mod sealed {
     use super::{Answer, Arg, Future, Row};
 
-    /// The driver's part, which others must not implement: it promises to be in a transaction.
+    /// The driver's interface. It is sealed, because an implementation promises to be in a transaction.
     pub trait Drives {
         /// Runs one statement and returns all its rows.
         #[doc(hidden)]

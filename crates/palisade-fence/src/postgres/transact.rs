@@ -1,4 +1,4 @@
-//! A transaction that claims first by construction.
+//! A transaction that always claims first.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true):
 /// Begins a transaction, claims the resource, does the work in it and commits (rule F2: nothing is read before the claim).
 /// After an error of the work, or a rejection, the transaction is rolled back.
 ///
-/// It takes a `&mut tokio_postgres::Client`, or of sqlx a `&PgPool` or `&mut PgConnection`. `left` is what is left of the
-/// lease: if this program stops for longer inside the transaction, the server ends it. Without it, that is 10 s. The work
-/// may run twice only if you call this twice: after [`ErrorKind::Retry`](crate::ErrorKind::Retry) nothing took effect, and
-/// the whole call can be made again.
+/// It takes a `&mut tokio_postgres::Client`, or sqlx's `&PgPool` or `&mut PgConnection`. `left` is the rest of the
+/// lease: if this program stops for longer inside the transaction, the server ends it; `None` means 10 s. The work runs
+/// at most once in each call. After [`ErrorKind::Retry`](crate::ErrorKind::Retry) nothing took effect, and you can
+/// repeat the whole call.
 ///
 /// ```no_run
 /// # #[cfg(feature = "postgres")] mod example {
@@ -37,8 +37,8 @@ const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true):
 /// ```
 ///
 /// # Errors
-/// [`Error::Rejected`] before the work begins; those of the work; errors of the database. After
-/// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) it may have taken effect.
+/// [`Error::Rejected`] before the work begins; the errors of the work; errors of the database. After
+/// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) the transaction may have taken effect.
 pub async fn transact<'p, C, T, E, F>(
     connection: C,
     resource: &str,
@@ -54,7 +54,7 @@ where
     crate::sql::transact(connection, resource, pass.into(), left, work).await
 }
 
-/// Says what is left of the lease, if that is known.
+/// Passes the rest of the lease to the server, if it is known.
 async fn began<S: Session>(mut tx: S, left_ms: Option<u64>) -> Result<S> {
     if let Some(left) = left_ms {
         let left = left.to_string();
@@ -63,7 +63,7 @@ async fn began<S: Session>(mut tx: S, left_ms: Option<u64>) -> Result<S> {
     Ok(tx)
 }
 
-/// One driver: what begins a transaction, the transaction, and how it begins.
+/// Implements one driver: the type that begins a transaction, the transaction's type, and the call.
 macro_rules! driver {
     ($lifetime:lifetime, $connection:ty, $tx:ty, $begin:path) => {
         impl<$lifetime> Driver for $connection {

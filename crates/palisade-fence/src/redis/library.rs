@@ -15,7 +15,7 @@ pub fn library() -> String {
     include_str!("library.lua").replace("--[[fence.lua]]", include_str!("fence.lua"))
 }
 
-/// Loads the library, in place of the same or an older one.
+/// Loads the library; it replaces the same or an older version.
 ///
 /// # Errors
 /// [`Error::Argument`] if the server has a newer one; errors of the server, such as one older than Redis 7.
@@ -32,7 +32,7 @@ pub async fn install<C: ConnectionLike>(connection: &mut C) -> Result<()> {
     Ok(load.exec_async(connection).await?)
 }
 
-/// Removes the library, if it is there. The marks stay, and programs with this module go on to use them.
+/// Removes the library, if it is installed. The marks stay, and programs with this module still use them.
 ///
 /// # Errors
 /// Errors of the server.

@@ -35,8 +35,7 @@ pub struct Objects<C> {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync> Objects<C> {
-    /// Creates the handle for the objects of one resource. Call [`probe`](super::probe) once for each server
-    /// before.
+    /// Creates the handle for the objects of one resource. First call [`probe`](super::probe) once for each server.
     ///
     /// # Errors
     /// As [`Resource::new`].

@@ -1,4 +1,4 @@
-//! Operations for operators: look at fences, and re-arm one (rule F7).
+//! An operator's commands: show fences, and re-arm one (rule F7).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What a fence asks of sequencers: by which keys, and whether they are required.
+//! A fence's requirements for sequencers: the keys, and whether a sequencer is required.
 
 use std::fs;
 use std::io;
@@ -9,8 +9,8 @@ use std::time::SystemTime;
 
 use super::{BadKeys, BadSequencer, Keys, Mode, Sequencer};
 
-/// What a fence asks of sequencers. The default has no keys: bare tokens are admitted, and a sequencer is refused,
-/// because it could not be checked.
+/// A fence's requirements for sequencers. The default has no keys: it admits bare tokens, and refuses sequencers,
+/// because it cannot verify them.
 #[derive(Debug, Default)]
 pub struct Check {
     source: Option<Source>,
@@ -29,11 +29,11 @@ struct Loaded {
     stamp: Option<Stamp>,
 }
 
-/// Inode, length and change time of a file: another one means that it was written again. The time alone is too coarse.
+/// Inode, length and change time of a file, which change when it is written again. The time alone is too coarse.
 type Stamp = (u64, u64, SystemTime);
 
 impl Check {
-    /// Checks sequencers with these keys.
+    /// Verifies sequencers with these keys.
     #[must_use]
     pub const fn with(keys: Keys) -> Check {
         Check {
@@ -42,8 +42,8 @@ impl Check {
         }
     }
 
-    /// Checks sequencers with the keys in a file, and reads it again whenever it has changed. A changed file that cannot
-    /// be used is reported in the log, and the old keys stay in force.
+    /// Verifies sequencers with the keys in a file, which is read again whenever it has changed. If the changed file is
+    /// unusable, that is logged and the old keys stay in use.
     ///
     /// # Errors
     /// [`BadKeys`]: the file cannot be read or used.
@@ -59,13 +59,13 @@ impl Check {
         })
     }
 
-    /// Whether bare tokens are refused.
+    /// Sets whether bare tokens are refused.
     #[must_use]
     pub fn required(self, required: bool) -> Check {
         Check { required, ..self }
     }
 
-    /// Checks a sequencer that was presented at a resource, with a write or without.
+    /// Verifies a sequencer that was presented at a resource, with or without a write.
     ///
     /// # Errors
     /// [`BadSequencer`].
@@ -88,7 +88,7 @@ impl Check {
         Ok(sequencer)
     }
 
-    /// Whether a token without a sequencer may pass.
+    /// Checks whether a token without a sequencer may pass.
     ///
     /// # Errors
     /// [`BadSequencer::Unsigned`].
@@ -100,12 +100,12 @@ impl Check {
     }
 }
 
-/// The keys in a file, read again if it has changed.
+/// Returns the keys in a file, which is read again if it has changed.
 fn current(path: &Path, loaded: &RwLock<Loaded>) -> Arc<Keys> {
     let now = stamp(path).ok();
     {
         let loaded = loaded.read().unwrap_or_else(PoisonError::into_inner);
-        // A file that is gone for a moment is being replaced.
+        // A missing file is being replaced.
         if now.is_none() || now == loaded.stamp {
             return Arc::clone(&loaded.keys);
         }

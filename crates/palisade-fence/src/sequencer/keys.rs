@@ -24,7 +24,7 @@ struct Set {
     keys: Vec<Jwk>,
 }
 
-/// Further members are ignored, as RFC 7517 asks.
+/// Unknown members are ignored, as RFC 7517 requires.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -34,7 +34,7 @@ struct Jwk {
 }
 
 impl Keys {
-    /// Reads a key set. Keys of other kinds than Ed25519 are left out.
+    /// Parses a key set. Only Ed25519 keys are used.
     ///
     /// # Errors
     /// [`BadKeys`]: it is not a key set, names no authority, or has no key that can be used, or two of one name.
@@ -63,7 +63,7 @@ impl Keys {
         Ok(Keys { issuer, keys })
     }
 
-    /// The authority whose keys these are.
+    /// Returns the authority of the keys.
     #[must_use]
     pub const fn issuer(&self) -> &AuthorityId {
         &self.issuer

@@ -6,14 +6,14 @@
 //!            {"iss":"AUTHORITY","lock":"orders","mode":"exclusive","token":34,"slots":[2],"sub":"backup"}
 //! ```
 //!
-//! A bare token is a number that anybody can make up. A sequencer proves that the authority issued it, for which lock
-//! and to which principal, and it is checked here, without asking anybody. It does not expire: the fence orders tokens, and a
-//! released holder's token stays valid until a higher one arrives.
+//! Anybody can make up a bare token. A sequencer proves that the authority issued the token, for which lock and to
+//! which principal, and a fence verifies it without asking the authority. It does not expire: the fence orders tokens,
+//! and a released holder's token stays valid until a higher one arrives.
 //!
-//! What is checked, in this order: the length, the three parts in canonical base64url, the header (exactly these three
-//! members, this algorithm and type), the key, the signature over the bytes as they came, the payload, the authority, and the lock or
-//! slot. The algorithm is never taken from the sequencer: `none` and others are refused by name. Nothing in the payload is
-//! looked at before the signature is right.
+//! The checks, in this order: the length, the three parts in canonical base64url, the header (exactly these three
+//! members, this algorithm and type), the key, the signature over the bytes as they came, the payload, the authority,
+//! and the lock or slot. The sequencer cannot choose the algorithm: `none` and others are refused by name. Nothing in
+//! the payload is read before the signature is verified.
 //!
 //! ```
 //! use palisade_fence::sequencer::{BadSequencer, Keys};
@@ -43,10 +43,10 @@ pub use keys::{BadKeys, Keys};
 /// The header of a request that carries a sequencer.
 pub const SEQUENCER_HEADER: &str = "x-fencing-sequencer";
 
-/// The longest sequencer that is looked at, in bytes.
+/// The longest accepted sequencer, in bytes.
 pub const MAX_BYTES: usize = 4_096;
 
-/// What a sequencer says, after its signature was found right.
+/// The content of a sequencer with a verified signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequencer {
     authority: AuthorityId,
@@ -57,39 +57,39 @@ pub struct Sequencer {
     principal: Option<String>,
 }
 
-/// Whom the grant keeps out.
+/// The mode of a grant, by the requests that it excludes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Mode {
-    /// Everybody: a writer.
+    /// A writer, which excludes everyone.
     Exclusive,
-    /// Writers. Its holder reads what the lock protects, and does not write it (rule S5).
+    /// A reader, which excludes writers. Its holder may read the resource but not write it (rule S5).
     Shared,
-    /// Holders of the same slots of a semaphore.
+    /// Permits of a semaphore, which exclude other holders of the same slots.
     Permits,
 }
 
-/// Why a sequencer is not believed.
+/// The reason why a sequencer is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadSequencer {
-    /// It is not a sequencer at all.
+    /// It does not have the form of a sequencer.
     #[error("the sequencer is malformed: {0}")]
     Malformed(&'static str),
     /// It names another algorithm, or none.
     #[error("the sequencer's algorithm is {0:?}: only EdDSA is accepted")]
     Algorithm(String),
-    /// Its key is not among those of the fence.
+    /// The fence does not know its key.
     #[error(
         "the sequencer names the key {0:?}, which this fence does not know: give it the authority's \
          /.well-known/jwks.json with --keys"
     )]
     UnknownKey(String),
-    /// The signature is not that of the named key over these bytes.
+    /// The named key did not sign these bytes.
     #[error("the sequencer's signature is wrong: the authority did not issue it")]
     Forged,
-    /// The authority of the keys is another one.
+    /// It names another authority than that of the fence's keys.
     #[error("the sequencer is of the authority {named}, and the keys here are of {expected}")]
     WrongAuthority {
         /// The authority that it names.
@@ -102,30 +102,30 @@ pub enum BadSequencer {
         "the sequencer is for {held}, and this resource is {resource}: acquire the lock of this name"
     )]
     WrongLock {
-        /// The lock, or the slots, that it is for.
+        /// The lock, or the slots, for which it was issued.
         held: String,
-        /// The resource where it was presented.
+        /// The resource at which it was presented.
         resource: String,
     },
-    /// A reader's sequencer with a write.
+    /// It is a reader's, and the operation is a write.
     #[error("the sequencer is a reader's (mode shared), and this request writes")]
     ReadOnly,
-    /// A sequencer is required, and there is none.
+    /// The fence requires a sequencer, and the request has none.
     #[error(
         "a bare fencing token is not admitted here: ask the authority for a sequencer \
          (POST /v1/locks/LOCK/sequencer) and send it as X-Fencing-Sequencer"
     )]
     Unsigned,
-    /// A token, lock or authority beside the sequencer differs from it.
+    /// The request also names a token, lock or authority, and it differs from the sequencer's.
     #[error("{0} differs from what the sequencer says; leave it out")]
     Contradicted(&'static str),
-    /// There are no keys to check it with.
+    /// The fence has no keys to verify it.
     #[error("this fence has no keys to check a sequencer with: start it with --keys FILE")]
     NoKeys,
 }
 
 impl BadSequencer {
-    /// The code of the refusal.
+    /// Returns the code of the refusal.
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
@@ -144,19 +144,19 @@ impl BadSequencer {
 }
 
 impl Sequencer {
-    /// The authority that signed it.
+    /// Returns the authority that signed it.
     #[must_use]
     pub const fn authority(&self) -> &AuthorityId {
         &self.authority
     }
 
-    /// The lock of the grant.
+    /// Returns the lock of the grant.
     #[must_use]
     pub const fn lock(&self) -> &LockName {
         &self.lock
     }
 
-    /// The mode of the grant.
+    /// Returns the mode of the grant.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
@@ -168,13 +168,13 @@ impl Sequencer {
         self.token
     }
 
-    /// The slots of a semaphore, rising; empty for other locks.
+    /// Returns the slots of a semaphore, ascending; empty for other locks.
     #[must_use]
     pub fn slots(&self) -> &[u32] {
         &self.slots
     }
 
-    /// The principal that holds the grant; `None` where the authority knows none.
+    /// Returns the principal that holds the grant; `None` if the sequencer names none.
     #[must_use]
     pub fn principal(&self) -> Option<&str> {
         self.principal.as_deref()
@@ -183,7 +183,7 @@ impl Sequencer {
     /// Checks that it is for this resource: one with the lock's name, or for permits one of `LOCK~SLOT`.
     ///
     /// # Errors
-    /// [`BadSequencer::WrongLock`]. Without this check, whoever holds any lock could raise every fence.
+    /// [`BadSequencer::WrongLock`]. Without this check, the holder of any lock could raise every fence.
     pub fn covers(&self, resource: &str) -> Result<(), BadSequencer> {
         let covers = match self.mode {
             Mode::Exclusive | Mode::Shared => self.lock.as_str() == resource,
@@ -205,14 +205,14 @@ impl Sequencer {
         })
     }
 
-    /// What it lets its holder present at a fence. No jump bound applies to it.
+    /// Returns the pass for a fence. It has no jump bound.
     #[must_use]
     pub const fn pass(&self) -> Pass<'_> {
         Pass::new(self.token).by(&self.authority).signed()
     }
 }
 
-/// The header. Members that are not known are refused, `crit` among them.
+/// The header. Unknown members are refused, including `crit`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
@@ -234,8 +234,8 @@ struct Payload {
 }
 
 impl Keys {
-    /// Checks a sequencer, and says what it says. Whether it is for the resource at hand is asked of
-    /// [`Sequencer::covers`].
+    /// Verifies a sequencer and returns its content. Check with [`Sequencer::covers`] that it is for the resource at
+    /// hand.
     ///
     /// # Errors
     /// [`BadSequencer`].
@@ -248,7 +248,7 @@ impl Keys {
         let parts = Malformed("it must have three parts in base64url, with dots between them");
         let (signed, signature) = text.rsplit_once('.').ok_or_else(|| parts.clone())?;
         let (header, payload) = signed.split_once('.').ok_or_else(|| parts.clone())?;
-        // Canonical: without padding, and with no bits after the last byte.
+        // Only the canonical form: no padding, and no bits after the last byte.
         let decode = |part| URL_SAFE_NO_PAD.decode(part).map_err(|_| parts.clone());
         let (header, payload, signature) = (decode(header)?, decode(payload)?, decode(signature)?);
         let Header { alg, kid, typ } = object(&header).ok_or(Malformed(
@@ -263,7 +263,7 @@ impl Keys {
         let key = self
             .find(&kid)
             .ok_or_else(|| BadSequencer::UnknownKey(short(&kid)))?;
-        // It refuses a signature whose scalar is not reduced: one message and key have one signature.
+        // It refuses a signature with an unreduced scalar, so a message and a key have only one signature.
         key.verify(signed.as_bytes(), &signature)
             .map_err(|_| BadSequencer::Forged)?;
         let payload =
@@ -296,13 +296,13 @@ impl Keys {
     }
 }
 
-/// Reads a JSON object and nothing behind it; serde by itself takes an array for a struct.
+/// Parses one JSON object and nothing after it. serde alone would also accept an array for a struct.
 fn object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Option<T> {
     let object = text.starts_with(b"{").then_some(text)?;
     serde_json::from_slice(object).ok()
 }
 
-/// The start of a caller's text, for a message.
+/// Returns the start of a caller's text, for a message.
 fn short(text: &str) -> String {
     text.chars().take(64).collect()
 }

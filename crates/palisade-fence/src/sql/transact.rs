@@ -21,7 +21,7 @@ pub(crate) mod sealed {
         /// A transaction, which rolls back when it is dropped.
         type Tx;
 
-        /// Begins one, with what is left of the lease in milliseconds.
+        /// Begins a transaction; `left_ms` is the rest of the lease.
         fn begin(self, left_ms: Option<u64>) -> impl Future<Output = Result<Self::Tx>> + Send;
 
         fn claim(
@@ -63,7 +63,7 @@ where
     done
 }
 
-/// What is left of a lease, in whole milliseconds that the databases accept.
+/// Converts the rest of a lease to whole milliseconds, in the databases' range.
 fn left_ms(left: Duration) -> u64 {
     const LONGEST_MS: u64 = 999_999_999;
     u64::try_from(left.as_millis()).map_or(LONGEST_MS, |ms| ms.clamp(1, LONGEST_MS))

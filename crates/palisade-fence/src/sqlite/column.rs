@@ -6,7 +6,7 @@
 //!   pessimistic    BEGIN IMMEDIATE, SELECT last_fencing_token … → Rule::decide → UPDATE
 //! ```
 //!
-//! A column stores one number: tokens of one authority and lock, and writes without numbers.
+//! A column stores one number, so it supports the tokens of one authority and lock, and no numbered writes.
 
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
@@ -64,8 +64,8 @@ impl Column {
         })
     }
 
-    /// Returns the condition for your own statement that has the token as its `?parameter`, an integer: the
-    /// fence and its jump bound.
+    /// Returns the condition for your own statement, which checks the fence and its jump bound. The statement's
+    /// `?parameter` is the token, an integer.
     #[must_use]
     pub fn condition(&self, parameter: usize) -> String {
         let (token, bound) = (&self.token, bound(self.rule));
@@ -168,7 +168,7 @@ impl Column {
         Err(rejected(key, token, why.unwrap_or(Reject::Missing)))
     }
 
-    /// Why the token is rejected at this row; `None`: it is admitted.
+    /// Returns the reason why this row rejects the token; `None` if it admits it.
     fn judge(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<Option<Reject>> {
         match self.read(tx, key)? {
             Some(number) => Ok(judge(self.rule, number, token)?),
@@ -180,7 +180,7 @@ impl Column {
         let mut statement = tx.prepare_cached(&self.look)?;
         let read = statement.query_row([key], |row| row.get(0)).optional();
         read.map_err(|error| match error {
-            // A column accepts any type of value, whatever its declaration.
+            // SQLite stores a value of any type in any column.
             rusqlite::Error::InvalidColumnType(_, _, holds) => Error::from(Corrupt {
                 column: "last_fencing_token",
                 holds: format!("a value of type {holds}"),

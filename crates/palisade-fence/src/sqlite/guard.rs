@@ -15,7 +15,7 @@ use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
 use crate::sql::{decide_all, in_name_order, recordable};
 
-// Of the file itself: a temporary table of that name, or an attached file, would have another mark.
+// Name the file itself, because a temporary table or an attached file of that name would have another mark.
 
 /// Takes the write lock, whether the row exists or not; only then is the row read.
 const TAKE: &str =
@@ -69,7 +69,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// The claim fence, which is the one to use.
+    /// The claim fence. Use this one.
     pub const CLAIM: Guard = Guard { rule: Rule::CLAIM };
 
     /// The longest result that is recorded with a numbered write, in bytes.
@@ -107,7 +107,7 @@ impl Guard {
         self.judge(tx, &claims, op, Some(write.digest))
     }
 
-    /// Records the result of a numbered write, in the transaction that carried it out.
+    /// Records the result of a numbered write, in the transaction of that write.
     ///
     /// # Errors
     /// [`Error::Argument`] if it is too long, or if this is not the resource's last numbered write.
@@ -161,7 +161,7 @@ impl Guard {
                 store(tx, one.resource, &one.row)?;
             }
         }
-        // A rejected holder no longer shows its tokens to the triggers.
+        // A rejected holder's connection no longer presents its tokens to the triggers.
         for (resource, pass) in &claims {
             show_token(tx, resource, decided.is_ok().then_some(pass.token))?;
         }

@@ -31,7 +31,7 @@
 //!
 //! | data | use |
 //! |---|---|
-//! | writes to many rows or tables that belong together | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
+//! | related writes to many rows or tables | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
 //! | one row for each resource, one statement for each write | the token as its column: [`Column`], [`Records`] |
 //! | code that may forget the fence | the triggers: [`sticky`], [`Column::sticky`] |
 //!
@@ -39,20 +39,19 @@
 //! return [`Error::NoTransaction`]. [`MIGRATIONS`] are plain SQL for `execute_batch` or the `sqlite3` shell.
 //! All of them block: an async program must call them where blocking is allowed.
 //!
-//! **A rejection ends your transaction.** It is [`Error::Rejected`]: with `?` you leave the function, and the dropped
-//! transaction rolls back. Work that must persist, such as a refund, needs its own transaction.
+//! **A rejection ends your transaction.** The fence returns [`Error::Rejected`]: leave the function with `?`, and the
+//! dropped transaction rolls back. Work that must persist, such as a refund, needs its own transaction.
 //!
-//! **Locks.** SQLite locks the file, not rows. A claim takes the write lock, even when the mark stays the
-//! same, so the pessimistic forms differ from the optimistic ones only in when they take it.
-//! `BEGIN IMMEDIATE` takes it before anything else, and is the one to use. With the plain `BEGIN` (deferred),
-//! a transaction that has read before it claims may see an older state, and SQLite ends such a claim with
-//! `SQLITE_BUSY_SNAPSHOT` in WAL mode, or holds off the writer in the rollback journal's mode. A claim that
-//! is the **first** statement avoids both; it waits as long as `busy_timeout` says (rusqlite: 5 s) and is
-//! [`ErrorKind::Retry`] afterwards; on Linux the error names the process that has the lock. [`transact`] claims first by
-//! construction. A process that is stopped inside its transaction has the file until it ends: an operator ends it
-//! ([`Operator::unblock`], `palisade fence unblock`).
+//! **Locks.** SQLite locks the file, not rows. A claim takes the write lock, even when the mark stays the same, so the
+//! pessimistic forms differ from the optimistic ones only in when they take it. Use `BEGIN IMMEDIATE`, which takes it
+//! before anything else. With the plain `BEGIN` (deferred), a transaction that has read before it claims may see an
+//! older state, and SQLite ends such a claim with `SQLITE_BUSY_SNAPSHOT` in WAL mode, or holds off the writer in the
+//! rollback journal's mode. A claim that is the **first** statement avoids both; it waits as long as `busy_timeout`
+//! says (rusqlite: 5 s) and is [`ErrorKind::Retry`] afterwards; on Linux the error names the process that holds the
+//! lock. [`transact`] always claims first. A process that is stopped inside its transaction holds the file until it
+//! ends; an operator can end it ([`Operator::unblock`], `palisade fence unblock`).
 //!
-//! **One file.** The guard rows are those of the file that the connection was opened with. Data of an attached file has no
+//! **One file.** The guard rows are in the file with which the connection was opened. Data in an attached file has no
 //! fence: open that file, and attach the other one.
 //!
 //! **Durability** is that of the file: with `PRAGMA synchronous = FULL`, SQLite's own default, an
@@ -96,6 +95,6 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Removes what [`MIGRATIONS`] made; first, the triggers on the user's tables must be dropped ([`unstick`]). Every token
-/// that was ever seen is forgotten. `resource_records` is data, and stays.
+/// Removes everything that [`MIGRATIONS`] created, except the data in `resource_records`. Drop the triggers on your
+/// tables first ([`unstick`]). All fences are lost.
 pub const UNINSTALL: &str = "DROP TABLE IF EXISTS palisade_fence;\n";

@@ -1,4 +1,4 @@
-//! Operations for operators: look at fences, and re-arm one (rule F7).
+//! An operator's commands: show fences, and re-arm one (rule F7).
 
 use palisade_core::AuthorityId;
 use palisade_core::fence::{FenceState, Rearm};
@@ -60,17 +60,17 @@ impl<'a> Operator<'a> {
         Ok(tables)
     }
 
-    /// The processes that have the file's write lock at this moment, for which every claim waits. Linux only.
+    /// Returns the processes that hold the file's write lock now. Every claim waits for them. Linux only.
     #[must_use]
     pub fn blockers(&self) -> Vec<LockHolder> {
         busy::writers(self.0)
     }
 
-    /// Ends such a process with SIGKILL; its transaction is rolled back. Returns whether that was done: a process that has
-    /// ended meanwhile, that is another one under the same number, or that has let go of the lock, is left alone.
+    /// Kills such a process with SIGKILL; its transaction is rolled back. Returns whether it did: it spares a process
+    /// that has ended, that has released the lock, or that is a later one with the same number.
     ///
     /// # Errors
-    /// This user may not end that process.
+    /// This user may not kill that process.
     pub fn unblock(&self, blocker: &LockHolder) -> std::io::Result<bool> {
         end(blocker, || self.blockers())
     }

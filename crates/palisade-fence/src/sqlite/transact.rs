@@ -1,4 +1,4 @@
-//! A transaction that claims first by construction.
+//! A transaction that always claims first.
 
 use palisade_core::fence::Pass;
 use rusqlite::{Connection, Transaction, TransactionBehavior};

@@ -1,4 +1,4 @@
-//! The fences in a directory, read beside the process that serves it.
+//! The fences in a directory, read while another process may serve it.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::objects::Table;
 use crate::store::OpenError;
 use crate::store::compaction::Replica;
 
-/// The fences in a directory as they were when it was read. Nothing is locked or changed, so a store or a gateway may be
-/// serving it; every fence that was raised before the call is contained.
+/// The fences in a directory as they were when it was read. Reading locks and changes nothing, so a store or a gateway
+/// may be serving the directory. It contains every fence that was raised before the call.
 #[derive(Debug)]
 pub struct Look(Table);
 
@@ -42,16 +42,16 @@ impl Look {
         Ok(Look(table))
     }
 
-    /// One fence; `None` if the resource is not fenced.
+    /// Returns one fence; `None` if the resource is not fenced.
     ///
     /// # Errors
-    /// The name is not valid.
+    /// [`Error::Name`](crate::Error::Name) if the name is invalid.
     pub fn show(&self, resource: &str) -> Result<Option<FenceState>> {
         let view = self.0.view(&ResourceId::new(resource)?);
         Ok(view.map(|view| view.fence))
     }
 
-    /// At most `limit` fences whose resources begin with `prefix`, in the order of their names, behind the name `after`.
+    /// Returns at most `limit` fences whose resources start with `prefix`, in name order, after the name `after`.
     #[must_use]
     pub fn list(&self, prefix: &str, after: Option<&str>, limit: u32) -> Vec<Listed> {
         self.0.fences(prefix, after, limit)

@@ -55,8 +55,8 @@ use crate::objects::{Bytes, Request, Table, View};
 use counts::Counters;
 use writer::{Answer, Job, Writer};
 
-/// Gives the directory of a store a new identity and keeps its objects and fences. For a directory whose files
-/// were touched, or replaced by an older copy. Returns the number of resources.
+/// Gives a store's directory a new identity, with the same objects and fences. Use it for a directory whose files were
+/// changed, or replaced by an older copy. Returns the number of resources.
 ///
 /// In an older copy a fence may be lower than it was (rule F7): before the store is opened again, re-arm every
 /// fence that a later holder may have raised. A crash leaves the directory unchanged.
@@ -234,7 +234,7 @@ impl Store {
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.send(Job::Inspect(Box::new(move |table| {
-            // The caller may be gone.
+            // The caller may have stopped waiting.
             let _ = reply.send(f(table));
         })))?;
         answer.await.map_err(|_| self.gone())

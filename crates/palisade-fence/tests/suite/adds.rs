@@ -1,4 +1,4 @@
-//! Many holders, each with a token of its own, add to what they read: the race through each `transact`.
+//! Many holders, each with its own token, add to the value that they read: the race through each `transact`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -48,7 +48,7 @@ async fn the_textbook_fence_fails_where_it_must() {
     assert_eq!(report.failed(), TEXTBOOK_FAILS, "{report}");
 }
 
-/// All slots of a semaphore under one ratchet: what a program does that claims the lock's name.
+/// All slots of a semaphore under one ratchet, as in a program that claims the lock's name.
 struct OneKey(Memory);
 
 impl Subject for OneKey {

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 pub(crate) struct Holder(Child);
 
 impl Holder {
-    /// Starts a shell of a database, which runs these statements and waits for more. Nobody reads what it prints.
+    /// Starts a database shell, which runs these statements and waits for more. Nobody reads its output.
     pub(crate) fn runs(shell: &mut Command, sql: &str) -> Holder {
         let mut child = shell
             .stdin(Stdio::piped())

@@ -24,7 +24,7 @@ struct Case {
     writes: bool,
     /// `admit`, or the code of the refusal.
     verdict: String,
-    /// With `admit`: what it says.
+    /// With `admit`: the sequencer's content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     claims: Option<Value>,
 }
@@ -38,7 +38,7 @@ fn encoded(text: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(text)
 }
 
-/// Signs any header and payload: also what an authority never signs.
+/// Signs any header and payload, including those that an authority never signs.
 fn signed(key: &Ed25519KeyPair, header: &str, payload: &str) -> String {
     let signed = format!("{}.{}", encoded(header), encoded(payload));
     let signature = key.sign(signed.as_bytes());

@@ -28,7 +28,7 @@ async fn round_trip() {
     .await;
 }
 
-/// What a program does between its check and its effect. How often a future waits for its server is not the same in
+/// The program's waits between its check and its effect. How often a future waits for its server is not the same in
 /// every run, so a freeze after a number of waits falls between the two for certain only if there are more of them.
 pub(crate) async fn between_check_and_effect() {
     for _ in 0..8 {

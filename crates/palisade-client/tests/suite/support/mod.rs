@@ -37,7 +37,7 @@ pub(crate) async fn changed(watch: &mut Watch) -> WatchEvent {
     }
 }
 
-/// The next leader that an observer is told of.
+/// Returns the next leader that an observer reports.
 pub(crate) async fn observed(observer: &mut Observer) -> Option<Leader> {
     let next = tokio::time::timeout(PATIENCE, observer.next()).await;
     next.unwrap().unwrap()

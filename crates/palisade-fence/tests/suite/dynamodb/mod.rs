@@ -74,7 +74,7 @@ async fn a_guard_item_in_a_transaction_conforms() {
     let transactions = transactions("guard_conforms", Rule::CLAIM).await;
     let report = conformance::run(&transactions, habit()).await;
     report.assert_passed();
-    // A resource that was never touched looks the same as one whose guard item was lost.
+    // A resource that was never claimed looks the same as one whose guard item was lost.
     assert_eq!(
         report.left_out(),
         [

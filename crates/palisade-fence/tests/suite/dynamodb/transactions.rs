@@ -230,7 +230,7 @@ async fn a_guarded_write_changes_no_other_mark() {
     orders.write(pass(1), None, &items).await.unwrap();
     let items = [put(name, "a", "two"), delete(name, "b", None)];
     orders.write(pass(1), None, &items).await.unwrap();
-    // What an item's own holder writes cannot change its mark either.
+    // Not even the item's own holder can change its mark by a write.
     let lower = |seat: &mut Attributes| seat.insert(FENCE.to_owned(), text("{}")).is_none();
     let refused = seat.write(pass(9), None, lower).await;
     assert!(matches!(refused, Err(Error::Argument(_))), "{refused:?}");

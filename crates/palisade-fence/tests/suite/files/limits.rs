@@ -33,7 +33,7 @@ fn a_name_outside_the_folder_is_refused_and_nothing_is_written() {
         ("/b/a", "subfolder"),
         ("/.palisade-fence", "belongs to the fence"),
         ("/.palisade-staged-1", "belongs to the fence"),
-        // The same file where case, or what is not seen, is ignored.
+        // The same file, if the file system ignores case or invisible characters.
         ("/.Palisade-Fence", "belongs to the fence"),
         ("/.pali\u{17f}ade-lock", "belongs to the fence"),
         ("/.palisade\u{200d}-fence", "belongs to the fence"),
@@ -80,7 +80,8 @@ fn a_symbolic_link_or_a_pipe_is_not_followed() {
     assert_eq!(fs::read_to_string(target).unwrap(), "theirs");
 }
 
-/// A hard link is one file of two folders. An append under one mark must not change what the other one guards.
+/// A hard link is one file of two folders. An append under one mark must not change the file that the other mark
+/// guards.
 #[test]
 fn an_append_changes_no_file_of_another_folder_and_no_fence() {
     let place = tempfile::tempdir().unwrap();

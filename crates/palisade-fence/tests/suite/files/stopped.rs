@@ -1,5 +1,5 @@
-//! A holder whose process is stopped while it has the fence's lock (rule F12): its successor is told which process is in the
-//! way, within its patience, and an operator ends that process.
+//! A holder whose process is stopped while it has the fence's lock (rule F12): its successor's error names the process
+//! within its patience, and an operator ends that process.
 
 use std::fs;
 use std::process::{Child, Stdio};

@@ -1,4 +1,4 @@
-//! Folders in a temporary place, with the suite's interface.
+//! Temporary folders, with the suite's interface.
 
 use std::fs;
 

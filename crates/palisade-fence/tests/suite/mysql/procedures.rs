@@ -239,7 +239,7 @@ async fn names_and_numbers_that_could_be_read_in_two_ways_are_refused() {
                 let call = format!("CALL palisade_claim({arguments})");
                 let refused = run(&mut db, &call).await;
                 let state = refused.as_ref().map(|(state, _)| state.as_str());
-                // In a strict mode the server itself refuses what is too long.
+                // In a strict mode the server itself refuses a text that is too long.
                 assert!(
                     matches!(state, Some("22023" | "22001")),
                     "{mode} {names} {arguments}: {refused:?}"
@@ -348,7 +348,7 @@ async fn the_procedures_and_the_guard_are_one_fence() {
     assert_eq!(highest(&mut db, "orders").await, Some(35));
 }
 
-/// A transaction that read first does not see the last write, and is told to begin again.
+/// A transaction that read first does not see the last write; its error says to begin again.
 #[tokio::test]
 async fn a_call_after_a_read_is_refused_if_the_view_is_old() {
     let (url, mut db) = fresh().await;

@@ -25,7 +25,7 @@ fn shell(url: &str, sql: &str) -> Holder {
     Holder::runs(shell.stdout(Stdio::null()), sql)
 }
 
-/// Waits until the number is what the statement answers.
+/// Waits until the statement returns true.
 async fn until(db: &mut Conn, sql: &str) {
     while db.query_first::<bool, _>(sql).await.unwrap() != Some(true) {
         tokio::time::sleep(Duration::from_millis(10)).await; // real time: another process has to get there
@@ -34,7 +34,7 @@ async fn until(db: &mut Conn, sql: &str) {
 
 const CLAIM: &str = "CALL palisade_claim('r', 1, NULL, NULL);";
 
-/// Where the holder stops, and its bounds: what its claim and its session are told, in milliseconds and seconds.
+/// Where the holder stops, and the bounds of its claim and its session, in milliseconds and seconds.
 const STEPS: [(&str, &str); 4] = [
     ("", IDLE),
     ("SELECT n FROM things;", IDLE),

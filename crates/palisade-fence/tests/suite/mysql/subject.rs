@@ -64,7 +64,7 @@ pub(crate) fn sticky_column(table: &str, key: &str) -> String {
 const TABLE: &str = "CREATE TABLE conf_column (id VARBINARY(255) PRIMARY KEY,
     data LONGTEXT NOT NULL DEFAULT ('{}'), last_fencing_token BIGINT NOT NULL DEFAULT 0) ENGINE = InnoDB;";
 
-/// The decision of the textbooks in place of that of the fence: the check of a write, and nothing else.
+/// The textbook decision instead of the fence's: it checks writes only.
 fn textbook() -> String {
     let (_, procedures) = MIGRATIONS
         .iter()

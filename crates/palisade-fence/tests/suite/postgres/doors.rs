@@ -79,7 +79,7 @@ async fn partitions_and_child_tables_are_fenced_by_their_own_names() {
             "{sql}"
         );
     }
-    // What the fence cannot do is said, and gone after another installation.
+    // The doors are reported, and closed after another installation.
     let open = doors(&mut client).await;
     let expected = ["ev_3: ", "ev_4: "];
     assert_eq!(open.len(), 2, "{open:?}");
@@ -146,7 +146,7 @@ async fn a_role_may_claim_and_write_and_cannot_lower_a_fence() {
     ] {
         assert_eq!(run(&holder, sql).await.as_deref(), Some("42501"), "{sql}");
     }
-    // Operators and functions of its own, which would fit better, and a table of its own: none of them is called.
+    // The role's own operators and functions, which would match better, and its own table: none of them is called.
     let traps =
         "CREATE FUNCTION public.jsonb_build_object(text, text) RETURNS jsonb LANGUAGE sql AS
             $$SELECT to_jsonb(set_config('palisade.trap', current_user::text, false))$$;
@@ -170,7 +170,7 @@ async fn a_role_may_claim_and_write_and_cannot_lower_a_fence() {
         admin.batch_execute(sql).await.unwrap();
     }
 
-    // The control: what was granted before. It is shown, and another installation takes it back.
+    // The control: an earlier grant is shown, and another installation revokes it.
     let older = "GRANT SELECT, INSERT, UPDATE ON palisade_fence TO palisade_holder";
     admin.batch_execute(older).await.unwrap();
     let open = doors(&mut admin).await;
@@ -211,7 +211,7 @@ async fn a_publication_without_the_marks_and_a_disabled_trigger_are_said() {
     assert_eq!(doors(&mut client).await, Vec::<String>::new());
 }
 
-/// What was read before a claim that waits is older than what the last holder wrote.
+/// Data that was read before a waiting claim is older than the last holder's write.
 #[tokio::test]
 async fn a_claim_after_a_read_of_the_fenced_table_is_refused() {
     let url = database(&Postgres::shared().url()).await;

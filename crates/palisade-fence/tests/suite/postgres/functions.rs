@@ -25,7 +25,7 @@ async fn run(client: &Client, statements: &str) -> Option<DbError> {
 const ORDERS: &str = "CREATE TABLE orders (total bigint); INSERT INTO orders VALUES (0);
     SELECT palisade_sticky('orders', 'orders')";
 
-/// Every rejection has a SQLSTATE, names the resource, and says what to do. A stale caller is told to give up.
+/// Every rejection has a SQLSTATE, names the resource, and says what to do: a stale caller must give up.
 #[tokio::test]
 async fn every_rejection_has_a_state_and_a_hint() {
     let client = connect(&database(&Postgres::shared().url()).await).await;
@@ -156,7 +156,7 @@ async fn every_rejection_has_a_state_and_a_hint() {
             let both = "token 33 is stale: 33 < 34 at resource orders";
             assert_eq!(failed.message(), both, "{sql}");
         }
-        // Only an operator re-arms. A holder who reads of it might do it.
+        // Only an operator re-arms. The message does not mention it, because a holder might try.
         assert!(!format!("{failed} {said}").contains("arm"), "{sql}: {said}");
         if let "PF001" | "PF002" | "PF005" | "PF006" = failed.code().code() {
             assert_eq!(failed.constraint(), Some("orders"), "{sql}");
@@ -191,7 +191,7 @@ async fn a_transaction_that_claimed_may_write_and_a_repeat_gets_the_result() {
 #[tokio::test]
 async fn a_pipelined_statement_of_a_stale_holder_is_not_carried_out() {
     let client = connect(&database(&Postgres::shared().url()).await).await;
-    // No trigger: what stops the statement is the claim alone.
+    // No trigger: only the claim stops the statement.
     client
         .batch_execute("CREATE TABLE totals (n bigint); INSERT INTO totals VALUES (0)")
         .await
@@ -262,7 +262,7 @@ async fn another_role_and_another_schema_use_the_same_fence() {
     assert_eq!(run(&client, stale).await.unwrap().code().code(), "PF001");
 }
 
-/// What the installation consists of, as text.
+/// The installed objects, as text.
 async fn schema(client: &Client) -> Vec<String> {
     let sql = "SELECT format('%s %s', oid::regprocedure, pg_get_functiondef(oid)) FROM pg_proc WHERE proname LIKE 'palisade%'
         UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
@@ -319,7 +319,7 @@ async fn after_the_removal_nothing_is_left_but_the_data() {
     let filled = "INSERT INTO resource_records (resource_id) VALUES ('kept');
         SELECT palisade_sticky_column('resource_records', 'last_fencing_token')";
     client.batch_execute(filled).await.unwrap();
-    // Twice: what is not there is not removed.
+    // Twice: removing missing objects is not an error.
     for _ in 0..2 {
         assert!(run(&client, UNINSTALL).await.is_none());
         assert_eq!(schema(&client).await, Vec::<String>::new());

@@ -78,7 +78,7 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
     }
 }
 
-/// The control: without the bound the holder stays, and its successor is told who is in the way. An operator ends it.
+/// The control: without the bound the holder stays, and its successor's error names it. An operator ends it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_successor_is_told_who_is_in_the_way_and_an_operator_ends_it() {
     for first in [true, false] {

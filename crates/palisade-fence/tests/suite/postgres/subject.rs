@@ -75,7 +75,7 @@ const COLUMN: &str =
 SELECT palisade_sticky_column('conf_column', 'last_fencing_token');
 SELECT palisade_sticky_column('resource_records', 'last_fencing_token')";
 
-/// The decision of the textbooks in place of that of the fence: the check of a write, and nothing else.
+/// The textbook decision instead of the fence's: it checks writes only.
 fn textbook() -> String {
     let (_, functions) = MIGRATIONS
         .iter()

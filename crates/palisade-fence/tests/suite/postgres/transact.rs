@@ -88,7 +88,7 @@ async fn transact_through_sqlx_loses_no_add() {
     let added = race(vec![pool.clone(); 4], 50, of_the_pool).await;
     assert!(added > 50, "{added} of 200 adds were admitted");
     assert_eq!(total(&client).await, added);
-    // A connection without a pool; its bound is what is left of the lease, and returns with the transaction.
+    // A connection without a pool; its bound is the rest of the lease, and is reset with the transaction.
     let mut connection = Sqlx::connect(&url).await.unwrap();
     let left = Some(std::time::Duration::from_millis(1_500));
     let bound = transact(&mut connection, "orders", t(300), left, async |tx| {
@@ -102,7 +102,7 @@ async fn transact_through_sqlx_loses_no_add() {
     });
     assert_eq!(failed.await.unwrap_err().to_string(), "no");
     assert_eq!(total(&client).await, added);
-    // The control: what is read before the transaction is older than the claim, and the first add is lost.
+    // The control: a read before the transaction is older than the claim, and the first add is lost.
     let (first, second) = (
         read(&mut connection).await.unwrap(),
         read(&mut connection).await.unwrap(),

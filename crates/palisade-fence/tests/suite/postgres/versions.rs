@@ -1,4 +1,4 @@
-//! The oldest and the newest server that the fence is for: the tests of what differs between versions, once more.
+//! The oldest and the newest supported server: repeats the tests of version differences.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;

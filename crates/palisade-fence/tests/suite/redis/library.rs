@@ -191,7 +191,7 @@ async fn the_library_and_the_script_are_one_fence() {
     assert_eq!(con.get::<_, i64>(TOTAL).await.unwrap(), 2);
 }
 
-/// What is checked is what is changed: no function takes a key of another resource, or a mark.
+/// A function changes only the resource that it checks: it takes no key of another resource, and no mark.
 #[tokio::test]
 async fn a_function_takes_the_keys_of_its_own_resource_only() {
     let server = Redis::start(&[]);

@@ -283,7 +283,7 @@ fn bad_input_is_reported_and_nothing_is_written() {
     }
 }
 
-/// A successor of a holder that has the file waits for its `busy_timeout`, and is told to begin again (rule F12).
+/// While a holder has the file, its successor waits for `busy_timeout`; then its error says to begin again (rule F12).
 #[test]
 fn transact_claims_first_waits_within_a_bound_and_rolls_back_after_an_error() {
     let (file, mut db) = file();

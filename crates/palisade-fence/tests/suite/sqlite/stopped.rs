@@ -1,5 +1,5 @@
-//! A holder whose process is stopped inside its transaction (rule F12): its successor is told which process is in the way,
-//! within `busy_timeout`, and an operator ends that process.
+//! A holder whose process is stopped inside its transaction (rule F12): its successor's error names the process within
+//! `busy_timeout`, and an operator ends that process.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use crate::paused::Holder;
 const FILE: &str = "PALISADE_TEST_SQLITE";
 const STEP: &str = "PALISADE_TEST_STEP";
 
-/// What the holder has done when it is stopped.
+/// The holder's progress when it is stopped.
 const STEPS: [&str; 4] = ["begin", "claim", "read", "write"];
 
 /// The entry point of the holder; by itself it does nothing.
