@@ -100,7 +100,7 @@ async fn a_set_is_granted_whole_or_not_at_all<S: Subject>(context: &Context<S>) 
     a.is_held_by(&first).await?;
     b.is_held_by(&first).await?;
 
-    // Any part may be released early, and the other goes on.
+    // Any lock of a set may be released early; the others stay held.
     let part = GrantRef {
         lock: b.lock.clone(),
         ..first.grant.clone()
@@ -152,7 +152,7 @@ async fn two_sets_in_opposite_orders_do_not_wait_for_each_other<S: Subject>(
     };
     let releases = async {
         waiting(2).await?;
-        // A try at the free lock is told of the set.
+        // A try at the free lock does not overtake the set.
         match a.ask(&a.wish(context.long()?, Duration::ZERO)?).await? {
             Acquired::Held(_) | Acquired::Behind(_) => {}
             other => return Err(format!("the waiting set was overtaken: {other:?}")),

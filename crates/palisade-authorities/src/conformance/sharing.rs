@@ -102,7 +102,7 @@ async fn readers_hold_together_under_one_token_and_a_writer_waits_for_the_last<S
     })?;
     let write = hand.wish(context.long()?, Duration::ZERO)?;
     hand.is_denied(&write).await?;
-    // The phase goes on though its first reader, whose number it bears, is gone.
+    // The phase continues, with the same token, after its first reader is gone.
     hand.release(&first.grant).await?;
     let third = hand.read(context).await?;
     ensure(third.token() == second.token(), || {
@@ -296,7 +296,7 @@ async fn a_reader_in_mode_update_becomes_the_writer_when_the_others_are_gone<S: 
             && update.check().is_err(),
         || format!("{writer:?} after {update:?}"),
     )?;
-    // The reader's guard is of no use any more, and takes nothing with it.
+    // The reader's guard has ended, and dropping it releases nothing.
     drop(update);
     hand.is_denied(&hand.reads(context, Duration::ZERO)?)
         .await?;

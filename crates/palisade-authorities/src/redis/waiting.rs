@@ -66,7 +66,7 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
                     acquired_at,
                 }));
             }
-            // Expiry by itself wakes no waiter: the first waiter asks when the holder's lease is due.
+            // An expiry wakes no waiter by itself, so the first waiter asks again when the holder's lease is due.
             "first" => LOOK.min(answer.left().plus(TICK)),
             "queued" => ttl.span(),
             "held" => return Ok(Acquired::Held(answer.holder()?)),

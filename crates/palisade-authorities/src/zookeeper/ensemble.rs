@@ -24,7 +24,7 @@ pub(super) struct Ensemble {
     leases: Mutex<HashMap<Ttl, Arc<Client>>>,
 }
 
-/// How long a session's holder may believe in it after an acknowledged round trip to the leader.
+/// How long a holder may rely on its session after an acknowledged round trip to the leader.
 ///
 /// The leader counts from when it last heard of the session, which through a follower may be half a tick ago; a
 /// session lasts at least two ticks.
@@ -145,7 +145,7 @@ impl Ensemble {
         }
     }
 
-    /// Deletes everything that a request left behind, when this process does not remember where.
+    /// Deletes all nodes of a request that this process does not remember.
     pub(super) async fn sweep_everywhere(&self, request: &RequestId) -> Result<(), Fault> {
         let (session, request) = (self.query_session().await?, request.to_hex());
         session.sync(self.root()).await.map_err(fault::of)?;

@@ -10,7 +10,7 @@ use palisade_client::service::{Cursor, Page};
 pub(super) async fn show(zookeeper: &ZooKeeper, lock: LockName) -> Result<LockView, Fault> {
     let session = zookeeper.ensemble.query_session().await?;
     let directory = zookeeper.ensemble.directory(&lock);
-    // A lagging member must not make a change that this client already knows of look undone.
+    // A lagging member must not hide a change that this client has already seen.
     session.sync(&directory).await.map_err(fault::of)?;
     let mut view = LockView::free(lock);
     loop {

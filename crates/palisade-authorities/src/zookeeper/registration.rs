@@ -80,7 +80,7 @@ impl Registrations {
         registration
     }
 
-    /// Removes a request of which nothing is left.
+    /// Removes a request that has no node left.
     pub(super) fn forget(&self, request: &[u8; 16]) {
         let mut registrations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registration) = registrations.remove(request) {
@@ -146,7 +146,7 @@ impl Registration {
         Ok(found)
     }
 
-    /// Deletes everything that the request has.
+    /// Deletes the request's nodes.
     pub(super) async fn sweep(&self) -> Result<(), Fault> {
         if self.session.state().is_terminated() {
             // Its nodes were deleted with the session.
