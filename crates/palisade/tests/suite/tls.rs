@@ -342,16 +342,16 @@ fn a_server_whose_certificate_is_out_of_date_says_so_at_its_start_and_at_a_reloa
     let key = fs::read_to_string(ca.file("ca.key")).unwrap();
     let issuer = Authority::load(&key).unwrap();
     let issue = || {
-        let now = SystemTime::now();
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let validity = Validity {
-            from: now - Duration::from_secs(7_200),
-            until: now - Duration::from_secs(3_600),
+            from: at(1_500_000_000),
+            until: at(1_600_000_000),
         };
         let issued = issuer.issue(&["127.0.0.1"], validity).unwrap();
         fs::write(ca.file("127.0.0.1.pem"), &issued.certificate).unwrap();
         fs::write(ca.file("127.0.0.1.key"), &issued.key).unwrap();
     };
-    let warning = "127.0.0.1.pem expired at 2";
+    let warning = "127.0.0.1.pem expired at 2020-09-13T12:26:40Z";
     let told = |server: &Server| server.log().contains(warning);
     let start = |server: &str| {
         let data = dir.path().join(server);
