@@ -23,8 +23,8 @@ use crate::fault::Fault;
 #[non_exhaustive]
 pub enum Error {
     /// Another client holds the lock, and still held it when the wait was over.
-    #[error("{lock} is held by {} with token {}, for {} ms more unless renewed",
-        holder.client, holder.token, holder.remaining.as_millis())]
+    #[error("{lock} is held by {} with token {}, for {} more unless renewed",
+        holder.client, holder.token, holder.remaining.in_words())]
     Held {
         /// The lock.
         lock: LockName,
@@ -40,8 +40,8 @@ pub enum Error {
         ahead: Ahead,
     },
     /// The lock is closed for a time after its last grant; nobody holds it.
-    #[error("{lock} is free, and closed for {} ms more after its last grant, which had token {}",
-        delayed.remaining.as_millis(), delayed.token)]
+    #[error("{lock} is free, and closed for {} more after its last grant, which had token {}",
+        delayed.remaining.in_words(), delayed.token)]
     Delayed {
         /// The lock.
         lock: LockName,

@@ -53,5 +53,5 @@ pub use outcome::{
     Queued, Reader, Renewed,
 };
 pub use permits::{Permits, Slots, slot_key};
-pub use time::{Span, Timestamp, Ttl, WallTime};
+pub use time::{InWords, Span, Timestamp, Ttl, WallTime};
 pub use token::Token;

@@ -94,6 +94,12 @@ impl Span {
         Span(self.0.saturating_add(other.0))
     }
 
+    /// The same length as a message for people says it, rounded down: `999 ms`, `4.2 s`, `15 s`, `4 min 59 s`, `2 h 1 min`.
+    #[must_use]
+    pub const fn in_words(self) -> InWords {
+        InWords(self)
+    }
+
     /// Returns the same length as a [`Duration`].
     #[must_use]
     pub const fn to_duration(self) -> Duration {
@@ -111,6 +117,27 @@ impl From<Duration> for Span {
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.to_duration().fmt(f)
+    }
+}
+
+/// A length of time in a message for people: tenths below ten seconds, whole units above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InWords(Span);
+
+impl fmt::Display for InWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        let seconds = millis / 1_000;
+        let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+        match (hours, seconds) {
+            (_, 0) => write!(f, "{millis} ms"),
+            (_, 1..10) if !millis.is_multiple_of(1_000) => {
+                write!(f, "{rest}.{} s", millis % 1_000 / 100)
+            }
+            (_, 1..60) => write!(f, "{rest} s"),
+            (0, _) => write!(f, "{minutes} min {rest} s"),
+            _ => write!(f, "{hours} h {minutes} min"),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::sleep;
 use tower_service::Service;
 
-use crate::explain;
+use crate::explain::{CLIENT, Flags, explain_to};
 use crate::{Client, Stream};
 
 /// Connects as the URI says.
@@ -26,6 +26,8 @@ pub struct Connector {
     tls: Option<Client>,
     /// Where it connects instead, whatever the URI says.
     socket: Option<PathBuf>,
+    /// Those of the program, for its messages.
+    flags: &'static Flags,
 }
 
 impl Connector {
@@ -37,7 +39,14 @@ impl Connector {
             http,
             tls,
             socket: None,
+            flags: &CLIENT,
         }
+    }
+
+    /// Its messages name these flags, in place of those of a client.
+    #[must_use]
+    pub fn naming(self, flags: &'static Flags) -> Connector {
+        Connector { flags, ..self }
     }
 
     /// Connects to this Unix socket, whatever the URI says.
@@ -95,7 +104,7 @@ impl Service<Uri> for Connector {
         }
         let https = uri.scheme_str() == Some("https");
         let host = uri.host().unwrap_or_default().to_owned();
-        let tls = self.tls.clone();
+        let (tls, flags) = (self.tls.clone(), self.flags);
         let connecting = self.http.call(uri);
         Box::pin(async move {
             let stream = connecting.await?.into_inner();
@@ -104,7 +113,8 @@ impl Service<Uri> for Connector {
             }
             let tls = tls.ok_or("https:// needs certificates, and none are set up here")?;
             let stream = tls.connect(&host, stream).await;
-            let stream = stream.map_err(|error| explain(&error).unwrap_or(error.to_string()))?;
+            let stream =
+                stream.map_err(|error| explain_to(&error, flags).unwrap_or(error.to_string()))?;
             Ok(TokioIo::new(Io::Tls(Box::new(stream))))
         })
     }

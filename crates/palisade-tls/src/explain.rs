@@ -22,10 +22,17 @@ pub struct Flags {
     pub plain: &'static str,
 }
 
-const CLIENT: Flags = Flags {
-    ca: "--ca-file (a server: --tls-client-ca)",
+pub(crate) const CLIENT: Flags = Flags {
+    ca: "--ca-file",
     own: "--client-cert and --client-key",
     plain: "for a server without TLS, write http://",
+};
+
+/// The flags of a port, whose other side is a client.
+pub const PORT: Flags = Flags {
+    ca: "--tls-client-ca",
+    own: "--tls-cert and --tls-key",
+    plain: "a client of a port with TLS writes https://",
 };
 
 /// As [`explain`], for programs with other flags.

@@ -61,6 +61,16 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
+/// Checks names for a certificate, before anything is made.
+///
+/// # Errors
+/// [`Error::Name`] for a name that cannot be in a certificate.
+pub fn check_names(names: &[impl AsRef<str>]) -> Result<(), Error> {
+    names
+        .iter()
+        .try_for_each(|name| san(name.as_ref()).map(drop))
+}
+
 impl Authority {
     /// Makes a CA.
     ///

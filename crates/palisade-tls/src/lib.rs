@@ -30,7 +30,7 @@ mod server;
 pub use client::{Client, ClientFiles, Stream};
 #[cfg(feature = "connector")]
 pub use connector::{Connector, Io};
-pub use explain::{Flags, explain, explain_to};
+pub use explain::{Flags, PORT, explain, explain_to};
 pub use files::Error;
 pub use server::{Certificate, Reloaded, Server, ServerFiles};
 pub use tokio_rustls::server::TlsStream as Accepted;

@@ -15,6 +15,7 @@ use tokio_rustls::server::TlsStream;
 use x509_cert::certificate::Rfc5280;
 use x509_cert::crl::CertificateList;
 use x509_cert::der::Decode as _;
+use x509_cert::time::{Time, Validity};
 
 use crate::client::{Client, server_name};
 use crate::files::{self, Error, content};
@@ -226,6 +227,26 @@ impl Server {
         self.state().ends
     }
 
+    /// Why clients refuse the certificate that is in force, at this time by the wall clock in seconds since 1970, and what to
+    /// do. `None` while it is valid.
+    #[must_use]
+    pub fn out_of_date(&self, now: u64) -> Option<String> {
+        let validity = self.own()?.validity()?;
+        let at = |time: &Time| time.to_unix_duration().as_secs();
+        let what = if at(&validity.not_after) < now {
+            format!("expired at {}", validity.not_after)
+        } else if now < at(&validity.not_before) {
+            format!("is not valid before {}", validity.not_before)
+        } else {
+            return None;
+        };
+        Some(format!(
+            "the certificate {} {what}, so clients refuse it: put a new one and its key in place of it (`palisade auth cert` \
+             makes one for a test or a home network), or set the clock; it is taken without a restart",
+            self.files.certificate.display()
+        ))
+    }
+
     fn own(&self) -> Option<Certificate> {
         let [pem, ..] = &self.state().taken;
         let chain = files::certificates(&self.files.certificate, pem).unwrap_or_default();
@@ -306,11 +327,13 @@ impl Certificate {
     /// The last second in which it is valid, since 1970 by the wall clock. One that does not say so was never valid.
     #[must_use]
     pub fn expires(&self) -> u64 {
-        let read = x509_cert::Certificate::from_der(&self.own).ok();
-        read.map_or(0, |certificate| {
-            let validity = certificate.tbs_certificate().validity();
-            validity.not_after.to_unix_duration().as_secs()
-        })
+        let validity = self.validity();
+        validity.map_or(0, |valid| valid.not_after.to_unix_duration().as_secs())
+    }
+
+    fn validity(&self) -> Option<Validity> {
+        let read = x509_cert::Certificate::from_der(&self.own).ok()?;
+        Some(*read.tbs_certificate().validity())
     }
 
     /// Whether it is for this host: a name, or an IP address (in brackets or not).

@@ -43,18 +43,19 @@ pub(crate) fn own_files<'a>(
     own
 }
 
-/// Refuses a directory without a log in which others keep files, and with `existing` each one without a log.
+/// Refuses a directory without a log in which others keep files, and with `existing` each one without a log. Returns
+/// whether there is none.
 ///
 /// # Errors
 /// [`Refused`]; nothing has changed.
-pub(crate) fn check(dir: &Path, own: &[PathBuf], existing: bool) -> Result<(), Refused> {
+pub(crate) fn check(dir: &Path, own: &[PathBuf], existing: bool) -> Result<bool, Refused> {
     let dir = absolute(dir);
     let foreign = palisade_wal::foreign_names(&dir).map_err(|source| Refused::Io {
         dir: dir.clone(),
         source,
     })?;
     let Some(foreign) = foreign else {
-        return Ok(());
+        return Ok(false);
     };
     let ours = [net::KEY_FILE, net::LOCK_TOKEN_FILE, "peers"];
     let foreign = foreign
@@ -63,7 +64,7 @@ pub(crate) fn check(dir: &Path, own: &[PathBuf], existing: bool) -> Result<(), R
     match foreign {
         Some(name) => Err(Refused::Foreign { dir, name }),
         None if existing => Err(Refused::Nothing { dir }),
-        None => Ok(()),
+        None => Ok(true),
     }
 }
 

@@ -51,7 +51,7 @@ async fn a_denial_is_an_error_for_acquire_none_for_try_and_a_value_for_attempt()
     );
     assert_eq!(
         error.to_string(),
-        "orders is held by b with token 33, for 4210 ms more unless renewed"
+        "orders is held by b with token 33, for 4.2 s more unless renewed"
     );
 
     let tried = tokio::spawn(client.lock("orders").try_acquire());

@@ -192,6 +192,17 @@ fn times_are_converted_exactly_and_never_overflow() {
     );
     let last = Timestamp::from_nanos(u64::MAX);
     assert_eq!(last.after(span), last);
+    for (millis, text) in [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (4_210, "4.2 s"),
+        (3_000, "3 s"),
+        (13_987, "13 s"),
+        (3_599_943, "59 min 59 s"),
+        (7_260_000, "2 h 1 min"),
+    ] {
+        assert_eq!(Span::from_millis(millis).in_words().to_string(), text);
+    }
     let ttl = Ttl::from_millis(250).unwrap();
     assert_eq!((ttl.as_millis(), ttl.span()), (250, span));
     assert_eq!(format!("{ttl} {ttl:?}"), "250 ms Ttl(250 ms)");

@@ -29,6 +29,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use palisade_proto::Code;
+use rustix::fs::Access;
+use rustix::io::Errno;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -383,6 +385,24 @@ impl Writer {
 }
 
 /// Opens the file, and says whether it ends within a line, which a crash may have cut.
+/// Whether lines could be appended to this file. It is not made. Its folder must be there, unless it is `data`, which the
+/// server makes.
+pub(super) fn check(path: &Path, data: Option<&Path>) -> io::Result<()> {
+    let opened = OpenOptions::new().read(true).append(true).open(path);
+    if opened.as_ref().err().map(io::Error::kind) != Some(io::ErrorKind::NotFound) {
+        return opened.map(drop);
+    }
+    let folder = std::path::absolute(path)?;
+    let Some(folder) = folder.parent() else {
+        return opened.map(drop);
+    };
+    let data = data.and_then(|data| std::path::absolute(data).ok());
+    match rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK) {
+        Err(Errno::NOENT) if data.as_deref() == Some(folder) => Ok(()),
+        writable => Ok(writable?),
+    }
+}
+
 fn append_to(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     let options = options.read(true).append(true).create(true).mode(0o600);

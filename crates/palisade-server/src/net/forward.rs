@@ -39,7 +39,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use palisade_proto::Code;
-use palisade_tls::Connector;
+use palisade_tls::{Connector, Flags};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
@@ -51,6 +51,13 @@ use super::reply;
 use super::settings::Settings;
 use crate::shell::{self, remove_hop_by_hop};
 use palisade_pipeline::Leading;
+
+/// Those of a node, which shows its own certificate to the leader.
+const FLAGS: Flags = Flags {
+    ca: "--peer-ca (or --tls-client-ca)",
+    own: "--tls-cert and --tls-key",
+    plain: "start every node of the cluster with --tls-cert, or none",
+};
 
 /// The way to the leader.
 pub(super) struct Forwarder {
@@ -293,7 +300,7 @@ impl Lane {
             // A leader whose machine is gone says nothing; what waits there must not wait for ever.
             .http2_keep_alive_interval(KEEP_ALIVE)
             .http2_keep_alive_timeout(KEEP_ALIVE)
-            .build(Connector::new(connector, tls));
+            .build(Connector::new(connector, tls).naming(&FLAGS));
         Lane {
             client,
             places: Semaphore::new(PLACES),

@@ -58,21 +58,29 @@ impl LeaseKeys {
         cluster: Option<&ClusterSecret>,
     ) -> io::Result<LeaseKeys> {
         let of_cluster = cluster.map(|cluster| cluster.derive(&["lock tokens"]));
-        let of_file = path.map(|path| match fs::read(path) {
-            Ok(secret) => secret.try_into().map(Some).map_err(|_| {
-                let why = "it does not have 32 bytes; put a copy of it back, or remove it: then a new one is made, and whoever \
-                           holds a lock loses its lease";
-                io::Error::new(io::ErrorKind::InvalidData, why)
-            }),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Err(_) if of_cluster.is_some() => Ok(None),
-            Err(_) => {
+        let of_file = path.map(|path| match LeaseKeys::read(path)? {
+            Some(secret) => Ok(Some(secret)),
+            None if of_cluster.is_some() => Ok(None),
+            None => {
                 let secret = secrets::random()?;
                 secrets::write(path, &secret).map(|()| Some(secret))
             }
         });
         let all = of_cluster.into_iter().chain(of_file.transpose()?.flatten());
         Ok(LeaseKeys(all.map(|secret| Ciphers::new(&secret)).collect()))
+    }
+
+    /// What the file has; `None` where there is none.
+    pub(super) fn read(path: &Path) -> io::Result<Option<[u8; 32]>> {
+        match fs::read(path) {
+            Ok(secret) => secret.try_into().map(Some).map_err(|_| {
+                let why = "it does not have 32 bytes; put a copy of it back, or remove it: then a new one is made, and whoever \
+                           holds a lock loses its lease";
+                io::Error::new(io::ErrorKind::InvalidData, why)
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Turns what the caller has into what the log has.

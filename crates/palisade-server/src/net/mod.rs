@@ -56,4 +56,4 @@ pub use secrets::ClusterSecret;
 pub use sequencer::{KEY_FILE, KeyFileError, SequencerKeys};
 pub use serve::{Serving, Shutdown, serve};
 pub use settings::{Counter, OutOfRange, Settings};
-pub use starting::while_starting;
+pub use starting::{check, while_starting};

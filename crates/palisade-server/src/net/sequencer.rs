@@ -237,6 +237,15 @@ impl SequencerKeys {
             .map_err(|source| failed(path, source))
     }
 
+    /// Why a new authority does not take these.
+    pub(super) fn of_another(self, path: &Path) -> KeyFileError {
+        KeyFileError::Foreign {
+            file: path.to_owned(),
+            named: self.authority,
+            here: "a new one".to_owned(),
+        }
+    }
+
     /// The keys, ready for use.
     fn ready(&self) -> Option<Ready> {
         let mut signing = None;

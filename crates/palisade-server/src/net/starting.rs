@@ -14,11 +14,49 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::convert::Refusal;
-use super::session;
+use super::error::ServeError;
+use super::lease_keys::LeaseKeys;
+use super::sequencer::SequencerKeys;
+use super::settings::Settings;
+use super::{audit, rules, session};
 use crate::shell::{self, Exchange, Listeners, Peer, Phase, Service, Shell, Transport, refusal};
 
 /// A shorter start is not noticed: its clients wait until they are served.
 const UNNOTICED: Duration = Duration::from_secs(1);
+
+/// Checks what [`serve`](super::serve()) would refuse only once the log is open: bounds, certificates, the access file, the
+/// audit file, and the files of keys. Nothing is made or changed. `new` says that the authority is yet to begin.
+///
+/// # Errors
+/// As [`serve`](super::serve()).
+pub fn check(settings: &Settings, new: bool) -> Result<(), ServeError> {
+    settings.check()?;
+    Shell::check(&settings.shell)?;
+    if let Some(path) = &settings.access {
+        rules::read(path, settings.audit.is_some())?;
+    }
+    if let Some(file) = &settings.audit {
+        let usable = audit::check(file, settings.data.as_deref());
+        usable.map_err(|source| ServeError::Audit {
+            file: file.clone(),
+            source,
+        })?;
+    }
+    if let Some(file) = &settings.lease_keys {
+        let read = LeaseKeys::read(file);
+        read.map_err(|source| ServeError::LeaseKeys {
+            file: file.clone(),
+            source,
+        })?;
+    }
+    if let Some(path) = &settings.sequencer_keys
+        && let Some(keys) = SequencerKeys::read(path)?
+        && new
+    {
+        return Err(keys.of_another(path).into());
+    }
+    Ok(())
+}
 
 /// Waits for `starting`. When that takes longer than a second, the TCP ports of `listeners` answer meanwhile: `/healthz` with
 /// 200, everything else with `unavailable` and `why`. A Unix socket answers nothing. Afterwards nobody accepts on them.

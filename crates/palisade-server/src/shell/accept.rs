@@ -50,6 +50,16 @@ impl Shell {
         })
     }
 
+    /// Checks what [`Shell::new`] would refuse, before a server begins anything that stays.
+    ///
+    /// # Errors
+    /// As [`Shell::new`].
+    pub fn check(settings: &Settings) -> Result<(), Error> {
+        settings.check()?;
+        descriptors::check(settings)?;
+        Handshakes::new(settings, &Arc::default()).map(drop)
+    }
+
     /// How many connections are accepted at the same time, given the settings and the limit of open files.
     #[must_use]
     pub fn connections(&self) -> u32 {

@@ -14,13 +14,7 @@ use super::error::Error;
 /// # Errors
 /// [`Error::Descriptors`] if none fits.
 pub(super) fn connections(settings: &Settings) -> Result<u32, Error> {
-    let limit = raise();
-    let open = open_files()?;
-    let fit = fitting(limit, open, settings).ok_or(Error::Descriptors {
-        limit,
-        open,
-        reserve: settings.reserved_files.into(),
-    })?;
+    let (limit, open, fit) = check(settings)?;
     if fit < settings.connections {
         tracing::warn!(
             "{} connections do not fit: this process may open {limit} files, {open} are open and {} are \
@@ -32,6 +26,18 @@ pub(super) fn connections(settings: &Settings) -> Result<u32, Error> {
         );
     }
     Ok(fit)
+}
+
+/// As [`connections`], without a warning: the limit, how many files are open, and how many connections fit.
+pub(super) fn check(settings: &Settings) -> Result<(u64, u64, u32), Error> {
+    let limit = raise();
+    let open = open_files()?;
+    let fit = fitting(limit, open, settings).ok_or(Error::Descriptors {
+        limit,
+        open,
+        reserve: settings.reserved_files.into(),
+    })?;
+    Ok((limit, open, fit))
 }
 
 /// The soft limit, raised to the hard one if possible.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use palisade_pipeline::clock::wall;
-use palisade_tls::{Accepted, Reloaded, Server, explain};
+use palisade_tls::{Accepted, PORT, Reloaded, Server, explain_to};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -95,7 +95,8 @@ impl Handshakes {
             Ok(stream) => Opened::Ready(Box::new(stream), generation),
             Err((error, mut stream)) => {
                 drop(slot);
-                self.failed(from, &explain(&error).unwrap_or(error.to_string()));
+                let why = explain_to(&error, &PORT);
+                self.failed(from, &why.unwrap_or(error.to_string()));
                 let _ = timeout(FAREWELL, farewell(&mut stream, &[])).await;
                 Opened::Failed
             }
@@ -164,12 +165,22 @@ impl Handshakes {
         }
     }
 
-    /// Reloads certificates until the server stops.
+    /// Reloads certificates until the server stops, and says when the one in force is out of date: at the start, after a
+    /// reload, or once its time is over.
     pub(super) async fn keep_reloading(&self, mut phase: watch::Receiver<Phase>) {
         let show = async {
             let mut look = interval(LOOK);
+            let mut said = None;
             loop {
                 look.tick().await;
+                let now = wall().0 / 1_000;
+                let wrong = self.server.out_of_date(now);
+                let wrong = wrong.map(|why| (self.server.generation(), why));
+                // Once for each certificate.
+                if let Some((_, why)) = wrong.as_ref().filter(|_| wrong != said) {
+                    tracing::warn!("{why}");
+                }
+                said = wrong;
                 show_ends(&self.server, &self.meters);
                 self.look_again().await;
             }

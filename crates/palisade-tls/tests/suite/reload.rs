@@ -1,11 +1,12 @@
 //! New certificates while a port serves.
 
 use std::fs;
+use std::time::SystemTime;
 
 use palisade_tls::Reloaded;
 use palisade_tls::issue::{Authority, Validity};
 
-use crate::support::{Folder, handshake, over, valid};
+use crate::support::{Folder, ahead, handshake, over, valid};
 
 #[tokio::test]
 async fn a_rotated_ca_revokes_the_certificates_of_the_old_one() {
@@ -245,4 +246,31 @@ fn a_port_says_when_the_ca_of_its_clients_and_its_list_end() {
     // Without the files there is nothing that ends.
     let plain = folder.server("server", None).ends();
     assert_eq!((plain.client_ca, plain.client_crl), (None, None));
+}
+
+#[test]
+fn a_certificate_that_is_out_of_date_is_told_with_its_date_and_its_file() {
+    let folder = Folder::new();
+    let ca = folder.ca("ca");
+    folder.issue(&ca, "server", "locks.test", over());
+    let server = folder.server("server", None);
+    let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let now = since(SystemTime::now());
+    let file = folder.path("server.pem").display().to_string();
+    let told = server.out_of_date(now).unwrap();
+    for part in [&*file, "expired at 2", "palisade auth cert", "clock"] {
+        assert!(told.contains(part), "{told}");
+    }
+    // Control: in its last second it was valid.
+    let last = server.ends().certificate.unwrap();
+    assert_eq!(server.out_of_date(last), None);
+    assert!(server.out_of_date(last + 1).is_some());
+
+    folder.issue(&ca, "server", "locks.test", ahead());
+    server.reload().unwrap();
+    let told = server.out_of_date(now).unwrap();
+    assert!(told.contains("is not valid before 2"), "{told}");
+    folder.issue(&ca, "server", "locks.test", valid());
+    server.reload().unwrap();
+    assert_eq!(server.out_of_date(now), None);
 }

@@ -11,7 +11,7 @@ use palisade_access::replace::{self, Durable};
 use palisade_access::{Token, Verb, file};
 use palisade_core::LockName;
 use palisade_proto::Code;
-use palisade_tls::issue::{Authority, Issued, Validity};
+use palisade_tls::issue::{Authority, Issued, Validity, check_names};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -44,7 +44,7 @@ pub(crate) enum AuthCommand {
 pub(crate) enum TokenCommand {
     /// Make a token for a principal; it is printed once and not stored
     New(TokenNewArgs),
-    /// List the tokens that are valid
+    /// List the tokens of the file, also those that have expired
     Ls(FileArgs),
     /// Revoke a token; it ends when the servers get SIGHUP
     Revoke(TokenRevokeArgs),
@@ -81,7 +81,7 @@ pub(crate) struct TokenNewArgs {
     /// The principal.
     #[arg(value_name = "PRINCIPAL")]
     principal: String,
-    /// For how long the token is valid, for example 90d; without it, until it is revoked.
+    /// For how long the token is valid, for example 90d, 1s or longer; without it, until it is revoked.
     #[arg(long, value_name = "DURATION", value_parser = value::duration)]
     expires: Option<Duration>,
     #[command(flatten)]
@@ -145,13 +145,18 @@ fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
     for sentence in file::open_to_everybody(&args.access, &access) {
         out.warning(&sentence);
     }
-    let tokens = access.tokens().count();
+    let now = seconds_now();
+    let (expired, valid): (Vec<_>, Vec<_>) = access
+        .tokens()
+        .partition(|(_, _, expires)| has_expired(*expires, now));
+    let (expired, tokens) = (expired.len(), valid.len());
     let audited: Vec<&str> = access.audited().collect();
     if out.json {
         let issuer = |(issuer, audience, keys)| json!({"issuer": issuer, "audience": audience, "keys": keys});
         let issuers: Vec<_> = access.issuers().map(issuer).collect();
         return out.value(&json!({
-            "access": args.access, "valid": true, "tokens": tokens, "issuers": issuers, "audited": audited,
+            "access": args.access, "valid": true, "tokens": tokens, "expired_tokens": expired,
+            "issuers": issuers, "audited": audited,
         }));
     }
     let path = args.access.display();
@@ -165,8 +170,12 @@ fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
             format!("; JWTs of {issuer} for {audience} are believed, {keys} keys")
         })
         .collect();
+    let ended = match expired {
+        0 => String::new(),
+        _ => format!(" and {expired} have expired"),
+    };
     out.text(&format!(
-        "{path} has no mistake; {tokens} tokens are valid{issuers}{needs}"
+        "{path} has no mistake; {tokens} tokens are valid{ended}{issuers}{needs}"
     ))
 }
 
@@ -230,14 +239,31 @@ fn token_new(args: &TokenNewArgs, out: Out) -> Result<(), Failure> {
     out.text(&text)
 }
 
+/// Whether a token has ended, as a server decides it.
+fn has_expired(expires: Option<u64>, now: u64) -> bool {
+    expires.is_some_and(|end| end <= now)
+}
+
+fn seconds_now() -> u64 {
+    let since = wall_clock().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 fn token_ls(args: &FileArgs, out: Out) -> Result<(), Failure> {
     let access = file::read(&args.access).map_err(wrong)?;
+    let now = seconds_now();
     for (id, principal, expires) in access.tokens() {
+        let expired = has_expired(expires, now);
         let at = expires.and_then(|at| jiff::Timestamp::from_second(i64::try_from(at).ok()?).ok());
         let at = at.map(|at| format!("{at:.0}"));
         match (out.json, at) {
             (true, at) => {
-                out.value(&json!({"id": id, "principal": principal.name(), "expires": at}))?;
+                out.value(&json!({
+                    "id": id, "principal": principal.name(), "expires": at, "expired": expired,
+                }))?;
+            }
+            (false, Some(at)) if expired => {
+                out.text(&format!("{id}  {principal}  expired since {at}"))?;
             }
             (false, Some(at)) => out.text(&format!("{id}  {principal}  until {at}"))?,
             (false, None) => out.text(&format!("{id}  {principal}"))?,
@@ -249,6 +275,7 @@ fn token_ls(args: &FileArgs, out: Out) -> Result<(), Failure> {
 fn cert(args: &CertArgs, out: Out) -> Result<(), Failure> {
     let dir = &args.dir;
     let now = wall_clock();
+    check_names(&args.names).map_err(|error| Failure::usage(error.to_string()))?;
     exposure::private_directory(dir).map_err(|error| Failure::local(error.to_string()))?;
     // Two commands at once make one CA, not two of which one is lost.
     let _lock = lock(dir)

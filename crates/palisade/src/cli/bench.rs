@@ -19,13 +19,13 @@ pub(crate) struct BenchArgs {
     /// The kind of load.
     #[arg(long, value_name = "MODE", default_value = "own")]
     mode: bench::Mode,
-    /// The number of connections.
+    /// The number of connections, 1 – 10000.
     #[arg(short, long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: u32,
-    /// Loops on each connection.
+    /// Loops on each connection, 1 – 10000.
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     in_flight: u32,
-    /// How long to measure.
+    /// How long to measure, longer than 0.
     #[arg(short, long, value_name = "DURATION", default_value = "10s", value_parser = value::duration)]
     duration: Duration,
     /// How long to run before measuring.
@@ -34,7 +34,7 @@ pub(crate) struct BenchArgs {
     /// How long a lock is held (all modes but renew).
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = value::duration)]
     hold: Duration,
-    /// The leases' time to live.
+    /// The leases' time to live: 100ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::ttl, allow_hyphen_values = true)]
     ttl: Ttl,
     #[command(flatten)]

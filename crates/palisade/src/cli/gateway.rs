@@ -9,7 +9,7 @@ use clap::{Args, ValueHint};
 use palisade_fence::http::{BadPolicy, Policy, Routes, Start, Tokenless};
 use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
-use palisade_server::shell::{BindError, Listen, Listeners};
+use palisade_server::shell::{self, BindError, Listen, Listeners, Shell};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -64,10 +64,10 @@ pub(crate) struct GatewayArgs {
     /// Let writes with the same token through one at a time.
     #[arg(long)]
     one_at_a_time: bool,
-    /// How long a higher token waits for older writes to end before it is told to try again.
+    /// How long a higher token waits for older writes to end before it is told to try again: up to 24h.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
     wait: Duration,
-    /// How long the upstream may still work on a request after its connection was lost. Higher tokens wait
+    /// How long the upstream may still work on a request after its connection was lost: up to 24h. Higher tokens wait
     /// this long after a time-out, after an answer that may come from a proxy, and after a crash of this gateway.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, allow_hyphen_values = true)]
     settle: Duration,
@@ -75,31 +75,31 @@ pub(crate) struct GatewayArgs {
     /// 520 to 530 then also mean that a write has ended.
     #[arg(long)]
     upstream_answers_for_itself: bool,
-    /// How long the body of a write may take to arrive. A write is forwarded only when it is complete.
+    /// How long the body of a write may take to arrive: 1ms – 24h. A write is forwarded only when it is complete.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time, allow_hyphen_values = true)]
     request_timeout: Duration,
-    /// How long a write may take at the upstream, to the end of its answer. Then it is cut off.
+    /// How long a write may take at the upstream, to the end of its answer: 1ms – 24h. Then it is cut off.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = time, allow_hyphen_values = true)]
     write_timeout: Duration,
-    /// The longest body of a write.
+    /// The longest body of a write, 1 – 1099511627776 (1 TiB).
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20, value_parser = bytes(), allow_hyphen_values = true)]
     request_bytes: u64,
-    /// How much of the answer to a write is buffered for a client that does not read it.
+    /// How much of the answer to a write is buffered for a client that does not read it, 1 byte – 1 TiB.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = bytes(), allow_hyphen_values = true)]
     answer_bytes: u64,
-    /// How many bytes of bodies are buffered for all writes together.
+    /// How many bytes of bodies are buffered for all writes together, 1 – 1 TiB.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = bytes(), allow_hyphen_values = true)]
     held_bytes: u64,
-    /// How long the upstream may take to accept a connection.
+    /// How long the upstream may take to accept a connection: 1ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = time, allow_hyphen_values = true)]
     connect_timeout: Duration,
-    /// How long the upstream may take to begin its answer.
+    /// How long the upstream may take to begin its answer: 1ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time, allow_hyphen_values = true)]
     answer_timeout: Duration,
-    /// How long a body that is passed on piece by piece may pause.
+    /// How long a body that is passed on piece by piece may pause: 1ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time, allow_hyphen_values = true)]
     idle_timeout: Duration,
-    /// How long requests in flight may take after a shutdown signal.
+    /// How long requests in flight may take after a shutdown signal: 1ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
     drain: Duration,
     /// What the fences check. A directory keeps the mode it was created with.
@@ -209,7 +209,7 @@ pub(super) struct Checked {
     upstream: Upstream,
     policy: Policy,
     sequencers: Check,
-    clients: palisade_server::shell::Settings,
+    clients: shell::Settings,
 }
 
 /// Checks the arguments.
@@ -236,6 +236,19 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         clients,
     } = check(args)?;
     let network = &args.network;
+    let admin = shell::Settings {
+        drain_timeout: args.drain,
+        hosts: network.hosts(std::iter::empty()),
+        tls: clients.tls.clone(),
+        ..gateway::admin_settings()
+    };
+    let clients = shell::Settings {
+        drain_timeout: args.drain,
+        ..clients
+    };
+    for settings in [&clients, &admin] {
+        Shell::check(settings).map_err(|error| failed(error.to_string()))?;
+    }
     let ports = Ports {
         clients: Listeners::bind(&args.listen)
             .await
@@ -265,23 +278,14 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     exposure::warn_of_addresses(&args.listen, network.scheme(), ANYBODY[0]);
     exposure::warn_of_address("--admin", args.admin, network.scheme(), ANYBODY[1]);
     announce(args, &ports, directory.start(), out)?;
-    let clients_tls = clients.tls.clone();
     let gateway = Gateway {
         directory,
         routes,
         upstream,
         policy,
         sequencers,
-        clients: palisade_server::shell::Settings {
-            drain_timeout: args.drain,
-            ..clients
-        },
-        admin: palisade_server::shell::Settings {
-            drain_timeout: args.drain,
-            hosts: args.network.hosts(std::iter::empty()),
-            tls: clients_tls,
-            ..gateway::admin_settings()
-        },
+        clients,
+        admin,
     };
     service::ready();
     let spans = export::export_spans(None);

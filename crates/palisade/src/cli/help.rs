@@ -330,7 +330,7 @@ sure that none of them runs again with its old directory.
 
 Back to three nodes:
   palisade cluster recover --data D --look
-  palisade cluster recover --data D
+  palisade cluster recover --data D              asks on a terminal; elsewhere it needs --yes
   palisade serve --data D --cluster …            the flags that it had; the other nodes each with another --data";
 
 pub(super) const BACKUP_AFTER: &str = "\

@@ -488,7 +488,7 @@ pub(super) async fn reopen(args: &OpenArgs, out: Out) -> Result<(), Failure> {
         }
         Reopened::Reopened if out.json => out.value(&json!({"resource_id": lock, "opened": true})),
         Reopened::Reopened => out.text(&format!(
-            "{} is open: the next request is granted it",
+            "{} is open: a waiting request has it now, or else the next one is granted it",
             out.strong(lock)
         )),
     }

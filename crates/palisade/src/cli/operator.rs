@@ -58,11 +58,11 @@ pub(crate) struct ServeArgs {
     /// changes of the cluster are refused.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     audit: Option<PathBuf>,
-    /// For how many locks requests of one address may wait at a time (IPv6: one /64), or of one user of a Unix socket
+    /// For how many locks, 1 or more, requests of one address may wait at a time (IPv6: one /64), or of one user of a Unix socket
     /// [default: half of those that the memory for requests has room for, 32768 or more].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     waits_per_address: Option<u32>,
-    /// How many watches one address may have open, or one user of a Unix socket [default: 5000, half of all].
+    /// How many watches, 1 or more, one address may have open, or one user of a Unix socket [default: 5000, half of all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     watches_per_address: Option<u32>,
     #[command(flatten)]

@@ -144,17 +144,11 @@ pub(crate) fn table<const N: usize>(
     lines.join("\n")
 }
 
-/// A duration for people: tenths below ten seconds, whole units above.
+/// A duration for people.
 pub(crate) fn millis(millis: u64) -> String {
-    let seconds = millis / 1_000;
-    let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-    match (hours, seconds) {
-        (_, 0) => format!("{millis} ms"),
-        (_, 1..10) if !millis.is_multiple_of(1_000) => format!("{rest}.{} s", millis % 1_000 / 100),
-        (_, 1..60) => format!("{rest} s"),
-        (0, _) => format!("{minutes} min {rest} s"),
-        _ => format!("{hours} h {minutes} min"),
-    }
+    palisade_core::Span::from_millis(millis)
+        .in_words()
+        .to_string()
 }
 
 /// The authority's wall clock as RFC 3339 in UTC. It is only printed; no decision uses it.

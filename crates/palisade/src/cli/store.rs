@@ -8,7 +8,7 @@ use palisade_core::fence::{DEFAULT_MAX_JUMP, Mode, Rule};
 use palisade_fence::sequencer::Check;
 use palisade_fence::store::{Settings, Store};
 use palisade_proto::Code;
-use palisade_server::shell::{self, Listen, Listeners};
+use palisade_server::shell::{self, Listen, Listeners, Shell};
 use serde_json::json;
 
 use super::failure::{FAILED, Failure};
@@ -66,7 +66,7 @@ impl SequencerArgs {
 /// The largest step of tokens that a fence accepts (rule F10).
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct JumpArgs {
-    /// How far a token may be above the highest that its resource has seen. The default covers one restore of
+    /// How far a token may be above the highest that its resource has seen, 1 – 9007199254740991. The default covers one restore of
     /// the lock server; if a resource missed several restores, multiply by their number.
     #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_MAX_JUMP, allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=Token::MAX.get()))]
@@ -154,6 +154,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     let own = data_directory::own_files(&args.listen, []);
     data_directory::check(&args.data, &own, false)
         .map_err(|error| failed(Code::Internal, error.to_string()))?;
+    Shell::check(&network).map_err(|error| failed(Code::Internal, error.to_string()))?;
     // Take the port first, so that a second store on the same port never opens the directory.
     let listeners = Listeners::bind(&args.listen).await.map_err(|error| {
         failed(Code::Internal, error.to_string()).hint(serve::cannot_listen(&error, "--listen"))

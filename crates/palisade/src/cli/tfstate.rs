@@ -9,7 +9,7 @@ use palisade_core::Ttl;
 use palisade_core::fence::Rule;
 use palisade_fence::store::{Settings, Store};
 use palisade_proto::Code;
-use palisade_server::shell::{self, Listen, Listeners};
+use palisade_server::shell::{self, Listen, Listeners, Shell};
 use serde_json::json;
 
 use super::args::Connection;
@@ -38,7 +38,7 @@ pub(crate) struct TfstateArgs {
     /// How many versions of each state are kept, 1 – 1000. They are in memory, compressed.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     versions: u64,
-    /// The largest state.
+    /// The largest state, 1 – 1073741824 (1 GiB).
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(1..=1 << 30),
           allow_hyphen_values = true)]
     state_bytes: u64,
@@ -111,6 +111,11 @@ async fn run(args: &TfstateArgs, out: Out) -> Result<(), Failure> {
     let callers = tfstate::Callers::new(args.connection.authority.clone(), options);
     let own = data_directory::own_files(&args.listen, []);
     data_directory::check(&args.data, &own, false).map_err(|error| failed(error.to_string()))?;
+    Shell::check(&network).map_err(|error| failed(error.to_string()))?;
+    if args.connection.authority.contains("https://") {
+        palisade_tls::Client::new(&args.connection.tls())
+            .map_err(|error| failed(error.to_string()))?;
+    }
     let listeners = Listeners::bind(&args.listen).await.map_err(|error| {
         failed(error.to_string()).hint(serve::cannot_listen(&error, "--listen"))
     })?;

@@ -21,10 +21,17 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use palisade_fence::http::{IdleBody, Outcome, Problem};
 use palisade_server::shell::{Peer, remove_hop_by_hop};
-use palisade_tls::{ClientFiles, Connector};
+use palisade_tls::{ClientFiles, Connector, Flags};
 use tower_service::Service;
 
 use super::headers;
+
+/// Those of a gateway, which has no certificate of its own for an upstream.
+const FLAGS: Flags = Flags {
+    ca: "--upstream-ca-file",
+    own: "a proxy between them, because a gateway shows none",
+    plain: "for an upstream without TLS, write http:// in --upstream",
+};
 
 /// The upstream's time limits.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +116,7 @@ impl Upstream {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_CONNECTION)
-            .build(Connector::new(connector, self.tls.clone()));
+            .build(Connector::new(connector, self.tls.clone()).naming(&FLAGS));
         Forward(Arc::new(Inner {
             upstream: self,
             client,

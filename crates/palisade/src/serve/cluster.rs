@@ -90,23 +90,49 @@ pub(crate) struct Member {
     pub(crate) created: bool,
 }
 
-/// Opens the directory, becomes a member if it is not one yet, and starts the node. Waits as long as the other nodes
-/// take to be there.
-pub(crate) async fn start(
-    data: &Path,
-    settings: &Settings,
-    node: &node::Settings,
-) -> Result<Member, Error> {
+/// What a node needs beside its directory.
+pub(crate) struct Prepared {
+    tls: Option<Arc<Server>>,
+    listener: TcpListener,
+    list: Option<List>,
+}
+
+/// Checks the certificates and the list, and takes the port for other nodes.
+pub(crate) async fn prepare(settings: &Settings) -> Result<Prepared, Error> {
     let tls = certificates(settings)?;
+    let mut asked = settings.join.iter().chain([&settings.url]);
+    if asked.any(|url| url.starts_with("https://")) {
+        palisade_tls::Client::new(&settings.tls)?;
+    }
+    let list = match &settings.list[..] {
+        [] => None,
+        listed => Some(List::new(listed, &settings.peer_name).map_err(Error::Refused)?),
+    };
     let listener = TcpListener::bind(settings.peer).await;
     let listener = listener.map_err(|source| Error::Listen {
         at: settings.peer,
         source,
     })?;
-    let list = match &settings.list[..] {
-        [] => None,
-        listed => Some(List::new(listed, &settings.peer_name).map_err(Error::Refused)?),
-    };
+    Ok(Prepared {
+        tls,
+        listener,
+        list,
+    })
+}
+
+/// Opens the directory, becomes a member if it is not one yet, and starts the node. Waits as long as the other nodes
+/// take to be there.
+pub(crate) async fn start(
+    data: &Path,
+    settings: &Settings,
+    prepared: Prepared,
+    node: &node::Settings,
+) -> Result<Member, Error> {
+    let Prepared {
+        tls,
+        listener,
+        list,
+    } = prepared;
     let directory = Directory::lock(data)?;
     let purpose = directory.purpose()?;
     if let (Purpose::Member { .. }, Some(why)) = (purpose, mark::read(data)?) {

@@ -107,7 +107,8 @@ pub(crate) fn cannot_listen(error: &BindError, flag: &str) -> String {
 
 /// Runs the server until SIGTERM or SIGINT, or until its log fails.
 ///
-/// Takes the port first, so that a second server on the same port never opens the directory.
+/// Takes the port first, so that a second server on the same port never opens the directory. Whatever can be checked is
+/// checked before that is opened, or made: a mistake leaves no new authority behind.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(network_threads())
@@ -118,14 +119,39 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         let named = [&settings.access, &settings.audit];
         let named = named.into_iter().filter_map(Option::as_deref);
         let own = data_directory::own_files(&settings.listen, named);
-        data_directory::check(&settings.data, &own, settings.existing)?;
+        let new = data_directory::check(&settings.data, &own, settings.existing)?;
+        check(settings, new)?;
         let listeners = Listeners::bind(&settings.listen).await?;
+        let Some(cluster) = &settings.cluster else {
+            exposure::private_directory(&settings.data)?;
+            return run_single(settings, listeners).await;
+        };
+        let prepared = cluster::prepare(cluster).await;
+        let prepared = prepared.map_err(|source| not_started(settings, source))?;
         exposure::private_directory(&settings.data)?;
-        match &settings.cluster {
-            None => run_single(settings, listeners).await,
-            Some(cluster) => run_member(settings, cluster, listeners).await,
-        }
+        run_member(settings, cluster, prepared, listeners).await
     })
+}
+
+/// Checks the files that the settings name, and those in the directory beside the log. `new`: there is no log.
+fn check(settings: &Settings, new: bool) -> Result<(), Error> {
+    let cluster = settings.cluster.as_ref();
+    // A member has keys of its own from its cluster's secret only, and that cluster may be older than its directory.
+    let has_keys = cluster.is_none_or(|cluster| cluster.key.is_some());
+    let file = |name| has_keys.then(|| settings.data.join(name));
+    let network = net::Settings {
+        sequencer_keys: file(net::KEY_FILE),
+        lease_keys: file(net::LOCK_TOKEN_FILE),
+        ..network(settings)
+    };
+    Ok(net::check(&network, new && cluster.is_none())?)
+}
+
+fn not_started(settings: &Settings, source: cluster::Error) -> Error {
+    Error::Cluster {
+        data: settings.data.display().to_string(),
+        source: Box::new(source),
+    }
 }
 
 async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Error> {
@@ -158,6 +184,7 @@ async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Err
 async fn run_member(
     settings: &Settings,
     cluster: &cluster::Settings,
+    prepared: cluster::Prepared,
     listeners: Listeners,
 ) -> Result<(), Error> {
     let node = node::Settings {
@@ -165,11 +192,8 @@ async fn run_member(
         give_memory_back: Some(memory::give_memory_back),
         ..node::Settings::default()
     };
-    let not_started = |source| Error::Cluster {
-        data: settings.data.display().to_string(),
-        source: Box::new(source),
-    };
-    let starting = cluster::start(&settings.data, cluster, &node);
+    let not_started = |source| not_started(settings, source);
+    let starting = cluster::start(&settings.data, cluster, prepared, &node);
     let stopped = stop_signal()?;
     let mut stopped = std::pin::pin!(stopped);
     let why = "this server is starting: it reads its log, or waits for the other nodes of its cluster, which its messages name";

@@ -358,6 +358,29 @@ fn rules_are_checked_and_explained_before_a_server_takes_them() {
     );
     let (_, id) = token(&file, "viewer");
     assert!(text(&auth(&file, &["token", "ls"]).stdout).contains(&id));
+    auth(&file, &["token", "new", "backup", "--expires", "90d"]);
+    let listed = || text(&auth(&file, &["token", "ls"]).stdout);
+    let whole = |what: &[&str]| text(&auth(&file, what).stdout);
+    // Control: as long as it is valid.
+    assert!(listed().contains("  backup  until 20"), "{}", listed());
+    assert!(whole(&["check"]).contains("2 tokens are valid"));
+    let valid = fs::read_to_string(&file).unwrap();
+    let (before, rest) = valid.split_once("expires = \"").unwrap();
+    let ended = format!("{before}expires = \"2020{}", &rest[4..]);
+    fs::write(&file, ended).unwrap();
+    assert!(
+        listed().contains("  backup  expired since 2020"),
+        "{}",
+        listed()
+    );
+    let as_json = whole(&["token", "ls", "--json"]);
+    assert_eq!(as_json.matches("\"expired\":true").count(), 1, "{as_json}");
+    assert_eq!(as_json.matches("\"expired\":false").count(), 1, "{as_json}");
+    let checked = whole(&["check"]);
+    assert!(
+        checked.contains("1 tokens are valid and 1 have expired"),
+        "{checked}"
+    );
     fs::write(&file, "[auth]\nprincipal = 1\n").unwrap();
     let refused = auth(&file, &["check"]);
     assert!(

@@ -77,6 +77,10 @@ fn a_fence_is_installed_rearmed_shown_and_listed() {
     let refused = fence(&lower);
     assert_eq!(status(&refused), 125);
     assert!(text(&refused.stderr).contains("--lower-from 34"));
+    assert!(
+        text(&refused.stderr)
+            .contains("another authority's tokens count from now on (--authority-id)")
+    );
     let shown = fence(&["--json", "show", "--url", url, "orders"]);
     let shown = json(&shown.stdout);
     assert_eq!(shown["highest"], 34);

@@ -138,3 +138,19 @@ fn scripts_ask_whether_a_lock_is_held_and_options_may_come_first() {
     assert_eq!([show("held"), show("free")], [0, 1]);
     assert_eq!(status(&server.output(&["show", "free"])), 0, "control");
 }
+
+#[test]
+fn a_range_is_in_the_help_of_its_flag() {
+    for (command, words) in [
+        ("bench", "Loops on each connection, 1 – 10000"),
+        ("bench", "The number of connections, 1 – 10000"),
+        ("tfstate", "The largest state, 1 – 1073741824"),
+        ("gateway", "The longest body of a write, 1 – 1099511627776"),
+        ("gateway", "accept a connection: 1ms – 24h"),
+        ("store", "its resource has seen, 1 – 9007199254740991"),
+        ("serve", "How many watches, 1 or more"),
+    ] {
+        let help = flat(&said(&[command, "--help"]));
+        assert!(help.contains(words), "{command}: {words}");
+    }
+}

@@ -459,7 +459,12 @@ fn a_lock_stays_closed_after_a_revocation_and_everybody_is_told_for_how_long() {
     let denied = server.output(&["acquire", "x", "-n"]);
     let said = text(&denied.stderr);
     assert_eq!(status(&denied), 124, "{said}");
-    assert!(said.contains("x is free, and closed for "), "{said}");
+    let (_, left) = said.split_once("x is free, and closed for ").unwrap();
+    let (left, _) = left.split_once(" more").unwrap();
+    assert!(
+        left.ends_with(" s") && left.len() <= "1 min 0 s".len(),
+        "{said}"
+    );
     assert!(said.contains("palisade show 'x'"), "{said}");
     let shown = text(&server.output(&["show", "x"]).stdout);
     assert!(shown.contains("x is free and delayed"), "{shown}");
@@ -499,7 +504,7 @@ fn open_lets_the_next_one_have_a_closed_lock_and_touches_no_other() {
     assert_eq!(status(&server.output(&["acquire", "x", "-n"])), 124);
     let opened = open();
     assert_eq!(status(&opened), 0, "{}", text(&opened.stderr));
-    assert!(text(&opened.stdout).contains("x is open"));
+    assert!(text(&opened.stdout).contains("x is open: a waiting request has it now"));
     assert_eq!(status(&server.output(&["acquire", "x", "-n"])), 0);
 }
 

@@ -493,6 +493,99 @@ fn a_new_authority_is_told_with_its_whole_path_and_existing_begins_none() {
     drop(second);
 }
 
+/// What a server can check, it checks before it begins anything. The control is each server without the mistake: it makes the
+/// directory.
+#[test]
+fn a_mistake_in_the_settings_leaves_no_directory_behind() {
+    let place = TestDirectory::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let nodes = format!("{taken},127.0.0.1:1,127.0.0.1:2");
+    fs::write(place.path("bad.toml"), "[auth]\nprincipal = 1\n").unwrap();
+    fs::write(place.path("bad.pem"), "nonsense").unwrap();
+    let serve = &["serve"][..];
+    let store = &["store"][..];
+    let gateway = &[
+        "gateway",
+        "--upstream",
+        "http://127.0.0.1:1",
+        "--admin",
+        "127.0.0.1:0",
+    ][..];
+    let tfstate = &["tfstate", "--authority", "http://127.0.0.1:1"][..];
+    let member = &["serve", "--cluster", &nodes, "--peer-listen", &taken][..];
+    let missing = &["--tls-cert", "missing.pem", "--tls-key", "missing.key"][..];
+    let bad = &["--tls-cert", "bad.pem", "--tls-key", "bad.pem"][..];
+    for (server, mistake, said) in [
+        (serve, missing, "missing.pem"),
+        (serve, bad, "bad.pem"),
+        (serve, &["--access", "missing.toml"][..], "missing.toml"),
+        (serve, &["--access", "bad.toml"], "bad.toml"),
+        (
+            serve,
+            &["--audit", "missing/audit.log"],
+            "missing/audit.log",
+        ),
+        (store, missing, "missing.pem"),
+        (store, bad, "bad.pem"),
+        (store, &["--keys", "missing.json"], "missing.json"),
+        (gateway, missing, "missing.pem"),
+        (gateway, &["--drain", "25h"], "a time-out"),
+        (tfstate, missing, "missing.pem"),
+        (
+            &["tfstate", "--authority", "https://127.0.0.1:1"],
+            &["--ca-file", "missing.pem"],
+            "missing.pem",
+        ),
+        (member, &[], "cannot listen for other nodes"),
+        (
+            member,
+            &[
+                "--tls-cert",
+                "missing.pem",
+                "--tls-key",
+                "missing.key",
+                "--peer-ca",
+                "bad.pem",
+            ],
+            "missing.pem",
+        ),
+    ] {
+        let arguments = [
+            server,
+            &["--listen", "127.0.0.1:0", "--data", "new"],
+            mistake,
+        ]
+        .concat();
+        let refused = place.palisade(&arguments);
+        assert!(!refused.status.success(), "{arguments:?}");
+        let text = text(&refused.stderr);
+        assert!(text.contains(said), "{arguments:?}: {text}");
+        assert!(!place.path("new").exists(), "{arguments:?}");
+    }
+    // Keys that are left of another authority.
+    let data = place.path("data");
+    let first = place.serve();
+    until("the keys", || data.join("sequencer.keys").exists());
+    drop(first);
+    let names = || fs::read_dir(&data).unwrap().count();
+    for entry in fs::read_dir(&data).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.ends_with("sequencer.keys") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    let refused = place.try_start("serve", &[]).err().unwrap();
+    assert!(
+        refused.contains("sequencer.keys: these are the keys"),
+        "{refused}"
+    );
+    assert_eq!(names(), 1);
+    fs::remove_file(data.join("sequencer.keys")).unwrap();
+    drop(place.serve());
+    assert!(names() > 1);
+}
+
 #[test]
 fn a_backup_of_a_folder_without_a_log_is_the_callers_mistake() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,8 +6,10 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
 
 use palisade_client::TlsFiles;
+use palisade_tls::issue::{Authority, Validity};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -315,6 +317,63 @@ fn a_client_that_does_not_fit_the_port_is_told_why() {
     // The operator learns of the refused ones.
     let log = server.log();
     assert!(log.contains("no client certificate was presented"), "{log}");
+    // A client that refuses the port's certificate: the flags of the port are named, not those of the client. A failure is
+    // not always logged, so it is the first one of its server.
+    let fresh = Server::start(&["serve"], &ca.of_server(), &dir.path().join("fresh"));
+    let refused = fresh.output(Some(&other), &["ls"]);
+    assert_ne!(status(&refused), 0);
+    until("the refusal is logged", || {
+        fresh.log().contains("a TLS handshake failed")
+    });
+    let log = fresh.log();
+    assert!(
+        log.contains(
+            "was refused: it is of a CA that is not trusted there; see --tls-cert and --tls-key"
+        ),
+        "{log}"
+    );
+    assert!(!log.contains("--client-cert"), "{log}");
+}
+
+#[test]
+fn a_server_whose_certificate_is_out_of_date_says_so_at_its_start_and_at_a_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Ca::make(&dir.path().join("ca"));
+    let key = fs::read_to_string(ca.file("ca.key")).unwrap();
+    let issuer = Authority::load(&key).unwrap();
+    let issue = || {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let validity = Validity {
+            from: at(1_500_000_000),
+            until: at(1_600_000_000),
+        };
+        let issued = issuer.issue(&["127.0.0.1"], validity).unwrap();
+        fs::write(ca.file("127.0.0.1.pem"), &issued.certificate).unwrap();
+        fs::write(ca.file("127.0.0.1.key"), &issued.key).unwrap();
+    };
+    let warning = "127.0.0.1.pem expired at 2020-09-13T12:26:40Z";
+    let told = |server: &Server| server.log().contains(warning);
+    let start = |server: &str| {
+        let data = dir.path().join(server);
+        Server::start(&[server], &ca.of_server(), &data)
+    };
+    let server = start("serve");
+    // Control: a certificate that is valid.
+    assert!(ca.get(server.url(), "/healthz").contains("200 OK"));
+    assert!(!told(&server), "{}", server.log());
+    issue();
+    server.hang_up();
+    until("the reload warns", || told(&server));
+    assert!(
+        server.log().contains("palisade auth cert"),
+        "{}",
+        server.log()
+    );
+    drop(server);
+    for server in ["serve", "store"] {
+        let server = start(server);
+        until("the start warns", || told(&server));
+    }
 }
 
 #[test]
@@ -493,6 +552,11 @@ fn auth_cert_writes_private_files_keeps_its_ca_and_says_what_it_is_for() {
         "{}",
         text(&said.stdout)
     );
+    let fresh = dir.path().join("fresh");
+    let mut command = palisade();
+    command.args(["auth", "cert", "two words", "--dir"]);
+    assert_ne!(status(&command.arg(&fresh).output().unwrap()), 0);
+    assert!(!fresh.exists(), "no CA is begun for a mistake");
     for (arguments, expected) in [
         (&["two words"][..], "no name for a certificate"),
         (&["x", "--days", "0"], "1 to 3650"),

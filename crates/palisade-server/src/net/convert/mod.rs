@@ -181,8 +181,9 @@ fn held(holder: Holder) -> Refusal {
         0 => format!(
             "held by {client:?} with fencing token {token} until this moment: try again now"
         ),
-        left => format!(
-            "held by {client:?} with fencing token {token} for another {left} ms unless renewed"
+        _ => format!(
+            "held by {client:?} with fencing token {token} for another {} unless renewed",
+            holder.remaining.in_words()
         ),
     };
     Refusal {
@@ -194,9 +195,9 @@ fn held(holder: Holder) -> Refusal {
 /// Nobody is named as the holder: the request ahead holds nothing.
 fn behind(ahead: &Ahead) -> Refusal {
     let message = format!(
-        "queued behind {:?}, which waits to be granted: try again in {} ms, or wait",
+        "queued behind {:?}, which waits to be granted: try again in {}, or wait",
         ahead.client.as_str(),
-        ahead.remaining.as_millis().max(1)
+        ahead.remaining.max(Span::from_millis(1)).in_words()
     );
     Refusal {
         retry_after: Some(ahead.remaining),
@@ -206,8 +207,8 @@ fn behind(ahead: &Ahead) -> Refusal {
 
 fn closed(delayed: Delayed) -> Refusal {
     let message = format!(
-        "nobody has the lock, and it is closed for another {} ms after its last grant, which had fencing token {}",
-        delayed.remaining.as_millis(),
+        "nobody has the lock, and it is closed for another {} after its last grant, which had fencing token {}",
+        delayed.remaining.in_words(),
         delayed.token
     );
     Refusal {

@@ -15,8 +15,8 @@ impl From<Error> for Failure {
             Error::FloorTooLow(floor) => {
                 let highest = floor.highest;
                 Failure::new(FAILED, Code::Stale, floor.to_string()).hint(format!(
-                    "choose a floor above {highest}; if the authority never issued {highest} (a poisoned \
-                     fence), add --lower-from {highest}"
+                    "choose a floor above {highest}; if its authority never issued {highest} (a poisoned fence), or if another \
+                     authority's tokens count from now on (--authority-id), add --lower-from {highest}"
                 ))
             }
             Error::NotInstalled(_) => Failure::new(

@@ -24,10 +24,12 @@ pub(crate) struct RearmArgs {
     /// The lowest token that is admitted again: one that the authority issued for this, not a holder's.
     #[arg(long, value_name = "N", value_parser = value::token)]
     floor: Token,
-    /// Lower a poisoned fence: its current token, which no authority issued.
+    /// Lower the fence from its current token, which shows that you have looked: no authority issued it (a poisoned fence), or
+    /// another authority's tokens count from now on.
     #[arg(long, value_name = "N", value_parser = value::token)]
     lower_from: Option<Token>,
-    /// The authority whose tokens count from now on [default: the first one that a holder names].
+    /// The authority whose tokens count from now on [default: the first one that a holder names]. If its tokens are below the
+    /// fence's, add --lower-from.
     #[arg(long, value_name = "ID", value_parser = authority)]
     authority_id: Option<AuthorityId>,
     /// Re-arm without a question, also to a floor far above every token that was seen.
