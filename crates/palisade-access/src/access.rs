@@ -18,8 +18,8 @@ pub const ANONYMOUS: &str = "anonymous";
 pub struct Principal(pub(crate) Arc<str>);
 
 impl Principal {
-    /// What stands for it where it is stored: the first half of the SHA-256 of its name; `None` for
-    /// [`ANONYMOUS`]. Nobody finds a second name with the same 128 bits.
+    /// The stored form of a principal: the first half of the SHA-256 of its name; `None` for [`ANONYMOUS`]. Nobody can
+    /// find a second name with the same 128 bits.
     #[must_use]
     pub fn id(&self) -> Option<[u8; 16]> {
         let id = || {
@@ -43,8 +43,8 @@ impl fmt::Display for Principal {
     }
 }
 
-/// What a caller shows. A token counts before a certificate, and both before a uid: a token is shown on purpose, and every
-/// process has a uid.
+/// A caller's credentials. A token takes precedence over a certificate, and both over a uid: a token is sent on purpose,
+/// and every process has a uid.
 #[derive(Clone, Debug, Default)]
 pub struct Credential {
     /// A bearer token.
@@ -64,10 +64,10 @@ pub enum Bearer {
     Jwt(Arc<Jwt>),
 }
 
-/// Whom a server knows, and what they may do.
+/// The callers that a server knows, and their rights.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// By the id of a token: whose it is.
+    /// The principals of tokens, by the token's id.
     pub(crate) tokens: BTreeMap<Box<str>, Known>,
     /// By a name in a certificate.
     pub(crate) certificates: BTreeMap<Box<str>, Principal>,
@@ -133,9 +133,9 @@ pub enum Unknown {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{principal} may not {verb} {what}: no rule grants it{also}")]
 pub struct Denied {
-    /// Who asked.
+    /// The caller.
     pub principal: Principal,
-    /// What for.
+    /// The action.
     pub verb: Verb,
     what: String,
     also: String,
@@ -154,7 +154,8 @@ impl Access {
         Ok(Bearer::Jwt(Arc::new(jwt)))
     }
 
-    /// Who shows this. `now` is in seconds since 1970 by the server's wall clock, to which the times of JWTs refer.
+    /// Authenticates these credentials. `now` is in seconds since 1970 by the server's wall clock, to which the times of
+    /// JWTs refer.
     ///
     /// # Errors
     /// [`Unknown`] says why nobody is known by it.
@@ -346,7 +347,7 @@ impl Access {
     }
 }
 
-/// What a prefix stands for, in a message.
+/// A prefix as a message describes it.
 fn locks_of(prefix: &str) -> String {
     match prefix {
         "" => "locks".to_owned(),

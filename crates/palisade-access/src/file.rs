@@ -101,7 +101,7 @@ pub fn with_new_keys(path: &Path, access: &Access) -> Result<Option<Access>, Err
     }))
 }
 
-/// What tells a file from the one that was there before: inode, length and the time of the last change.
+/// Distinguishes a file from the previous one at the same path: inode, length and the time of the last change.
 pub type Stamp = Option<(u64, u64, SystemTime)>;
 
 /// The stamps of the files with key sets.

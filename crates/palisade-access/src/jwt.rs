@@ -4,10 +4,10 @@
 //!   text ─► length ─► three parts ─► header ─► issuer ─► its key ─► signature ─► audience, subject, expiry ─► Jwt
 //! ```
 //!
-//! The algorithm is the key's own. A token that names another one, `none` and HMAC among them, is refused by name: a
-//! key set has no secret keys, and a public key is never taken for one. What a header calls critical is not known here,
-//! so it is refused as well (RFC 7515, 4.1.11). Of the payload only the issuer is looked at before the signature is
-//! right, because the issuer's key set has the key.
+//! The algorithm is the key's own. A token that names another one, `none` and HMAC among them, is refused by name: a key
+//! set has no secret keys, and a public key is never taken for one. No critical header parameter is supported, so a token
+//! with one is refused as well (RFC 7515, 4.1.11). Before the signature is verified, only the issuer is read from the
+//! payload, because the key is in the issuer's key set.
 //!
 //! The signatures are checked by ring, which is also what TLS uses here. The libraries for JWTs bring another provider of
 //! cryptography, or have none and take a hook whose code would be this module's.
@@ -32,7 +32,7 @@ pub const MAX_BYTES: usize = 8_192;
 /// By how many seconds the clocks of issuer and server may differ.
 pub const LEEWAY: u64 = 30;
 
-/// What a JWT says, after it was found to be an issuer's.
+/// The content of a JWT whose issuer was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jwt {
     pub(crate) issuer: Box<str>,

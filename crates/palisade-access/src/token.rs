@@ -60,7 +60,7 @@ impl Token {
         &self.id
     }
 
-    /// What is stored of its secret.
+    /// The stored form of its secret.
     #[must_use]
     pub fn secret(&self) -> &Secret {
         &self.secret

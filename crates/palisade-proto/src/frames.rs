@@ -126,7 +126,7 @@ pub fn check_count(frame: &[u8], most: usize) -> Result<usize, TooMany> {
     Ok(operations)
 }
 
-/// The first number of protobuf's, and what follows it.
+/// Reads a protobuf varint; returns it and the bytes after it.
 fn varint(bytes: &[u8]) -> Option<(&[u8], u64)> {
     let mut number = 0;
     for (at, byte) in bytes.iter().take(10).enumerate() {

@@ -90,7 +90,7 @@ impl Nodes {
     /// nodes are asked at once, and each has two seconds.
     pub(crate) async fn view(&self) -> Result<ClusterReply, Error> {
         let views = self.views().await;
-        // Who leads is what the newest of them knows.
+        // The newest view decides the leader.
         let known = views.iter().filter_map(|(_, view)| view.as_ref().ok());
         let newest = known.filter(|view| view.leader_url.is_some());
         if let Some(newest) = newest.max_by_key(|view| view.term)
@@ -125,7 +125,7 @@ impl Nodes {
         best
     }
 
-    /// What each node says of the cluster.
+    /// Asks every node for its view of the cluster.
     async fn views(&self) -> Vec<(&str, Result<ClusterReply, Error>)> {
         let answers = join_all(self.urls.iter().map(|url| self.view_of(url))).await;
         self.urls.iter().map(String::as_str).zip(answers).collect()

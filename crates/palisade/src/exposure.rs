@@ -34,7 +34,8 @@ fn make_private(dir: &Path) -> io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     match fs::DirBuilder::new().mode(0o700).create(dir) {
-        // Somebody else may have made it just now. What is there and does not exist is a link to nothing.
+        // Another process may have created it just now. If the entry exists but its target does not, it is a dangling
+        // link.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::read_link(dir) {
             Ok(target) if !dir.exists() => {
                 let target = target.display();

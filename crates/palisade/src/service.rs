@@ -1,4 +1,4 @@
-//! A server and who runs it: the signals that stop it or have it read its files again, and what systemd is told
+//! A server and its supervisor: the signals that stop it or reload its files, and the notifications to systemd
 //! (`Type=notify`, `WatchdogSec=`).
 
 use std::time::Duration;

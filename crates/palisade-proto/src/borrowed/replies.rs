@@ -5,7 +5,7 @@ use prost::{DecodeError, Message as _};
 use super::Fields;
 use crate::v1::{self, Released, Renewed, reply::Outcome};
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// A grant without slots.
@@ -14,7 +14,7 @@ pub enum Reply {
     Renewed(Renewed),
     /// A release.
     Released(Released),
-    /// Anything else, and whatever a reply may be in which the fields are not in order, each once.
+    /// Any other reply, and any reply whose fields are not in order, each once.
     Other(Box<Outcome>),
 }
 

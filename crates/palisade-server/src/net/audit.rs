@@ -41,7 +41,7 @@ use super::convert::Refusal;
 use super::quota::Rate;
 use palisade_pipeline::clock::boottime;
 
-/// What is recorded.
+/// An event in the audit file.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event<'a> {
@@ -102,7 +102,7 @@ pub(super) enum Event<'a> {
         #[serde(flatten)]
         grant: Grant<'a>,
         how: &'static str,
-        /// What was said at a break.
+        /// The operator's reason for a break.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<&'a str>,
         /// Of the grant that superseded this one.
@@ -163,7 +163,7 @@ struct Queue {
 }
 
 enum Job {
-    /// So many lines; whoever waits for their turn is told that it has come.
+    /// So many lines; the sender, if there is one, is notified when they have been handled.
     Note(Vec<u8>, u64, Option<oneshot::Sender<()>>),
     BeSure(Vec<u8>, oneshot::Sender<io::Result<()>>),
     Reopen,

@@ -134,7 +134,7 @@ impl Drop for Share {
     }
 }
 
-/// What a session may hold without borrowing.
+/// The bytes that a session may hold without borrowing.
 const OWN_BYTES: usize = 32 << 10;
 
 /// The unit of borrowing.

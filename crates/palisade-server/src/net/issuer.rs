@@ -1,4 +1,4 @@
-//! Who gets a sequencer: a caller that shows the key of a lease with which it holds the lock.
+//! Issues sequencers to callers that show the key of a lease which holds the lock.
 
 use std::sync::Arc;
 

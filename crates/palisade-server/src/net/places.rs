@@ -1,4 +1,4 @@
-//! Places in queues that are kept for callers whose connection broke (rule R16), and what they count as meanwhile.
+//! Places in queues that are reserved for callers whose connection broke (rule R16), and their use of quotas meanwhile.
 //!
 //! ```text
 //!   connection breaks ─► keep ─► within the bound of its address: an orphan, quotas stay taken ─┬─► asked again: given back
@@ -45,7 +45,7 @@ pub(super) type Named = (Principal, RequestId);
 struct Place {
     origin: Origin,
     number: u64,
-    /// What the request uses of quotas and of its address's share of waits.
+    /// The request's use of quotas and of its address's share of waits.
     _used: Used,
 }
 
@@ -85,7 +85,7 @@ impl Places {
         true
     }
 
-    /// The request is asked again or abandoned: what it uses is counted anew.
+    /// The request was repeated or abandoned: its use of quotas is counted again.
     pub(super) fn take_back(&self, named: &Named) {
         if self.any.load(Relaxed) {
             self.end(named, |_| true);

@@ -4,8 +4,8 @@
 //!   all locks, a page at a time with pauses ─► the first few of each order ─► kept for a while
 //! ```
 //!
-//! The machine keeps locks in neither order, because only people ask for it. So all of them are read, in bounded
-//! pieces that leave most of the ordering thread to others, and whoever asks meanwhile gets the same result.
+//! The machine sorts locks in neither order, because only people ask for the ranking. So the ranking reads all locks, in
+//! bounded pieces that leave most of the ordering thread to other requests. Requests that arrive meanwhile share the result.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -84,7 +84,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What handlers return.
+/// The result of a handler.
 pub(super) type Reply<T> = Result<Json<T>, Problem>;
 
 /// A refusal from outside the handlers, in the form of the handler that such a request would reach.

@@ -150,7 +150,7 @@ impl SequencerKeys {
         Ok(())
     }
 
-    /// Removes a key: what it has signed is no longer believed once the fences have the new set.
+    /// Removes a key: once the fences have the new set, they reject the sequencers that it signed.
     ///
     /// # Errors
     /// [`KeyFileError::NoSuchKey`], [`KeyFileError::Signing`].
@@ -288,7 +288,7 @@ pub(super) struct Signer {
 /// Inode, length and change time of a file: another one means that it was written again. The time alone is too coarse.
 type Stamp = (u64, u64, SystemTime);
 
-/// What a grant is of: the mode, and the slots of a semaphore.
+/// The mode of a grant, and the slots of a semaphore.
 pub(super) struct Held {
     mode: &'static str,
     slots: Slots,

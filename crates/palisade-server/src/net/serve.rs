@@ -74,7 +74,7 @@ async fn run(
         Arc::clone(&interfaces.gate),
         gate::identify,
     ));
-    // What is not counted in time is counted while it serves.
+    // If the count takes longer, it continues while the server serves.
     let _ = timeout(FIRST_COUNT, interfaces.gate.count()).await;
     health.serving().await;
     let shutdown = async {

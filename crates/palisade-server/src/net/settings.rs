@@ -62,7 +62,7 @@ pub struct Settings {
     /// The file with the key that encrypts each `lock_token`, made if it does not exist; without one, and without a
     /// cluster's secret, clients have what the log has.
     pub lease_keys: Option<PathBuf>,
-    /// What a node makes both keys of, in place of random ones: all nodes have the same.
+    /// A node derives both keys from this secret, in place of random ones, so all nodes have the same keys.
     pub cluster_secret: Option<ClusterSecret>,
     /// The directory of the authority, for `/metrics`: how much room its disk has.
     pub data: Option<PathBuf>,
@@ -75,7 +75,7 @@ pub struct Settings {
 pub struct Counter {
     /// Between `palisade_` and `_total`.
     pub name: &'static str,
-    /// What it counts.
+    /// The help text: the meaning of the count.
     pub help: &'static str,
     /// Where it is counted.
     pub value: &'static AtomicU64,

@@ -1,4 +1,4 @@
-//! What the ports answer while a server starts: that it lives, and what it waits for.
+//! The answers of the ports while a server starts: it is alive, and the step that it waits for.
 
 use std::pin::pin;
 use std::sync::Arc;

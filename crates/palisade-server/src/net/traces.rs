@@ -16,7 +16,7 @@ use palisade_pipeline::Request;
 #[derive(Default)]
 pub(super) struct Traces(Mutex<BTreeMap<Token, TraceId>>);
 
-/// What a request in a trace asks for.
+/// A request as its trace describes it.
 pub(super) struct Asked {
     parent: TraceParent,
     /// Of several, the first.

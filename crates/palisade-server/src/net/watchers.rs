@@ -76,7 +76,7 @@ impl ByPrefix {
         }
     }
 
-    /// Who watches a lock. None of their prefixes begins with another one, so each is found once.
+    /// Returns the watchers of a lock. None of their prefixes begins with another one, so each is found once.
     fn watching<'a>(&'a self, lock: &'a str) -> impl Iterator<Item = &'a Prefixes> {
         let lengths = self.lengths.range(..=lock.len());
         let prefixes = lengths.filter_map(|(length, _)| self.of.get(lock.get(..*length)?));
@@ -84,7 +84,7 @@ impl ByPrefix {
     }
 }
 
-/// What current watchers of the same locks get in a round.
+/// The notices that current watchers of the same locks get in a round.
 #[derive(Default)]
 struct News {
     notices: Vec<Notice>,
@@ -147,7 +147,7 @@ impl Watchers {
         known.upto < known.latest
     }
 
-    /// What there is for current watchers.
+    /// Collects the news for current watchers.
     fn news(&self, known: &Backlog) -> BTreeMap<Prefixes, News> {
         let mut all: BTreeMap<Prefixes, News> = BTreeMap::new();
         for event in known.events() {
@@ -169,7 +169,7 @@ impl Watchers {
     fn send_to_behind(&mut self, since: &impl Fn(u64) -> Since) -> bool {
         let mut known: Option<Backlog> = None;
         let mut more = false;
-        // Who is ahead joined when the authority was, and waits for the others.
+        // A watcher that is ahead joined when the authority was ahead, and waits for the others.
         let ahead = self.behind.split_off(&(self.at + 1, Prefixes::default()));
         for ((revision, prefixes), watchers) in mem::replace(&mut self.behind, ahead) {
             if revision == self.at {

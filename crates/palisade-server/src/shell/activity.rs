@@ -106,7 +106,7 @@ pub(super) struct Overdue {
     most_period_checks: u128,
 }
 
-/// What to do with a connection.
+/// The decision about a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing to do.

@@ -18,7 +18,7 @@ pub struct Lifetime {
     expires: u64,
     over: AtomicBool,
     refused: AtomicBool,
-    /// What was shown.
+    /// The certificate that the peer showed.
     certificate: Option<Certificate>,
 }
 

@@ -1,4 +1,4 @@
-//! What a server listens on: TCP addresses and Unix sockets.
+//! The addresses that a server listens on: TCP addresses and Unix sockets.
 //!
 //! ```text
 //!   lock PATH.lock ─► what is at PATH? ─┬─ nothing ──────────────────────┐

@@ -1,4 +1,4 @@
-//! What a shell serves, over which transport, and to whom.
+//! The services of a shell, their transports, and the peers that may use them.
 
 use std::fmt;
 use std::future::Future;
@@ -129,7 +129,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// What counts as one: an address of whatever port, for IPv6 its /64; a user.
+    /// The unit of counting: an address with any port, for IPv6 its /64; or a user.
     #[must_use]
     pub(crate) fn counted(self) -> Origin {
         match self {

@@ -87,7 +87,7 @@ pub(crate) async fn closed_with(rules: &str, settings: Settings) -> Closed {
     }
 }
 
-/// What is asked for.
+/// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Acquire,
@@ -128,7 +128,7 @@ const ALL: [Asked; 16] = [
 ];
 
 impl Asked {
-    /// Who may.
+    /// The callers that may make the request.
     fn granted(self) -> &'static [&'static str] {
         match self {
             Asked::Acquire | Asked::Proclaim => &["hold", "both"],
@@ -714,8 +714,8 @@ async fn share_grants_shared_locks_only_and_hold_grants_both() {
 
 const VICTIM: [u8; 16] = [0x77; 16];
 
-/// What a thief tries who has read a listing, a log line or the memory of a job: the client id, the request id, and even
-/// the key of the lease.
+/// The attempts of a thief that has read a listing, a log line or a job's memory: the client id, the request id, and
+/// even the key of the lease.
 fn thefts(
     key: &[u8],
 ) -> Vec<(
@@ -815,7 +815,7 @@ async fn a_stolen_client_id_request_id_or_lease_key_lets_nobody_act() {
     let thief = Some(&*thief);
     let mut refused = 0;
     for face in 0..4 {
-        // What is remembered of the thief's requests is the thief's.
+        // A repeat of the thief's requests belongs to the thief.
         for (expected, operation, by_http) in thefts(&granted.lock_token) {
             let what = format!("{operation:?} at interface {face}");
             let before = server.changes().await;

@@ -1,4 +1,4 @@
-//! Elections over real sockets: a leader's value, and who is told.
+//! Elections over real sockets: a leader's value, and the observers that receive it.
 
 use crate::net_support::grpc::{client, error, said};
 use crate::net_support::{Server, soon};

@@ -1,4 +1,4 @@
-//! What the HTTP interface takes and tells, to the letter: times in grants, giving a request up, numbers,
+//! The exact input and output of the HTTP interface: times in grants, giving a request up, numbers,
 //! bodies and parameters.
 
 use crate::net_support::{Response, Server};

@@ -1,4 +1,4 @@
-//! JWTs at a server: who is let in, until when, and by which keys.
+//! JWTs at a server: the callers that it accepts, how long, and with which keys.
 
 use std::path::PathBuf;
 

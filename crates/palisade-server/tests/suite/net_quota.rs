@@ -527,7 +527,7 @@ pub(crate) fn numbers() -> impl Iterator<Item = usize> {
     })
 }
 
-/// What takes room under `x/`: locks that are held or closed, each reader and holder of permits once; and what waits.
+/// The use under `x/`: held or closed locks, each reader and holder of permits once, and the waiting requests.
 pub(crate) async fn room(server: &Server) -> (u32, u32) {
     let list = v1::ListRequest {
         prefix: "x/".to_owned(),

@@ -1,4 +1,5 @@
-//! A planned stop: who is told `unavailable` holds nothing, over every interface and for every kind of wait.
+//! A planned stop: a client that gets `unavailable` holds nothing, over every interface and for every kind
+//! of wait.
 
 use std::collections::BTreeSet;
 
@@ -149,7 +150,7 @@ async fn view(server: &Server, lock: &str) -> LockView {
     }
 }
 
-/// Who holds any of the locks.
+/// The holders of any of the locks.
 async fn holders(server: &Server) -> BTreeSet<String> {
     let mut holders = BTreeSet::new();
     for lock in ["A", "B", "C"] {

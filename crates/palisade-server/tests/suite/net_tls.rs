@@ -1,4 +1,4 @@
-//! Handshakes: bounded in time and in number; whoever speaks without TLS is told so.
+//! Handshakes: bounded in time and in number; a client without TLS gets an error that says so.
 
 use std::time::{Duration, SystemTime};
 

@@ -44,7 +44,7 @@ async fn release(server: &Server, key: &str) {
     assert_eq!(released.status, 200, "{}", released.body);
 }
 
-/// Who has the lock as soon as somebody has it.
+/// The holder, as soon as there is one.
 async fn next_holder(server: &Server) -> String {
     soon(async {
         loop {
@@ -238,7 +238,7 @@ async fn every_answer_carries_the_nonce_of_its_request() {
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
         let nonce = answer.header("palisade-nonce");
         assert_eq!(nonce, Some(&*format!("n_{status}-z")), "{method} {path}");
-        // Without one there is none: what the server adds is not its own.
+        // Without one there is none: headers that the server adds are not its own.
         let answer = server.send(method, path, headers, body).await;
         assert_eq!(answer.header("palisade-nonce"), None, "{method} {path}");
     }

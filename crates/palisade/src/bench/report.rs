@@ -27,7 +27,7 @@ struct Sets {
     to_bound: (f64, f64),
 }
 
-/// What the check of the tokens found.
+/// The result of the check of the tokens.
 struct Tokens {
     count: usize,
     rising: bool,
@@ -44,7 +44,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// What is wrong with the authority.
+    /// The authority's fault, if there is one.
     pub(super) fn flaw(&self) -> Option<&'static str> {
         if !(self.tokens.rising && self.tokens.distinct) {
             return Some("tokens were issued twice or out of order");

@@ -311,7 +311,7 @@ pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure>
         Released::Ended(how) => return Err(over(lock, how)),
         Released::NotHeld => return Err(not_held(lock)),
         Released::Stale { highest } => return Err(stale(lock, grant.token, highest)),
-        // Whatever it is called, it is an end.
+        // The lease is over, whatever a later version calls its end.
         _ => (false, None),
     };
     if out.json {

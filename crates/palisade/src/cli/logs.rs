@@ -48,7 +48,7 @@ pub(super) fn start(cli: &Cli) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The filter that PALISADE_LOG asks for, or what is wrong with it.
+/// Parses the filter in PALISADE_LOG, or describes its mistake.
 fn wanted(text: std::ffi::OsString) -> Result<EnvFilter, String> {
     let text = text.to_string_lossy();
     EnvFilter::try_new(&text).map_err(|error| {

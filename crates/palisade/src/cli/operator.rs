@@ -49,8 +49,8 @@ pub(crate) struct ServeArgs {
     clock: ClockKind,
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// The access file: whom this server knows, and what they may do. It is read again at SIGHUP. Without it, everybody
-    /// who reaches the port may do everything.
+    /// The access file: the callers that this server knows, and their rights. SIGHUP reloads it. Without it, everybody who
+    /// reaches the port may do everything.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     access: Option<PathBuf>,
     /// Append denials, breaks, supersedes, restores, changes of the cluster, new rules and the grants for which the access

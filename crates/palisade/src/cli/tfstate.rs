@@ -53,7 +53,7 @@ pub(crate) struct TfstateArgs {
     jump: JumpArgs,
 }
 
-/// What anybody who reaches the port can try.
+/// An attempt that is open to anybody who reaches the port.
 const ANYBODY: &str = "read every state that the authority lets them see";
 
 impl TfstateArgs {

@@ -17,8 +17,9 @@ pub(super) struct Client {
 
 /// Turns a client's headers into those for the upstream.
 ///
-/// What the client says about where it comes from is replaced by what the gateway knows: services take the first address, the
-/// last one or that of another header. A program at the gateway's Unix socket is a proxy of this machine, and is believed.
+/// The gateway replaces the client's claims about its own address by the address that it sees, because services use the first
+/// address, the last one or that of another header. A program at the gateway's Unix socket is a proxy on this machine, and is
+/// trusted.
 pub(super) fn for_upstream(headers: &mut HeaderMap, upstream: &HeaderValue, client: Client) {
     remove_hop_by_hop(headers);
     // The gateway has already answered it.
@@ -82,7 +83,7 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 mod tests {
     use super::*;
 
-    /// What the upstream gets of these headers, in order.
+    /// The headers that the upstream gets for these, in order.
     fn sent(given: &[(&'static str, &'static str)], client: Client) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();
         for (name, value) in given {

@@ -45,7 +45,7 @@ const NO_GROUP: u64 = 0;
 /// has the lease's secret, and every process of this user can read an environment.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ReleaseCommand {
-    /// The environment of `palisade release`: the authority, and what shows who is asking.
+    /// The environment of `palisade release`: the authority, and the caller's credentials.
     pub(super) environment: Vec<(String, String)>,
     /// Its flags.
     pub(super) flags: Vec<String>,
@@ -239,7 +239,7 @@ fn record() {
         .and_then(|()| io::stdout().flush());
 }
 
-/// Until the first process needs it no longer. What it knew, if that process was killed.
+/// Runs until the first process no longer needs it. Returns the watchdog's state if that process was killed.
 async fn guard(
     mut state: WatchdogState,
     mut pipe: Receiver,
@@ -280,7 +280,7 @@ async fn alarm(at: Option<Timestamp>) {
 const SHORTEST_PAUSE: Span = Span::from_millis(5);
 const LONGEST_PAUSE: Span = Span::from_millis(1_000);
 
-/// What the watchdog knows.
+/// The watchdog's state.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WatchdogState {
     group: Option<Pid>,

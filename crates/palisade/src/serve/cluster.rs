@@ -90,7 +90,7 @@ pub(crate) struct Member {
     pub(crate) created: bool,
 }
 
-/// What a node needs beside its directory.
+/// A node's needs besides its directory.
 pub(crate) struct Prepared {
     tls: Option<Arc<Server>>,
     listener: TcpListener,
@@ -462,7 +462,7 @@ impl View {
         }
     }
 
-    /// The batches that all members read, and who is in the way of the others.
+    /// The batch versions that all members read, and the members that prevent a newer one.
     fn writable(&self) -> Option<Writable> {
         let (members, peers) = (self.engine.progress().members.nodes, self.peers.status());
         let reads = members.iter().map(|(node, address)| {

@@ -1,4 +1,5 @@
-//! Who asks: the caller's password is a bearer token of the authority, and the authority is asked with it.
+//! Authentication: the caller's password is a bearer token of the authority, and requests to the authority
+//! carry it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -167,14 +167,14 @@ fn denied_with(at: &Place, record: &Record, denied: Attempt) -> Result<Response,
                 "the authority has issued its last token",
             ));
         }
-        // A grant is no denial; what later versions of the client know comes here, too.
+        // A grant is not a denial. Denials that a later version of the client knows also arrive here.
         _ => info::of_nobody(lock, "the authority did not grant it"),
     };
     Ok((StatusCode::LOCKED, Json(body)).into_response())
 }
 
-/// Releases the lock that the body names. Without one it is Terraform's `force-unlock`, whose ID never leaves its command
-/// line: whoever has the lock loses it.
+/// Releases the lock that the body names. Without a body it is Terraform's `force-unlock`, whose ID never leaves its command
+/// line: the current holder loses the lock.
 pub(super) async fn unlock(
     app: &App,
     at: &Place,

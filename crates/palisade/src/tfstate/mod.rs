@@ -54,7 +54,7 @@ use tokio::sync::RwLock;
 
 pub(crate) use callers::Callers;
 
-/// What an operator can set.
+/// The operator's settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
     /// The lease's time to live: how long a state stays locked when this server dies.
@@ -67,7 +67,7 @@ pub(crate) struct Policy {
     pub(crate) blind_unlock: bool,
 }
 
-/// What all handlers share.
+/// The state that all handlers share.
 pub(super) struct App {
     store: Store,
     callers: Callers,
@@ -146,7 +146,7 @@ fn refused(code: Code, message: impl Into<String>) -> Problem {
     )
 }
 
-/// What the authority did not do for a caller.
+/// An action that the authority did not carry out for a caller.
 fn failed(error: &Error) -> Problem {
     refused(error.code(), format!("the lock's authority: {error:#}"))
 }
@@ -243,7 +243,7 @@ impl Place {
     }
 }
 
-/// What the query of an address asks for. Terraform keeps the parameters of the address that it was given.
+/// The parameters in an address's query. Terraform preserves the parameters of its configured address.
 #[derive(Debug, Default)]
 struct Asked {
     id: Option<String>,

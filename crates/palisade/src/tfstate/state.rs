@@ -212,7 +212,7 @@ async fn add(
     record.write(&at.resource, by).await?;
     for version in gone {
         for part in 0..version.parts {
-            // What stays behind after an error here takes room, and nothing else.
+            // After an error here, the leftovers take space and do no other harm.
             let _ = change(
                 &at.resource,
                 by,
@@ -265,7 +265,7 @@ fn path(number: u64, part: u32) -> String {
 
 impl Version {
     fn new(record: &Record, lock: Option<(&str, u64)>, who: &str, body: &[u8]) -> Version {
-        /// What a state shows of itself, also an encrypted one.
+        /// The readable head of a state, also of an encrypted one.
         #[derive(Default, Deserialize)]
         struct Head {
             serial: Option<u64>,

@@ -40,7 +40,7 @@ fn three_nodes_form_one_authority_that_outlives_each_of_them() {
         cluster.start(leader);
     }
 
-    // All of them at once: what was acknowledged is on disk.
+    // All at once: acknowledged entries are on disk.
     cluster.until_ready();
     (0..3).for_each(|at| cluster.nodes[at].kill());
     (0..3).for_each(|at| cluster.start(at));
@@ -81,7 +81,7 @@ fn a_job_does_not_notice_that_the_leader_dies_and_a_waiter_keeps_its_place() {
     let leader = cluster.until_ready();
     cluster.nodes[leader].kill();
     cluster.until_ready();
-    // Whoever comes now stands behind those that were there.
+    // A later request queues behind the earlier ones.
     let fourth = job(&cluster);
     waiting(&cluster, 3);
     std::fs::write(go, "").unwrap();

@@ -1,4 +1,4 @@
-//! Clusters that must not be formed, and nodes that must not come in: each is told why, and what to do.
+//! Clusters that must not be formed, and nodes that must not come in: each gets the reason and the next step.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -276,7 +276,7 @@ fn flags_that_cannot_work_are_refused_before_anything_is_opened() {
     }
 }
 
-/// The file that a log is written to, and what is in it.
+/// The current log file, and its content.
 fn log_file(data: &Path) -> (PathBuf, Vec<u8>) {
     let files = std::fs::read_dir(data).unwrap();
     let logs = files

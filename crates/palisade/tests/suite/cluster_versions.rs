@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::common::cluster::{Cluster, ELECTION};
 use crate::common::until_in;
 
-/// What only the next version expresses.
+/// Sends a request that only the next version can write to the log.
 fn next(cluster: &Cluster, at: usize, lock: &str) -> (u16, Value) {
     let body =
         r#"{"client_id": "c", "lease_duration_ms": 600000, "metadata": "next version: new"}"#;
@@ -163,7 +163,7 @@ fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
     until_in(ELECTION, "what is new", || {
         next(&cluster, leader, "a").0 == 200
     });
-    // What the log contains, every member has to read, whoever is there now.
+    // Every current member must be able to read the log.
     (0..3).for_each(|at| cluster.nodes[at].kill());
     (0..2).for_each(|at| cluster.start(at));
     let leader = cluster.until_ready();

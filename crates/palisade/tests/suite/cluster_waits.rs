@@ -157,7 +157,7 @@ fn a_wait_through_a_node_that_is_paused_goes_on_at_another_one_in_its_place() {
                 }
             }
             assert_eq!(second.join().unwrap()["fencing_token"], 3);
-            // What it has to say reaches nobody.
+            // Its answers reach nobody.
             queue.cluster.nodes[queue.a].send(Signal::CONT);
         });
     }

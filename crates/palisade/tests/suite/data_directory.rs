@@ -1,4 +1,4 @@
-//! What people do to a data directory behind the server's back: no token is issued twice (rule A5).
+//! People change a data directory behind the server's back: no token is issued twice (rule A5).
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -493,7 +493,7 @@ fn a_new_authority_is_told_with_its_whole_path_and_existing_begins_none() {
     drop(second);
 }
 
-/// What a server can check, it checks before it begins anything. The control is each server without the mistake: it makes the
+/// A server checks all its settings before it changes anything. The control is each server without the mistake: it makes the
 /// directory.
 #[test]
 fn a_mistake_in_the_settings_leaves_no_directory_behind() {

@@ -22,7 +22,7 @@ use crate::gateway::support::{self, Caller, until_async};
 use crate::gateway::upstream::Upstream;
 use crate::traces::{OTHER, TRACE, acquire, command, logged, parent, start, write};
 
-/// What a collector has got, and how it answers.
+/// The requests that a collector received, and its answers.
 #[derive(Default)]
 struct Got {
     spans: Mutex<Vec<Span>>,

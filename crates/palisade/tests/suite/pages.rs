@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::common::{palisade, text};
 
-/// A command, and what it is said to print.
+/// A command with its expected output.
 struct Step {
     command: String,
     output: Vec<String>,
@@ -127,7 +127,7 @@ fn is_like(promised: &str, line: &str) -> bool {
     rest.is_empty()
 }
 
-/// What differs from a page's promises, if anything.
+/// The differences from a page's promises, if there are any.
 fn differences(page: &str) -> Vec<String> {
     let is_run = |(language, _): &(&str, _)| *language == "sh";
     let run = blocks(page).into_iter().filter(is_run);

@@ -147,7 +147,7 @@ impl Rng {
     }
 }
 
-/// What is promised of one lock, in milliseconds of the manual clock.
+/// The promises about one lock, in milliseconds of the manual clock.
 #[derive(Clone, Debug)]
 struct Promise {
     key: String,

@@ -21,7 +21,7 @@ struct States {
     flags: Vec<String>,
 }
 
-/// What it answered.
+/// A response.
 struct Answer {
     status: u16,
     head: String,

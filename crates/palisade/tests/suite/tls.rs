@@ -438,7 +438,7 @@ fn new_certificates_are_taken_without_a_restart_and_bad_ones_are_refused() {
         "{}",
         text(&server.output(Some(&next), &["ls"]).stderr)
     );
-    // Revoked: whoever has only a certificate of the old CA.
+    // A client that trusts only the old CA is refused.
     fs::copy(next.file("ca.pem"), old.join("ca.pem")).unwrap();
     let refused = server.output(Some(&Ca { dir: old }), &["ls"]);
     assert!(

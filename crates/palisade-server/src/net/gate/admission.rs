@@ -1,4 +1,4 @@
-//! What a request, a watch or a session takes of the quotas and of its address's share of the waits.
+//! Counts a request, a watch or a session against the quotas and against its address's share of the waits.
 
 use palisade_pipeline::Request;
 

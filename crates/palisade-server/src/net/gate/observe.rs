@@ -16,11 +16,11 @@ pub(in crate::net) struct ObservedAll(());
 /// The locks that a caller may observe among those of a prefix.
 pub(in crate::net) struct Observed {
     who: Who,
-    /// What it asked for.
+    /// The prefix that it asked for.
     prefix: Box<str>,
     /// The part of it that the rules grant.
     prefixes: Prefixes,
-    /// What the watch uses of quotas.
+    /// The quota that the watch uses.
     _held: Option<Held>,
 }
 

@@ -88,7 +88,7 @@ impl Pipeline {
 pub(in crate::net) struct Session(palisade_pipeline::Session);
 
 impl Session {
-    /// Operations that wait for nothing, or whose recording has ended well.
+    /// Submits operations that need no record, or whose records are on disk.
     pub(in crate::net) fn submit(&self, operations: Vec<(u64, Permitted)>) {
         let operations = operations.into_iter();
         self.0.submit(

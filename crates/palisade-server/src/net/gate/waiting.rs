@@ -1,4 +1,4 @@
-//! What is kept of a caller that waits, and goes away.
+//! Bookkeeping for a caller that waits and disconnects.
 
 use std::mem;
 use std::sync::Arc;

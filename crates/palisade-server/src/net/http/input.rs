@@ -150,7 +150,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     }
 }
 
-/// What is wrong with a body, for people.
+/// Describes an invalid body for people.
 fn describe_error(error: &serde_json::Error, body: &[u8]) -> String {
     if body.is_empty() {
         return "the body is empty; a JSON object is needed".to_owned();

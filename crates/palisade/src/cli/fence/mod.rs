@@ -115,7 +115,7 @@ async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     for (Listed { resource, state }, tables) in all {
         match out.json {
             true => {
-                // What concerns a table is said with its resource.
+                // Doors of a table are listed with its resource.
                 let its = |door: &mut Door| {
                     door.table
                         .as_ref()

@@ -43,7 +43,7 @@ fn authority(text: &str) -> Result<AuthorityId, String> {
     AuthorityId::new(text).map_err(|invalid| invalid.to_string())
 }
 
-/// What the operator is asked, and must know.
+/// The question to the operator, with the facts for the answer.
 struct Question {
     resource: String,
     floor: Token,

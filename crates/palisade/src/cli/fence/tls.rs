@@ -19,7 +19,7 @@ pub(super) fn ca() -> Option<PathBuf> {
     env::var_os("PALISADE_CA_FILE").map(PathBuf::from)
 }
 
-/// Whom a connection trusts.
+/// The TLS client, with the certificates that it trusts.
 pub(super) fn client(ca: Option<PathBuf>) -> Result<Client, Failure> {
     let files = ClientFiles { ca, own: None };
     Client::new(&files).map_err(|error| Failure::usage(error.to_string()))

@@ -124,7 +124,7 @@ fn short(verdict: &Verdict) -> String {
     }
 }
 
-/// What clients were told, and the final content.
+/// The acknowledgements that clients got, and the final content.
 fn evidence(verdict: &Verdict) -> String {
     let names = |updates: &[Update]| {
         listed(

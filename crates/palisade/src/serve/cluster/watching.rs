@@ -1,4 +1,5 @@
-//! What a member watches while it runs: who leads, who answers, who leads without what is committed, what everybody reads.
+//! A member watches while it runs: the leader, the nodes that answer, a leader without committed entries, and the versions
+//! that every member reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -120,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// What every node has logged last, for the message of a test that fails.
+    /// The last log lines of every node, for the message of a failed test.
     fn logs(&self) -> String {
         const LINES: usize = 40;
         let last = |node: &Node| {

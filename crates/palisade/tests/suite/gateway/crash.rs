@@ -1,4 +1,4 @@
-//! What survives a crash, and what is not promised.
+//! The state that survives a crash, and the state that need not.
 
 use super::support::{Caller, Gateway, until};
 use super::upstream::{Upstream, crashing};
