@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A wish is a request for a lock, or for several at once, as the caller put it, and what became of it.
+// A wish is the caller's request for a lock, or for several at once, with its outcome.
 type wish struct {
 	// Sorted. The first one names the request in paths and messages.
 	names     []string

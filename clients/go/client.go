@@ -15,7 +15,7 @@ type Client struct {
 	transport *transport
 	patience  time.Duration
 	margin    time.Duration
-	// For people: where a client runs. What makes a client id unique is drawn for each acquire.
+	// The host that a client runs on, for people. Each acquire adds random characters, which make its client id unique.
 	host string
 
 	// Ends renewals and what runs in the background.

@@ -414,7 +414,8 @@ func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) bool {
 	return true
 }
 
-// lose takes the word of the server that a lock is over: what is left of several is of no use without it.
+// lose records that the server ended a lock. If the lease has several locks, the others are released, because they are useless
+// without it.
 func (l *Lease) lose(name, code string) {
 	if !l.hold.holds() {
 		return

@@ -49,9 +49,9 @@ func BearerTokenFile(path string) Option { return func(s *settings) { s.file = &
 // again: for a certificate that is replaced, use TLSFiles, or GetClientCertificate of the config.
 func TLSConfig(config *tls.Config) Option { return func(s *settings) { s.tls = config } }
 
-// TLSFiles are files in PEM for https addresses: the CAs of the servers ("": those of this machine), the client's certificate,
-// and its key ("" for both: none). They are read again for each new connection, so they may be replaced while the client
-// runs; while they cannot be used together, what was there stays. What is in a TLSConfig counts as well.
+// TLSFiles are files in PEM for https addresses: the CAs of the servers ("": those of this machine), the client's
+// certificate, and its key ("" for both: none). They are read again for each new connection, so they may be replaced while
+// the client runs. While the new files do not fit together, the old ones stay in use. A TLSConfig applies as well.
 func TLSFiles(ca, certificate, key string) Option {
 	return func(s *settings) { s.tlsFiles = &tlsFiles{ca, certificate, key} }
 }

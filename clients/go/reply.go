@@ -22,7 +22,7 @@ type fault struct {
 	unknown bool
 }
 
-// What a server says about a refusal.
+// The server's reason for a refusal.
 type problem struct {
 	Code         string `json:"code"`
 	Message      string `json:"message"`

@@ -112,7 +112,7 @@ func TestANewConnectionHasWhatIsInTheFiles(t *testing.T) {
 	once := newClient(t, all, palisade.TLSConfig(mine.config(t)), palisade.Patience(time.Second))
 	show(t, client, "orders")
 	show(t, once, "orders")
-	// One of two files is replaced: what was there stays in force.
+	// One of two files is replaced: the old pair stays in use.
 	take(fresh, "me.pem")
 	first.Kill(t)
 	show(t, client, "orders")

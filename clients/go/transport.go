@@ -132,7 +132,7 @@ func (c *connection) got(info httptrace.GotConnInfo) { c.inner.Store(&info.Conn)
 
 func (c *connection) isThere() bool { return c.inner.Load() != nil }
 
-// end closes it, also if it is back in the pool: what comes next on it is wrong, too.
+// end closes the connection, even if it is back in the pool: its next answers would be wrong, too.
 func (c *connection) end() {
 	if inner := c.inner.Load(); inner != nil {
 		(*inner).Close()

@@ -114,7 +114,7 @@ func (w *Watch) Next() bool {
 // Event is the one to which Next went on.
 func (w *Watch) Event() Event { return w.event }
 
-// Err is why Next returned false: the context's error, or what the server refused.
+// Err is the reason why Next returned false: the context's error, or the server's refusal.
 func (w *Watch) Err() error { return w.err }
 
 // Close ends the watch.

@@ -15,7 +15,8 @@ export default tseslint.config(
     },
   },
   {
-    // What the oldest Node that package.json names has. It is the first 20 with zlib.crc32, which is still experimental there.
+    // Checks for the oldest Node that package.json names. It is the first 20 with zlib.crc32, which is still experimental
+    // there.
     files: ["src/**/*.ts"],
     plugins: { n: node },
     rules: {

@@ -1,4 +1,4 @@
-// Package fence is what all fences have in common: who presents a token, and why one is refused.
+// Package fence contains the types that all fences share: the holder that presents a token, and the reason of a rejection.
 //
 // A fence makes a fencing token count at the resource itself: package postgres and package mysql in the caller's own
 // transaction, package httpfence at an API behind palisade gateway. Claim first, before the first read; then read, think

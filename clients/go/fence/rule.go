@@ -128,7 +128,7 @@ func (record Record) then(operation Operation) Record {
 	return record
 }
 
-// A Number makes a write safe to repeat: what was written once under a sequence number is recognised.
+// A Number makes a write safe to repeat: the fence recognises a write that it has seen under the same sequence number.
 type Number struct {
 	// Sequence is the number of this write among those of the grant, 0 – MaxToken; the highest counts.
 	Sequence uint64

@@ -5,7 +5,8 @@ from typing import Callable, TypeVar
 
 Found = TypeVar("Found")
 
-# What a deadline keeps of `valid_for_ms`, and what rounding may add, in milliseconds.
+# The share of `valid_for_ms` that a deadline keeps, and the milliseconds that rounding
+# may add.
 SURE = 0.99 / 1.01
 ROUNDING = 2.0
 

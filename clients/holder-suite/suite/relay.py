@@ -43,7 +43,7 @@ class Link:
 
 
 class Relay:
-    """Listens on a free port of 127.0.0.1. What it holds back is delivered, in order, when it is opened."""
+    """Listens on a free port of 127.0.0.1. It delivers held-back data, in order, when it is opened."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self.server = server

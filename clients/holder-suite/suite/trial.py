@@ -1,4 +1,4 @@
-"""What one rule runs in: its own server, relay and driver."""
+"""The environment of one rule: its own server, relay and driver."""
 
 from __future__ import annotations
 

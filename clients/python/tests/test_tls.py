@@ -76,7 +76,7 @@ def test_a_new_connection_has_what_is_in_the_files(files: Files, fleet: list[Pal
         Client(urls(fleet), verify=once, patience="1s") as reads_once,
     ):
         assert client.status().authority == reads_once.status().authority
-        # One of two files is replaced: what was there stays in force.
+        # One of two files is replaced: the old pair stays in use.
         files.take(files.folder / "new", "me.pem")
         fleet[0].stop()
         second = client.status().authority

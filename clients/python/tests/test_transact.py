@@ -48,7 +48,7 @@ def ask(transaction: Any, statement: str) -> Any:
 
 @pytest.fixture(params=["psycopg", "engine", "connection", "session", "django"])
 def connect(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Connect]:
-    """What `transact` takes, one for each thread."""
+    """A connection or pool for `transact`, one for each thread."""
     if request.param == "psycopg":
         yield lambda: psycopg.connect(postgres_url)
     elif request.param == "django":

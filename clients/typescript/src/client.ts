@@ -36,7 +36,7 @@ export interface ClientOptions {
   readonly marginMs?: number;
 }
 
-/** What the server knows about a lock. */
+/** The server's information about a lock. */
 export interface LockInfo {
   readonly lock: string;
   /** Undefined while the lock is free; of several the oldest. */
@@ -50,7 +50,7 @@ export interface LockInfo {
   readonly permits: number | undefined;
 }
 
-/** What the server says about itself. */
+/** The server's description of itself. */
 export interface Status {
   readonly authority: string;
   readonly incarnation: string;
@@ -242,8 +242,8 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * Ends the connections. Acquires under way reject with `Invalid`; what they and others leave to be given up is given up
-   * first, at most for the client's patience. Leases that are still held are no longer renewed: release them first.
+   * Ends the connections. Acquires under way reject with `Invalid`. First gives up everything that they and others left to
+   * give up, at most for the client's patience. Leases that are still held are no longer renewed: release them first.
    */
   async close(): Promise<void> {
     if (this.#closing.signal.aborted) {
@@ -265,7 +265,7 @@ export class Client implements AsyncDisposable {
     await this.close();
   }
 
-  /** What ends in the background may begin something else there. */
+  /** Background work may start more background work. */
   async #settled(): Promise<void> {
     while (this.#background.size > 0) {
       await Promise.all(this.#background);
@@ -285,7 +285,7 @@ export class Client implements AsyncDisposable {
     };
   }
 
-  /** Sends a request whose only good answer is 200, for the client's patience; `lock`: what it is about. */
+  /** Sends a request whose only good answer is 200, for the client's patience; `lock`: the lock that it names. */
   async #ask(method: "GET" | "POST", path: string, body?: object, lock?: string): Promise<Json> {
     this.#checkOpen();
     const differs = (answer: Reply): string | undefined =>
@@ -298,7 +298,7 @@ export class Client implements AsyncDisposable {
     return answer.body;
   }
 
-  /** Nobody waits for it, and its failure is nobody's: what it gives up expires. */
+  /** Nobody waits for this work, and its failure is ignored: a grant that could not be given up expires. */
   #inBackground(work: Promise<unknown>): void {
     const settled = work
       .catch(() => undefined)

@@ -146,7 +146,7 @@ export interface Granted {
 
 const MAX_PERMITS = 64;
 
-/** What a grant has to be: a reader's, or with so many slots. */
+/** The grant that was asked for: a reader's, or one with so many slots. */
 interface Wanted {
   readonly shared: boolean;
   readonly permits: { readonly count: number } | undefined;

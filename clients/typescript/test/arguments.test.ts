@@ -52,7 +52,10 @@ const RULE: readonly Kind[] = [ABSENT];
 const HOLDER: readonly Kind[] = ["number"];
 const WRITES: readonly Kind[] = [ABSENT];
 
-/** Refuses, or does what it is asked; what else happens (nobody holds that lock) is not the caller's mistake. */
+/**
+ * The call is refused or works. Any other failure, such as a lock that nobody holds, is not the caller's
+ * mistake.
+ */
 async function check([place, right, call]: Row): Promise<void> {
   for (const [kind, odd] of Object.entries(ODD)) {
     const at = `${place}, given ${kind}`;

@@ -1,4 +1,4 @@
-/** What a whole process does: paused past its lease, at its end, and with errors that nobody waits for. */
+/** Tests of a whole process: paused past its lease, at its end, and with errors that nobody awaits. */
 import assert from "node:assert/strict";
 import { fork, spawn } from "node:child_process";
 import cluster from "node:cluster";

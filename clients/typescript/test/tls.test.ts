@@ -76,7 +76,7 @@ test("a new connection has what is in the files", async (t) => {
   const client = connect(t, { urls, tls: files(mine) });
   const readsOnce = connect(t, { urls, tls: read(mine), patienceMs: 1_000 });
   assert.equal((await client.status()).authority, (await readsOnce.status()).authority);
-  // One of two files is replaced: what was there stays in force.
+  // One of two files is replaced: the old pair stays in use.
   take(fresh, "me.pem");
   await end(first);
   const { authority: oldOne } = await client.status();

@@ -36,8 +36,8 @@ import (
 	"palisade.example/palisade/internal/guardrow"
 )
 
-// ErrReadBeforeClaim: the transaction had read before it claimed, and what it read has changed since. Roll back, and
-// claim first.
+// ErrReadBeforeClaim: the transaction read data before it claimed, and the data has changed since. Roll back, and claim
+// first.
 var ErrReadBeforeClaim = errors.New("palisade: the transaction read before it claimed: claim first")
 
 // The procedures of crates/palisade-fence/sql/mysql/0004_procedures.sql decide.

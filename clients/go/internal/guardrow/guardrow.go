@@ -101,7 +101,7 @@ func (r *Row) Record() fence.Record {
 	}
 }
 
-// Values are those of authority, lock, token, written, sequence, digest and result; what is missing is NULL.
+// Values are those of authority, lock, token, written, sequence, digest and result; missing values are NULL.
 func Values(record fence.Record) []any {
 	result := any(nil)
 	if record.Result != nil {

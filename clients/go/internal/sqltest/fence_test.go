@@ -299,7 +299,7 @@ func TestAStickyTableRefusesCodeThatForgotTheFence(t *testing.T) {
 	})
 }
 
-// What a connection of MySQL shows to the triggers outlives its transaction.
+// In MySQL, the token that the triggers read outlives its transaction on the connection.
 func TestATriggerRefusesAStaleToken(t *testing.T) {
 	e := onMaria(t)
 	table, resource := unique("t"), unique("orders")

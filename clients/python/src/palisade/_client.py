@@ -40,12 +40,12 @@ class Client:
     """Asks a Palisade server for locks. It may be shared by threads.
 
     `url`: one address, or several (a list, or a text with commas); by default `PALISADE_URL`, else
-    http://127.0.0.1:7420. `patience`: how long an operation is repeated without an answer. `margin`: time wanted
-    between a check and the effect of what follows. `token`: a bearer token, by default `PALISADE_TOKEN`; it is sent
-    with TLS or within this machine only. `token_file`: a file with it, which is read again for each request, so a token
-    may be replaced while the client runs. `verify`: whom it trusts: by default the CAs of this machine, or a file of
-    CAs in PEM, or an `ssl.SSLContext`. `cert`: its own certificate: a file in PEM, or `(certificate, key)`. These files
-    are read again for each new connection, so they may be replaced, too."""
+    http://127.0.0.1:7420. `patience`: how long an operation is repeated without an answer. `margin`: the time to leave
+    between a check and the effect of the next operation. `token`: a bearer token, by default `PALISADE_TOKEN`; it is
+    sent with TLS or within this machine only. `token_file`: a file with it, which is read again for each request, so a
+    token may be replaced while the client runs. `verify`: the CAs that it trusts: by default those of this machine, or
+    a file of CAs in PEM, or an `ssl.SSLContext`. `cert`: its own certificate: a file in PEM, or `(certificate, key)`.
+    These files are read again for each new connection, so they may be replaced, too."""
 
     def __init__(
         self,
@@ -308,9 +308,9 @@ class Grant(BaseGrant):
         writes; this one is not held any more then. Until then it is held and renewed as before, also after `LockHeld`,
         which names a reader that was in the way.
 
-        Raises `LeaseLost` if this grant is lost meanwhile, and what `acquire` raises. An upgrade that is interrupted is
-        given up in the background. If it was granted by then, or can be granted at that moment, the lock is released,
-        and this grant is lost."""
+        Raises `LeaseLost` if this grant is lost meanwhile, and the errors of `acquire`. An upgrade that is interrupted
+        is given up in the background. If it was granted by then, or can be granted at that moment, the lock is
+        released, and this grant is lost."""
         wish = self._become_writer(wait)
         try:
             return self._client._acquire(wish)

@@ -1,4 +1,4 @@
-"""What the server tells, as values."""
+"""The server's answers as values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LockInfo:
 
 @dataclass(frozen=True)
 class Status:
-    """What the server says about itself."""
+    """The server's description of itself."""
 
     authority: str
     incarnation: str

@@ -1,5 +1,5 @@
-"""What belongs to one process. After a fork (gunicorn --preload, Celery, multiprocessing) the child has a copy of the
-parent's memory: its connections, its grants, and its locks as another thread had them at that moment.
+"""State that belongs to one process. After a fork (gunicorn --preload, Celery, multiprocessing) the child has a copy of
+the parent's memory: its connections, its grants, and its locks as another thread had them at that moment.
 
 The process id is compared at each use. A hook of `os.register_at_fork` would not do: uWSGI forks without calling it."""
 

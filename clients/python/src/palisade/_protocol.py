@@ -104,7 +104,7 @@ def same(value: dict[str, Any], name: str, asked: object) -> None:
 
 
 def read_reply(status: int, body: bytes) -> Reply:
-    """An answer as it came. What is not a JSON object with the status of one leaves the outcome unknown."""
+    """Reads an answer. If it is not a JSON object with a status that the server sends, the outcome is unknown."""
     try:
         value = json.loads(body)
     except ValueError:
@@ -216,7 +216,7 @@ def asked(
 
 @dataclass
 class Wish:
-    """A request for a lock, or for several at once, as the user put it, and what became of it."""
+    """The user's request for a lock, or for several at once, with its outcome."""
 
     #: Sorted.
     locks: tuple[str, ...]
@@ -422,8 +422,8 @@ def abandon(wish: Wish) -> Steps[None]:
 
 
 class GrantRef:
-    """How requests name a grant, and what is left of it. Readers have one token, so `number` is the grant id of one of
-    them."""
+    """A grant's name in requests, and its locks that are still held. Readers have one token, so `number` is the grant
+    id of one of them."""
 
     def __init__(self, wish: Wish, granted: Granted) -> None:
         self.locks = wish.locks

@@ -1,4 +1,4 @@
-"""What a client trusts and presents over TLS, as its files have it when a connection is made."""
+"""The CAs and the certificate of a client, read from its files for each new connection."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Certificates(ssl.SSLContext):
 
 
 def _end_of(pem: str) -> int:
-    """The end of the first certificate, in seconds since 1970. What Python has for that is private."""
+    """The end of the first certificate, in seconds since 1970. Python's own function for this is private."""
     end = pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
     der = ssl.PEM_cert_to_DER_cert(pem[pem.index(ssl.PEM_HEADER) : end])
     at = _element(der, _element(der, 0)[1])[1]

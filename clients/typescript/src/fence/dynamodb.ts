@@ -111,7 +111,7 @@ export class Item {
     return (await this.#carryOut(pass, { kind: "write", ...options }, following)).repeat;
   }
 
-  /** What is stored. @internal */
+  /** The stored record. @internal */
   async record(): Promise<FenceRecord> {
     return (await this.#load()).record;
   }

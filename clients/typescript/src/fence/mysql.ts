@@ -57,8 +57,8 @@ function hex(name: string | undefined): string {
 /**
  * Runs a transaction of its own: claims, carries out `work`, and commits. The connection belongs to `work` until it ends.
  *
- * Throws `Stale` if a newer holder has claimed, and what `work` throws; either way nothing was written. If the connection
- * fails during the commit, the error is that of `mysql2`, and the transaction may have been committed.
+ * Throws `Stale` if a newer holder has claimed, and passes on the errors of `work`; in both cases nothing was written. If the
+ * connection fails during the commit, the error is that of `mysql2`, and the transaction may have been committed.
  */
 export async function transact<Result>(
   pool: Pool,

@@ -30,14 +30,14 @@ const MODES = ["exclusive", "shared", "permits"] as const;
 /** The mode of a grant. */
 export type Mode = (typeof MODES)[number];
 
-/** What a sequencer says, after its signature was found right. A fence takes it as it takes a lease. */
+/** The content of a sequencer whose signature was verified. A fence accepts it like a lease. */
 export interface Sequencer extends Pass {
   readonly authority: string;
   readonly lock: string;
   readonly mode: Mode;
   /** Of a semaphore, rising; none for other locks. */
   readonly slots: readonly number[];
-  /** Who holds the grant; undefined where the authority does not know. */
+  /** The grant's principal; undefined where the authority does not know it. */
   readonly principal: string | undefined;
 }
 
@@ -185,7 +185,7 @@ export class Keys {
     return key;
   }
 
-  /** What the payload says. Its signature is right. */
+  /** Reads the payload, whose signature was verified. */
   #read(payload: Buffer): Sequencer {
     const text = isUtf8(payload) ? payload.toString() : "";
     const { iss, lock, mode, token, slots = [], sub, ...others } = object(text) ?? {};

@@ -203,7 +203,7 @@ def _each(claims: list[dict[str, Any]]) -> Steps[None]:
 
 
 def _left_ms(holder: Holder) -> Optional[str]:
-    """What is left of a lease."""
+    """The remaining time of a lease."""
     left = getattr(holder, "remaining", None)
     return None if left is None else str(min(max(1, math.ceil(left * 1000)), 999_999_999))
 

@@ -291,7 +291,7 @@ def _digest(script: Script, keys: Sequence[str], arguments: Sequence[bytes]) -> 
 
 
 def _tag(key: str) -> Optional[str]:
-    """What a cluster makes the slot of: the text in the first braces. None without one."""
+    """The text in the first braces, from which a cluster computes the slot. None without one."""
     _, _, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     return tag if closed and tag else None

@@ -1,4 +1,4 @@
-"""The decision of every fence, without I/O: what a resource stores, what is presented, and what it answers.
+"""The decision of every fence, without I/O: the stored record, the presented operation, and the answer.
 
 The repository's `vectors/fence.json` has the same decision as data; a test compares the two. Carry an admitted
 operation out and store the next record in one atomic, durable step, and only then answer."""
@@ -30,7 +30,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Record:
-    """What a resource stores. The default: nothing was ever presented."""
+    """The record that a resource stores. The default is a resource that never saw a token."""
 
     authority: Optional[str] = None
     lock: Optional[str] = None
@@ -135,8 +135,8 @@ def _then(record: Record, operation: Operation) -> Record:
 
 
 def pass_of(holder: Union[int, Pass, Any]) -> Pass:
-    """What a fence takes: a grant, which has token, authority and lock, a `Pass`, or a bare token. If it has a method
-    `check`, as a grant has, that is called first: a holder that lost its lease, or released it, sends nothing."""
+    """A fence accepts a grant, which has token, authority and lock, a `Pass`, or a bare token. If the holder has a
+    method `check`, as a grant has, it is called first, so a holder that lost or released its lease sends nothing."""
     if isinstance(holder, int) and not isinstance(holder, bool):
         return Pass(holder)
     if isinstance(holder, bool) or not hasattr(holder, "token"):

@@ -34,7 +34,7 @@ class BadSequencer(PalisadeError):
 
 @dataclass(frozen=True)
 class Sequencer:
-    """What a sequencer says, after its signature was found right. A fence takes it as it takes a grant."""
+    """The content of a sequencer whose signature was verified. A fence accepts it like a grant."""
 
     authority: str
     lock: str
@@ -132,7 +132,7 @@ class Keys:
         return self._read(_object(payload))
 
     def _read(self, claims: Optional[dict[str, Any]]) -> Sequencer:
-        """What the payload says. Its signature is right."""
+        """Reads the payload, whose signature was verified."""
         known = {"iss", "lock", "mode", "token", "slots", "sub"}
         claims = claims or {}
         slots, principal, token = claims.get("slots", []), claims.get("sub"), claims.get("token")

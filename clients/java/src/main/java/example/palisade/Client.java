@@ -30,9 +30,9 @@ public final class Client implements AutoCloseable {
     private final ExecutorService threads;
     private final long patience;
     private final long margin;
-    /** For people: where a client runs. What makes a client id unique is drawn for each acquire. */
+    /** The host that a client runs on, for people. Each acquire adds random characters, which make its client id unique. */
     private final String host = hostName();
-    /** What is being given up in the background. */
+    /** Requests that are being given up in the background. */
     private final Phaser background = new Phaser(1);
     private volatile boolean closed;
 
@@ -91,8 +91,8 @@ public final class Client implements AutoCloseable {
         }
 
         /**
-         * For https addresses: authorities, a client certificate. What is in it is not read again: for a certificate that is
-         * replaced use {@link #tlsFiles}.
+         * For https addresses: authorities, a client certificate. It is not read again: for a certificate that is replaced,
+         * use {@link #tlsFiles}.
          */
         public Builder sslContext(SSLContext context) {
             tls = context;
@@ -203,7 +203,7 @@ public final class Client implements AutoCloseable {
         try {
             background.awaitAdvanceInterruptibly(background.arrive(), patience, TimeUnit.NANOSECONDS);
         } catch (TimeoutException late) {
-            // What is left expires.
+            // The rest expires.
         } catch (InterruptedException gone) {
             Thread.currentThread().interrupt();
         }

@@ -25,7 +25,7 @@ public final class Lease implements Presenter, AutoCloseable {
     private static final long SHORTEST_PAUSE = 20 * Clock.MILLISECOND;
     private static final long LONGEST_PAUSE = 500 * Clock.MILLISECOND;
 
-    /** What a release found. Of several locks it is the last of these that was found for any. */
+    /** The result of a release. For several locks it is the last of these results that any lock had. */
     public enum Release {
         /** It had been released before. */
         ALREADY_RELEASED,
@@ -126,7 +126,7 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     /**
-     * What the fence of one of several locks takes: the token, with that lock's name.
+     * The proof for the fence of one of several locks: the token, with that lock's name.
      *
      * @throws LeaseLostException if the lock is not held any more; so does a fence that is given the part later
      */
@@ -450,7 +450,9 @@ public final class Lease implements Presenter, AutoCloseable {
         return true;
     }
 
-    /** The server said that a lock is over: what is left of several is of no use without it. */
+    /**
+     * The server ended a lock. If the lease has several locks, the others are released, because they are useless without it.
+     */
     void lose(String name, String code) {
         if (hold.holds()) {
             lostLock = name;
@@ -471,7 +473,7 @@ public final class Lease implements Presenter, AutoCloseable {
         return Hold.deadline(t0, validFor.toNanos(), client.margin());
     }
 
-    /** What the answer to a renewal has; null: what it has not. */
+    /** The fields of an answer to a renewal; null: a field that it must not have. */
     private Map<String, Object> renewal() {
         Map<String, Object> wanted = new HashMap<>(Map.of("fencing_token", token(), "authority", authority()));
         wanted.put("lock_acquired", null);

@@ -69,7 +69,7 @@ final class Transport {
         }
     }
 
-    /** What an address answered. {@code follow}: the leader that it names is to be asked at once. */
+    /** An address's answer. {@code follow}: ask the leader that it names at once. */
     record Attempt(Reply reply, boolean follow) {}
 
     /** Waits until an instant; ends early, with an exception, if the caller gave up. */

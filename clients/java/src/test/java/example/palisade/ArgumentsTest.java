@@ -23,7 +23,7 @@ public class ArgumentsTest {
     private static final Duration TINY = Duration.ofSeconds(Long.MIN_VALUE);
     private static final String LONG = "x".repeat(256);
 
-    /** What each call says. */
+    /** Checks the message of each call. */
     private static void check(Map<Executable, String> cases) {
         cases.forEach((call, says) -> {
             RuntimeException error = assertThrows(RuntimeException.class, call, says);

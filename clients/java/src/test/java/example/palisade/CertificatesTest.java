@@ -68,7 +68,7 @@ public class CertificatesTest {
                         .sslContext(once).patience(Duration.ofSeconds(1)).build()) {
             client.show("orders");
             readsOnce.show("orders");
-            // One of two files is replaced: what was there stays in force.
+            // One of two files is replaced: the old pair stays in use.
             take(mine, fresh, "me.pem");
             Servers.end(first.process());
             client.show("orders");

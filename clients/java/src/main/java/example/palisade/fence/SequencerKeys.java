@@ -33,7 +33,7 @@ import java.util.Set;
  * new ones. They can be used by several threads.
  */
 public final class SequencerKeys {
-    /** What stands before the 32 bytes of a key in its X.509 form (RFC 8410). */
+    /** The prefix of a key's 32 bytes in its X.509 form (RFC 8410). */
     private static final byte[] X509 = HexFormat.of().parseHex("302a300506032b6570032100");
     private static final int SIGNATURE_BYTES = 64;
     private static final Set<String> HEADER = Set.of("alg", "kid", "typ");
@@ -188,7 +188,7 @@ public final class SequencerKeys {
         return key;
     }
 
-    /** What the payload says. Its signature is right. */
+    /** Reads the payload, whose signature was verified. */
     private Sequencer read(byte[] content) {
         Map<String, Object> claims = object(content);
         Sequencer.Mode mode = claims.get("mode") instanceof String text ? MODES.get(text) : null;
