@@ -110,7 +110,7 @@ class Cluster:
         node.start(program, self.flags)
 
     def statuses(self) -> list[Optional[str]]:
-        """What each node says at `/readyz`; nothing if it is not ready."""
+        """The answer of each node at `/readyz`; nothing for a node that is not ready."""
         said: list[Optional[str]] = []
         for node in self.nodes:
             said.append(None)
@@ -234,7 +234,7 @@ class Held:
 
 
 class Load:
-    """Clients in threads; what one of them complains of is raised at the next step."""
+    """Clients in threads; an error of one of them is raised at the next step."""
 
     def __init__(self, cluster: Cluster, client: Client) -> None:
         self.cluster, self.client = cluster, client
@@ -343,7 +343,7 @@ class Upgrade:
         self.mixed = True
 
     def step(self, name: str, since: float, **more: Any) -> None:
-        """One that has been done since then: what the clients saw of it."""
+        """Records a step that has been done since then, and the clients' view of it."""
         self.load.check()
         now = time.monotonic()
         work = sorted(grant.answered for grant in self.history.grants if grant.answered > since)

@@ -51,7 +51,7 @@ class Block:
     language: str
     text: str
     refused: bool = False
-    #: What it prints, where the page says it.
+    #: Its output, where the page shows it.
     expected: Optional[str] = None
 
     @property

@@ -118,7 +118,7 @@ func firstSent(h *history, c *call) int64 {
 
 func isGrant(c *call) bool { return c.is("granted") && c.under == 0 }
 
-// rename gives a grant another token wherever its answers name it; what its holder does later names the new one too.
+// rename gives a grant another token wherever its answers name it; later calls of its holder name the new one too.
 func rename(h *history, c *call, token uint64) {
 	old := c.answered.token
 	swap := func(number *uint64) {

@@ -409,7 +409,7 @@ func (b *builder) ends() {
 					from = min(from, max(sent, g.sent))
 				}
 			}
-			// What comes after the end was seen did not cause it.
+			// A call after the end was seen did not cause it.
 			if from <= by && from != never {
 				text := fmt.Sprintf("an end of token %d that nobody saw", g.token)
 				b.add(lock, step{kind: mayEnd, token: g.token, how: told, text: text}, from, by)

@@ -1,4 +1,4 @@
-//! A cluster whose members change under load: what its callers see of that.
+//! A cluster whose members change under load, as its callers see it.
 //!
 //! ```text
 //!   loops ──► acquire ─► release, each a lock of its own ──► latency by phase · failures · tokens
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) json: bool,
 }
 
-/// What happens in each phase.
+/// The event of each phase.
 const PHASES: [&str; 7] = [
     "steady",
     "a node is added",
@@ -50,7 +50,7 @@ const CONNECTIONS: usize = 4;
 /// How long a new node may take to get its vote.
 const CATCH_UP: Duration = Duration::from_secs(120);
 
-/// What the loops measured in one phase.
+/// The measurements of the loops in one phase.
 struct Phase {
     /// Nanoseconds of each acquire and of each release.
     latency: Histogram<u64>,
@@ -81,7 +81,7 @@ impl Phase {
     }
 }
 
-/// What all loops share.
+/// The state that all loops share.
 struct Shared {
     phase: AtomicUsize,
     phases: [Mutex<Phase>; OVER],

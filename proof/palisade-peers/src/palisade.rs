@@ -102,7 +102,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What a command about it prints as JSON.
+    /// The JSON output of a `cluster` command.
     pub(crate) fn command(&self, words: &[&str]) -> Result<serde_json::Value, Error> {
         let output = std::process::Command::new(program()?)
             .arg("cluster")

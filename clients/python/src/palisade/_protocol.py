@@ -40,7 +40,7 @@ class Send:
     timeout_ns: int
     #: Raises `Malformed` for an answer that cannot belong to this request.
     check: Callable[[Reply], object] = lambda reply: None
-    #: What is sent in place of this to an address that did not answer last.
+    #: Replaces this request at an address that did not give the last answer.
     probe: Optional[Send] = None
 
 
@@ -429,9 +429,9 @@ class GrantRef:
         self.locks = wish.locks
         self.token, self.number, self.authority = granted.token, granted.number, granted.authority
         self._lease_key = granted.lease_key
-        #: What is renewed.
+        #: The locks that renewals extend.
         self.held = list(wish.locks)
-        #: What the server has not acknowledged the release of.
+        #: The locks whose release the server has not acknowledged.
         self.unreleased = list(wish.locks)
         #: The lock that the server said is over.
         self.over: Optional[str] = None

@@ -70,7 +70,7 @@ pub(crate) struct Master {
     placement: Placement,
     client: Client,
     folder: Arc<Folder>,
-    /// What is on the disk.
+    /// The record as it is on the disk.
     record: Mutex<Arc<MasterRecord>>,
     /// Held while the record changes.
     writer: AsyncMutex<()>,

@@ -1,5 +1,4 @@
-//! What reported replicas are worth, and what is done about them. Pure: the record, the reports and `now` in, decisions
-//! out.
+//! Classifies reported replicas and decides about them. Pure: the record, the reports and `now` in, decisions out.
 //!
 //! | reported version | a member of the chunk's version | answer |
 //! |---|---|---|
@@ -36,7 +35,7 @@ pub(crate) struct Held {
     pub(crate) since: Timestamp,
 }
 
-/// What was reported since the master started.
+/// The reports since the master started.
 pub(crate) type Reports = BTreeMap<ServerId, Report>;
 
 /// The settings of decisions.
@@ -75,7 +74,7 @@ impl Decision {
     }
 }
 
-/// What a reported replica is worth (rule K5).
+/// Classifies a reported replica (rule K5).
 pub(crate) fn standing(chunk: Option<&Chunk>, server: &ServerId, version: Version) -> Standing {
     let Some(chunk) = chunk else {
         return Standing::Unknown;
@@ -150,8 +149,8 @@ impl Placement {
         free.into_iter().map(|(server, _)| server).collect()
     }
 
-    /// What to do now (rule K6). Nothing is collected or made before every server has reported: before that, nobody
-    /// knows which copies there are.
+    /// Decides the next actions (rule K6). Nothing is collected or copied before every server has reported, because
+    /// until then nobody knows which copies exist.
     pub(crate) fn decide(
         &self,
         record: &MasterRecord,

@@ -1,4 +1,4 @@
-//! One replica: what it admits, and what it then is. Pure: nothing here does I/O.
+//! One replica: the mutations that it admits, and its next state. Pure: nothing here does I/O.
 //!
 //! ```text
 //!   install  ── from ≤ own ≤ version, the same last mutation ──► records the version: the fence rises to it

@@ -83,7 +83,7 @@ pub async fn run(
     })
 }
 
-/// What the schedule itself saw.
+/// The schedule's own observations.
 #[derive(Default)]
 struct Played {
     pauses: Vec<(ServerId, f64, f64)>,

@@ -105,7 +105,8 @@ async fn nobody_waits_for_a_retired_server_and_it_is_refused_when_it_is_back() {
     );
     assert_eq!(named(&client, &log()).await, ["a", "c"]);
     assert!(replica(&cluster, "b").exists());
-    // What it was told: another name for the same folder. Its replica is stale, collected and made anew.
+    // The operator follows the message: another name for the same folder. Its replica is stale, collected and made
+    // anew.
     fs::rename(cluster.data("b"), cluster.data("b2")).unwrap();
     let b2 = cluster.chunk_server("b2", &[]);
     b2.until("the collection", |event| {

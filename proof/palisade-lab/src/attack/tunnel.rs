@@ -19,14 +19,14 @@ use tokio::runtime::Runtime;
 
 use super::failure::text;
 
-/// The certificates of the servers and the attacker, and what carries the tunnels.
+/// The certificates of the servers and the attacker, and the runtime of the tunnels.
 pub(super) struct Secure {
     folder: PathBuf,
     client: Client,
     runtime: Runtime,
 }
 
-/// The attacker may do everything: what holds it off is not that it was refused.
+/// The attacker may do everything, so no refusal can protect the server.
 const RULES: &str = r#"
 [auth]
 
@@ -70,7 +70,7 @@ impl Secure {
         })
     }
 
-    /// What a server of this role is told.
+    /// The flags of a server with this role.
     pub(super) fn arguments(&self, role: &str) -> Vec<String> {
         let mut flags = vec![
             ("--tls-cert", "127.0.0.1.pem"),

@@ -56,7 +56,7 @@ fn deaf_watchers(harness: &Harness) -> Result<Outcome, String> {
 /// decides: the rate depends on what else runs on this machine.
 const MOST_TIMES: f64 = 4.0;
 
-/// Both are measured in turns, and of each the best one counts: what else runs on this machine only adds.
+/// Both are measured in turns, and the best turn of each counts: other work on this machine only adds time.
 const TURNS: usize = 3;
 
 /// Pairs of acquire and release.

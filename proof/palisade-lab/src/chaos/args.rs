@@ -17,7 +17,7 @@ pub struct Chaos {
     /// Which faults; may be repeated [default: all, one after the other]
     #[arg(long, value_enum, value_name = "NAME")]
     pub(super) nemesis: Vec<Nemesis>,
-    /// Who grants the lock
+    /// The authority that grants the lock
     #[arg(long, value_enum, value_name = "NAME", default_value = "palisade")]
     pub(super) authority: Authority,
     /// Which fences, side by side; may be repeated [default: all]

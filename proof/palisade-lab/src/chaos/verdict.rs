@@ -36,13 +36,13 @@ pub(super) struct ArmReport {
     pub(super) repeated_tokens: Vec<Repeated>,
     /// The number of faults of each kind; figures in their descriptions are left out.
     pub(super) interventions: BTreeMap<String, u64>,
-    /// What the observers of a cluster saw.
+    /// The findings of a cluster's observers.
     pub(super) observed: Option<Observed>,
     #[serde(skip)]
     pub(super) record: Record,
 }
 
-/// What happened under one kind of lock.
+/// The counts for one kind of lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct OfKind {
     pub(super) grants: u64,

@@ -49,7 +49,7 @@ impl Client {
                     }
                 }
             }
-            // What a leader says that leads no longer is soon over: readers ask often.
+            // A former leader's answers are soon outdated, so readers ask often.
             let longest = if reads { 10 } else { 50 };
             let rest = self.rng.between(MS, longest * MS);
             sleep(rest).await;

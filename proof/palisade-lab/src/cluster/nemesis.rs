@@ -1,4 +1,4 @@
-//! What goes wrong, drawn from the seed.
+//! The faults, drawn from the seed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -257,7 +257,7 @@ impl World {
         let world = Arc::clone(self);
         self.background(async move {
             sleep(span).await;
-            // A call of the disk may fail just then; whoever watches the process starts it again.
+            // A disk call may fail at that moment; a supervisor would start the process again.
             while let Err(error) = node::start(&world, place) {
                 if !error.contains("simulated") {
                     return world.broken("start", error);

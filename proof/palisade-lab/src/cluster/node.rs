@@ -481,7 +481,7 @@ impl Fold for Hasty {
 impl World {
     /// Folds the sealed part of a node's log into a snapshot; `false` if none was made.
     pub(super) fn compact(&self, place: Place, store: &Store) -> bool {
-        // What a snapshot contains is compared no longer.
+        // Entries in a snapshot are no longer compared.
         self.compare_log(place);
         let compactor = self.network.host(place).compactor.clone();
         // A failing disk makes none; it is tried again.

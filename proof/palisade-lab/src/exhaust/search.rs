@@ -26,7 +26,7 @@ pub struct Found {
     pub losing: usize,
     /// A shortest schedule in which it goes wrong; without a weakness, one in which anything goes wrong.
     pub shortest: Option<Vec<String>>,
-    /// What goes wrong at its end.
+    /// The fault at its end.
     pub wrong: Option<Wrong>,
 }
 

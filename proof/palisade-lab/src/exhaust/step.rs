@@ -171,7 +171,7 @@ impl World {
         writer && !client.downgraded
     }
 
-    /// The next state, and what is wrong with it.
+    /// The next state, and its fault.
     pub(super) fn after(&mut self, state: &State, action: Action) -> (State, Option<Wrong>) {
         let mut next = state.clone();
         let wrong = self.happen(&mut next, action);

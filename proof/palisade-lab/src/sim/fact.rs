@@ -36,7 +36,7 @@ pub enum Fact {
         at: u64,
         /// How long its caller is willing to wait, in nanoseconds.
         wait: u64,
-        /// What it wants.
+        /// The mode that it asks for.
         mode: LockMode,
         /// How many permits it wants of a semaphore.
         wanted: u8,
@@ -305,7 +305,7 @@ pub struct Orphan {
     pub locks: Locks,
     /// Until when it waits.
     pub until: u64,
-    /// What it wants.
+    /// The mode that it asks for.
     pub mode: LockMode,
     /// How many permits it wants of a semaphore.
     pub wanted: u8,

@@ -1,4 +1,4 @@
-//! What a seed determines before the run: the participants, how unreliable the world is, and which faults happen when.
+//! A seed determines before the run: the participants, how unreliable the world is, and which faults happen when.
 //!
 //! A plan is plain data, so that a schedule can be shortened by removing faults.
 

@@ -31,7 +31,7 @@ use process::Syncs;
 use report::{Report, Row};
 use system::{Profile, Server};
 
-/// What to measure.
+/// The plan of the measurement.
 pub(crate) struct Plan {
     pub(crate) rounds: u32,
     pub(crate) window: Window,

@@ -10,7 +10,8 @@ from typing import Any, Optional, Union
 
 from .errors import Rejected, Stale
 
-#: What one restore of the server leaps until 2032: how far one token may be above the highest.
+#: The default bound on how far a token may be above the highest one: the most by which a restore raises the token
+#: counter until 2032.
 MAX_JUMP = 2**46
 MAX_TOKEN = 2**53 - 1
 

@@ -43,7 +43,7 @@ class Sequencer:
     token: int
     #: Of a semaphore, rising; none for other locks.
     slots: tuple[int, ...] = ()
-    #: Who holds the grant; None where the authority does not know.
+    #: The grant's principal; None where the authority does not know it.
     principal: Optional[str] = None
 
     def covers(self, resource: str) -> None:

@@ -1,4 +1,4 @@
-//! A cluster of `palisade serve` processes as the authority of a world, and what is observed of it.
+//! A cluster of `palisade serve` processes as the authority of a world, and the observations of it.
 //!
 //! ```text
 //!   workers (client library, all addresses) ──┐

@@ -185,7 +185,7 @@ impl Observer {
     }
 
     /// Sends a wish under a request id of its own, at one node after the other, until an answer is clear or the patience
-    /// is over. When the granted attempt was sent, and what it was answered; nothing if the wish was denied.
+    /// is over. Returns the time at which the granted attempt was sent, and its answer; `None` if the wish was denied.
     fn request(
         &mut self,
         client: &ClientId,

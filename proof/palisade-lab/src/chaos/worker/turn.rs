@@ -1,4 +1,4 @@
-//! What a worker does on one lane: turn after turn, each with a grant of its own.
+//! A worker's activity on one lane: turn after turn, each with a grant of its own.
 //!
 //! ```text
 //!   add        claim all ─► read all ─► think ─► write each set with one more element
@@ -34,7 +34,7 @@ pub(super) struct Lane {
     pub(super) added: u64,
 }
 
-/// What to do with a grant.
+/// The use of a grant.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     Add,
@@ -78,7 +78,7 @@ impl Lane {
         Duration::from_millis(self.part.ttl_ms)
     }
 
-    /// The next turn, and what it asks for.
+    /// The next turn, and its request.
     fn next(&mut self) -> (Turn, Wish) {
         let mut locks = self.kind.locks(self.lane);
         let chosen = self.random.usize(0..locks.len());

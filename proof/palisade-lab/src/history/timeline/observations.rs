@@ -1,4 +1,4 @@
-//! Observations: what answers say about grants, including those of other clients.
+//! Observations: statements in answers about grants, including those of other clients.
 
 use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
 

@@ -43,7 +43,7 @@ struct Closing {
     /// The end of the latest at-least-for, and without that of the newest grant.
     reserved: u64,
     inherited: u64,
-    /// Whose grant was superseded by the entry being applied.
+    /// The client whose grant was superseded by the entry being applied.
     taken_over: Option<u8>,
 }
 
@@ -163,7 +163,7 @@ impl Closing {
         Ok(())
     }
 
-    /// What holds in either state.
+    /// The bounds that hold in either state.
     fn at_most(&self, other: &Closing) -> Closing {
         Closing {
             delayed: self.delayed.min(other.delayed),

@@ -21,8 +21,8 @@ use crate::sim::plan::Plan;
 pub(crate) struct Fifo {
     /// The locks that each request asked for.
     asked: BTreeMap<u32, Locks>,
-    /// The leases that requests are under which their clients had already, how many live grants each lease has, and whose
-    /// each grant is.
+    /// For requests under a lease that the client already had: that lease; the number of live grants of each lease; and
+    /// the lease of each grant.
     under: BTreeMap<u32, u64>,
     leases: BTreeMap<u64, u32>,
     lease_of: BTreeMap<u64, u64>,
@@ -271,7 +271,7 @@ impl Fifo {
             None => who.map(|(locks, _)| locks).unwrap_or_default(),
         };
         for lock in locks.iter().filter(|_| slots != 0) {
-            // Who had them before ended with this very entry.
+            // The previous holders of these slots ended with the same entry.
             self.slots.vacate(lock, slots);
             self.slots.granted(lock, token, slots);
         }

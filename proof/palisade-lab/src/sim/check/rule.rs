@@ -1,4 +1,4 @@
-//! What a rule is, and the names of all.
+//! The trait of a rule, and the names of all rules.
 
 use crate::sim::fact::Fact;
 

@@ -24,7 +24,7 @@ pub(super) struct Follower {
     effects: Vec<Effect>,
     /// The batch for the log; empty if nothing changed.
     pub(super) batch: Vec<u8>,
-    /// Who asked for the last command in it.
+    /// The principal that asked for the last command in it.
     by: Principal,
     /// How many commands of the orderer's batch were followed.
     seen: usize,
@@ -295,7 +295,7 @@ fn renewed(at: u64, outcome: &Outcome, grant: Option<Token>, ids: &IdMap) -> Opt
     })
 }
 
-/// What a checker sees of an event; of a value that is proclaimed, nothing.
+/// An event as a checker sees it; `None` for a value that is proclaimed.
 pub(super) fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChange> {
     use palisade_core::Change;
     let (client, lease) = (event.client.as_ref()?, event.lease?);

@@ -1,4 +1,4 @@
-//! What the lab remembers of the authority across restarts: numbers for the facts, and data for two mutants.
+//! The lab's memory of the authority across restarts: numbers for the facts, and data for two mutants.
 
 use std::collections::{BTreeMap, HashMap};
 
