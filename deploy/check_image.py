@@ -3,11 +3,9 @@
 
     check_image.py [--program FILE] [--without STEP]
 
-Called by `cargo xtask package image`, as root, with buildah. No image can be fetched
-here, so the Dockerfile's first stage, which only has Rust in it, is this machine:
-`deploy/build_static` runs on it, as the Dockerfile runs it. Everything else is the
-Dockerfile's own. Then the image's command is started in its root, as its user, with
-processes and a network of its own.
+Called by `cargo xtask package image`, as root, with buildah. No image can be fetched here, so the Dockerfile's first stage,
+which only has Rust in it, is this machine: `deploy/build_static` runs on it, as the Dockerfile runs it. Everything else is the
+Dockerfile's own. Then the image's command is started in its root, as its user, with processes and a network of its own.
 
 `--program` takes a program that is already built; one that needs libraries makes this fail. `--without ownership` leaves the
 volume to root, and must make this fail, too.
@@ -55,8 +53,7 @@ class Image:
         return ended.stdout
 
     def command(self, *words: str) -> list[str]:
-        """Runs the image's own command, as a runtime does, unless another one is
-        given."""
+        """Runs the image's own command, as a runtime does, unless another one is given."""
         words = words or tuple(self.config["Cmd"])
         user = self.config["User"]
         return [CHROOT, f"--userspec={user}", os.fspath(self.root), *self.config["Entrypoint"], *words]

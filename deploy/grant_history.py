@@ -1,5 +1,4 @@
-"""The grants that clients received, and the rules that they must satisfy: for
-check_upgrade.py."""
+"""The grants that clients received, and the rules that they must satisfy: for check_upgrade.py."""
 
 from __future__ import annotations
 

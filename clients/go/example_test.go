@@ -80,7 +80,7 @@ func ExampleClient_Watch() {
 	defer client.Close()
 	_ = client.With(context.Background(), "watched", func(context.Context, *palisade.Lease) error { return nil })
 
-	watch := client.Watch(context.Background(), "watched", palisade.After(0)) // without After: only later events
+	watch := client.Watch(context.Background(), "watched", palisade.After(0)) // without After: what happens next
 	defer watch.Close()
 	for watch.Next() {
 		fmt.Println(watch.Event().Kind, watch.Event().Name)

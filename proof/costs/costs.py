@@ -1,5 +1,4 @@
-"""The cost of a client: an acquire with its release, a renewal and a check, in each language and beside
-others.
+"""The cost of a client: an acquire with its release, a renewal and a check, in each language and beside others.
 
     costs.py --palisade target/debug/palisade --quick                 what clients/check runs
     PALISADE_DRIVER=target/release/examples/holder-driver \\

@@ -15,9 +15,8 @@ store, the adder is Python's, or Rust's. Three arms:
 Every second or so a holder is stopped for longer than its lease lasts: half of the time the one that wrote last, else
 any. With --quick it stops between its check and its write instead, until others have written.
 
-An add is acknowledged when its write was answered. The loss is the difference between all
-acknowledged adds and the number in the end. The claim arm must lose nothing; the others must lose
-something, or the run proves nothing.
+An add is acknowledged when its write was answered. The loss is the difference between all acknowledged adds and the
+number in the end. The claim arm must lose nothing; the others must lose something, or the run proves nothing.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ from typing import Callable, TypeVar
 
 Found = TypeVar("Found")
 
-# The share of `valid_for_ms` that a deadline keeps, and the milliseconds that rounding
-# may add.
+# The share of `valid_for_ms` that a deadline keeps, and the milliseconds that rounding may add.
 SURE = 0.99 / 1.01
 ROUNDING = 2.0
 

@@ -1,4 +1,4 @@
-//! Principals, what shows who they are, and the rules.
+//! Principals, their credentials, and the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::{BadJwt, BadToken, Jwt, Secret, Token, Verb, token};
 /// The principal without a credential. It exists only where a rule names it.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// Somebody whom rules name.
+/// A name that rules can mention.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal(pub(crate) Arc<str>);
 
@@ -82,7 +82,7 @@ pub struct Access {
     pub(crate) quotas: Quotas,
     /// The prefixes whose grants are to be recorded.
     pub(crate) audited: BTreeSet<Box<str>>,
-    /// Every principal of the file, by what stands for it where it is stored.
+    /// Every principal of the file, by its stored form.
     pub(crate) by_id: BTreeMap<[u8; 16], Principal>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Rule {
     pub(crate) verbs: Vec<Verb>,
 }
 
-/// Nobody is known by what the caller showed. The message repeats no secret.
+/// No principal has the caller's credentials. The message repeats no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
     /// Nothing was shown.
@@ -129,7 +129,7 @@ pub enum Unknown {
     Uid(u32),
 }
 
-/// No rule grants what was asked for.
+/// No rule grants this action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{principal} may not {verb} {what}: no rule grants it{also}")]
 pub struct Denied {

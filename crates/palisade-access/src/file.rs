@@ -156,7 +156,7 @@ pub fn revoke_token(path: &Path, id: &str) -> Result<(), Error> {
     )
 }
 
-/// Replaces the file by a longer text, if `allowed` by what is in it at that moment and the longer text has no mistake.
+/// Replaces the file by a longer text, if `allowed` accepts the current content and the longer text has no mistake.
 fn append(
     path: &Path,
     more: &str,

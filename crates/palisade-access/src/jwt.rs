@@ -9,8 +9,8 @@
 //! with one is refused as well (RFC 7515, 4.1.11). Before the signature is verified, only the issuer is read from the
 //! payload, because the key is in the issuer's key set.
 //!
-//! The signatures are checked by ring, which is also what TLS uses here. The libraries for JWTs bring another provider of
-//! cryptography, or have none and take a hook whose code would be this module's.
+//! ring checks the signatures; TLS uses it here, too. The libraries for JWTs bring another provider of cryptography, or
+//! have none and take a hook whose code would be this module's.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub enum BadJwt {
     /// It is no JWT.
     #[error("the JWT is malformed: {0}; is it complete?")]
     Malformed(&'static str),
-    /// It contains what must be understood and is not.
+    /// It has a critical header parameter that is not supported.
     #[error("the JWT has critical header members (crit), and this server knows none")]
     Critical,
     /// No issuer of the file is its own.
@@ -416,7 +416,7 @@ impl Jwt {
         Ok(())
     }
 
-    /// Whether what was verified would be verified again: a key may have been withdrawn since.
+    /// Whether a verified token would be verified again: a key may have been withdrawn since.
     pub(crate) fn check_issuer(&self, issuer: Option<&Issuer>) -> Result<(), BadJwt> {
         let in_force = issuer.is_some_and(|issuer| {
             let mut keys = issuer.keys.0.iter();

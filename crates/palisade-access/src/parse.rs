@@ -444,7 +444,7 @@ fn bounds(entry: &QuotaEntry, place: &str) -> Result<Bounds, Error> {
     }
 }
 
-/// Stands for each principal, or each address, without a quota of its own.
+/// The key of the quota for each principal, or each address, that has no quota of its own.
 const EACH: &str = "*";
 
 /// The uid that the kernel reports for every user whom it cannot name, such as those of another user namespace.

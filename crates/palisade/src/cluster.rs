@@ -33,7 +33,7 @@ const ANSWER_BYTES: usize = 1 << 20;
 const AGAIN: Duration = Duration::from_millis(250);
 const TRIES: usize = 40;
 
-/// Why a node did not do what it was asked.
+/// The reason why a node did not carry out a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// It cannot be reached, or is no lock server.
@@ -205,7 +205,7 @@ impl Nodes {
         let answers =
             |view: &Result<ClusterReply, Error>| matches!(view, Err(Error::Refused { .. }));
         match views.iter().find(|(_, view)| answers(view)) {
-            // It may be allowed to change what it may not look at.
+            // A caller may have the right to change the cluster, and not the right to see it.
             Some((url, _)) => Ok((*url).to_owned()),
             None => Err(views
                 .into_iter()

@@ -69,8 +69,8 @@ pub(crate) fn warn_of_addresses(listen: &[Listen], scheme: &str, anybody: &str) 
     }
 }
 
-/// Warns of an address without TLS that other machines can reach, which `--insecure` has allowed. `anybody` says what a
-/// client can do there.
+/// Warns of an address without TLS that other machines can reach, which `--insecure` has allowed. `anybody` describes
+/// the rights of a client there.
 pub(crate) fn warn_of_address(flag: &str, at: SocketAddr, scheme: &str, anybody: &str) {
     if scheme == "http" && !at.ip().to_canonical().is_loopback() {
         tracing::warn!(

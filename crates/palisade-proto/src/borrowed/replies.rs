@@ -172,7 +172,8 @@ mod tests {
         }
     }
 
-    /// The replies read here, which are what decoding finds, or neither way finds a message. How many were not decoded.
+    /// Checks that the replies read here equal the decoded ones, or that both ways fail. Returns how many were read without
+    /// decoding.
     fn read(bytes: &[u8]) -> Option<usize> {
         let mut read = Vec::new();
         let read = replies(bytes, &mut read).map(|()| read);

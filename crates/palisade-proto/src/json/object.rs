@@ -1,4 +1,4 @@
-//! A body is a JSON object, and nothing that stands for one.
+//! A body is a JSON object, and nothing that serde accepts in its place.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -104,7 +104,7 @@ pub struct WaitingReply {
     pub resource_id: String,
     /// Always false.
     pub lock_acquired: bool,
-    /// Always true: ask again at once, with the same `request_id`. The place in the queue is kept for 2 s.
+    /// Always true: ask again at once, with the same `request_id`. The place in the queue is reserved for 2 s.
     pub waiting: bool,
 }
 

@@ -8,8 +8,8 @@
 //! A note never waits. It is lost if the queue is full or the file cannot be written; lost lines are counted, and the
 //! next line that is written follows one that says how many were lost. A line that something depends on is answered.
 //!
-//! One caller gets so many lines a second for what it is refused, so it cannot fill the disk; the next line says how many
-//! were left out.
+//! Refusals of one caller get a limited number of lines a second, so that it cannot fill the disk. The next line reports
+//! how many were left out.
 //!
 //! Grants come from the authority's events, not from requests: see [`grants`].
 //!
@@ -140,7 +140,7 @@ pub(super) struct Audit {
     refusals: Arc<Refusals>,
 }
 
-/// How many lines callers get for what they are refused.
+/// The number of lines for the refusals of one caller.
 #[derive(Default)]
 struct Refusals {
     /// By principal; all unknown callers are one, so there are no more entries than principals.
@@ -422,7 +422,7 @@ fn line(event: &Event<'_>) -> Vec<u8> {
     bytes
 }
 
-/// How many lines, and warnings, one caller gets for what it is refused.
+/// The number of lines, and of warnings, for the refusals of one caller.
 const REFUSALS_PER_SECOND: u64 = 10;
 
 /// How many lines may wait. A line has about 1 KiB at most.

@@ -7,9 +7,9 @@
 //!                  └─ forwarded already, or no leader in 2 s ─► handler, which answers `not_leader`
 //! ```
 //!
-//! JSON and gRPC travel alike: two HTTP/2 connections to the leader, one for acquires, which may wait for hours, and one
-//! for everything else. Ending a request is then a message, not the end of a connection. A body is read whole before it
-//! is sent, and an answer before it is handed on, so a slow caller never holds up what others share.
+//! JSON and gRPC are forwarded in the same way: two HTTP/2 connections to the leader, one for acquires, which may wait for
+//! hours, and one for everything else. Ending a request is then a message, not the end of a connection. A body is read
+//! completely before it is sent, and an answer before it is passed on, so a slow caller never blocks the shared connections.
 //!
 //! The node that executes the request authenticates the caller by its token. It ignores the certificate of the connection,
 //! which belongs to the forwarding node. A stranger can set `x-palisade-forwarded`. It only has these effects: this node does
@@ -369,7 +369,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// How long a leader may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// How long a former leader may take to answer what it was sent.
+/// How long a former leader may take to answer forwarded requests.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How often a silent leader is asked for a sign, and how long it may take to give one.

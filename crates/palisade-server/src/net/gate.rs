@@ -49,7 +49,7 @@ use super::quota::Quotas;
 use super::rules::{LOOK, Rules};
 use super::shares::Shares;
 
-/// The rules in force, what is used of quotas, and where what they decide is recorded.
+/// The rules in force, the use of quotas, and the audit file that records the decisions.
 pub(super) struct Gate {
     /// `None` without a file.
     rules: Option<Rules>,

@@ -11,7 +11,7 @@ use super::convert::{Refusal, refusal};
 use super::gate::Who;
 use super::sequencer::{Held, Signer};
 
-/// Signs what callers hold.
+/// Signs callers' grants.
 pub(super) struct Issuer {
     calls: Arc<Calls>,
     /// `None` for a server without a file of keys.

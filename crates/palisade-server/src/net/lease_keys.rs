@@ -29,8 +29,8 @@ use palisade_pipeline::{Answer, MARK, Request};
 /// The name of the file in a server's data directory: 32 random bytes.
 pub const LOCK_TOKEN_FILE: &str = "lock_token.key";
 
-/// The keys: each `lock_token` is encrypted with the first one, and others are from before. Without any, clients have what the
-/// log has.
+/// The keys: each `lock_token` is encrypted with the first one, and others are from before. Without any, clients have the keys
+/// of the log.
 pub(super) struct LeaseKeys(Vec<Ciphers>);
 
 struct Ciphers {
@@ -51,8 +51,8 @@ impl Ciphers {
 }
 
 impl LeaseKeys {
-    /// Reads the file, and makes it where there is none. A node of a cluster has the key of all nodes, and makes none; with
-    /// the file of a single server it knows what that one granted.
+    /// Reads the file, and makes it where there is none. A node of a cluster uses the key of all nodes and makes none. With
+    /// the file of a single server, it accepts the keys that this server granted.
     pub(super) fn open(
         path: Option<&Path>,
         cluster: Option<&ClusterSecret>,
@@ -83,7 +83,7 @@ impl LeaseKeys {
         }
     }
 
-    /// Turns what the caller has into what the log has.
+    /// Turns the caller's form of a key into the log's form.
     #[inline]
     pub(super) fn decrypt(&self, request: &mut Request) {
         let Some(Ciphers { requests, .. }) = self.0.first() else {
@@ -108,7 +108,7 @@ impl LeaseKeys {
         }
     }
 
-    /// Turns what the log has into what the caller gets.
+    /// Turns the log's form of a key into the caller's form.
     #[inline]
     pub(super) fn encrypt(&self, answer: &mut Answer) {
         if let Some(Ciphers { leases, .. }) = self.0.first()
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(asked(&tokens, token), key);
             assert_ne!(asked(&tokens, key), key, "read in a log");
             assert_ne!(asked(&others, token), key, "another server's file");
-            // The control: without the file, what the log has is enough.
+            // The control: without the file, a key from the log is enough.
             assert_eq!(asked(&plain, key), key);
             let bare = LeaseKey::from_bytes([rest; 16]);
             let none = LeaseKey::from_bytes([0; 16]);

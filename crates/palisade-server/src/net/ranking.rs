@@ -44,7 +44,7 @@ impl Ranking {
     }
 
     /// How long the oldest lock has been held, by the wall clock; zero if no lock is held. `None` if this node does not lead,
-    /// if the caller may not observe all locks, or while all locks are still being read: somebody who asks again later is told.
+    /// if the caller may not observe all locks, or while all locks are still being read: a later request gets the value.
     ///
     /// A lock that is not in the last ranking was granted after all of those in it. So as long as one of them is held, only
     /// these are looked at, and all locks are read again only when the last one of them has ended.

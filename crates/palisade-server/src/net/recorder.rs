@@ -40,7 +40,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Records what happens. Does not end.
+    /// Records events. Does not end.
     pub(super) async fn follow(&mut self) {
         let mut news = self.handle.news();
         while self.audit.is_on() {
@@ -54,7 +54,7 @@ impl<'a> Recorder<'a> {
         std::future::pending().await
     }
 
-    /// Records what is left, when the server stops: but it does not wait for a disk that hangs.
+    /// Records the remaining events when the server stops, without waiting for a disk that hangs.
     pub(super) async fn finish(mut self) {
         if !self.audit.is_on() {
             return;

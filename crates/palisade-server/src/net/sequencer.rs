@@ -396,7 +396,7 @@ impl Signer {
         self.current().published.clone()
     }
 
-    /// Signs what somebody holds.
+    /// Signs a grant.
     pub(super) fn sign(
         &self,
         lock: &LockName,

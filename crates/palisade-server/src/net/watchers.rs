@@ -8,7 +8,7 @@
 //!      └── has all that current watchers have ◄── behind, each at its own revision ◄────────┴── new with a revision
 //! ```
 //!
-//! So an event costs what its own watchers cost, and not what all watchers do (A13).
+//! So the cost of an event depends on its own watchers, not on all watchers (A13).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
@@ -277,7 +277,8 @@ impl Backlog {
         events.filter(|event| event.revision > self.from)
     }
 
-    /// The notices for watchers of these locks up to a revision, and how far they go: farther, if what is missed does.
+    /// The notices for watchers of these locks up to a revision, and their last revision, which is later if the missed
+    /// changes go further.
     fn for_prefixes(&self, prefixes: &[Box<str>], limit: u64) -> (Vec<Notice>, u64) {
         let mut notices: Vec<Notice> = self.gap.iter().cloned().collect();
         let mut bytes = 0;
@@ -521,7 +522,7 @@ mod tests {
         assert!(is_empty(&watchers));
     }
 
-    /// An event of one lock, before which so many are missing. `own` reads what it gets.
+    /// An event of one lock, before which so many are missing. `own` reads its notices.
     fn serve(
         watchers: &mut Watchers,
         own: &mut mpsc::Receiver<Arc<Batch>>,
@@ -538,7 +539,7 @@ mod tests {
         let _ = own.try_recv();
     }
 
-    /// The control is an event before which others are missing: everybody is told.
+    /// The control is an event before which others are missing: every watcher gets a notice.
     #[test]
     fn an_event_costs_no_more_beside_watchers_of_other_locks() {
         let costs = CROWDS.map(|crowd| {
@@ -567,7 +568,7 @@ mod tests {
         }
     }
 
-    /// A watcher that joins ahead of what was looked at, and those that come back, get each change once.
+    /// A watcher that joins ahead of the events read so far, and those that come back, get each change once.
     #[test]
     fn watchers_that_come_at_any_revision_get_each_change_once() {
         let (ring, mut watchers) = (Ring::default(), Watchers::default());

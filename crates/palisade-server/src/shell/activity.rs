@@ -113,7 +113,7 @@ pub(super) enum Verdict {
     Fine,
     /// Close it gracefully: it is idle.
     Idle,
-    /// Cut it; the text says what took too long.
+    /// Cut it; the text names the step that took too long.
     Slow(&'static str),
 }
 

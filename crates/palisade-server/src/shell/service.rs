@@ -163,8 +163,7 @@ impl Caller {
     /// Whether its identity is over, and since when. A connection may outlive the certificate that opened it; the server's
     /// wall clock decides, as it did in the handshake.
     ///
-    /// # Errors
-    /// [`Over`] says what its peer has to do.
+    /// # Errors [`Over`] tells the peer's next step.
     pub fn check_time(&self) -> Result<(), Over> {
         match (self.remaining(), self) {
             (Some(Duration::ZERO), Caller::Certificate { lifetime, .. })

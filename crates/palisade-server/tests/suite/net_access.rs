@@ -238,7 +238,7 @@ pub(crate) async fn http_of(
     error["error"]["code"].as_str().unwrap().to_owned()
 }
 
-/// The operation as a message; `None` for what only HTTP has.
+/// The operation as a message; `None` if only HTTP has it.
 fn operation(asked: Asked) -> Option<Operation> {
     let (lock, lock_token) = ("x/1".to_owned(), ID.to_vec());
     Some(match asked {
@@ -522,7 +522,7 @@ async fn every_interface_of_a_unix_socket_answers_every_uid_as_the_rules_say() {
         rules().replace(&principal, &format!("{principal}uids = [{uid}]\n"))
     };
     let wrong = with_uid("both", me + 1);
-    // Which rules, what is shown besides the uid, and as whom that counts.
+    // The rules, the credentials besides the uid, and the principal that they give.
     let mut callers = vec![
         ("a uid that is not in the file", rules(), None, None),
         ("the uid of somebody else", wrong, None, None),
@@ -607,7 +607,7 @@ async fn a_holders_client_id_is_shown_to_those_who_may_observe_it_only() {
         };
         assert_eq!(held.client_id, expected, "{name}");
     }
-    // Also not through an id of two operations in flight: the first answer would take what is kept for the other.
+    // Also not through an id of two operations in flight: the first answer would take the state of the other.
     let mut session = open_session(server, Some(&token("hold"))).await;
     let status = Operation::Status(v1::StatusRequest {});
     send_session(&mut session, [status, acquire("other")]).await;
@@ -883,7 +883,7 @@ async fn a_lock_from_before_the_rules_is_its_key_holders_until_it_ends() {
     assert!(own.fencing_token > granted.token.get());
 }
 
-/// The control is a caller with the right, who is told what is wrong with the body.
+/// The control is a caller with the right, which gets an error about the body.
 #[tokio::test]
 async fn who_may_not_administer_learns_nothing_about_what_a_body_must_be() {
     let closed = closed().await;

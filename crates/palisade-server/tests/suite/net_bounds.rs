@@ -144,7 +144,7 @@ async fn bodies_hold_no_more_bytes_than_there_are_for_one_connection() {
         }
         calls.push((body, calling));
     }
-    // Two fit; the others are told.
+    // There is room for two; the others get an error.
     let told = |calls: &[(_, Calling)]| {
         let finished = calls.iter().filter(|(_, calling)| calling.is_finished());
         finished.count()

@@ -187,7 +187,7 @@ async fn after_its_certificate_a_connection_takes_no_request_and_still_answers_w
     while refused.is_none() {
         let question = exchange(&mut asking, "/v1/locks/b/acquire", &wish("asker", 0)).await;
         refused = match question {
-            // The connection was closed, or says what is to be done.
+            // The connection was closed, or gives the next step.
             None => Some(String::new()),
             Some((401, body)) => Some(body),
             Some((status, body)) => {

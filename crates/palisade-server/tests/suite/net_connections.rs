@@ -198,7 +198,7 @@ async fn a_server_that_goes_down_ends_waits_watches_and_sessions_and_frees_its_p
         soon(replies.message()).await.unwrap_err().code(),
         tonic::Code::Unavailable
     );
-    // Their places are kept for two seconds (R16, R22).
+    // Their places are reserved for two seconds (R16, R22).
     server.waiters(2).await;
     let window = Span::from_millis(2_001);
     soon(server.handle.call(Request::Advance(window))).await;

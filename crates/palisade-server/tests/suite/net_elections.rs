@@ -19,7 +19,7 @@ fn proclaiming(granted: &Value, value: &str) -> String {
         .to_string()
 }
 
-/// Reads until this has come, and returns what came.
+/// Reads until this has arrived, and returns everything that arrived.
 async fn until(stream: &mut tokio::net::TcpStream, end: &str) -> String {
     let mut seen = Vec::new();
     while !seen.ends_with(end.as_bytes()) {

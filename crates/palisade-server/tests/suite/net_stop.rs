@@ -95,7 +95,7 @@ impl Wait {
     }
 }
 
-/// Somebody waits over one of the interfaces; says whether it was told that it was granted the lock.
+/// A client waits over one of the interfaces; returns whether it learned of a grant.
 async fn wait_over(server: &Server, wait: Wait, interface: usize) -> JoinHandle<bool> {
     let addr = server.addr;
     match interface {
@@ -255,7 +255,7 @@ async fn after_fifty_planned_stops_nobody_who_was_turned_away_holds_anything() {
             .cloned()
             .collect();
         assert!(wrong.is_empty(), "round {round}, kind {kind}: {wrong:?}");
-        // Nor when what they waited for comes free, and their places are forgotten.
+        // Nor when their locks become free, and their places are forgotten.
         let revoke = Request::Revoke {
             lock: LockName::new("A").unwrap(),
             token: Token::FIRST,

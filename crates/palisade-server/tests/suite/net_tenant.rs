@@ -244,7 +244,7 @@ impl Tenant {
         }
     }
 
-    /// Waits over HTTP, where a place is kept when the connection breaks.
+    /// Waits over HTTP, where a place is reserved when the connection breaks.
     async fn waits_alone(&mut self) {
         let (lock, client) = (self.below(12), self.below(9));
         let id = u128::from_be_bytes(self.id().try_into().unwrap());
@@ -409,8 +409,8 @@ impl Neighbour {
     }
 }
 
-/// The server's clock, which only this moves. A quota counts a closed lock and a kept place by the machine's clock, so between
-/// two looks at what is used the server's clock gains on that one.
+/// The server's clock, which only this moves. A quota counts a closed lock and a reserved place by the machine's clock, so
+/// between two readings the server's clock gains on the machine's.
 struct Clock {
     begun: Instant,
     moved: Duration,

@@ -64,7 +64,7 @@ impl<'a> Report<'a> {
         count as f64 / measured.elapsed.as_secs_f64()
     }
 
-    /// How long a set waits and what it costs the others, as ratios to a lock without sets; none if something is missing.
+    /// A set's wait and its cost to other locks, as ratios to a lock without sets; none if a measurement is missing.
     fn sets(&self) -> Option<Sets> {
         let Measured {
             acquire,

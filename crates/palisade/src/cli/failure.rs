@@ -194,7 +194,7 @@ mod tests {
             hint(Fault::unreachable("refused"), redis),
             "is it running there?"
         );
-        // A server that answers says itself what to do, whatever its words are.
+        // A server that answers gives the next step itself, so no hint is added.
         let full = Fault::unavailable("the disk is full (os error 28)");
         assert_eq!(hint(full, palisade), "");
     }

@@ -64,7 +64,7 @@ pub(crate) struct GatewayArgs {
     /// Let writes with the same token through one at a time.
     #[arg(long)]
     one_at_a_time: bool,
-    /// How long a higher token waits for older writes to end before it is told to try again: up to 24h.
+    /// How long a higher token waits for older writes to end before it is asked to try again: up to 24h.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
     wait: Duration,
     /// How long the upstream may still work on a request after its connection was lost: up to 24h. Higher tokens wait

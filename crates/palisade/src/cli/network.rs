@@ -93,8 +93,8 @@ impl NetworkArgs {
         Err(Failure::usage(why).hint("leave --tls-cert out, or add a port: --listen ADDRESS"))
     }
 
-    /// Refuses an address that other machines can reach, unless the callers prove who they are. `anybody` says what a
-    /// client can do there.
+    /// Refuses an address that other machines can reach, unless the callers prove who they are. `anybody` describes the
+    /// rights of a client there.
     pub(super) fn admit(
         &self,
         flag: &str,

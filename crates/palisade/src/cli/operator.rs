@@ -341,7 +341,7 @@ pub(super) fn backup(args: &BackupArgs, out: Out) -> Result<(), Failure> {
     ))
 }
 
-/// Which code says what the caller can do: another folder, or the one that is meant.
+/// The code that fits the caller's next step: use another folder, or the intended one.
 fn not_backed_up(error: OpenError) -> Failure {
     let code = match &error {
         OpenError::Missing { .. } => Code::NotFound,

@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(sent(&given, LOCAL), owned(&expected));
     }
 
-    /// A second fence behind the gateway, and the service's own log-in, see what the client sent.
+    /// A second fence behind the gateway, and the service's own log-in, get the client's headers.
     #[test]
     fn connection_cannot_strip_what_is_meant_for_the_service() {
         let named = "x-fencing-token, x-fencing-sequencer, Authorization, cookie, content-type, host, x-mine";

@@ -181,10 +181,10 @@ fn catch_up(handle: &Handle, shared: &Shared, mut seen: u64) -> u64 {
     }
 }
 
-/// How many grants are kept: some megabytes.
+/// The number of stored grants: some megabytes.
 const GRANTS: usize = 1 << 14;
 
-/// How many ends are kept.
+/// The number of stored ends.
 const ENDS: usize = 1 << 12;
 
 const PAUSE: Duration = Duration::from_millis(2);

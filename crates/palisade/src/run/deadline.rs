@@ -105,7 +105,7 @@ impl Supervisor {
         self.lost
     }
 
-    /// `--timeout` has passed: the job is ended, and the lock is kept meanwhile.
+    /// `--timeout` has passed: the job is ended, and the lock stays held meanwhile.
     pub(super) fn time_is_up(&mut self) {
         self.overtime = true;
     }
@@ -136,7 +136,7 @@ impl Supervisor {
         self.phase == Phase::Killed
     }
 
-    /// Decides what to do at `now`.
+    /// Decides the actions at `now`.
     pub(super) fn step(&mut self, now: Timestamp, hold: Hold, job: Job) -> Step {
         match hold {
             Hold::Until(deadline) if !self.lost && now < self.deadline => {

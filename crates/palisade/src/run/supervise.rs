@@ -100,7 +100,8 @@ impl SupervisedJob<'_> {
         step
     }
 
-    /// Says what is ended with the command: a daemon that it started would otherwise be gone without a word.
+    /// Reports the processes that end with the command: a daemon that it started would otherwise disappear without a
+    /// message.
     fn name_leftovers(&self) {
         let group = self.children.group();
         let named = group.names(self.watchdog_pid());

@@ -41,8 +41,8 @@ const STAND_DOWN: u8 = b's';
 /// In a message [`GROUP`]: there is none yet.
 const NO_GROUP: u64 = 0;
 
-/// With what the watchdog releases the lock after the first process was killed. It travels through the pipe, because it
-/// has the lease's secret, and every process of this user can read an environment.
+/// The watchdog releases the lock with this command after the first process was killed. It is sent through the pipe,
+/// because it has the lease's secret, and every process of this user can read an environment.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ReleaseCommand {
     /// The environment of `palisade release`: the authority, and the caller's credentials.
@@ -276,7 +276,7 @@ async fn alarm(at: Option<Timestamp>) {
     }
 }
 
-/// Between two looks at what is left of the job. The list of all processes costs some milliseconds.
+/// The pause between two checks for remaining processes of the job. The list of all processes costs some milliseconds.
 const SHORTEST_PAUSE: Span = Span::from_millis(5);
 const LONGEST_PAUSE: Span = Span::from_millis(1_000);
 

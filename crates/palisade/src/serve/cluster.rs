@@ -65,7 +65,7 @@ pub(crate) enum Error {
     },
     #[error("{0}")]
     Refused(String),
-    /// This node lost what it had acknowledged, and its directory is marked.
+    /// This node lost acknowledged entries, and its directory is marked.
     #[error("{0}")]
     Lost(String),
     #[error("cannot read the log of this node: {0}")]
@@ -243,7 +243,7 @@ fn certificates(settings: &Settings) -> Result<Option<Arc<Server>>, Error> {
 }
 
 impl Member {
-    /// Ends the node, after its pipeline was told to stop.
+    /// Ends the node, after its pipeline was stopped.
     pub(crate) async fn stop(self) {
         self.peers.stop();
         drop(self.view);
@@ -321,7 +321,7 @@ fn members(stored: &Stored) -> Members {
         .unwrap_or_else(|| stored.state.members.1.clone())
 }
 
-/// From now on this node introduces itself with what its log says; it answers nothing else yet.
+/// From now on this node introduces itself with the state of its log; it answers nothing else yet.
 fn introduce_stored(
     stored: &Stored,
     peers: &Peers,

@@ -87,7 +87,7 @@ impl shell::Service for Service {
     }
 }
 
-/// Serves the store until `shutdown`, then finishes what is in flight.
+/// Serves the store until `shutdown`, then finishes the requests in flight.
 ///
 /// # Errors
 /// Why it could not serve, or why the store stopped by itself: a failed write or sync. The process should then end;

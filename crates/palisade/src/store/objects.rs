@@ -96,8 +96,8 @@ fn named(
     Ok((resource, presented))
 }
 
-/// Every write to a fenced store must carry a token, even if nothing is fenced yet: a caller that forgets it should
-/// learn so from its first write. A store without fences takes it, which is what it shows the damage of.
+/// Every write to a fenced store must carry a token, even if nothing is fenced yet: a caller that forgets the token
+/// gets an error for its first write. A store without fences accepts such a write, and shows the damage.
 fn tokenless(resource: &ResourceId) -> Problem {
     let message = format!(
         "fencing_token is missing: a write to {resource} must carry the token of its holder's grant"

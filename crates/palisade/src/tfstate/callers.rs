@@ -104,7 +104,7 @@ impl Callers {
         let client = client.map_err(|error| failed(&error))?;
         let mut clients = self.lock();
         if clients.len() >= CLIENTS {
-            // The grants that are kept have their own handles to theirs.
+            // The stored grants have connections of their own.
             clients.clear();
         }
         clients.insert(caller.mark.clone(), client.clone());
@@ -134,5 +134,5 @@ fn password(header: &[u8]) -> Option<String> {
     Some(both.split_once(':')?.1.to_owned())
 }
 
-/// How many callers' connections are kept open at most.
+/// The number of callers' connections that stay open at most.
 const CLIENTS: usize = 256;

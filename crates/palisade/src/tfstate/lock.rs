@@ -129,7 +129,7 @@ async fn granted(
             .await
     };
     if let Err(error) = written.await {
-        // Nobody is told of the grant. If this release does not arrive, its lease ends by itself.
+        // No caller knows of the grant. If this release does not arrive, its lease expires.
         let _ = keeping::release(client, &named.grant).await;
         return Err(error.into());
     }
@@ -142,8 +142,7 @@ pub(super) fn pass<'a>(named: &'a Named, token: Token, at: &'a Place) -> Pass<'a
     Pass::new(token).by(&named.authority).of(&at.lock)
 }
 
-/// 423, with the description of the lock that is in the way: Terraform prints it, and tries again within its
-/// `-lock-timeout`.
+/// 423, with the description of the conflicting lock: Terraform prints it, and tries again within its `-lock-timeout`.
 fn denied_with(at: &Place, record: &Record, denied: Attempt) -> Result<Response, Problem> {
     let lock = at.lock.as_str();
     let body: Value = match denied {
@@ -243,7 +242,7 @@ async fn released(
     Ok(StatusCode::OK.into_response())
 }
 
-/// Takes the lock from whoever has it.
+/// Takes the lock from its holder, whoever that is.
 async fn force(app: &App, at: &Place, caller: &Caller) -> Result<Response, Problem> {
     if caller.mark.is_nobody() && !app.policy.blind_unlock {
         return Err(refused(

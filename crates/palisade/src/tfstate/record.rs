@@ -145,7 +145,7 @@ impl Record {
         self.grants.iter().filter(|grant| !grant.released)
     }
 
-    /// Adds a grant, and forgets what has been over for long.
+    /// Adds a grant, and forgets grants that ended long ago.
     pub(super) fn add(&mut self, grant: Grant) {
         let (now, token) = (grant.at, grant.token);
         self.grants.retain(|old| {

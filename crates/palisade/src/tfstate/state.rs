@@ -183,8 +183,8 @@ pub(super) async fn post(
     Ok(response)
 }
 
-/// Writes the bytes, then the record that names them, then removes what is kept no longer: after a crash in between, the
-/// state is what it was.
+/// Writes the bytes, then the record that names them, then removes the oldest version: after a crash in between, the
+/// state is unchanged.
 async fn add(
     app: &App,
     at: &Place,

@@ -196,7 +196,7 @@ class Page:
         return f"{self.tab.locator('body').inner_text()}\n{self.problems}\n{self.server.call('v1/locks?limit=100')}"
 
     def agrees(self):
-        """Whether the page says what the interface says."""
+        """Whether the page agrees with the interface."""
         status, locks = self.server.call("v1/status"), self.server.call("v1/locks?limit=100")["locks"]
         expected = {lock["resource_id"]: (str(lock["holder"]["fencing_token"]), str(lock["waiters"])) for lock in locks}
         shown = {row[0]: (row[1].replace("\u2009", ""), row[-1]) for row in self.rows("All locks")}

@@ -136,7 +136,7 @@ fn a_leader_whose_disk_is_full_hands_over_and_comes_back_when_there_is_room() {
         cluster.output(&["cluster", "transfer-leader", small]);
         cluster.leader() == Some(0)
     });
-    // Its name and what it says of itself fill the log.
+    // Its name and its value fill the log.
     let note = "x".repeat(256);
     let mut grants = 0;
     until_in(ELECTION, "a full disk", || {
@@ -296,7 +296,7 @@ fn a_node_whose_disk_is_lost_is_replaced_and_never_comes_back_by_itself() {
         .to_owned();
     cluster.nodes[lost].kill();
     std::fs::remove_dir_all(&cluster.nodes[lost].data).unwrap();
-    // With the old flags it says what to do, and does nothing.
+    // With the old flags it reports the next step, and changes nothing.
     cluster.start(lost);
     assert_ne!(cluster.nodes[lost].end(), Some(0));
     let log = cluster.nodes[lost].log();

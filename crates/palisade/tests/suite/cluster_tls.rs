@@ -1,5 +1,5 @@
-//! Processes that speak TLS with each other: they form a cluster and lose a leader; strangers are told why they stay
-//! outside.
+//! Processes that speak TLS with each other: they form a cluster and lose a leader; strangers get the reason for
+//! their refusal.
 
 use std::fs;
 use std::process::Output;

@@ -132,7 +132,7 @@ fn nodes_are_upgraded_one_after_another_under_load_and_back_again_while_nothing_
     Load::goes_on(&cluster);
     load.end(&cluster);
 
-    // The control, which is what would have become of it: a node goes back, and does not skip what it does not know.
+    // The control shows the danger: a node goes back to the old version, and does not skip entries that it does not know.
     cluster.nodes[2].kill();
     cluster.nodes[2].next = false;
     cluster.start(2);
@@ -141,7 +141,7 @@ fn nodes_are_upgraded_one_after_another_under_load_and_back_again_while_nothing_
     assert!(log.contains("has an unknown version"), "{log}");
 }
 
-/// A member that was not heard of may be of an older version, which could not read what it does not know.
+/// A member that has not reported may have an older version, which could not read new entries.
 #[test]
 fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
     let mut cluster = Cluster::planned(3);

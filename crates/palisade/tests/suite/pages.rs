@@ -107,7 +107,7 @@ fn script(steps: &[Step]) -> String {
     script
 }
 
-/// Whether a line is the one that was promised, where `…` stands for anything.
+/// Whether a line is the promised one, where `…` matches anything.
 fn is_like(promised: &str, line: &str) -> bool {
     let mut parts = promised.split('…');
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap()) else {
@@ -226,7 +226,7 @@ fn every_flag_of_a_page_exists() {
     }
 }
 
-/// The control: a page whose promise is not kept is found.
+/// The control: a page with a broken promise is found.
 #[test]
 fn a_page_that_promises_something_else_is_found() {
     let page = |promise: &str| format!("```sh\necho one; echo two\n{promise}\n```\n");

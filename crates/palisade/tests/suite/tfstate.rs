@@ -214,7 +214,7 @@ fn plans_share_the_lock_and_upload_nothing() {
     assert_eq!(states.state(PROD), b"");
 }
 
-/// Terraform repeats what it got no answer to.
+/// Terraform repeats a request that got no answer.
 #[test]
 fn repeats_get_the_first_answer_and_overtaken_uploads_change_nothing() {
     let server = Server::start();

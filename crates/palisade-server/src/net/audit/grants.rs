@@ -48,7 +48,8 @@ impl<'a> Grant<'a> {
     }
 }
 
-/// The name of a principal. One that is no longer in the access file is called by what the log has of it.
+/// The name of a principal. A principal that is no longer in the access file is shown in the form that
+/// the log stores.
 fn name<'a>(by: Principal, access: Option<&'a Access>) -> Cow<'a, str> {
     if by.is_anonymous() {
         return ANONYMOUS.into();

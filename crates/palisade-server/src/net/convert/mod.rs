@@ -14,7 +14,7 @@ use palisade_proto::{Code, json as wire};
 
 use palisade_pipeline::{Answer, Failure};
 
-/// Why the caller does not get what it requested.
+/// The reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: Code,

@@ -57,7 +57,7 @@ impl Who {
 }
 
 impl Known {
-    /// Whether what it has shown is still valid.
+    /// Whether its credentials are still valid.
     pub(super) fn check_time(&self) -> Result<(), Refusal> {
         if !self.ends {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Whether a caller may make a request, and as whom. [`Permitted`] is made here only.
+//! Decides whether a caller may make a request, and under which principal. Only this module creates
+//! [`Permitted`].
 
 use std::mem;
 use std::sync::Arc;
@@ -229,7 +230,7 @@ impl Permitted {
     }
 }
 
-/// The id of a request that may have a place kept for it.
+/// The id of a request whose place in a queue may be reserved.
 fn request_id(request: &Request) -> Option<RequestId> {
     match request {
         Request::Acquire(wish) => wish.request,

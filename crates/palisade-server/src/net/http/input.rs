@@ -48,8 +48,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Who {
     }
 }
 
-/// A caller that may administer this server. It stands before the body: a caller without the right learns nothing about
-/// what a body must be.
+/// A caller that may administer this server. The right is checked before the body, so a caller without it learns
+/// nothing about the body's format.
 pub(super) struct Admin(pub(super) Administered);
 
 impl<S: Send + Sync> FromRequestParts<S> for Admin

@@ -1,4 +1,4 @@
-//! Which locks count for whom.
+//! Counts locks for prefixes, principals and addresses.
 //!
 //! ```text
 //!   acquire ─► coming ──────────────────────────── answer ─► no longer coming
@@ -32,7 +32,7 @@ pub(super) struct Locks {
     /// Requests of readers that are granted: a repeat is no second grant.
     requests: BTreeSet<(Principal, RequestId)>,
     coming: HashMap<LockName, Coming>,
-    /// Locks that are closed after their last grant: until when, and for whom they count.
+    /// Locks that are closed after their last grant: until when, and the subjects that they count for.
     closed: HashMap<LockName, (u64, Vec<Subject>)>,
     closings: BTreeSet<(u64, LockName)>,
 }
@@ -214,7 +214,7 @@ impl Locks {
         self.bounded == *bounded
     }
 
-    /// Forgets what is held of prefixes and principals, before it is counted anew for these.
+    /// Forgets the locks held under prefixes and by principals, before they are counted again.
     pub(super) fn begin_anew(&mut self, bounded: Bounded) {
         self.forget(|subject| !matches!(subject, Subject::Address(_)));
         for (by, principal) in &bounded.principals {

@@ -159,7 +159,7 @@ impl Held {
         self.is_over = true;
     }
 
-    /// The caller is gone, and the pipeline may still grant what it asked for: it counts until the pipeline has come past it.
+    /// The caller is gone, and the pipeline may still grant its request, which counts until the pipeline has passed it.
     fn outlast_caller(&mut self) -> bool {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return false;
@@ -248,7 +248,7 @@ impl Quotas {
         counts.map(|(bound, count)| (bound.name(), count.load(Relaxed)))
     }
 
-    /// Takes what a request needs, if it fits every quota that applies; `None` if none applies.
+    /// Reserves a request's use if there is room in every quota that applies; `None` if none applies.
     pub(super) fn admit(
         self: &Arc<Quotas>,
         access: &Access,
@@ -398,7 +398,7 @@ impl Quotas {
         }
     }
 
-    /// Counts what is new, or everything if that is not enough.
+    /// Counts the new events, or everything if they do not suffice.
     pub(super) async fn count(&self, access: &Access) {
         if !access.has_quotas() {
             return;

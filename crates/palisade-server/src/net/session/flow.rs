@@ -119,7 +119,7 @@ impl Flow {
         }
     }
 
-    /// Asks the gate, and keeps what the client may see of the answer.
+    /// Asks the gate, and stores the client's view of the answer.
     fn permit(&mut self, id: u64, request: pipeline::Request) -> Result<Permitted, Refusal> {
         let Some(who) = &self.who else {
             let why = "an operation before the session was opened";

@@ -39,12 +39,12 @@ pub(crate) async fn hang_up() {
     kill_process(getpid(), Signal::HUP).unwrap();
 }
 
-/// Until the end of what this gives back, no test sends a SIGHUP.
+/// No test sends a SIGHUP while the returned guard lives.
 pub(crate) async fn without_hang_ups() -> RwLockWriteGuard<'static, ()> {
     HANG_UPS.write().await
 }
 
-/// A log in memory that counts what changed the state.
+/// A log in memory that counts the changes of the state.
 #[derive(Clone, Default)]
 pub(crate) struct Counted(Arc<AtomicUsize>);
 

@@ -199,7 +199,7 @@ pub(super) async fn uninstall(args: &UninstallArgs, out: Out) -> Result<(), Fail
     report(&steps, args.from.print, "removed", out)
 }
 
-/// Says what would be lost.
+/// Describes the loss.
 async fn confirm(database: &mut Resources) -> Result<Failure, Failure> {
     let all = database.all("").await?;
     let highest = all.iter().filter_map(|(one, _)| one.state.highest()).max();

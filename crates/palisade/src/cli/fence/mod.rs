@@ -146,7 +146,7 @@ async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     say_doors(&doors, out)
 }
 
-/// Says what is open beside the fences.
+/// Lists the ways past the fences that are open.
 fn say_doors(doors: &[Door], out: Out) -> Result<(), Failure> {
     for Door { table, door } in doors {
         match (out.json, table) {

@@ -78,7 +78,7 @@ where
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
-    /// None: the certificate was checked, which is what the binding is for.
+    /// None: the certificate was checked, which is the purpose of the binding.
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

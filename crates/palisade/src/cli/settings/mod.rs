@@ -309,8 +309,8 @@ fn usual(key: &str) -> Option<&'static str> {
 /// The variable of OpenTelemetry for a collector.
 const COLLECTOR: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-/// Why that variable names no collector, if it is set and does not. It is often set for all programs of a machine, so what is
-/// wrong with it is a warning: no lock server stays away because of traces.
+/// The reason why that variable names no collector, if it is set and names none. It is often set for all programs of a
+/// machine, so a mistake in it is only a warning: traces must not keep a lock server from starting.
 pub(super) fn passed_over(environment: Environment<'_>) -> Option<String> {
     let value = environment(COLLECTOR)?;
     let value = value.to_string_lossy();

@@ -86,7 +86,7 @@ pub(crate) struct Content {
     pub(crate) highest: Option<u64>,
 }
 
-/// The times of one message. Each process fills in what it saw; [`merge`] joins the halves.
+/// The times of one message. Each process fills in its own observations; [`merge`] joins the halves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Message {
     /// Identifies the message, so that the records of sender and receiver can be joined.
@@ -370,7 +370,7 @@ impl Event {
         times.filter(|time| time.is_finite()).collect()
     }
 
-    /// Adds what `other` knows about the same message; false if it is about something else.
+    /// Adds the times in `other` about the same message; false if it is about another message.
     fn absorb(&mut self, other: &Self) -> bool {
         match (self, other) {
             (Self::Request(mine), Self::Request(theirs))

@@ -1,4 +1,5 @@
-//! The whole picture as SVG and as a page: first what the acts lost, then the legend, then each act.
+//! The whole picture as SVG and as a page: first the losses of the acts, then the legend, then each
+//! act.
 
 use std::fmt::Write as _;
 

@@ -6,7 +6,7 @@
 //
 // Text from clients is inserted as text, never as markup.
 
-const POLL = 2_000;           // Queues change without an event, so what is shown is asked for again.
+const POLL = 2_000;           // Queues change without an event, so the page asks for its data again.
 const SETTLE = 300;           // Changes that come close together cause one question.
 const SILENCE = 40_000;       // The server sends a comment every 15 s.
 const SHOWN_CHANGES = 40;
@@ -444,7 +444,7 @@ function listing(prefix, place, signal) {
     pages = [...kept, answer];
     render();
   };
-  // No refresh overtakes what the reader asked for.
+  // No refresh overtakes the reader's own request.
   let asking = 0;
   const wanted = (cursor, kept) => {
     asking += 1;
