@@ -38,7 +38,7 @@ type Event struct {
 type WatchOption func(*Watch)
 
 // After begins after a revision, with the changes that the server still remembers; 0 is before the first one. Without
-// this option a watch begins with what happens next.
+// this option a watch begins with the next change.
 func After(revision uint64) WatchOption {
 	return func(w *Watch) { w.after, w.positioned = revision, true }
 }
@@ -278,7 +278,7 @@ func (b *eventBlock) take(line string) {
 	}
 }
 
-// event returns false for what the caller is not to see, such as kinds of later servers.
+// event returns false for events that the caller must not see, such as the kinds of later servers.
 func (b *eventBlock) event(revision uint64) (Event, bool) {
 	var told struct {
 		Name     string `json:"resource_id"`

@@ -60,7 +60,7 @@ class Block:
 
 
 class Wrong(Exception):
-    """The page does not do what it says, at this block."""
+    """At this block, the page is wrong."""
 
     def __init__(self, why: str, block: Optional[Block] = None) -> None:
         super().__init__(why)
@@ -113,7 +113,7 @@ def matches(expected: str, printed: str) -> bool:
 
 
 class Reader:
-    """Somebody who does what a page says."""
+    """A reader who follows a page."""
 
     def __init__(self, page: str, palisade: str, show: bool) -> None:
         self.page, self.show = page, show

@@ -10,7 +10,7 @@ export default tseslint.config(
     extends: [tseslint.configs.strictTypeChecked],
     languageOptions: { parserOptions: { projectService: true } },
     rules: {
-      // Numbers are what these messages are about.
+      // These messages are about numbers.
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
     },
   },

@@ -490,7 +490,7 @@ class Grant:
         return self.released or (self.lost is not None and not revives)
 
     def keep(self) -> None:
-        """Renews at a third of what is left, and announces the loss at the deadline."""
+        """Renews at a third of the remaining time, and announces the loss at the deadline."""
         due = self.next_attempt()
         while not self.over():
             now = self.holder.now()

@@ -133,7 +133,7 @@ class Relay:
         return self.times[FORTH][-1]
 
     def bursts(self, after: float, apart_ms: float = 60.0) -> list[float]:
-        """When the client sent, counting what it sent close together once."""
+        """The times at which the client sent; packets sent close together count once."""
         found: list[float] = []
         last = after
         for at in self.times[FORTH]:

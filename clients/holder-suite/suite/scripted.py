@@ -58,8 +58,8 @@ class Scripted:
         self.alter: Alter = lambda request, answer: answer
         # The nonce that an answer has.
         self.echo: Callable[[Request], Optional[str]] = lambda request: request.nonce
-        # Each request is answered with what the one before of its kind was answered, nonce and all: every one, or those
-        # of some connections.
+        # Each request gets the answer to the previous one of its kind, with its nonce: every request, or those of some
+        # connections.
         self.late_by_one = False
         self.late_connections: set[int] = set()
         self._before: dict[Any, tuple[Reply, Optional[str]]] = {}

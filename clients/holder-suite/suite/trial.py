@@ -98,7 +98,7 @@ class Trial:
 
 
 def deadline_of(answer: Answer) -> float:
-    """At least this is what the client believes: `remaining` was read after `before_ms`."""
+    """The client's deadline is at least this: `remaining` was read after `before_ms`."""
     return float(answer["before_ms"] + answer["remaining_ms"])
 
 

@@ -79,7 +79,7 @@ class _closing:
 
 
 def add(transaction: Any, table: str) -> None:
-    """Reads, computes, and writes what it computed."""
+    """Reads, computes, and writes the result."""
     total = ask(transaction, f"SELECT total FROM {table}")
     ask(transaction, f"UPDATE {table} SET total = {total + 1}")
 
@@ -217,7 +217,7 @@ def test_a_claim_after_a_read_of_a_fenced_table_is_refused(database: psycopg.Con
         ask(database, f"SELECT total FROM {resource}")
         postgres.claim(database, resource, 7)
     assert refused.value.code == "read_before_claim"
-    # A write of your own that the fence refuses is told as such.
+    # A user's own write that the fence refuses is reported as a rejection.
     with pytest.raises(Rejected) as wrong, postgres.transact(database, f"other-{resource}", 7):
         add(database, resource)
     assert wrong.value.code == "tokenless"

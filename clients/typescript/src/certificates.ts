@@ -11,7 +11,7 @@ export type TlsOptions = Pick<tls.SecureContextOptions, "ca" | "cert" | "key" | 
   readonly servername?: string;
   /**
    * Files in PEM, in place of `ca`, `cert` and `key`. They are read again for each new connection, so they may be replaced
-   * while the client runs; while they cannot be used together, what was there stays.
+   * while the client runs; while the new files do not match, the old ones stay in use.
    */
   readonly caFile?: string;
   readonly certFile?: string;

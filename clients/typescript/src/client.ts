@@ -32,7 +32,10 @@ export interface ClientOptions {
   readonly tls?: TlsOptions;
   /** How long a call is repeated while there is no answer, 1 – 86,400,000 ms; an acquire for that long after its wait. */
   readonly patienceMs?: number;
-  /** Taken off each deadline: time between a check and the effect of what follows, 0 – 86,400,000 ms. The default is 0. */
+  /**
+   * Subtracted from each deadline: the time to leave between a check and the effect of the next operation, 0 – 86,400,000
+   * ms. The default is 0.
+   */
   readonly marginMs?: number;
 }
 
@@ -143,8 +146,8 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * Holds a lock while `work` runs, and releases it when `work` ends. Give `lease.signal` to what `work` calls. If `work`
-   * fails because that signal aborted at a loss, the error is the `LeaseLost`.
+   * Holds a lock while `work` runs, and releases it when `work` ends. Pass `lease.signal` to the functions that `work`
+   * calls. If `work` fails because that signal aborted at a loss, the error is the `LeaseLost`.
    */
   async withLock<Result>(
     lock: string | readonly string[],

@@ -182,7 +182,7 @@ export class Lease implements AsyncDisposable {
    * Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others stay. With the
    * last one the lease is released.
    *
-   * Throws what `release` throws: then the lock stays taken until it is released again, at the latest by `release`.
+   * Throws the errors of `release`; then the lock stays taken until it is released again, at the latest by `release`.
    */
   async releasePart(name: string): Promise<Released> {
     this.#checkName(name);
@@ -249,9 +249,9 @@ export class Lease implements AsyncDisposable {
 
   /**
    * Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue and
-   * waits for the other readers alone. The lease that is returned has a new token, with which it claims before it writes;
-   * this one is not held any more then. Until then it is held and renewed as before, also after a `LockHeld`, which names a
-   * reader that was in the way.
+   * waits for the other readers alone. The lease that is returned has a new token, with which it claims before it writes; this
+   * one is not held any more then. Until then it is held and renewed as before, also after a `LockHeld`, which names a reader
+   * that still held the lock.
    *
    * Throws `LeaseLost` if this lease is lost meanwhile, and the errors of `acquire`. If an upgrade that is given up was granted
    * by then, or can be granted at that moment, the lock is released, and this lease is lost.
@@ -397,7 +397,7 @@ export class Lease implements AsyncDisposable {
     return BY_WEIGHT[heaviest] ?? "over";
   }
 
-  /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
+  /** Renews until the hold is over: at a third of the remaining time, or soon after a failure. */
   async #keep(): Promise<void> {
     const deadlines = new Map(this.locks.map((lock) => [lock, this.#hold.deadline]));
     let longest = DAY;

@@ -116,8 +116,8 @@ export class Transport {
   /**
    * Sends a request. It never follows a redirect: that would carry the lease key elsewhere.
    *
-   * A server that does not know who is asking may mean that the certificate of the connection is over. Nothing happened, and a
-   * new connection shows what is in the files now.
+   * If a server does not know the caller, the certificate of the connection may have expired. Nothing happened, and a new
+   * connection uses the current files.
    */
   open(address: string, send: Send): Exchange {
     let exchange = this.#openOnce(address, send);

@@ -177,7 +177,7 @@ export class Wish {
     return { clientId, ttlMs, ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }) };
   }
 
-  /** The first one stands for all of them in paths and messages. */
+  /** The first one represents all of them in paths and messages. */
   get lock(): string {
     return this.locks[0] ?? "";
   }

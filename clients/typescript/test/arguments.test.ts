@@ -1,6 +1,6 @@
 /**
- * Objects as people have them: each public function, given each of these values in each of its places, works, or its error names
- * what to pass. A function without a row here fails the test.
+ * Arguments that people pass: each public function, given each of these values in each of its places,
+ * works, or its error names what to pass. A function without a row here fails the test.
  */
 import assert from "node:assert/strict";
 import { generateKeyPairSync } from "node:crypto";
@@ -300,7 +300,7 @@ test("each function of the client, given each value, works or names what to pass
   assert.deepEqual(missing, []);
 });
 
-/** Checked by what calls it, or not for users. */
+/** Checked by its callers, or not for users. */
 const INTERNAL = [
   "dynamodb.Item.record",
   "palisade.Client.status",

@@ -146,7 +146,7 @@ test("no rejection is left unhandled when the server goes away", async (t) => {
   assert.equal(await child.ended, 0);
 });
 
-/** Prints what an own client does, and leaves its lease held. */
+/** Prints the events of its own client, and leaves the lease held. */
 const ANOTHER = `
   import { Client } from ${JSON.stringify(INDEX)};
   export async function hold(url, lock, told) {

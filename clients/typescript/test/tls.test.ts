@@ -129,7 +129,7 @@ test("a connection whose certificate is over is replaced", async (t) => {
   }
   const shown = "/v1/locks/orders";
   assert.deepEqual(asked, [shown, shown, shown, "/v1/watch?prefix=", "/v1/watch?prefix="]);
-  // A control: a caller that is not known on a new connection either is told so, after one more attempt.
+  // A control: a caller that is unknown on a new connection, too, gets the error after one more attempt.
   const stranger = await forgetful(t, 0);
   const unknown = connect(t, { urls: stranger.urls, tls: stranger.tls });
   await assert.rejects(unknown.show("orders"), { name: "Invalid", code: "unauthenticated", message: /expired/ });

@@ -100,7 +100,7 @@ func onMaria(t *testing.T) *engine {
 	return e
 }
 
-// transact commits what work does, unless it fails.
+// transact commits the work, unless it fails.
 func transact(t *testing.T, db *sql.DB, work func(*sql.Tx) error) error {
 	t.Helper()
 	tx, err := db.BeginTx(ctx, nil)
@@ -368,7 +368,7 @@ func TestAClaimSaysWhatIsLeftOfTheLease(t *testing.T) {
 	}
 }
 
-// At REPEATABLE READ a transaction that has read computes from what it read, whatever was locked since.
+// At REPEATABLE READ a transaction computes from its first read, whatever it locks later.
 func TestAReadBeforeTheClaimIsFound(t *testing.T) {
 	e := onMaria(t)
 	resource := unique("orders")

@@ -182,7 +182,7 @@ class BaseGrant:
             self._stop()
 
     def _give_back(self, what: str) -> None:
-        """Releases in the background what is not held any more."""
+        """Releases in the background the locks that the grant no longer holds."""
         until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
         self._keeper._in_background(protocol.release(self._ref, until), what)
 

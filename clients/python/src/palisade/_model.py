@@ -80,7 +80,7 @@ def slot_key(lock: str, slot: int) -> str:
 
 
 class Malformed(Exception):
-    """An answer without the form that it must have: nobody knows what happened."""
+    """An answer in the wrong form: the outcome is unknown."""
 
 
 def milliseconds(duration: Duration, what: str, low: int, high: int) -> int:

@@ -10,7 +10,7 @@ import threading
 
 
 class Guard:
-    """A lock for each process: in a child it is free, whoever had it in the parent."""
+    """A lock for each process: in a child it is free, even if a thread had it in the parent."""
 
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}

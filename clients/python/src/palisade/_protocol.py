@@ -3,7 +3,7 @@
     step = operation.send(reply)      Send: one attempt of a request → Reply, or Fault
                                       Pause: until an instant → None
 
-docs/reference/protocol.md of the repository is what this implements.
+This implements docs/reference/protocol.md of the repository.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def lock_path(name: str, verb: str = "") -> str:
 
 
 def same(value: dict[str, Any], name: str, asked: object) -> None:
-    """An answer that says something else than what was asked is that of another request."""
+    """An answer that names something else than the request belongs to another request."""
     found = value.get(name)
     if found != asked or type(found) is not type(asked):
         raise Malformed(f"{name} is {found!r}, and {asked!r} was asked for")
@@ -514,7 +514,7 @@ def _remove(locks: list[str], lock: str) -> None:
 
 
 def give_up_part(grant: GrantRef, hold: Hold, part: str) -> Optional[str]:
-    """Records that a part is not held from now on. Returns what to release: the part, or None for all that is left."""
+    """Records that a part is not held from now on. Returns the part to release, or None to release the whole lease."""
     _remove(grant.held, grant.checked(part))
     if grant.held:
         return part
@@ -523,7 +523,8 @@ def give_up_part(grant: GrantRef, hold: Hold, part: str) -> Optional[str]:
 
 
 def keep(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[None]:
-    """Renews at a third of what is left, until the hold is over. `deadline_of(t0, valid_for_ms)` has the margin."""
+    """Renews at a third of the remaining time, until the hold is over. `deadline_of(t0, valid_for_ms)` has the
+    margin."""
     deadlines = dict.fromkeys(grant.locks, hold.deadline)
     longest = 1 << 62
     while True:

@@ -16,8 +16,8 @@ _PEM = Union[str, os.PathLike[str]]
 
 
 class Certificates(ssl.SSLContext):
-    """A certificate may live for an hour and the client for weeks, so each new connection looks at the files again.
-    Files that cannot be used, because one of two is being replaced, leave what was there in force.
+    """A certificate may be valid for an hour, and the client may run for weeks, so each new connection reads the
+    files again. While the files cannot be used, because one of two is being replaced, the old content stays in use.
 
     `verify`: True, False, a file or a folder of CAs, or an `SSLContext`. `cert`: a file, or a tuple of a certificate,
     its key, and the key's password."""

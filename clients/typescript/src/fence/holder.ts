@@ -18,7 +18,7 @@ export interface Pass {
  */
 export type Holder = number | (Pass & { check?(): void; readonly remainingMs?: number });
 
-/** Throws `LeaseLost` for a lease that is lost, and `Invalid` for what is no token. @internal */
+/** Throws `LeaseLost` for a lease that is lost, and `Invalid` for a number that is not a token. @internal */
 export function presented(holder: Holder): Pass {
   if (
     typeof holder !== "number" &&

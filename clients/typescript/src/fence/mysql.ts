@@ -12,9 +12,9 @@
  * seeing an older state. All tables must be InnoDB. Deadlocks (1213), lock time-outs (1205) and error 1615 (routines were
  * replaced) come through as errors of `mysql2`: begin again.
  *
- * MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than what is left of the lease. That bound
- * is the session's, and `transact` gives the connection its own one back. In a transaction of your own, `CALL palisade_end(TRUE)`
- * does that and commits, and with `FALSE` it rolls back.
+ * MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than the rest of the lease. That bound
+ * is the session's, and `transact` gives the connection its own one back. In a transaction of your own, `CALL
+ * palisade_end(TRUE)` does that and commits, and with `FALSE` it rolls back.
  *
  * @packageDocumentation
  */
@@ -168,7 +168,7 @@ export async function claimAll(
   }
 }
 
-/** The rejections by SQLSTATE, with what the numbers in their messages are. */
+/** The rejections by SQLSTATE, with the meaning of the numbers in their messages. */
 const REJECTIONS: Readonly<Record<string, [RejectionCode, ...(keyof Told)[]]>> = {
   PF001: ["stale", "token", "highest"],
   PF002: ["tokenless", "highest"],

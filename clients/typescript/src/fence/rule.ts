@@ -53,12 +53,12 @@ export interface Rule {
   readonly maxJump?: number | null;
 }
 
-/** Throws `TypeError` for what is no rule: a wrong name would silently mean the default. @internal */
+/** Throws `TypeError` for a value that is not a rule: a wrong name would silently mean the default. @internal */
 export function checkRule(rule: Rule): void {
   checkOptions("the rule of a fence", rule, ["strict", "maxJump"]);
 }
 
-/** `record` is what the resource stores from now on. */
+/** `record` is the record that the resource stores from now on. */
 export interface Admitted {
   readonly record: FenceRecord;
   /** The write was carried out before, nothing changes, and the answer is the recorded result. */

@@ -7,8 +7,8 @@
  * await claim(db, "orders", sequencer, { maxJump: null });
  * ```
  *
- * `text` is what a holder got from `lease.sequencer()`. It does not expire: the fence still compares its token with the
- * highest one, and no bound of a jump applies to it. When the authority's keys change, make new `Keys`.
+ * A holder gets `text` from `lease.sequencer()`. It does not expire: the fence still compares its token with the highest
+ * one, and no bound of a jump applies to it. When the authority's keys change, make new `Keys`.
  *
  * @packageDocumentation
  */
@@ -77,7 +77,7 @@ export class Keys {
 
   /**
    * Reads the text of the authority's /.well-known/jwks.json. Keys of other kinds than Ed25519 are left out. Throws
-   * `Invalid` for what is not such a set.
+   * `Invalid` for any other text.
    */
   constructor(jwks: string) {
     checkKind("what Keys takes", jwks, typeof jwks === "string", "the text of /.well-known/jwks.json");
@@ -137,8 +137,8 @@ export class Keys {
   }
 
   /**
-   * Checks that the authority issued it, and tells what it says. Whether it is for the resource at hand is asked of
-   * `checkCovers`. Throws `BadSequencer`.
+   * Checks that the authority issued it, and returns its content. `checkCovers` checks that it is for the resource at hand.
+   * Throws `BadSequencer`.
    */
   verify(text: string): Sequencer {
     if (typeof (text as unknown) !== "string") {

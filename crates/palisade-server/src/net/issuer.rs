@@ -31,7 +31,7 @@ impl Issuer {
     })
     }
 
-    /// Signs what a caller holds, with the token that is signed. `renew` shows the key of its lease.
+    /// Signs a caller's grant, and returns the signed token. `renew` shows the key of its lease.
     pub(super) async fn issue(
         &self,
         who: &Who,

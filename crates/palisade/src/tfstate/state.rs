@@ -183,7 +183,7 @@ pub(super) async fn post(
     Ok(response)
 }
 
-/// Writes the bytes, then the record that names them, then removes the oldest version: after a crash in between, the
+/// Writes the bytes, then the record that names them, then removes the oldest versions: after a crash in between, the
 /// state is unchanged.
 async fn add(
     app: &App,

@@ -6,7 +6,7 @@
     total = orders.get(connection, grant, "{orders}:total")
     orders.set(connection, grant, "{orders}:total", int(total or 0) + 5)
 
-The name of the resource is the hash tag of its keys. The script is the one of the Rust fence, and so is what it stores:
+The name of the resource is the hash tag of its keys. The script and its stored data are those of the Rust fence, so
 holders in both languages share one fence. Redis cannot stop code that writes with a plain SET, and answers before data
 is on disk: see docs/use/fences.md for what a crash or a failover can lose."""
 
@@ -57,7 +57,7 @@ _PLAIN = _Plain()
 
 @dataclass(frozen=True)
 class Done:
-    """`repeat`: this numbered write was carried out before; `value` is then what it returned the first time."""
+    """`repeat`: this numbered write was carried out before; `value` is then its first result."""
 
     value: Any
     repeat: bool

@@ -74,8 +74,8 @@ CLAIM_RULE = Rule()
 
 @dataclass(frozen=True)
 class Admitted:
-    """`record` is what the resource stores from now on. `repeat`: the write was carried out before, nothing changes,
-    and the answer is the recorded result."""
+    """`record` is the record that the resource stores from now on. `repeat`: the write was carried out before,
+    nothing changes, and the answer is the recorded result."""
 
     record: Record
     repeat: bool = False

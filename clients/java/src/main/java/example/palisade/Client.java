@@ -100,9 +100,9 @@ public final class Client implements AutoCloseable {
         }
 
         /**
-         * Files in PEM for https addresses: the CAs of the servers (null: those of this JVM), the client's certificate, and its
-         * key in PKCS #8 (null for both: none). They are read again for each new connection, so they may be replaced while the
-         * client runs; while they cannot be used together, what was there stays. It takes the place of {@link #sslContext}.
+         * Files in PEM for https addresses: the CAs of the servers (null: those of this JVM), the client's certificate, and
+         * its key in PKCS #8 (null for both: none). They are read again for each new connection, so they may be replaced while
+         * the client runs; while the new files do not match, the old ones stay in use. It replaces {@link #sslContext}.
          */
         public Builder tlsFiles(Path ca, Path certificate, Path key) {
             tls = Certificates.of(ca, certificate, key);
@@ -115,7 +115,7 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** Is taken off each deadline: time between a check and the effect of what follows, 0 – 24 h. */
+        /** Subtracted from each deadline: the time to leave between a check and the effect of the next operation, 0 – 24 h. */
         public Builder margin(Duration duration) {
             margin = LockRequest.within("the margin", duration, Duration.ZERO, Duration.ofDays(1));
             return this;
@@ -194,8 +194,8 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * Ends what runs in the background, after what is being given up has been given up, at most for the client's patience.
-     * Leases that are still held are no longer renewed, and are lost at their deadline: release them first.
+     * Finishes giving up requests and locks in the background, at most for the client's patience, and then ends all background
+     * work. Leases that are still held are no longer renewed, and are lost at their deadline: release them first.
      */
     @Override
     public void close() {
@@ -261,7 +261,7 @@ public final class Client implements AutoCloseable {
         });
     }
 
-    /** Runs what nobody waits for. */
+    /** Runs work that nobody waits for. */
     void inBackground(Task task) {
         if (closed) {
             return;

@@ -240,9 +240,9 @@ public final class Lease implements Presenter, AutoCloseable {
 
     /**
      * Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue and
-     * waits for the other readers alone, 0 – 24 h. The lease that is returned has a new token, with which it claims before
-     * it writes; this one is not held any more then. Until then it is held and renewed as before, also after a {@link
-     * LockHeldException}, which names a reader that was in the way.
+     * waits for the other readers alone, 0 – 24 h. The lease that is returned has a new token, with which it claims before it
+     * writes; this one is not held any more then. Until then it is held and renewed as before, also after a {@link
+     * LockHeldException}, which names a reader that still held the lock.
      *
      * <p>If the thread is interrupted, the upgrade is given up in the background. If it was granted by then, or can be
      * granted at that moment, the lock is released, and this lease is lost.
@@ -371,7 +371,7 @@ public final class Lease implements Presenter, AutoCloseable {
         client.inBackground(() -> release(unreleased, until));
     }
 
-    /** Returns what weighs most: that one was over, or was released. */
+    /** Returns the most important result of all names: over, then released. */
     private Release release(Collection<String> names, long until) throws InterruptedException {
         Release heaviest = Release.ALREADY_RELEASED;
         for (String name : names) {
@@ -399,7 +399,7 @@ public final class Lease implements Presenter, AutoCloseable {
         }
     }
 
-    /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
+    /** Renews until the hold is over: at a third of the remaining time, or soon after a failure. */
     private void keep() throws InterruptedException {
         Map<String, Long> deadlines = new HashMap<>();
         locks().forEach(name -> deadlines.put(name, hold.deadline()));

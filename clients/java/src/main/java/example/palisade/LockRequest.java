@@ -280,7 +280,7 @@ public final class LockRequest {
             return names;
         }
 
-        /** The first one stands for all of them in paths and messages. */
+        /** The first one represents all of them in paths and messages. */
         String name() {
             return names.get(0);
         }

@@ -17,7 +17,7 @@ import javax.sql.DataSource;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
 
-/** Objects as people have them: each call works, or its error names what to pass. */
+/** Arguments that people pass: each call works, or its error names the right argument. */
 public class ArgumentsTest {
     private static final Duration HUGE = Duration.ofSeconds(Long.MAX_VALUE);
     private static final Duration TINY = Duration.ofSeconds(Long.MIN_VALUE);
