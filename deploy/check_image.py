@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the container image from deploy/Dockerfile, and runs what is in it.
+"""Builds the container image from deploy/Dockerfile, and runs its program.
 
     check_image.py [--program FILE] [--without STEP]
 

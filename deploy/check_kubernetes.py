@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the Kubernetes manifests, and runs what their containers run.
+"""Checks the Kubernetes manifests, and runs the commands of their containers.
 
     check_kubernetes.py PROGRAM [--without STEP]
 
@@ -194,7 +194,7 @@ class Pod:
         grace = self.cluster.manifest.pod["terminationGracePeriodSeconds"]
         ended = self.process.wait(grace)
         must(how == signal.SIGKILL or ended == 0, f"{self.name} ended with {ended}: {self.said()}")
-        # The kernel takes its time to remove what is in a network.
+        # The kernel takes its time to remove the content of a network.
         for command in (f"ip link delete {self.network}", f"ip netns delete {self.network}"):
             subprocess.run(command.split(), check=True)
         self.address = None
@@ -273,7 +273,7 @@ def network() -> None:
 
 
 def prepared(machine: Machine, manifest: Manifest) -> None:
-    """Types what the head of the manifest says."""
+    """Types the commands in the head of the manifest."""
     for folder in ("objects", HOME.lstrip("/")):
         machine.path(folder).mkdir(parents=True)
     machine.path(f"{HOME[1:]}/access.toml").write_text(ACCESS)

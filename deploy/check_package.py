@@ -39,7 +39,7 @@ INSIDE = "PALISADE_INSIDE"
 
 
 class Wrong(Exception):
-    """The package does not do what it must."""
+    """The package breaks a requirement."""
 
 
 def must(holds: bool, what: str) -> None:

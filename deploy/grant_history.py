@@ -25,7 +25,7 @@ class Grant:
 
 @dataclasses.dataclass
 class Loss:
-    """A client was told that its grant is over."""
+    """A grant that a client learned was over."""
 
     grant: Grant
     at: float

@@ -69,8 +69,8 @@ LANGUAGES = {
     "rust": Language(
         os.environ.get("PALISADE_DRIVER") or f"{TARGET}/debug/examples/holder-driver",
         os.environ.get("PALISADE_ADDER") or f"{TARGET}/debug/examples/adder",
-        # Not Redis: its connection gives an answer up after half a second, so a stopped adder cannot tell what it
-        # wrote.
+        # Not Redis: its connection gives an answer up after half a second, so a stopped adder cannot report its
+        # write.
         frozenset({"postgres", "mysql", "mariadb", "files"}),
     ),
     "python": Language(
@@ -257,7 +257,7 @@ class Fleet:
 
 
 def verdict(results: list[dict[str, Any]], adds: int) -> list[str]:
-    """Why the fleet does not show what it must."""
+    """The reasons why the fleet does not show the expected result."""
     wrong = []
     for one in results:
         what = f"{one['store']}, {one['arm']}"

@@ -15,7 +15,7 @@ pub(crate) const MAX_CHUNK: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Problem {
-    /// The kind, by what the caller does next.
+    /// The kind, by the caller's next step.
     pub code: ProblemCode,
     /// The message for people.
     pub message: String,

@@ -9,8 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// damage makes a history illegal in one way: at a random place where it certainly does. It returns what it did, or
-// nothing if the history has no such place.
+// damage makes a history illegal in one way, at a random place where this is certain. It returns a description of the
+// change, or nothing if the history has no such place.
 type damage struct {
 	name string
 	make func(h *history, random *rand.Rand) string
@@ -181,7 +181,7 @@ var lockDamages = []damage{
 				c.answered.token > one.grant.answered.token && firstSent(h, c) == c.sent
 		})
 		if next == nil {
-			// Somebody of whom nothing else is known.
+			// A client that appears nowhere else.
 			told := *one.grant.answered
 			told.token++
 			told.lease = told.token

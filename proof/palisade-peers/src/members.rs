@@ -98,7 +98,7 @@ fn hold<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs all phases and prints what they measured.
+/// Runs all phases and prints the measurements.
 ///
 /// # Errors
 /// An operation failed, or a token was wrong; a change of members failed.
@@ -148,7 +148,7 @@ async fn measure(plan: &Plan) -> Result<(), Error> {
     }
 }
 
-/// Does what a phase is about; whether that is a change.
+/// Carries out the event of a phase, and returns whether it changed the members.
 #[expect(
     clippy::disallowed_methods,
     reason = "another process gets its vote when it has caught up"

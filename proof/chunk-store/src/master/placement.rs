@@ -31,7 +31,7 @@ pub(crate) struct Report {
 pub(crate) struct Held {
     pub(crate) version: Version,
     pub(crate) standing: Standing,
-    /// Since when it has had this version and standing.
+    /// Since when it has had this version and this verdict.
     pub(crate) since: Timestamp,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Placement {
     pub(crate) copies: usize,
     /// A server without a heartbeat for this long is not sent anything.
     pub(crate) dead_after: Span,
-    /// A replica that is of no use is kept for this long.
+    /// A useless replica stays for this long.
     pub(crate) collect_after: Span,
 }
 

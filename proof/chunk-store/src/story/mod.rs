@@ -1,4 +1,4 @@
-//! The story: real processes, a real lock server, real signals, and a picture of what they recorded.
+//! The story: real processes, a real lock server, real signals, and a picture of their records.
 //!
 //! ```text
 //!   server a  primary, version 2 ─ a1 ─ (stopped) ························· a2 ✗ stale ─ collected ─ made anew

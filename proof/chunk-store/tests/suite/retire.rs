@@ -94,7 +94,7 @@ async fn nobody_waits_for_a_retired_server_and_it_is_refused_when_it_is_back() {
         "{status:?}"
     );
     assert!(retire(&cluster, &["b"]).status.success());
-    // b is back: it is told what to do, and ends. Its replica is kept.
+    // b is back: it gets the next step, and ends. Its replica stays.
     let ended = cluster.chunk_server("b", &[]).until_ended().await;
     assert!(!ended.success());
     let heartbeat = r#"{"server":"b","address":"127.0.0.1:1","replicas":[]}"#;

@@ -5,8 +5,8 @@
 //!   attack ── plain ──► tunnel ── TLS, certificate of `attacker` ──► palisade serve --tls-… --access …
 //! ```
 //!
-//! So an attack needs no second form. The tunnel holds nothing back: it passes on what it reads, ends what was ended, and
-//! reads no more than the other side takes.
+//! So an attack needs no second form. The tunnel holds nothing back: it passes on all bytes, closes a direction when its
+//! source closes, and reads no more than the other side takes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -128,7 +128,7 @@ async fn carry(
     copy_bidirectional(&mut plain, &mut secure).await.map(drop)
 }
 
-/// With small buffers, so that whoever does not read is soon noticed.
+/// With small buffers, so that a peer that does not read is soon noticed.
 fn small_socket() -> std::io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_recv_buffer_size(BUFFER)?;

@@ -117,8 +117,7 @@ pub(super) async fn deafen_the_leader(world: &World) {
     world.network.heal();
 }
 
-/// A leader that is reached by readers only, and so has nothing to log, must not answer from what it last knew (rule
-/// R4).
+/// A leader that only readers reach has nothing to log. It must not answer from its last known state (rule R4).
 pub(super) async fn leave_readers_to_the_leader(world: &World) {
     let Some(alone) = leader(world) else { return };
     world.say(|| format!("node {alone} hears readers only"));

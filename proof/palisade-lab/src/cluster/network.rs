@@ -145,7 +145,7 @@ impl Network {
         (state.lost, state.doubled, state.slow) = (lost, doubled, slow);
     }
 
-    /// All cuts are mended.
+    /// All cuts are healed.
     pub(super) fn heal(&self) {
         hold(&self.state).cuts.clear();
     }

@@ -17,7 +17,7 @@ pub enum Rule {
     SameLog,
     /// Nodes that applied the same entries have the same machine.
     SameState,
-    /// A read shows what was acknowledged before it was sent.
+    /// A read shows every change that was acknowledged before it was sent.
     StaleRead,
     /// A leader change shortens no lease.
     FullTime,

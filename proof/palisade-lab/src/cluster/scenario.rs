@@ -77,7 +77,7 @@ enum Less {
 /// A node comes back under its id with less than it had acknowledged, and would make up a majority with nodes that are
 /// behind as well. It must be refused (rules R14, R24); the operator stops it then, and it is not replaced.
 async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
-    // There are no handshakes with that mutant, and it is to be found by what its disks lose.
+    // There are no handshakes with that mutant, and the losses of its disks must reveal it.
     if world.mutant == Some(Mutant::LyingDisk) {
         return;
     }

@@ -86,7 +86,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Notes what happens.
+    /// Records an event.
     pub(super) fn say(&self, what: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
             let at = now() / 1_000;

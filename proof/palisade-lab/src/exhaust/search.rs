@@ -95,7 +95,7 @@ pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String>
     })
 }
 
-/// Whether this ends the search: with a weakness only what it leads to, without one anything wrong.
+/// Whether this ends the search: with a weakness only its own fault, without one any fault.
 fn counts(weakness: Option<Weakness>, wrong: Wrong) -> bool {
     weakness.is_none_or(|weakness| wrong == weakness.wrong())
 }

@@ -115,7 +115,7 @@ impl Lifetime<'_> {
         self.phase.is_some() && self.phase == other.phase
     }
 
-    /// Whether both may be live: readers of one phase, of whom one at most is in mode update (S8).
+    /// Whether both may be live: readers of one phase, at most one of them in mode update (S8).
     pub(super) fn may_be_beside(&self, other: &Lifetime<'_>) -> bool {
         self.shares_with(other) && !(self.update && other.update)
     }

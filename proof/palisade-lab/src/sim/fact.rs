@@ -334,7 +334,7 @@ pub struct LockChange {
     pub lease: u64,
     /// If it is shared: the token of its phase.
     pub phase: Option<u64>,
-    /// Whether it is in mode update; known of what is granted in the log.
+    /// Whether it is in mode update; only known for grants in the log.
     pub update: bool,
     /// The slots that the grant holds of a semaphore, one bit each.
     pub slots: u64,

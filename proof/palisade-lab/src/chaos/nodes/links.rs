@@ -85,7 +85,7 @@ impl Links {
         lock(&self.shared.processes)[node] = process;
     }
 
-    /// Changes what happens to data from one node to another.
+    /// Changes the treatment of data from one node to another.
     pub(in crate::chaos) fn set(&self, from: usize, to: usize, way: Way) {
         self.shared.ways[from][to].send_replace(way);
     }

@@ -57,8 +57,7 @@ pub(super) struct Node {
 impl Cluster {
     /// Starts the nodes, and waits until all serve. `joined`: as one cluster; otherwise each on its own, which is wrong.
     ///
-    /// # Errors
-    /// What does not start.
+    /// # Errors A process that does not start.
     pub(super) fn start(
         program: &Path,
         folder: &Path,

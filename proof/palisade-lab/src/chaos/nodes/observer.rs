@@ -401,9 +401,9 @@ impl Observer {
     }
 }
 
-/// Leaves out what says nothing about a holder. While a lock is kept for a waiter that has not come back since a change
-/// of leader (R16), `held` names that waiter and the lock's last token. So `held` counts as unknown if its client has
-/// asked for the lock, and had not been granted it when the question was sent.
+/// Leaves out answers that say nothing about a holder. While a lock is reserved for a waiter that has not come back since
+/// a change of leader (R16), `held` names that waiter and the lock's last token. So `held` counts as unknown if its client
+/// has asked for the lock, and had not been granted it when the question was sent.
 fn without_orphans(events: Vec<Event>) -> Vec<Event> {
     let mut sent = BTreeMap::new();
     let mut asked = BTreeSet::new();

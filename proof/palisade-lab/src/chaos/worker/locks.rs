@@ -163,7 +163,7 @@ impl Locks {
     }
 }
 
-/// A grant of these leases; nothing if others hold what was asked for.
+/// A grant of these leases; nothing if others hold the locks.
 fn granted(leases: Result<Vec<Lease>, Error>) -> Result<Option<Grant>, String> {
     let leases = match leases {
         Err(Error::Held { .. } | Error::Behind { .. }) => return Ok(None),

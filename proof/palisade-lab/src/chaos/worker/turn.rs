@@ -108,7 +108,7 @@ impl Lane {
         }
     }
 
-    /// Uses a grant, and releases what is left of it.
+    /// Uses a grant, and releases it if it is still held.
     async fn turn(&mut self, turn: Turn, grant: Grant) -> Used {
         let token = grant.token;
         let used = match turn {
@@ -142,7 +142,7 @@ impl Lane {
         self.read_again(grant, &content).await
     }
 
-    /// Nobody wrote between the read and the upgrade, so what was read is written.
+    /// Nobody wrote between the read and the upgrade, so the worker writes the set that it read.
     async fn upgrade(&mut self, reader: &Grant) -> Used {
         self.claim(reader).await?;
         let mut content = self.read(reader).await?;
@@ -160,7 +160,7 @@ impl Lane {
         written
     }
 
-    /// Nobody wrote between the write and the downgrade, so what was written is read.
+    /// Nobody wrote between the write and the downgrade, so the worker reads its own write.
     async fn downgrade(&mut self, writer: Grant, written: &Content) -> Used {
         let token = writer.token;
         let downgraded = self.locks.downgrade(writer).await;

@@ -55,7 +55,7 @@ pub(super) struct Simulation {
     /// Until when the authority is stopped.
     away: Option<Timestamp>,
     events: Vec<Event>,
-    /// Kept only on request.
+    /// Stored only on request.
     log: Option<Vec<Entry>>,
 }
 

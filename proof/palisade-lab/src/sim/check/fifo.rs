@@ -141,7 +141,7 @@ impl Fifo {
         }
     }
 
-    /// Requests for more permits than there are leave the queue; those whose callers are away are told nothing.
+    /// Requests for more permits than exist leave the queue; absent callers get no answer.
     fn resized(&mut self, lock: u8, permits: u8) {
         self.slots.resize(lock, permits);
         let wants = Locks::one(lock);
@@ -238,7 +238,7 @@ impl Fifo {
             *grants -= 1;
             if *grants == 0 {
                 self.leases.remove(&lease);
-                // Nobody is told of the wait of an orphan.
+                // No caller learns that an orphan waits.
                 let under = &self.under;
                 self.waiting.retain(|waiter| {
                     waiter.orphan.is_none() || under.get(&waiter.request) != Some(&lease)

@@ -7,7 +7,7 @@ pub(crate) trait Check {
     /// The name in reports.
     fn name(&self) -> &'static str;
 
-    /// Handles one fact at a virtual instant; an error says what is wrong.
+    /// Handles one fact at a virtual instant; an error describes the violation.
     fn see(&mut self, now: u64, fact: &Fact) -> Result<(), String>;
 }
 

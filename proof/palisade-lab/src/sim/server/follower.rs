@@ -30,7 +30,7 @@ pub(super) struct Follower {
     seen: usize,
     /// The callers of waiting requests, by the request's number.
     waiting: BTreeMap<u32, ReplyTo>,
-    /// The requests whose callers were away when the leader changed, and until when their places are kept.
+    /// The requests whose callers were away when the leader changed, and until when their places are reserved.
     orphans: BTreeMap<RequestId, Timestamp>,
 }
 
@@ -85,7 +85,7 @@ impl Follower {
         gone.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Follows what was added to the orderer's batch since the last call.
+    /// Follows the commands added to the orderer's batch since the last call.
     pub(super) fn follow(
         &mut self,
         orderer: &Orderer<Caller>,

@@ -138,7 +138,7 @@ impl IdMap {
         found.map_or(token, |(machine, _)| Token::new(*machine).unwrap_or(token))
     }
 
-    /// The grant that has this token, whoever asks.
+    /// The grant that has this token, for any caller.
     pub(crate) fn present(&self, grant: GrantRef, token: Token) -> GrantRef {
         match self.keys.get(&token.get()) {
             Some(key) => GrantRef {

@@ -317,7 +317,7 @@ impl Authority {
         self.follow(None);
     }
 
-    /// Reports what was added to the batch.
+    /// Reports the commands added to the batch.
     fn follow(&mut self, asked: Option<follower::CallerAndWait>) {
         if let Some(process) = &mut self.process {
             let (ids, facts) = (&mut self.ids, &mut self.facts);

@@ -268,7 +268,7 @@ fn other_parts(grant: &GrantRef, machine: &Machine, at: Timestamp) -> Vec<Asked>
     releases.collect()
 }
 
-/// A mutant: with a request that is given up, what else its lease has is released.
+/// A mutant: giving up a request also releases the other grants of its lease.
 fn others_of_lease(request: RequestId, machine: &Machine) -> Vec<Asked> {
     let answers = machine.records().filter_map(|record| match record {
         Record::Answered(answered) if answered.request == request => Some(answered),

@@ -236,7 +236,7 @@ impl Worker {
         }
     }
 
-    /// A reader in mode update becomes a writer, or stays what it is.
+    /// A reader in mode update becomes a writer, or stays a reader.
     async fn upgrade(&mut self, client: &Client, lock: u8) {
         let mode = hold(&self.port.hand).get(&lock).map(Lease::mode);
         if mode != Some(LockMode::Update) {
