@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS palisade_fence (
     -- Whether something was written under that token, and the highest number of such a write.
     written    BIGINT NOT NULL DEFAULT 0,
     sequence   BIGINT CHECK (sequence BETWEEN 0 AND 9007199254740991),
-    -- What the last numbered write was (a checksum) and what it answered.
+    -- A checksum of the last numbered write, and its answer.
     digest     BIGINT,
     result     MEDIUMBLOB,
     -- The floor an operator re-armed it with, if ever, and how often that was.

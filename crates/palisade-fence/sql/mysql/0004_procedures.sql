@@ -151,8 +151,8 @@ BEGIN
     WHERE g.resource = p_resource;
     SET @palisade_tokens = CONCAT(@palisade_tokens, p_resource, CHAR(9), p_token, CHAR(10));
     -- A holder that stops inside its transaction has the row until the transaction ends. MariaDB ends it after 10 seconds, or
-    -- what is left of the lease (@palisade_lease_left_ms), and never later than the connection's own setting. That comes back
-    -- with palisade_end. MySQL has no such setting, and takes this for a comment.
+    -- after the remaining time of the lease (@palisade_lease_left_ms), and never later than the connection's own setting,
+    -- which palisade_end restores. MySQL has no such setting, and reads this as a comment.
     /*M!100300
     SET @palisade_own_idle = IFNULL(@palisade_own_idle, @@SESSION.idle_write_transaction_timeout),
         seconds = CEIL(IFNULL(@palisade_lease_left_ms, 10000) / 1000);

@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS palisade_fence (
     -- Whether something was written under that token, and the highest number of such a write.
     written    boolean NOT NULL DEFAULT false,
     sequence   bigint CHECK (sequence BETWEEN 0 AND 9007199254740991),
-    -- What the last numbered write was (a checksum) and what it answered.
+    -- A checksum of the last numbered write, and its answer.
     digest     bigint,
     result     bytea,
     -- The floor an operator re-armed it with, if ever.

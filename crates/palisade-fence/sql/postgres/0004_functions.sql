@@ -31,8 +31,8 @@
 --     SELECT palisade_grant('app');
 --
 -- A holder that stops inside its transaction has the resource until the transaction ends. So a claim bounds the time for
--- which its transaction may be idle, or may not take what the server sends: 10 seconds, or what is left of the lease if the
--- holder says so before it claims, and never more than the connection's own settings:
+-- which its transaction may be idle, or may leave data from the server unread: 10 seconds, or the remaining time of the
+-- lease if the holder sets it before it claims, and never more than the connection's own settings:
 --
 --     SET LOCAL palisade.lease_left_ms = 25000;
 --
@@ -203,7 +203,7 @@ BEGIN
             USING ERRCODE = 'PF007', DETAIL = format('%s %s', coalesce(g.token, 0), p_max_jump), CONSTRAINT = p_resource,
                   HINT = 'no token is believed that far; if the authority was restored, its operator looks at this resource';
     ELSE
-        -- What the transaction has read is older than the wait for the last holder (rule F2). A read leaves a lock. The
+        -- Earlier reads of the transaction are older than the wait for the last holder (rule F2). A read leaves a lock. The
         -- look-up takes about 25 us, once for each grant.
         SELECT l.relation::regclass::text INTO has_read FROM pg_locks l JOIN pg_trigger t ON t.tgrelid = l.relation
         WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode IN ('AccessShareLock', 'RowShareLock')
@@ -266,9 +266,9 @@ BEGIN
     RETURN token;
 END $$;
 
--- Checks a write. With a sequence number (0 ..= 2^53 - 1, rising within a grant) and a digest of its content (any
--- 64 bits), a repeat is recognised: `repeated` is then true, the write must not be carried out again, and `result` is
--- what was recorded the first time.
+-- Checks a write. With a sequence number (0 ..= 2^53 - 1, rising within a grant) and a digest of its content (any 64 bits),
+-- a repeat is recognised: `repeated` is then true, the write must not be carried out again, and `result` is the result
+-- recorded the first time.
 CREATE OR REPLACE FUNCTION palisade_write(
     resource text, token bigint, sequence bigint DEFAULT NULL, digest bigint DEFAULT NULL,
     authority text DEFAULT NULL, lock text DEFAULT NULL, strict boolean DEFAULT false,
@@ -311,7 +311,7 @@ SELECT t.tgrelid::regclass::text AS "table",
     convert_from(substring(t.tgargs FROM 1 FOR length(t.tgargs) - 1), 'UTF8') AS resource
 FROM pg_catalog.pg_trigger t WHERE t.tgname = 'palisade_sticky' AND NOT t.tgisinternal;
 
--- What is open beside the fence in this database, for `palisade fence ls`. "table" is empty if it concerns all.
+-- The open ways past the fence in this database, for `palisade fence ls`. "table" is empty if a way concerns all tables.
 CREATE OR REPLACE VIEW palisade_doors AS
 SELECT m.member::text AS "table",
     CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = m.member AND t.tgname = 'palisade_sticky_row')
@@ -344,8 +344,8 @@ BEGIN
     EXECUTE format('GRANT SELECT, INSERT, UPDATE ON resource_records TO %I', role);
 END $$;
 
--- The functions that holders call, and the trigger's, run with the rights of the role that installed them. So they find
--- nothing by a search_path in which somebody else could put an operator or a function: what is ours is named with its
+-- The functions that holders call, and the trigger's, run with the rights of the role that installed them. So they do not
+-- use a search_path in which somebody else could put an operator or a function: they name their own objects with the
 -- schema. The others work in the schema that they are installed in. Nobody else may call any of them, unless it is granted.
 DO $$
 DECLARE

@@ -1,6 +1,6 @@
 -- Removes the fence from a database: triggers, functions, and the guard rows with every token that was ever seen. The
--- data stays, unprotected. A fence that is installed again does not know whom it refused before: re-arm it first.
--- resource_records has data, so it is removed only if it is empty.
+-- data stays, unprotected. A fence that is installed again does not know which tokens it refused before: re-arm it
+-- first. resource_records has data, so it is removed only if it is empty.
 DO $$
 DECLARE
     found record;

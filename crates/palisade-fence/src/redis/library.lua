@@ -6,9 +6,9 @@
 --     FCALL palisade_set   2 palisade:fence:{orders} {orders}:total 34 42
 --
 -- KEYS: the mark of the resource, which is palisade:fence:{RESOURCE}, and the key to read or write, whose hash tag is
--- RESOURCE (the first braces in it are {RESOURCE}), or which is RESOURCE itself. Every other key, and every mark, is refused:
--- what is checked is what is changed. ARGV: the token, the command's own arguments, and then,
--- where the holder has them, authority, lock and the sequence number of a write ('' stands for none).
+-- RESOURCE (the first braces in it are {RESOURCE}), or which is RESOURCE itself. Every other key, and every mark, is refused,
+-- so a call changes only the resource that it checks. ARGV: the token, the command's own arguments, and then, where the
+-- holder has them, authority, lock and the sequence number of a write ('' stands for none).
 --
 -- An admitted call answers as its command does. A rejection is an error, `PALISADE CODE VALUE: what to do`.
 local VERSION = 2
@@ -51,7 +51,7 @@ local function is_name(text)
   return text == '' or #text <= 255 and string.find(text, '^[ -~]*$')
 end
 
--- What is wrong with the keys, or nothing. The tag is found as a cluster finds it: between the first { and the next }.
+-- The mistake in the keys, or nothing. The tag is found as a cluster finds it: between the first { and the next }.
 local function misnamed(mark, key)
   local resource = string.match(mark, '^palisade:fence:{([ -z|~]+)}$')
   if not resource or #resource > 255 then
