@@ -1,4 +1,4 @@
-//! What the core costs: the machine, its timers, the fence's decision.
+//! Benchmarks of the core: the machine, its timers, the fence's decision.
 //!
 //! ```text
 //! cargo bench -p palisade-core --bench machine

@@ -24,7 +24,7 @@ use crate::permits::Slots;
 use crate::time::{Span, Timestamp};
 
 impl Tables {
-    /// What the grant on a lock, or the last one, said of the time after it.
+    /// How long a lock stays closed after its grant, or after its last one.
     pub(crate) fn closing(&self, lock: Slot) -> Closing {
         self.extra(lock)
             .map_or(Closing::NONE, |extra| extra.closing)
@@ -58,7 +58,7 @@ impl Tables {
         };
     }
 
-    /// A grant that its caller gave up before it used it reserves nothing. What earlier grants reserved stays.
+    /// A grant that its caller gave up before using it reserves nothing. Reservations of earlier grants stay.
     pub(super) fn forget_reservation(&mut self, lock: Slot) {
         if self.locks[lock].extra != NIL {
             let closing = &mut self.extra_mut(lock).closing;

@@ -8,9 +8,9 @@
 //! line, [`Machine::next_due`] says so, and the next entry goes on. Nobody sees the difference: an operation
 //! compares its own lock's and lease's deadline exactly, whether or not the line has got that far.
 //!
-//! The order is that of the deadlines, then of the lease ids or arrivals. It does not depend on the wheel's
-//! lists, which differ in a machine that was restored. What fires later has a later deadline, so the line
-//! stays sorted when it is appended to.
+//! The order is that of the deadlines, then of the lease ids or arrivals. It does not depend on the wheel's lists, which
+//! differ in a machine that was restored. Timers that fire later have later deadlines, so appending keeps the line
+//! sorted.
 
 use alloc::vec::Vec;
 
@@ -97,9 +97,9 @@ impl Machine {
         self.expiry = expiry;
     }
 
-    /// Ends leases and waits whose time has come and opens closed locks, as many as one entry may, in the order of their
-    /// instants: what came free before a wait was over is granted to it. Of equal instants leases come first and waits
-    /// last. `alone`: the entry is there for nothing else.
+    /// Ends due leases and waits and opens due locks in the order of their instants, as many as one entry may. A lock
+    /// that came free before a wait was over is granted to that wait. At equal instants leases come first and waits
+    /// last. `alone`: the entry does nothing else.
     #[inline]
     pub(super) fn expire_due(&mut self, alone: bool, effects: &mut Vec<Effect>) {
         let (waits, leases) = (&mut self.tables.wait_timers, &mut self.tables.lease_timers);

@@ -37,7 +37,7 @@ pub(crate) struct Grant {
 pub(super) const SHARED: Slot = NIL - 1;
 
 impl Grant {
-    /// What a lock bears in a shared phase with this token.
+    /// The grant that a lock stores during a shared phase with this token.
     pub(super) const fn shared(token: Token) -> Grant {
         Grant {
             lease: SHARED,
@@ -103,7 +103,7 @@ impl Tables {
         &self.locks[grant].grant
     }
 
-    /// The grant in a lock's own record: the writer's, or what stands in its place.
+    /// The grant in a lock's own record: the writer's, or the one stored there for a shared phase or a kept lock.
     #[inline]
     pub(crate) fn writer(&self, lock: Slot) -> &Grant {
         &self.locks[lock].grant

@@ -147,7 +147,7 @@ impl Machine {
             }
             Ok(live) => live,
         };
-        // Of a set: the whole of it, or what is known of the first lock that is missing.
+        // A set is answered as a whole, or with what became of its first missing lock.
         for name in &*again.also {
             let grant = GrantRef {
                 lock: name.clone(),
@@ -182,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// What a request that is not plain may not want.
+    /// Checks the options of a request that is not plain.
     #[cold]
     fn check_rare(acquire: &Acquire) -> Result<(), Invalid> {
         if let LockMode::Permits(permits) = acquire.mode {
@@ -216,7 +216,7 @@ impl Machine {
         if !acquire.also.is_empty() {
             return self.decide_set(acquire, effects);
         }
-        // The lock first: what is due on it may hand other locks on, and open the lease asked for.
+        // Bring the lock up to date first: this may hand on other locks and open the lease that the request names.
         let standing = self.stand(&acquire.lock, effects);
         let client = self.contender(&acquire.client);
         let lease = match self.lease_for(&acquire.lock, client, &acquire.under) {
@@ -253,8 +253,8 @@ impl Machine {
         }
     }
 
-    /// The lease named by a request, or what is wrong with it. One that is over counts as gone, whatever the timers have
-    /// seen.
+    /// The lease that a request names, or the reason it cannot be used. An expired lease counts as gone even if its timer
+    /// has not fired.
     pub(super) fn lease_for(
         &self,
         lock: &LockName,
@@ -471,7 +471,7 @@ impl Machine {
         })
     }
 
-    /// Draws no token: who claimed with this one stays admitted (E2). An empty value takes back what was said.
+    /// Draws no token, so claims made with the current one stay admitted (E2). An empty value deletes the earlier one.
     pub(super) fn proclaim(
         &mut self,
         grant: &GrantRef,

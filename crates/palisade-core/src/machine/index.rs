@@ -30,9 +30,9 @@ pub(super) struct Index {
     seeds: Seeds,
 }
 
-/// What keys are hashed with: all of it follows from the machine's seed, which is secret. With public constants a caller
-/// that chooses binary keys, such as request ids, can make one factor of the hash zero: then all of its keys collide,
-/// whatever the rest of the seed is.
+/// The hash's seeds, all derived from the machine's secret seed. With public constants, a caller that chooses binary keys,
+/// such as request ids, could make one factor of the hash zero. All its keys would then collide, whatever the rest of the
+/// seed is.
 #[derive(Clone, Debug)]
 struct Seeds {
     own: u64,
@@ -137,7 +137,7 @@ fn part(hash: u64) -> usize {
     ((hash >> 41) as u16 as usize * PARTS) >> 16
 }
 
-/// What a part knows of a hash: its lower half, and never that of an empty place.
+/// The bits of a hash that a part compares: the lower half, which never equals the hash of an empty place.
 fn short(hash: u64) -> u32 {
     (hash as u32).min(NOTHING - 1)
 }
@@ -383,7 +383,7 @@ mod tests {
         assert!(part.entries.is_empty());
     }
 
-    /// Whoever finds many keys with one hash makes searches slow, and not the table large.
+    /// Many keys with one hash make searches slow, but do not enlarge the table.
     #[test]
     fn a_thousand_entries_of_one_hash_take_no_more_room_than_others() {
         for hash in [0, NOTHING - 1] {

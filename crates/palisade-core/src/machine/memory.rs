@@ -18,7 +18,7 @@ use crate::token::Token;
 /// The answer a request got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// Who asked.
+    /// The principal that asked.
     pub by: Principal,
     /// The request.
     pub request: RequestId,
@@ -34,7 +34,7 @@ pub struct Answered {
 /// A grant that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// Whose it was.
+    /// The principal it belonged to.
     pub by: Principal,
     /// The lease it was under.
     pub key: LeaseKey,
@@ -61,7 +61,7 @@ pub(super) trait Keyed {
 
 /// An entry of a memory that is shared among principals.
 pub(super) trait Owned: Keyed + Sized {
-    /// Whose it is.
+    /// The principal it belongs to.
     fn by(&self) -> Principal;
 
     /// As it is remembered after these.
@@ -495,7 +495,7 @@ mod tests {
         }
         let kept = (0..MODEST).filter(|number| answers.get(&asked(1, *number)).is_some());
         assert_eq!(kept.count(), MODEST as usize);
-        // Nobody is alone: what is left of the ring has the latest of the other one.
+        // Principal 1 does not have the ring to itself: the rest of it contains the latest answers of principal 2.
         let latest = 5 * RING - (RING - 2 * MODEST)..5 * RING;
         assert!(
             latest
@@ -622,7 +622,7 @@ mod tests {
         kind + 5 * (turn % cycles[kind as usize])
     }
 
-    /// What a ring must know, kept without forgetting anything: the last number of each key.
+    /// Compares the ring with a map that forgets nothing: the last number of each key.
     #[test]
     fn the_newest_of_each_key_is_found_until_it_is_the_oldest() {
         let ring_size = limits::REMEMBERED as u64;

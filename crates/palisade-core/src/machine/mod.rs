@@ -1,4 +1,4 @@
-//! The lock machine: who holds what.
+//! The lock machine, which decides who holds each lock.
 //!
 //! [`Machine::apply`] is the only way in which anything changes. It is total, synchronous and
 //! deterministic: equal entries in equal order end in equal states and equal outcomes.
@@ -74,7 +74,7 @@ use crate::token::Token;
 pub struct Machine {
     pub(crate) now: Timestamp,
     wall: WallTime,
-    /// Who asked for the entry being applied.
+    /// The principal that asked for the entry being applied.
     by: Principal,
     /// `None` once the last token of the range is out.
     pub(crate) next_token: Option<Token>,
@@ -137,8 +137,8 @@ impl Machine {
         }
     }
 
-    /// Applies one entry of the log: first what is due at its instant, then its command. What ends beside the
-    /// command is bounded by [`Expiry`].
+    /// Applies one entry of the log: first everything due at its instant, then its command. [`Expiry`] bounds how much ends
+    /// beside the command.
     ///
     /// An instant before the last one counts as the last one: time does not go back. Effects are
     /// appended in the order in which they happened.
@@ -153,7 +153,7 @@ impl Machine {
             Command::Expire => {}
             _ => {
                 self.expire_due(false, effects);
-                // What was due may have left requests and sets to look at; nothing else has yet.
+                // So far only due leases and waits can have left requests and sets to look at.
                 if self.ended > 0 {
                     self.settle_rest(effects);
                 }

@@ -49,7 +49,7 @@ impl Tables {
 }
 
 impl Machine {
-    /// What is wrong with a request for permits before anything is known of the lock.
+    /// Checks a request for permits before its lock is looked up.
     #[cold]
     #[inline(never)]
     pub(super) fn check_permits(lock: &LockName, permits: Permits) -> Result<(), Invalid> {
@@ -77,7 +77,7 @@ impl Machine {
         }
     }
 
-    /// A semaphore that somebody holds is asked for. Whoever comes later does not overtake (P6).
+    /// Decides a request for a semaphore that somebody holds. A later request does not overtake waiting ones (P6).
     #[cold]
     #[inline(never)]
     pub(super) fn decide_permits(
@@ -132,8 +132,9 @@ impl Machine {
         }
     }
 
-    /// An operator gives a semaphore another number of permits (P1). Who holds a slot beyond it keeps it; a waiting
-    /// request for more than there will be is refused. Grows with those refused, and not with those that wait on.
+    /// An operator changes the number of a semaphore's permits (P1). Holders of slots beyond it keep them. Waiting
+    /// requests for more permits than that are refused. The cost grows with the requests refused, not with those that go
+    /// on waiting.
     pub(super) fn resize(
         &mut self,
         name: &LockName,

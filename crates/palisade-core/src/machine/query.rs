@@ -20,7 +20,7 @@ const SCAN: u32 = 2_048;
 /// Where in a listing of grants those begin that share a lock.
 const SHARES: u64 = 1 << 32;
 
-/// A live grant, and whose it is.
+/// A live grant and its principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The lock.
@@ -29,7 +29,7 @@ pub struct Held {
     pub number: Token,
     /// Whether it is a reader's, or has permits.
     pub shared: bool,
-    /// Whose it is.
+    /// The principal it belongs to.
     pub by: Principal,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Extra {
     pub(super) readers: Readers,
     /// How many permits there are, if the lock is a semaphore.
     pub(super) permits: Option<u32>,
-    /// What the grant said of the time after it.
+    /// How long the lock stays closed after the grant.
     pub(super) closing: Closing,
     /// Nobody has the lock, and it is closed until then.
     pub(super) closed: Option<Timestamp>,
@@ -39,7 +39,7 @@ pub(crate) struct Extra {
     pub(super) to_wake: bool,
 }
 
-/// What is known of the time after a lock's grant.
+/// How long a lock stays closed after its grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
     /// How long nobody is granted the lock after an expiry or a revocation.
@@ -82,8 +82,8 @@ pub(crate) struct Client {
     pub(crate) waiting: u32,
 }
 
-/// Whose a lease or a waiting request is: the slot of its client, and whether that client's principal has a name. So
-/// nothing has to be looked up to see that a lease is anonymous.
+/// The owner of a lease or a waiting request: the client's slot, and whether the client's principal has a name. This shows
+/// without a lookup that a lease is anonymous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(Slot);
 

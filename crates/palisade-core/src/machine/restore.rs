@@ -68,8 +68,7 @@ impl Part {
 /// Records that are read from an iterator before the first of them is taken.
 const AHEAD: usize = 32;
 
-/// Takes the records in their order, with a look at some coming ones: what is read for them then comes from memory at the
-/// same time.
+/// Takes the records in their order. Touches a few coming ones first, so that their reads from memory overlap.
 fn take_each<T>(
     part: &mut T,
     records: impl Iterator<Item = Record>,
@@ -294,7 +293,7 @@ impl Grants {
     }
 }
 
-/// The third part: what is remembered of things that are over.
+/// The third part: remembered answers and endings.
 #[derive(Debug)]
 pub struct Past {
     answers: Answers,
@@ -561,7 +560,7 @@ impl Machine {
     }
 }
 
-/// Whether a record is the next one of a set: what the set asked for is the same, but for the lock and the text.
+/// Whether a record is the next one of a set: it repeats the set's request, except for the lock and the text.
 fn check_part(last: &WaiterRecord, part: &WaiterRecord) -> Result<(), Corrupt> {
     let expected = WaiterRecord {
         lock: part.lock.clone(),

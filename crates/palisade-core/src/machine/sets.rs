@@ -5,11 +5,10 @@
 //!                       a: kept     b: held     c: kept                     nothing is held while the set waits
 //! ```
 //!
-//! A set that waits has one record in the queue of each of its locks, all with one arrival number. It is granted when each
-//! lock is free with the set first in its queue, or held by the set's own client, which takes it over as it would on
-//! arrival. Until then a lock that is free is *kept* while the set is first in
-//! its queue: it has no holder, and what comes later waits behind the set. Arrival numbers order all queues alike, so the
-//! oldest set is behind no other set, and there is no deadlock.
+//! A set that waits has one record in the queue of each of its locks, all with one arrival number. It is granted when each lock
+//! is free with the set first in its queue, or held by the set's own client, which takes it over as it would on arrival. Until
+//! then a lock that is free is *kept* while the set is first in its queue: it has no holder, and later requests wait behind the
+//! set. Arrival numbers order all queues alike, so the oldest set is behind no other set, and there is no deadlock.
 //!
 //! A set that leaves without a grant may set other sets free. They are looked at one after the other
 //! ([`Machine::wake_rest`]), so that a long chain takes no stack.
@@ -78,7 +77,7 @@ impl Tables {
         self.sets_to_try.extend(its.map(|(_, arrival)| *arrival));
     }
 
-    /// Takes a set out of its queues. The record that stands for it comes back, and whose it was.
+    /// Removes a set from its queues. Returns the record that stands for it, with its principal and client.
     fn dequeue_set(&mut self, first: Slot) -> Option<(Principal, ClientId, Waiter)> {
         let Waiter {
             arrival, client, ..
@@ -93,7 +92,7 @@ impl Tables {
     }
 }
 
-/// What stands in the way of a set that is asked for now.
+/// The state of a requested set's locks.
 struct Survey {
     /// The first lock that somebody else has, or that is kept or closed.
     blocked: Option<Slot>,
@@ -106,7 +105,7 @@ struct Survey {
 }
 
 impl Machine {
-    /// What is wrong with a request for a set before anything is known of its locks.
+    /// Checks a request for a set before its locks are looked up.
     #[cold]
     pub(super) fn check_set(acquire: &Acquire) -> Result<(), Invalid> {
         acquire.check_set()?;
@@ -128,7 +127,7 @@ impl Machine {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
-        // What is due on one lock may have handed another one on: all are looked at once more, and nothing ends any more.
+        // Bringing one lock up to date may have handed on another, so all are looked at once more. Nothing ends from here on.
         let survey = match self.survey(&acquire, lease) {
             Ok(survey) => survey,
             Err(invalid) => return Outcome::Invalid(invalid),
@@ -412,8 +411,8 @@ impl Machine {
         self.lease_for(name, client, &waiter.under)
     }
 
-    /// What a set is told whose client has some of its locks: as on arrival, those under another lease are taken over,
-    /// unless they have a time after them, and those under its own lease are a repeat or refused.
+    /// Decides as on arrival about a set whose client has some of its locks. Locks under another lease are taken over, unless
+    /// they have a delay after them. Locks under the set's own lease make it a repeat, or it is refused.
     fn judge_own(&self, first: Slot, locks: &[Slot], lease: LeaseFor) -> Result<LeaseFor, Outcome> {
         let mine = match lease {
             LeaseFor::Live(lease) => lease,

@@ -281,8 +281,8 @@ impl Machine {
         }
     }
 
-    /// Brings a lock without a writer up to this instant: orphans whose window is over, and readers whose leases are,
-    /// as many of them as an entry may end beside its command. What is left of them ends within the millisecond.
+    /// Brings a lock without a writer up to this instant. Ends orphans whose window is over and readers whose leases
+    /// expired, as many as an entry may end beside its command. The rest end within the millisecond.
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
@@ -358,7 +358,8 @@ impl Machine {
         }
     }
 
-    /// Who is in the way of a request that comes now: for a reader that finds readers, whoever waits before it.
+    /// Returns whoever blocks a request made now. For a reader that finds readers, this is the first request in the
+    /// queue.
     #[cold]
     #[inline(never)]
     pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Outcome {

@@ -45,7 +45,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Whose it is; a grant is its lease's.
+    /// The principal it belongs to; a grant belongs to its lease's.
     #[must_use]
     pub fn by(&self) -> Principal {
         match self {
@@ -84,9 +84,9 @@ pub struct LeaseRecord {
     pub id: LeaseId,
     /// Its secret.
     pub key: LeaseKey,
-    /// Whose it is: the principal,
+    /// Its principal.
     pub by: Principal,
-    /// and the client.
+    /// Its client.
     pub client: ClientId,
     /// How long it lasts from a renewal.
     pub ttl: Ttl,
@@ -107,9 +107,9 @@ pub struct GrantRecord {
     pub key: LeaseKey,
     /// The wall clock at the grant.
     pub wall: WallTime,
-    /// What the holder said about itself.
+    /// The text that the holder gave about itself.
     pub metadata: Option<Box<str>>,
-    /// What it said of the time after it; nothing, of a shared one.
+    /// How long the lock stays closed after it; nothing for a shared one.
     pub closing: Closing,
 }
 
@@ -143,27 +143,27 @@ pub struct KeptRecord {
 /// text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterRecord {
-    /// Who asks: the principal.
+    /// The principal that asks.
     pub by: Principal,
     /// The request.
     pub request: RequestId,
-    /// For which lock.
+    /// The lock it asks for.
     pub lock: LockName,
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
-    /// What it wants.
+    /// The mode it asks for.
     pub mode: LockMode,
     /// The lease its grant would go under.
     pub under: Under,
     /// Text for the grant.
     pub metadata: Option<Box<str>>,
-    /// What it says of the time after its grant.
+    /// The delays it asks for after its grant.
     pub delays: Delays,
-    /// Since when it waits.
+    /// When its wait began.
     pub since: Timestamp,
-    /// Until when.
+    /// When its wait ends.
     pub deadline: Timestamp,
-    /// Of an orphan: until when its place is kept.
+    /// Until when an orphan's place is reserved.
     pub orphan: Option<Timestamp>,
     /// Its place among all that ever waited.
     pub arrival: u64,

@@ -155,7 +155,7 @@ impl Tables {
         })
     }
 
-    /// Whose principal a lease or a waiter belongs to.
+    /// The principal of a lease's or a waiter's owner.
     #[inline]
     pub(crate) fn principal_of(&self, owner: Owner) -> Principal {
         match owner.is_named() {

@@ -16,7 +16,7 @@ use crate::time::{Span, Timestamp};
 
 impl Machine {
     pub(super) fn enqueue(&mut self, lock: Slot, acquire: Acquire, wait: Span) -> Outcome {
-        // Who may wait has an id to be called by; without one the answer could never be given.
+        // Only a request with an id may wait: without one, its caller could never be given the answer.
         let Some(request) = acquire.request else {
             return self.denial(acquire.mode, lock);
         };
@@ -130,7 +130,7 @@ impl Machine {
         }
     }
 
-    /// As [`Machine::wake`], but what sets left is put off.
+    /// As [`Machine::wake`], but leaves the locks that sets left for [`Machine::wake_rest`].
     pub(super) fn wake_one(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
         match self.tables.closed(lock) {
             Some(until) if until > self.now => return,
@@ -243,9 +243,9 @@ impl Machine {
         self.leave(slot, outcome, effects);
     }
 
-    /// What grants and the ends of leases have left to do, in the order of arrival: a request whose lease ended leaves its
-    /// queue, and a set is looked at that may take its client's own locks over. Whether there was anything; it costs
-    /// nothing where there was not.
+    /// Finishes the work that grants and ended leases left, in the order of arrival. A request whose lease ended leaves
+    /// its queue; a set may take over its own client's locks. Returns whether there was anything, and costs nothing if
+    /// not.
     #[inline]
     pub(super) fn settle_rest(&mut self, effects: &mut Vec<Effect>) -> bool {
         let left = !self.tables.bereaved.is_empty() || !self.tables.sets_to_try.is_empty();
@@ -317,8 +317,8 @@ impl Machine {
         }
     }
 
-    /// What is in the way of a writer: the holder; else the oldest reader that is not itself upgrading; else the orphan or
-    /// set that the lock is kept for, which holds nothing.
+    /// Returns whoever blocks a writer: the holder; else the oldest reader that is not itself upgrading; else the orphan
+    /// or set that the lock is reserved for, which holds nothing.
     pub(super) fn ahead_on(&self, lock: Slot) -> Outcome {
         if let Some(oldest) = self.tables.oldest_reader(lock) {
             let other = match self.tables.upgrade_waits(lock) {
@@ -450,8 +450,8 @@ impl Machine {
         }
     }
 
-    /// Another node leads: no caller has found it yet, and each may come back. What was due by the entry `before`
-    /// this one and only stands in line is over.
+    /// Another node leads. No caller has found it yet, and each may come back, so waiting requests become orphans. Waits
+    /// that were due by the entry `before` this one are over, even if they are still in line.
     pub(super) fn orphan_waiters(&mut self, before: Timestamp) {
         let waiters = self.tables.waiters.iter();
         let waiting = waiters.filter(|(_, waiter)| !is_due(waiter.ends(), before));
@@ -462,7 +462,7 @@ impl Machine {
     }
 }
 
-/// What a request is told that is too late by this instant: what `last` says, and that nothing is left of it.
+/// The answer for a request that comes too late: `last`, with no time remaining.
 pub(super) fn at_once(last: &Outcome) -> Outcome {
     let mut outcome = last.clone();
     // A closed lock is handed on when its time is over, so there is nothing left of that anyway.
