@@ -1,4 +1,4 @@
-//! Who has the machine: this node while it follows, the pipeline while it leads.
+//! Keeps the machine while this node follows, and lends it to the pipeline while it leads.
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -93,7 +93,7 @@ impl Applier {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last entry that was applied, and who belongs to the cluster as of it.
+    /// The last entry that was applied, and the cluster's members as of it.
     #[must_use]
     pub fn applied(&self) -> (Option<LogId>, (Option<LogId>, Members)) {
         let inner = self.inner();
@@ -152,7 +152,7 @@ impl Applier {
             Ok(())
         };
         match &inner.machine {
-            // What it contains beyond `applied` is committed too.
+            // Entries that it contains beyond `applied` are committed too.
             Custody::Here(machine) => {
                 let mut head = Vec::new();
                 let put = |log: &Log| Head::put(&mut head, inner.contains, &inner.members, log);
@@ -199,8 +199,8 @@ impl Applier {
     /// Lends the machine to the pipeline of `leader`, which is this node, once `from` and everything that is in the log
     /// is applied. `None` while that is not so, and while the machine is lent already.
     ///
-    /// What is in the log behind `from` may be a batch that this node proposed earlier under the same leadership, and
-    /// gave up.
+    /// The log behind `from` may contain a batch that this node proposed earlier under the same leadership, and gave
+    /// up.
     #[must_use]
     pub fn lend(&self, leader: Leader, from: LogId) -> Option<Lent> {
         let mut inner = self.inner();

@@ -78,7 +78,7 @@ impl Put for Vec<u8> {
         self.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// What the log and the transport carry is far below 4 GiB.
+    /// Everything in the log and on the transport is far shorter than 4 GiB.
     fn bytes(&mut self, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.extend_from_slice(&length.to_le_bytes());

@@ -1,4 +1,4 @@
-//! A node's directory: what is in it, and how it becomes a member's.
+//! A node's directory: its contents, and how it becomes a member's.
 //!
 //! ```text
 //!   blank ──form──► member of a new cluster, whose log begins with its members
@@ -43,7 +43,7 @@ pub enum DirectoryError {
     Restore(#[from] durable::Error),
 }
 
-/// What the nodes of a new cluster agree on.
+/// The facts that the nodes of a new cluster agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Founding {
     /// The authority's id, which is the cluster's (rule R13).
@@ -87,7 +87,7 @@ impl Directory {
         self.node
     }
 
-    /// What it is.
+    /// The purpose of the directory.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -130,9 +130,9 @@ impl Directory {
         Wal::create_member_on(storage, (authority, incarnation), options, nothing)
     }
 
-    /// Makes a single server's directory that of the only member of a new cluster, which its peers reach at `address`.
-    /// All leases, queues and remembered answers stay, no token is leapt over, and the authority stays. The incarnation
-    /// is a new one: what an interrupted conversion left is told from what counts by that.
+    /// Turns a single server's directory into that of the only member of a new cluster, which its peers reach at
+    /// `address`. All leases, queues and remembered answers stay, the token counter does not leap, and the authority
+    /// stays. The new incarnation distinguishes the result from the remains of an interrupted conversion.
     ///
     /// # Errors
     /// [`DirectoryError`]; the directory is as it was.

@@ -57,8 +57,8 @@ impl Log {
         self.entries.back().map(|entry| entry.id).or(self.purged)
     }
 
-    /// Where the entries of each leadership begin, in ascending order: of the newest `most` leaderships, as far as entries
-    /// are here. What is purged counts as one entry.
+    /// The first entry of each of the newest `most` leaderships, in ascending order, as far as entries are here. The
+    /// purged part counts as one entry.
     #[must_use]
     pub fn history(&self, most: usize) -> Vec<LogId> {
         let mut starts = Vec::new();

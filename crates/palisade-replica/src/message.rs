@@ -1,4 +1,4 @@
-//! What nodes say to each other. The transport carries it as bytes and does not look into it.
+//! The messages between nodes. The transport carries them as bytes and does not look into them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::entry::{Entry, Leader, LogId, Members, NodeId, Vote};
 /// The version that stands first in every message.
 const VERSION: u8 = 1;
 
-/// What stands next in an append.
+/// The tag of an append, which follows the version.
 const APPEND: u8 = 1;
 
 /// A question.
@@ -269,7 +269,7 @@ impl Offer {
         self.has_entries
     }
 
-    /// What this message offers, if it is an append.
+    /// The entries that this message offers, if it is an append.
     #[must_use]
     pub fn of(message: &[u8]) -> Option<Offer> {
         let append = || -> Result<Option<Offer>, Malformed> {
@@ -294,7 +294,8 @@ impl Offer {
         append().ok().flatten()
     }
 
-    /// What the other node has of it after this answer, and of the one `before` of the same leader.
+    /// The entries of this offer that the other node has after this answer, or those of `before` from the same leader
+    /// if they reach further.
     pub(crate) fn taken(self, answer: &[u8], before: Option<Offer>) -> Option<Offer> {
         let last = match Reply::decode(answer) {
             Ok(Reply::Appended) => self.last,
@@ -442,7 +443,7 @@ mod tests {
             let found = agreed(append(entries, commit), reply, None);
             assert_eq!(found, expect.map(id));
         }
-        // What was only acknowledged counts once the same leader says that it is committed.
+        // An entry that was only acknowledged counts once the same leader says that it is committed.
         let later = offer(append(8..9, 6));
         let found = agreed(append(5..8, 4), Reply::Appended, Some(later));
         assert_eq!(found, Some(id(6)));

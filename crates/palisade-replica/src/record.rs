@@ -1,4 +1,4 @@
-//! What a node's own log consists of: one ordered sequence of votes, entries, truncations and commits.
+//! The records of a node's own log: one ordered sequence of votes, entries, truncations and commits.
 //!
 //! ```text
 //!   frame   version │ record │ record │ …        one frame of the write-ahead log, one sync

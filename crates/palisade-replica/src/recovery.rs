@@ -1,4 +1,4 @@
-//! What is done with a member's directory without its cluster: a look, a backup, and the recovery from a lost majority.
+//! Uses a member's directory without its cluster: a look, a backup, and the recovery from a lost majority.
 //!
 //! ```text
 //!   member, running or not ──back_up──► backup ──palisade restore──► a single server's (rule R25)
@@ -30,19 +30,19 @@ use crate::record;
 use crate::state::{Head, State, StateError};
 use crate::store::read_all;
 
-/// A node that runs and has a quorum writes down within this time what is committed. There are so many looks at it.
+/// A running node with a quorum writes down which entries are committed within [`LOOKS`] looks, [`BETWEEN`] apart.
 const LOOKS: u32 = 40;
 const BETWEEN: Duration = Duration::from_millis(125);
 
 /// How far a member's log is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Whose.
+    /// The node.
     pub node: NodeId,
     /// Its cluster, and the life of that.
     pub identity: Identity,
-    /// The last entry. Of several nodes that lost nothing the one with the greatest is the furthest: the term decides, then
-    /// the index.
+    /// The last entry. Among nodes that lost nothing, the one with the greatest is furthest ahead: the term is compared
+    /// first, then the index.
     pub last: Option<LogId>,
     /// Up to here entries are known to be committed.
     pub committed: Option<LogId>,
@@ -177,10 +177,10 @@ pub fn back_up_on(
     })
 }
 
-/// Makes the directory of a member that of a single server, for a cluster whose majority is lost for good. It keeps the
-/// whole log of this node, also what is not known to be committed; what this node had not got is lost. The authority
-/// stays, the incarnation is new, and the counter leaps. Durable on return; a crash before that leaves the member's
-/// directory, and this can be done again.
+/// Turns a member's directory into a single server's, for a cluster whose majority is lost for good. It keeps the whole log
+/// of this node, including entries that are not known to be committed; entries that this node does not have are lost. The
+/// authority stays, the incarnation is new, and the counter leaps. The result is durable on return. A crash before that
+/// leaves the member's directory, and the recovery can be repeated.
 ///
 /// # Errors
 /// [`DirectoryError`]: in use, not a member's, damaged, I/O, a wall clock before 2026. The directory is as it was.

@@ -6,7 +6,7 @@
 //!   version │ applied │ members and where they stand │ vote? │ entries after applied │ the machine's snapshot
 //! ```
 //!
-//! Only committed entries are in the machine; what may still be truncated stays an entry.
+//! The machine contains only committed entries; those that may still be truncated stay in the log.
 
 use std::io;
 
@@ -42,7 +42,7 @@ pub struct State {
     pub log: Log,
     /// The last entry that is in the machine.
     pub applied: Option<LogId>,
-    /// Who belongs to the cluster as of `applied`, and the entry that says so.
+    /// The members of the cluster as of `applied`, and the entry that says so.
     pub members: (Option<LogId>, Members),
     /// The machine as of `applied`.
     pub machine: Replay,
@@ -50,7 +50,7 @@ pub struct State {
     keep: bool,
 }
 
-/// What stands before the machine in a snapshot.
+/// The part of a snapshot before the machine.
 pub(crate) struct Head {
     /// It begins behind the last entry that is in the machine.
     pub(crate) log: Log,

@@ -29,7 +29,7 @@ pub trait Sink: Send + Sync + 'static {
     fn submit(&self, work: Work);
 }
 
-/// Something to be made durable, and who wants to know.
+/// Something to make durable, and the callback for the result.
 pub struct Work {
     what: What,
     done: Box<dyn FnOnce(io::Result<()>) + Send>,
@@ -45,7 +45,7 @@ impl Work {
         }
     }
 
-    /// Whose entries it appends, if it appends entries and nothing else before them.
+    /// The leader whose entries it appends; `None` if it begins with anything else.
     #[must_use]
     pub fn leader(&self) -> Option<NodeId> {
         match &self.what {
@@ -120,7 +120,7 @@ struct Kept {
     unsaved: Option<LogId>,
 }
 
-/// What a node's directory contains.
+/// The content of a node's directory.
 pub struct Stored {
     /// The log, open for writing.
     pub writer: Writer,
@@ -337,7 +337,7 @@ impl Store {
     /// Folds the sealed part of the log into a snapshot, on the caller's thread; gives its length, if one was made.
     ///
     /// # Errors
-    /// What stood in the way; the log goes on.
+    /// The cause; the log goes on.
     pub fn compact(&self) -> Result<Option<u64>, String> {
         let mut fold = Shadow {
             state: State::new(self.shared.seed, false),

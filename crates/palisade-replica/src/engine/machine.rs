@@ -15,7 +15,7 @@ use crate::applier::Applier;
 use crate::state::{Head, StateError};
 use crate::store::Store;
 
-/// A snapshot as it is on disk, and what the engine must know of it.
+/// A snapshot as it is on disk, with the metadata that the engine needs.
 type OnDisk<R> = SnapshotOf<Types<R>, Arc<[u8]>>;
 
 /// The engine ends then, and says nothing that people could read.

@@ -7,7 +7,7 @@
 //!                                             └ network: Transport (messages, as bytes)
 //! ```
 //!
-//! What is set, and why:
+//! The settings, and the reasons for them:
 //!
 //! - a leader that was restarted does not lead again without an election, because it may have missed entries that
 //!   were committed while it was away;
@@ -97,7 +97,7 @@ impl Default for Settings {
     }
 }
 
-/// What an engine is started with.
+/// The input with which an engine starts.
 pub struct Start<T> {
     /// This node.
     pub node: NodeId,
@@ -111,7 +111,7 @@ pub struct Start<T> {
     pub settings: Settings,
 }
 
-/// What this node does in its cluster.
+/// The role of this node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It belongs to no cluster yet, or is being added to one.
@@ -129,12 +129,12 @@ pub enum Role {
 /// How far a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// Its leadership, or the one it follows.
     pub vote: Leader,
-    /// Who leads, as far as it knows. A leader that said nothing for 3 s leads nobody; a node that was removed
-    /// would name the last one that it followed for ever.
+    /// The leader, as far as this node knows. A leader that said nothing for 3 s is not named: a node that was removed
+    /// would otherwise name the last one that it followed for ever.
     pub leader: Option<NodeId>,
     /// The index of its last entry.
     pub last: Option<u64>,
@@ -146,7 +146,7 @@ pub struct Progress {
     pub snapshot: Option<LogId>,
     /// Up to where they are purged.
     pub purged: Option<LogId>,
-    /// Who belongs to the cluster.
+    /// The members of the cluster.
     pub members: Members,
     /// How far each node's log is known to be on stable storage. Only a leader knows.
     pub matched: BTreeMap<NodeId, Option<LogId>>,
@@ -208,7 +208,7 @@ impl<R: AsyncRuntime> Clone for Engine<R> {
     }
 }
 
-/// Where a node stands: what it does, the leadership that it follows, and up to where entries are committed and applied.
+/// The role of a node, the leadership that it follows, and up to where entries are committed and applied.
 pub(crate) type Place = (Role, Leader, Option<LogId>, Option<LogId>);
 
 fn role<R: AsyncRuntime>(metrics: &RaftMetrics<Types<R>>) -> Role {
@@ -509,7 +509,7 @@ impl<R: AsyncRuntime> Engine<R> {
         }
     }
 
-    /// Ends the engine. What was proposed and not committed may still be committed by another node.
+    /// Ends the engine. Another node may still commit entries that were proposed and not committed.
     pub async fn stop(&self) {
         let _ = self.raft.shutdown().await;
     }

@@ -48,7 +48,7 @@ impl<R: AsyncRuntime> Engine<R> {
         };
         let dropped = store.look(|log| {
             let committed = log.committed()?;
-            // What an old leader asks for is refused by the engine.
+            // The engine refuses requests of an old leader.
             let is_old = log.vote().is_some_and(|own| vote.leader < own.leader);
             let differs = |id: &LogId| {
                 let ours = || log.at(id.index).is_some_and(|ours| ours != *id);

@@ -177,7 +177,7 @@ fn what_a_node_does_next() {
                 "dddddddddddddddddddddddddddddddd",
             ],
         ),
-        // What is wrong with the others.
+        // Contradictions between the others.
         (
             a.clone(),
             vec![b.clone(), blank(2, "c:1")],
@@ -328,7 +328,7 @@ impl World {
         world
     }
 
-    /// What a process forgets when it ends.
+    /// Restarts a node, which forgets everything that its process had in memory.
     fn restart(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         (node.up, node.views) = (true, Views::new());

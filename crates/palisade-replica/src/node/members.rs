@@ -228,7 +228,7 @@ impl<'a, R: Runtime> Membership<'a, R> {
         if R::timeout(HAND_OVER, handed_over).await.is_err() {
             return refuse(format!("node {to} did not take over; this one still leads"));
         }
-        // Whoever asks now is told who leads.
+        // Wait for the new leader, so that callers that ask now can be sent to it.
         let known = async {
             while self.engine.progress().leader.is_none() {
                 R::sleep(LOOK).await;

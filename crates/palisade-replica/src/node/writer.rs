@@ -1,4 +1,4 @@
-//! Who writes the node's log: a thread, or, while this node follows and its disk is quick, the engine itself.
+//! Writes the node's log: in a thread, or, while this node follows and its disk is quick, in the engine itself.
 //!
 //! ```text
 //!   engine ──Work──► Queue ──► palisade-log: write, sync ──► done
@@ -130,7 +130,7 @@ impl Queue {
         if !has_room {
             return Err(work);
         }
-        // What comes next fails by itself.
+        // After a failure the next work fails by itself.
         let _ = self.shared.work(&mut writer, [work]);
         Ok(())
     }
@@ -306,7 +306,8 @@ mod tests {
             is_done
         }
 
-        /// Who made it durable. The thread counts a frame after it has told of it, and this waits for both.
+        /// Appends an entry, and returns the thread that made it durable. The thread counts a frame after it has
+        /// reported it, and this waits for both.
         fn writer_of(&mut self, node: NodeId, bytes: usize) -> Option<String> {
             let is_done = self.append(node, bytes);
             let by_caller = is_done.try_recv();

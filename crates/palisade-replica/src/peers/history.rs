@@ -1,4 +1,4 @@
-//! What a node remembers of the others, and whom it lets in (rule R14).
+//! A node's memory of the others, by which it decides which of them to let in (rule R14).
 //!
 //! ```text
 //!   handshakes, answered appends ──► PeerHistory ──► judge
@@ -7,8 +7,8 @@
 //!                                      DATA/peers
 //! ```
 //!
-//! The file is replaced without a sync: what it says may be a second old, or lost with the power, and is never more than the
-//! node knows. A node whose log ends before what it says has lost something; one whose log does not is as it was.
+//! The file is replaced without a sync. Its content may be a second old, or lost with the power, and is never more than the
+//! node knows. A node whose log ends before the entry in this file has lost something; any other node is as it was.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -105,7 +105,7 @@ impl PeerHistory {
         }
     }
 
-    /// What is to be remembered over a restart, of the others in this life of the cluster's log.
+    /// The facts about the others to remember over a restart, in this life of the cluster's log.
     #[must_use]
     pub fn to_text(&mut self, incarnation: Id) -> String {
         let mut body = format!("palisade-peers 1\nincarnation {incarnation}\n");
@@ -128,7 +128,7 @@ impl PeerHistory {
         body + &sum
     }
 
-    /// What such a text says. Nothing of another life, and nothing if the text is damaged.
+    /// Reads such a text. The result is empty if the text is damaged, or from another life of the log.
     #[must_use]
     pub fn from_text(text: &str, incarnation: Id) -> PeerHistory {
         PeerHistory {
@@ -259,7 +259,7 @@ mod tests {
         history
     }
 
-    /// The control is a node that does not remember: whoever comes is let in.
+    /// The control is a node that does not remember: it lets every node in.
     #[test]
     fn a_node_that_was_restarted_refuses_who_lost_what_it_had_acknowledged() {
         let text = known(Some(entry(9))).to_text(id(1));
@@ -320,7 +320,7 @@ mod tests {
         drop(after.remember(path.clone(), id(1)).unwrap());
         let text = hold(&after.shared.history).to_text(id(1));
         assert_eq!(text, known(Some(entry(9))).to_text(id(1)));
-        // Whatever else is in its place, a node starts.
+        // A node starts even if the file contains something else.
         fs::write(&path, [0xff, 0xfe]).unwrap();
         drop(peers().remember(path, id(1)).unwrap());
     }

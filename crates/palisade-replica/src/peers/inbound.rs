@@ -23,7 +23,7 @@ const AT_ONCE: usize = 64;
 /// The time between two TLS handshakes: a flood of them must leave this thread, which consensus runs on, most of its time.
 const PACE: Duration = Duration::from_millis(2);
 
-/// What is open.
+/// The open connections.
 #[derive(Default)]
 struct Open {
     /// Strangers, by address.

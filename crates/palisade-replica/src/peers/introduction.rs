@@ -1,4 +1,4 @@
-//! What two nodes tell each other about themselves when they meet, and whether they may talk (rule R14).
+//! The introductions that two nodes exchange when they meet, and whether they may talk (rule R14).
 
 use std::collections::BTreeMap;
 
@@ -35,11 +35,11 @@ pub struct Introduction {
     /// Where the entries of each leadership begin in its log ([`Log::history`](crate::Log::history)): of the newest
     /// [`HISTORY`] leaderships.
     pub history: Vec<LogId>,
-    /// What its directory is.
+    /// The state of its directory.
     pub standing: Standing,
 }
 
-/// What a node's directory is, as far as the others must know.
+/// The state of a node's directory, as far as the others must know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// There is no log in it.
@@ -180,7 +180,7 @@ impl Introduction {
             && within.is_none_or(|start| start.leader == committed.leader)
     }
 
-    /// What its directory says, for people.
+    /// A summary of its directory, for people.
     pub(crate) fn summary(&self) -> String {
         let last = self
             .last
@@ -237,12 +237,12 @@ fn members(from: &mut Take<'_>) -> Result<BTreeMap<NodeId, String>, Malformed> {
         .collect()
 }
 
-/// What a node remembers of another one that it has met.
+/// The facts that a node remembers about another one that it has met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Where.
+    /// Its address.
     pub address: String,
-    /// After how many starts.
+    /// How many times it had started.
     pub starts: u64,
     /// Up to here both have the same entries, and they are committed.
     pub agreed: Option<LogId>,
@@ -251,7 +251,7 @@ pub struct Known {
 /// Decides whether a node may be talked to. `expected` is the node that was to be reached, if one was.
 ///
 /// # Errors
-/// Why not, with both values, and what to do. It is for both sides.
+/// The reason, with both values and the remedy. It is for both sides.
 pub fn judge(
     own: &Introduction,
     expected: Option<NodeId>,
@@ -263,7 +263,7 @@ pub fn judge(
     if let Some(expected) = expected
         && let Some(place) = own.place_of(node)
     {
-        // Nothing is lost: what is at this address is good, and belongs elsewhere.
+        // Nothing is lost: the directory at this address is good, and belongs elsewhere.
         return Err(Refusal::from(format!(
             "{address} should be node {expected} and is node {node}, which the cluster has at {place}: two directories, or \
              two addresses, were exchanged. Stop the nodes at both addresses, and start each with its own directory and \

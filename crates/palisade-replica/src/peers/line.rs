@@ -26,7 +26,7 @@ use crate::entry::NodeId;
 /// Calls that wait to be written.
 const WAITING: usize = 64;
 
-/// What an answer begins with.
+/// The first byte of an answer.
 pub(super) const ANSWERED: u8 = 0;
 pub(super) const NOT_READY: u8 = 1;
 
@@ -114,7 +114,7 @@ impl Link {
                     () = link.run(&shared) => {}
                     () = shared.until_stopped() => {}
                 }
-                // Whoever waits is told; after a stop nothing is tried again.
+                // After a stop, callers fail as unreachable, and nothing is tried again.
                 if link.lane == Lane::Short {
                     shared.set_connected(link.to, false);
                 }

@@ -1,4 +1,4 @@
-//! A node that lost what it had acknowledged: how it is told so, and what it does then (rules R14, R24).
+//! A node that lost entries it had acknowledged: how it learns of the loss, and how it reacts (rules R14, R24).
 //!
 //! ```text
 //!   the others: Known ──judge──► Refusal with a Loss ──handshake, proved by the key──► the node
@@ -29,11 +29,11 @@ impl Loss {
     }
 }
 
-/// A node that starts again waits no longer for what the others know of it.
+/// The longest time that a starting node waits for the others' knowledge of it.
 const ASKING: Duration = Duration::from_secs(1);
 
 impl Peers {
-    /// Meets the members, before this node votes: one that knows more of this node than its own directory says tells it.
+    /// Meets the members before this node votes. A member that knows more of this node than its own directory says so.
     ///
     /// # Errors
     /// The text for people, if this node must not vote: see [`lost`](Peers::lost).

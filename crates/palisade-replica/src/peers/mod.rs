@@ -9,11 +9,11 @@
 //! A node dials each other one for its own calls, with one connection for short messages and one for long ones, so that
 //! a heartbeat never waits behind a part of a snapshot. Connections are made when a call needs one.
 //!
-//! With certificates ([`Security`]) the connections are TLS, and both sides show one. A stranger without one has
-//! [`Settings::handshake`] for a TLS handshake, on a bounded number of connections, and is told nothing. A stranger who
-//! comes further, and does not know the cluster's key, has the rest of that time for 256 bytes of a hello and, after
-//! that, 32 KiB of a claim, and learns a node id and the version. Without a key the port must not be reachable for
-//! anybody else: whoever reaches it is a node.
+//! With certificates ([`Security`]) the connections are TLS, and both sides show one. A stranger without a certificate
+//! has [`Settings::handshake`] for a TLS handshake, on a bounded number of connections, and learns nothing. A stranger
+//! that gets further without the cluster's key has the rest of that time for 256 bytes of a hello and, after that, 32
+//! KiB of a claim, and learns a node id and the version. Without a key nobody else may be able to reach the port: every
+//! caller that reaches it counts as a node.
 
 mod clock;
 mod frame;
@@ -53,7 +53,7 @@ pub use liveness::SILENT;
 pub use refusal::{Loss, Refusal};
 pub use secure::{PROTOCOL, Security, host};
 
-/// The longest message: the largest batch, or as many entries as the engine puts into one, and what stands around them.
+/// The longest message: the largest batch, or as many entries as the engine puts into one message, with the envelope.
 const LONGEST_MESSAGE: usize = MESSAGE_BYTES + ROOM + (64 << 10);
 
 /// A message up to this length goes with the short ones.
@@ -86,7 +86,7 @@ impl Default for Settings {
     }
 }
 
-/// What is known about another node, for people and metrics.
+/// The status of another node, for people and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Where it is reached.
@@ -125,14 +125,14 @@ struct Shared {
     links: Mutex<HashMap<(NodeId, Lane), Arc<Link>>>,
     nodes: Mutex<BTreeMap<NodeId, Seen>>,
     history: Mutex<PeerHistory>,
-    /// What was logged about each address: it is logged once.
+    /// The messages logged about each address, so that each is logged once.
     logged: Mutex<BTreeSet<(String, String)>>,
     stopped: watch::Sender<bool>,
     /// Why this node must not vote (`loss`).
     lost: watch::Sender<Option<String>>,
 }
 
-/// What was seen of a node.
+/// The observations of a node.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     status: PeerStatus,
@@ -181,8 +181,7 @@ impl Peers {
         self.shared.own()
     }
 
-    /// From now on messages of other nodes are answered so. Until then the callers are told that this node is
-    /// unreachable.
+    /// From now on `answer` answers the messages of other nodes. Until then their calls fail: this node is unreachable.
     pub fn answer<F>(&self, answer: impl Fn(NodeId, Vec<u8>) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Vec<u8>> + Send + 'static,
@@ -200,7 +199,7 @@ impl Peers {
         Ok(theirs)
     }
 
-    /// What is known about each node that was called, or that has called.
+    /// The status of each node that was called, or that has called.
     #[must_use]
     pub fn status(&self) -> BTreeMap<NodeId, PeerStatus> {
         let now = clock::now();

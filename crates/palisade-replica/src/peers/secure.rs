@@ -1,4 +1,4 @@
-//! What protects the connections between nodes: the cluster's key, and certificates.
+//! Protects the connections between nodes with the cluster's key and with certificates.
 //!
 //! ```text
 //!   plain   TCP ─────────────────────────────────► handshake (key) ─► messages, which others can read and change
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::handshake::{Failed, Key, refusal};
 use super::introduction::{Introduction, Standing};
 
-/// What nodes speak inside TLS, so that a connection meant for another port is not taken for theirs.
+/// The protocol that nodes name in TLS, so that a connection meant for another port is not taken for theirs.
 pub const PROTOCOL: &[u8] = b"palisade-peer";
 
 /// How long a peer that was refused may still send.
@@ -35,7 +35,7 @@ const FLAGS: Flags = Flags {
     plain: "start every node of the cluster with --tls-cert, or none",
 };
 
-/// What protects connections.
+/// The protection of connections.
 #[derive(Clone, Debug, Default)]
 pub struct Security {
     /// The secret that all nodes share.
@@ -53,7 +53,7 @@ impl From<Option<Key>> for Security {
 /// An open connection, secured as this node demands it.
 pub(super) struct Connection {
     stream: Stream,
-    /// What a dialer has shown. That of an acceptor is checked already.
+    /// The certificate that a dialer has shown. That of an acceptor is checked already.
     certificate: Option<Certificate>,
 }
 

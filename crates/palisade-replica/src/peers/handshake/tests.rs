@@ -1,4 +1,4 @@
-//! What nodes say when they meet.
+//! The messages of nodes that meet.
 
 use super::super::introduction::tests::{entry, member};
 use super::*;
