@@ -47,7 +47,7 @@ impl Clock {
         }
     }
 
-    /// What CLOCK_BOOTTIME showed when this clock showed `at`; `None` of a manual clock.
+    /// The value of CLOCK_BOOTTIME when this clock showed `at`; `None` for a manual clock.
     pub(super) fn boottime_at(&self, at: Timestamp) -> Option<u64> {
         match self {
             Clock::Running(running) => {

@@ -48,7 +48,7 @@ pub(super) struct Driver {
     drained: Vec<oneshot::Sender<()>>,
 }
 
-/// Whoever waits for one answer.
+/// The caller that waits for one answer.
 struct Asker {
     to: ReplyTo,
     operation: Operation,
@@ -182,7 +182,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The last batches of a planned stop: what is owed to callers that left, and the time, from which a restart goes on.
+    /// Writes the last batches of a planned stop: the commands still to be recorded for callers that left, and the time,
+    /// from which a restart goes on.
     fn finish(&mut self) -> Result<(), LogError> {
         loop {
             self.begin()?;
@@ -366,7 +367,7 @@ impl Driver {
         }
     }
 
-    /// Moves a manual clock, and stops wherever something falls due: what happens between the two instants happens in its
+    /// Moves a manual clock, and stops wherever something falls due. Everything between the two instants happens in its
     /// order, as it would in real time.
     fn advance(&mut self, by: Span) -> Result<(), LogError> {
         let target = self.clock.now().after(by);

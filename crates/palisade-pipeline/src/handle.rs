@@ -316,7 +316,7 @@ impl Handle {
         }
     }
 
-    /// Asks the pipeline to stop: what was taken in before is still answered.
+    /// Asks the pipeline to stop. It still answers the requests that it accepted before.
     pub fn stop(&self) {
         let _ = self.inbox.send(Message::Stop);
     }
@@ -389,8 +389,8 @@ impl Shared {
     }
 }
 
-/// A session's sending half. Dropping it takes its waiting requests out of their queues; what it was
-/// granted stays until it is released or expires.
+/// A session's sending half. Dropping it takes its waiting requests out of their queues. Its grants stay until they are
+/// released or expire.
 pub struct Session {
     inbox: mpsc::UnboundedSender<Message>,
     shared: Arc<Shared>,

@@ -186,7 +186,7 @@ pub fn start_in_turns(start: InTurns) -> io::Result<Pipeline> {
     run(parts.runtime, parts.handle, parts.shared, turns)
 }
 
-/// What every pipeline consists of.
+/// The parts of every pipeline.
 struct Parts {
     runtime: Runtime,
     shared: Arc<Shared>,

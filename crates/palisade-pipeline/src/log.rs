@@ -15,7 +15,7 @@ pub trait Log: Send {
     /// full disk refuses requests instead of losing them.
     fn has_room(&mut self, bytes: usize) -> bool;
 
-    /// Why there was no room when last asked, and what to do.
+    /// The reason there was no room when last asked, with the remedy.
     fn no_room(&self) -> String {
         "the disk has no room for the log".into()
     }

@@ -119,7 +119,7 @@ impl Operation {
         Operation::Status,
     ];
 
-    /// What it is called, as on the command line.
+    /// Its name, as on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -154,7 +154,7 @@ impl Operation {
     }
 }
 
-/// What became of a request, as the metrics tell it.
+/// The result of a request, as metrics report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was carried out.
@@ -169,7 +169,7 @@ impl Verdict {
     /// All of them, in the order of their numbers.
     pub const ALL: [Verdict; 3] = [Verdict::Ok, Verdict::Denied, Verdict::Failed];
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -180,10 +180,10 @@ impl Verdict {
     }
 }
 
-/// A question, and who asks.
+/// A question, and the principal that asks.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Who asks. The interfaces settle that before a question comes here.
+    /// The principal that asks. The interfaces authenticate it before a question comes here.
     pub by: Principal,
     /// The question.
     pub request: Request,

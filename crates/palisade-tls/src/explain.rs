@@ -18,7 +18,7 @@ pub struct Flags {
     pub ca: &'static str,
     /// The certificate and key of this side.
     pub own: &'static str,
-    /// What to do if only one side speaks TLS.
+    /// The remedy if only one side speaks TLS.
     pub plain: &'static str,
 }
 
@@ -71,7 +71,7 @@ fn reason(error: &Error, flags: &Flags) -> String {
     }
 }
 
-/// What is wrong with the certificate of the other side.
+/// Explains the fault of the other side's certificate.
 fn certificate(why: &CertificateError, flags: &Flags) -> String {
     let renew = "make a new one (`palisade auth cert`), or set the clock";
     match why {

@@ -1,4 +1,4 @@
-//! What a port presents, and whom it trusts.
+//! The server side of TLS: the certificate that a port presents, and the CAs that it trusts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,7 @@ pub struct ServerFiles {
     /// The list of certificates that this CA has revoked (CRL), in PEM. A client whose own certificate is in it is
     /// refused, and so is one of a CA that has no list there.
     pub client_crl: Option<PathBuf>,
-    /// Lets a client without a certificate in: what it shows inside TLS says who it is. A certificate of another CA
-    /// is refused even so.
+    /// Lets in a client without a certificate; it authenticates inside TLS. A certificate of another CA is still refused.
     pub certificate_optional: bool,
 }
 
@@ -42,7 +41,7 @@ pub struct ServerFiles {
 #[derive(Debug)]
 pub struct Server {
     files: ServerFiles,
-    /// What the port speaks inside TLS, by preference.
+    /// The protocols that the port speaks inside TLS, by preference.
     protocols: Vec<Vec<u8>>,
     state: Mutex<State>,
 }
@@ -60,7 +59,7 @@ struct State {
     seen: Option<(Contents, bool)>,
 }
 
-/// What new connections get.
+/// The configuration of new connections.
 #[derive(Debug)]
 struct InForce {
     config: Arc<ServerConfig>,
@@ -81,7 +80,7 @@ pub struct Ends {
     pub client_crl: Option<u64>,
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reloaded {
     /// New connections get the new certificates.
@@ -180,8 +179,8 @@ impl Server {
     /// Does the handshake of one connection. It has no time limit of its own.
     ///
     /// # Errors
-    /// Why it failed; [`explain`](crate::explain()) says it in words. The stream comes back: what it has been told is
-    /// lost to a peer that still sends, unless somebody reads that.
+    /// Why it failed; [`explain`](crate::explain()) says it in words. The stream comes back. Unless somebody reads it, a peer
+    /// that still sends may lose the answer it was sent.
     pub async fn accept<T>(&self, stream: T) -> Result<TlsStream<T>, (io::Error, T)>
     where
         T: AsyncRead + AsyncWrite + Unpin,
@@ -227,8 +226,8 @@ impl Server {
         self.state().ends
     }
 
-    /// Why clients refuse the certificate that is in force, at this time by the wall clock in seconds since 1970, and what to
-    /// do. `None` while it is valid.
+    /// Why clients refuse the certificate that is in force, at this time by the wall clock in seconds since 1970, with the
+    /// remedy. `None` while it is valid.
     #[must_use]
     pub fn out_of_date(&self, now: u64) -> Option<String> {
         let validity = self.own()?.validity()?;
@@ -383,7 +382,7 @@ fn contents(files: &ServerFiles) -> Result<Contents, Error> {
     ])
 }
 
-/// Who is let in; `None` where nobody has to show a certificate.
+/// Checks the certificates of clients; `None` where nobody has to show one.
 fn verifier(
     files: &ServerFiles,
     [_, _, client_ca, client_crl]: &Contents,

@@ -3,8 +3,8 @@
 //! Both read a consistent prefix and write it to an empty directory, re-encoded for that directory's
 //! incarnation. The identity is written last: without it nothing opens the copy.
 //!
-//! What a member's log amounts to is known to its reader alone. So it [observe]s the log, and writes the state
-//! down as a backup with [`backup_state_on`], which is restored as any other.
+//! Only its reader knows the state that a member's log ends in. So the reader [observe]s the log, and writes the state
+//! down as a backup with [`backup_state_on`], which is restored like any other.
 
 use std::io;
 use std::path::Path;

@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     identity_file: Box<dyn File>,
     /// Why the directory no longer belongs to this log. Set once; nothing is committed after it.
     lost: OnceLock<String>,
-    /// Why the last preparation of a segment failed, and what to do; stays until one succeeds.
+    /// The reason the last preparation of a segment failed, with the remedy; stays until one succeeds.
     pub(crate) preparation_failure: Mutex<Option<String>>,
     catalog: Mutex<Catalog>,
     /// Held while a snapshot is made: one at a time.

@@ -181,7 +181,7 @@ pub enum OpenError {
     },
 }
 
-/// What to do with a directory that may be a copy.
+/// The remedy for a directory that may be a copy.
 fn after_a_copy(dir: &Path, node: Option<NonZeroU64>) -> String {
     match node {
         None => format!(
@@ -233,7 +233,7 @@ impl From<ReadError> for OpenError {
 pub struct Full {
     /// The payload that was asked for.
     pub bytes: usize,
-    /// Why the next segment could not be prepared, and what to do.
+    /// The reason the next segment could not be prepared, with the remedy.
     pub cause: String,
 }
 

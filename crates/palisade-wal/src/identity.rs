@@ -54,7 +54,7 @@ pub struct Identity {
     pub kind: Kind,
 }
 
-/// What a directory is opened as.
+/// The way in which a directory is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum As {
     Single,

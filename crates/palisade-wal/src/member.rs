@@ -24,7 +24,7 @@ use crate::snapshot::{SnapshotReader, SnapshotWriter};
 use crate::storage::Storage;
 use crate::writer::Wal;
 
-/// What a directory is.
+/// The purpose of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// There is no log in it.
@@ -33,7 +33,7 @@ pub enum Purpose {
     Single(Identity),
     /// Node `node`'s.
     Member {
-        /// Whose cluster, and which life of it.
+        /// The cluster, and the life of its log.
         identity: Identity,
         /// The node.
         node: NonZeroU64,

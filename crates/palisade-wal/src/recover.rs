@@ -77,8 +77,8 @@ pub(crate) struct Tail {
     pub(crate) seed: Seed,
     /// Where bytes that are not zero end, behind `end`.
     pub(crate) junk_end: u64,
-    /// Where the last data frame is (the first frame, when there is none), and the bytes from there to `end`: what
-    /// may not be on the disk yet.
+    /// The start of the last data frame (of the first frame, when there is none), and the bytes from there to
+    /// `end`, which may not be on the disk yet.
     last_frame: (u64, Vec<u8>),
 }
 

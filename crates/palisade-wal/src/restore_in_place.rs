@@ -164,7 +164,7 @@ impl InPlace {
         self.found.check_log(&*self.storage, &self.scan)
     }
 
-    /// What it works on.
+    /// The storage that it works on.
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }

@@ -94,7 +94,7 @@ pub trait Storage: Send + Sync + 'static {
     /// Makes names durable.
     ///
     /// # Errors
-    /// The system's error; what was named since the last sync may be lost then.
+    /// The system's error; names given since the last sync may be lost then.
     fn sync_dir(&self) -> io::Result<()>;
 
     /// Which file has this name, by its name alone.

@@ -31,7 +31,7 @@ pub enum Loss {
     DropAll,
     /// None of them.
     KeepAll,
-    /// Whatever the seed says: any subset of sectors and names, or everything before one byte.
+    /// The seed decides: any subset of sectors and names, or everything before one byte.
     Torn(u64),
 }
 
@@ -91,7 +91,7 @@ struct Disk {
     lying: bool,
     capacity: Option<u64>,
     random: u64,
-    /// Changes so far, in this life and the ones before: what the times are taken from.
+    /// Changes so far, in this life and the ones before; the times of files are taken from them.
     changes: u64,
     /// The path leads elsewhere.
     moved: bool,
@@ -298,7 +298,7 @@ impl SimStorage {
     /// Gives a file these bytes, durably, by no call of the log's. A file that is not there is made.
     pub fn put(&self, name: &str, bytes: &[u8]) {
         let mut disk = hold(&self.disk);
-        // The times stay: what is modelled is a fault below the file system.
+        // The times stay: this models a fault below the file system.
         match disk.names.get(name).copied() {
             Some(file) => {
                 let times = disk.files[file].times;

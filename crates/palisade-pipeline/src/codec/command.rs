@@ -29,7 +29,7 @@ const ACQUIRE_UPDATE: u8 = 15;
 const ACQUIRE_UPGRADE: u8 = 16;
 const ORPHAN: u8 = 17;
 const OPEN: u8 = 18;
-/// Not a command: who asked for those that follow it.
+/// Not a command: the principal that asked for the commands behind it.
 const BY: u8 = 64;
 
 const RESTARTED: u8 = 1;

@@ -6,8 +6,8 @@
 //!   snapshot thread: sealed segments ──replay──► second Machine ──► new snapshot, old segments go
 //! ```
 //!
-//! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread
-//! never stops for one, and what recovers a crash is exercised all the time.
+//! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread never stops for
+//! one, and the code that recovers from a crash is exercised all the time.
 
 mod partial;
 mod sign_of_life;

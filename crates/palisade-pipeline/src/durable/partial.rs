@@ -22,7 +22,7 @@ use super::{Error, place};
 pub(super) struct Partial {
     outer: PathBuf,
     whole: PathBuf,
-    /// The lock on `outer`, which ends with this process: what is left without one was abandoned.
+    /// The lock on `outer`, which ends with this process: a directory without one was abandoned.
     _lock: File,
 }
 

@@ -23,7 +23,7 @@
 mod intake;
 mod presence;
 mod replies;
-/// What becomes of a request whose way to its caller broke.
+/// The command for a request whose connection to its caller broke.
 fn left_by(request: RequestId, may_return: bool) -> Command {
     if may_return {
         Command::Orphan(request)
@@ -109,7 +109,7 @@ pub struct Orderer<A> {
     /// The batch: its stamp, its bytes, and how many of them are the head. Empty while none is being built.
     at: Timestamp,
     wall: WallTime,
-    /// Who asked for the last command in it.
+    /// The principal that asked for the last command in it.
     by: Principal,
     bytes: Vec<u8>,
     head: usize,
@@ -513,8 +513,8 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Records what is owed, as far as it fits into the batch. Who becomes an orphan does so first. Then the newest arrival
-    /// leaves first, so that nobody is handed a lock that another one of them stood in front of; then grants that reached
+    /// Records the outstanding commands, as far as they fit into the batch. Orphans come first. Then the newest arrival
+    /// leaves first, so that nobody is granted a lock that another leaving request was ahead for. Last, grants that reached
     /// nobody are released.
     fn pay(&mut self) {
         let mut owed = mem::take(&mut self.owed);

@@ -51,7 +51,7 @@ struct Bench {
     log: Vec<Vec<u8>>,
     now_ms: u64,
     worked: Span,
-    /// Who asks.
+    /// The principal that asks.
     by: Principal,
 }
 

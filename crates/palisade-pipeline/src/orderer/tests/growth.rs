@@ -3,7 +3,7 @@
 use super::*;
 use palisade_testbed::growth::{CROWDS, Costs, grows, least};
 
-/// What is done beside a crowd. Each leaves everything as it was.
+/// The operations done beside a crowd. Each leaves everything as it was.
 type Operation = (&'static str, fn(&mut Bench, u64));
 
 const OPERATIONS: &[Operation] = &[

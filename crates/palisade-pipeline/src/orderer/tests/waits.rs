@@ -1,4 +1,4 @@
-//! Requests that wait: what ends them, what keeps their places, and who is let in behind them.
+//! Requests that wait: how they end, how they keep their places, and which requests are let in behind them.
 
 use super::*;
 
@@ -149,7 +149,8 @@ fn a_wait_that_is_ended_lets_those_behind_it_in() {
     assert_eq!((recovered.readers(), recovered.waiters()), (2, 0));
 }
 
-/// What another node sent on keeps its place for its caller. The other arm is the control, in which it is lost.
+/// A request that another node forwarded keeps its place for its caller. The other arm is the control, in which the
+/// place is lost.
 #[test]
 fn a_wait_that_another_node_sent_on_keeps_its_place() {
     for kept in [true, false] {
