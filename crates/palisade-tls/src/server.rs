@@ -49,7 +49,7 @@ pub struct Server {
 #[derive(Debug)]
 struct State {
     in_force: InForce,
-    /// How often other files were taken.
+    /// The number of times that new files were loaded.
     generation: u64,
     /// The contents that it was made of.
     taken: Contents,
@@ -190,14 +190,14 @@ impl Server {
         accepting.into_fallible().await
     }
 
-    /// How often other files were taken. A handshake that began before they were is of the files before.
+    /// The number of times that new files were loaded. A handshake that began before a load uses the old files.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.state().generation
     }
 
-    /// Whether a client that shows this certificate would be let in now, by the wall clock in seconds since 1970. After
-    /// other files were taken it may not be: a list has it, or its CA was replaced.
+    /// Whether a client that shows this certificate would be let in now, by the wall clock in seconds since 1970. After new
+    /// files were loaded it may not be: the certificate was revoked, or its CA was replaced.
     #[must_use]
     pub fn would_admit(&self, shown: &Certificate, now: u64) -> bool {
         let Some(verifier) = self.state().in_force.verifier.clone() else {

@@ -1,4 +1,5 @@
-//! Snapshots: what a machine writes it reads back, and what no machine could have written it refuses.
+//! Snapshots: a machine reads back everything that it writes, and refuses everything that no machine could have
+//! written.
 //!
 //! The invariants cannot be broken from outside through a snapshot: either the records are refused or
 //! the machine they make holds every one of them. That each predicate can fail at all is shown next to
@@ -200,10 +201,10 @@ macro_rules! spoil {
     }};
 }
 
-/// What is wrong, and how a sound list of records gets that way.
+/// A fault, and the change that brings it into a sound list of records.
 type Contradiction = (&'static str, fn(Vec<Record>) -> Vec<Record>);
 
-/// What is wrong with a lock that is kept.
+/// The faults of a lock that is kept.
 #[test]
 fn each_contradiction_of_an_orphan_is_named() {
     let contradictions: [Contradiction; 5] = [
@@ -614,7 +615,7 @@ fn are_named(whole: &[Record], contradictions: &[Contradiction]) {
     }
 }
 
-/// What may happen to a list of records on its way.
+/// The damage that can happen to a list of records on its way.
 #[derive(Clone, Debug)]
 enum Damage {
     Drop(prop::sample::Index),

@@ -15,9 +15,9 @@ pub(crate) const TTL_MS: u64 = 10_000;
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) now: Timestamp,
-    /// What the last entry did to others than its caller.
+    /// The effects of the last entry on others than its caller.
     pub(crate) effects: Vec<Effect>,
-    /// Who asks.
+    /// The principal that asks.
     pub(crate) by: Principal,
     keys: u32,
 }

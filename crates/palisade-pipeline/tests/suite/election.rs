@@ -1,4 +1,5 @@
-//! A pipeline that serves in turns: what it answers while another node leads, and what it keeps.
+//! A pipeline that serves in turns: how it answers while another node leads, and which state it
+//! keeps.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -26,7 +27,7 @@ struct Urn {
     deposed: bool,
     lost: bool,
     broken: bool,
-    /// What the next commit waits for. It succeeds.
+    /// The next commit waits for this, then succeeds.
     slow: Option<std::sync::mpsc::Receiver<()>>,
 }
 

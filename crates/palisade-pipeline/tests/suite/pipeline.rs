@@ -553,7 +553,7 @@ async fn a_deposed_node_says_what_may_have_happened_and_what_has_not() {
     let pipeline = fresh(&paper);
     let (session, mut answers) = pipeline.handle.session();
     paper.deposed.store(true, Ordering::SeqCst);
-    // Moving the clock ends the batch; what comes after that is not touched.
+    // Moving the clock ends the batch; the requests after that are not carried out.
     session.submit(vec![
         (1, Request::Acquire(wish("a", "c1", None))),
         (2, Request::Advance(Span::from_millis(1))),

@@ -47,7 +47,7 @@ fn write_on_a_thread(mut writer: Writer) -> Queue {
     Queue(queue)
 }
 
-/// A process: what a node has in memory.
+/// A process: the state that a node has in memory.
 struct Process {
     node: NodeId,
     address: String,

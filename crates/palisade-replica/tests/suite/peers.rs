@@ -1,4 +1,4 @@
-//! Peers on real sockets: calls, and what strangers can do.
+//! Peers on real sockets: calls, and the attempts of strangers.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -395,8 +395,9 @@ fn entry(term: u64, index: u64) -> LogId {
     LogId { leader, index }
 }
 
-/// A node knows that another one had acknowledged entry 9, and tells it when they meet, whoever dials. One that lacks the entry
-/// hears nobody any more; one that has it goes on, and refuses the teller's word (the control). A later term makes no difference.
+/// A node knows that another one had acknowledged entry 9, and says so when they meet, whichever of the two dials. A node that
+/// lacks the entry answers nobody any more. One that has it goes on, and refuses the other node's claim (the control). A later
+/// term makes no difference.
 #[tokio::test]
 async fn a_node_that_is_told_that_it_lost_entries_looks_into_its_own_log() {
     let (older, newer) = (entry(3, 0), entry(5, 4));
@@ -422,7 +423,7 @@ async fn a_node_that_is_told_that_it_lost_entries_looks_into_its_own_log() {
                 history: history.clone(),
                 ..introduction(2, &b.address, 1)
             };
-            // What it says of itself is what it had, so that it is let in, if it lost nothing.
+            // It introduces itself with the log it had, so it is let in if it lost nothing.
             b.peers.introduce(move || own.clone());
             let met = match teller_dials {
                 true => a.call(&b, b"hello").await,
@@ -449,7 +450,7 @@ async fn a_node_that_is_told_that_it_lost_entries_looks_into_its_own_log() {
     }
 }
 
-/// The other side has its own record of it. What this one knows of itself decides.
+/// The other side has its own record of the node's log, but the node's own record decides.
 #[tokio::test]
 async fn a_node_that_has_what_it_is_said_to_have_lost_refuses_the_teller() {
     let (a, b) = (

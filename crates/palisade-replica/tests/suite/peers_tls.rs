@@ -1,4 +1,4 @@
-//! Peers over TLS: certificates that are refused, and what somebody between two nodes can read.
+//! Peers over TLS: certificates that are refused, and the bytes that an attacker between two nodes can read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -162,8 +162,8 @@ async fn nodes_with_certificates_call_each_other() {
     }
 }
 
-/// Each stranger knows the cluster's key; what it has besides is not enough. Nothing of it reaches the node, and the
-/// cluster goes on.
+/// Each stranger knows the cluster's key, but does not have the right certificate. None of its messages reaches the
+/// node, and the cluster goes on.
 #[tokio::test]
 async fn a_node_without_the_right_certificate_is_refused_and_told_why() {
     let (ca, other) = (Ca::make(), Ca::make());
@@ -293,7 +293,7 @@ async fn somebody_between_two_nodes_reads_nothing() {
     }
 }
 
-/// What is open goes on; what is new shows, and demands, what the files contain now.
+/// Open connections go on. New ones present, and demand, the certificates that the files contain now.
 #[tokio::test]
 async fn new_certificates_are_in_force_for_new_connections() {
     let (ca, next) = (Ca::make(), Ca::make());

@@ -1,4 +1,5 @@
-//! A member's directory without its cluster: what a backup and a recovery take of its log, and what they leave out.
+//! A member's directory without its cluster: which entries of its log a backup and a recovery take, and which they
+//! leave out.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -168,7 +169,7 @@ fn a_recovery_takes_the_whole_log_that_is_left() {
     member.append(1, 1..=5);
     member.store.commit(place(1, 5)).unwrap();
     member.append(1, 6..=9);
-    // What another leader overwrote is not in the log any more.
+    // Entries that another leader overwrote are not in the log any more.
     member.truncate_after(place(1, 7));
     member.append(2, 8..=8);
 

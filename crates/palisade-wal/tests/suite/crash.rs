@@ -120,8 +120,8 @@ fn a_crash_during_recovery_loses_nothing_acknowledged() {
     }
 }
 
-/// A failed call, the process ends and starts again on the same machine, works on, then the power goes: what
-/// the first life left in the cache, marked clean, must not be relied on.
+/// A call fails, the process ends, starts again on the same machine and works on, then the power goes. Data that the
+/// first life left in the cache, marked clean, must not be relied on.
 #[test]
 fn a_failure_at_any_call_then_a_restart_then_a_power_loss_loses_nothing_acknowledged() {
     let calls = calls_of_a_run(30);

@@ -59,7 +59,7 @@ fn recover(storage: &SimStorage) -> Result<Identity, OpenError> {
     begun.finish(&options(), |out| journal.save(out))
 }
 
-/// What a log ends in, whatever its frames are numbered.
+/// The state that a log ends in, whatever the numbers of its frames.
 fn contents(opened: &Opened) -> Journal {
     let mut journal = Journal::default();
     if let Some(mut snapshot) = opened.snapshot().unwrap() {
@@ -179,7 +179,7 @@ fn a_conversion_keeps_everything_and_the_owner_and_begins_a_new_incarnation() {
     }
 }
 
-/// The steps of a node's directory, each crashed at every call; what is left goes on with the same id.
+/// Each step of a node's directory crashes at every call; the directory that is left goes on with the same id.
 #[test]
 fn a_crash_at_any_call_leaves_a_directory_that_goes_on() {
     let single = SimStorage::new(1);

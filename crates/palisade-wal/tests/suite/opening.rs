@@ -206,7 +206,7 @@ fn a_crash_at_any_call_of_a_restore_in_place_leaves_the_old_life_or_the_new_one(
     }
 }
 
-/// A directory that needed none: what an interrupted attempt left does not stand in the way of a start.
+/// The directory needed no restore: the remains of an interrupted attempt do not prevent a start.
 #[test]
 fn an_interrupted_restore_in_place_of_a_good_directory_is_cleared_at_the_next_start() {
     let (storage, _) = original_and_copy(5, false, false, true);

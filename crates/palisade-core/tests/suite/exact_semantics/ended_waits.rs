@@ -65,7 +65,7 @@ fn a_wait_goes_on_as_long_as_its_lease() {
     assert_eq!(settled.len(), 2);
 }
 
-/// To the nanosecond: whoever asks finds the lease over, though no timer has seen it.
+/// Expiry is exact to the nanosecond: the next request finds the lease over, though no timer has fired.
 #[test]
 fn a_waiter_whose_lease_is_over_at_this_instant_is_passed() {
     let mut world = World::new();
@@ -78,7 +78,7 @@ fn a_waiter_whose_lease_is_over_at_this_instant_is_passed() {
     assert_eq!(world.settled(), [(request(1), ended(2, Ending::Expired))]);
 }
 
-/// Whoever waits behind a set is not kept by one whose lease is over; an orphan of that kind is told nothing.
+/// A set whose lease is over does not hold up the requests behind it. If the set is an orphan, it gets no answer.
 #[test]
 fn a_set_and_an_orphan_end_with_their_lease() {
     for orphan in [false, true] {
@@ -120,7 +120,7 @@ fn what_comes_free_as_a_wait_ends_is_granted_to_it() {
     assert_eq!(world.handed_over().0, request(2));
 }
 
-/// What ends in one entry ends in the order of the instants, whatever it is.
+/// All endings in one entry follow the order of their instants, whatever ends.
 #[test]
 fn a_wait_that_ended_before_its_lock_came_free_is_denied() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Who holds, until when, and who may end it.
+//! Holders, the end of their time, and the callers that may end it earlier.
 
 use palisade_core::{Change, Command, Ending, GrantRef, Holder, Outcome, Renewed, Span, Timestamp};
 
@@ -189,7 +189,7 @@ fn a_renewal_is_near_its_deadline_when_less_than_a_quarter_of_the_time_before_it
         (Span::ZERO, None, false),
         (ms(TTL_MS / 4 * 3), None, false),
         (ms(TTL_MS / 4 * 3).plus(ns(1)), None, true),
-        // What counts is the time to live that the lease had.
+        // The time to live that the lease had before the renewal counts.
         (ms(TTL_MS / 2), Some(ttl(60_000)), false),
         (ms(TTL_MS / 4 * 3).plus(ns(1)), Some(ttl(1_000)), true),
     ] {

@@ -11,7 +11,8 @@
 //! | `leases` | one lease with many grants |
 //! | `bounds` | what is refused, and that a refusal is a value that changes nothing |
 //! | `away` | restarts and stalls |
-//! | `orphans` | a change of leader: who keeps a place, for whom, and for how long |
+//! | `orphans` | a change of leader: which requests keep a place, for which caller, and for how
+//! long |
 //! | `looking` | holder, view and page |
 //! | `shared` | readers and writers |
 //! | `upgrade` | mode update, and the writer that comes of it |

@@ -145,7 +145,7 @@ fn an_orphan_is_skipped_when_its_window_ends() {
         assert_eq!(world.held_by("x"), None, "a nanosecond before its end");
         world.pass(ns(1));
         if caught {
-            // Whoever looks at the lock first ends the window.
+            // The first caller that looks at the lock ends the window.
             assert!(matches!(world.acquire(ask("x", "d")), Outcome::Held(_)));
         } else {
             assert!(world.machine.next_due().unwrap() <= world.now);

@@ -121,7 +121,7 @@ fn permits_are_over_with_their_lease_though_no_timer_has_seen_it() {
     world.granted(ask("w", "a"));
     world.granted(permits("a", 2, 2));
     world.pass(ms(TTL_MS));
-    // What one entry ends beside its command is the other lock's grant.
+    // The only grant that a timer ends in this entry is the other lock's.
     let next = world.granted(permits("b", 2, 2));
     assert_eq!((next.token, slots(&next)), (token(3), vec![1, 2]));
 }

@@ -14,7 +14,7 @@ fn ab(client: &str) -> Ask {
     ask_all(&["a", "b"], client)
 }
 
-/// Who holds each lock, by token.
+/// The token under which each lock is held.
 fn tokens(world: &World, locks: &[&str]) -> Vec<Option<u64>> {
     let held = locks.iter().map(|lock| world.held_by(lock));
     held.map(|held| held.map(|(token, _)| token)).collect()

@@ -255,7 +255,7 @@ fn a_reader_does_not_join_a_writer_that_was_just_granted() {
     world.granted(write("a"));
     world.queued(write("b").wait(60_000).request(1));
     world.pass(ms(TTL_MS));
-    // What one entry ends beside its command is the other lock's grant.
+    // The only grant that a timer ends in this entry is the other lock's.
     let denied = world.acquire(read("c"));
     assert!(matches!(denied, Outcome::Held(_)), "{denied:?}");
     assert_eq!(world.held_by("x"), Some((3, "b".into())));

@@ -79,7 +79,7 @@ fn an_orphaned_set_takes_over_when_its_caller_is_back() {
     assert_eq!(world.granted(set).token, token(3));
 }
 
-/// What would be refused on arrival is refused when nobody else is in the way any more.
+/// A waiting set that would be refused on arrival is refused once nobody else blocks it.
 #[test]
 fn a_waiting_set_is_refused_for_what_would_be_refused_on_arrival() {
     let mut world = World::new();

@@ -26,7 +26,7 @@ fn records(machine: &Machine) -> Vec<Record> {
     machine.records().collect()
 }
 
-/// What the holders of exclusive grants say about themselves.
+/// The values that the holders of exclusive grants proclaim.
 fn values(machine: &Machine) -> BTreeMap<LockName, Option<Box<str>>> {
     let records = machine.records();
     let grants = records.filter_map(|record| match record {
@@ -145,7 +145,7 @@ fn finish(
     for entry in log {
         apply(&mut replayed, entry);
     }
-    // What is not logged may still have moved the clock; the next entry moves it for both.
+    // An entry that is not logged may still have moved the clock; the next entry moves it for both.
     let leap = Entry {
         at,
         wall: crate::world::wall(at),
@@ -177,10 +177,10 @@ proptest! {
     }
 }
 
-/// What a machine gets instead of the entry that the reference gets.
+/// Changes the entry that the machine gets; the reference gets the original.
 type Bend = fn(Entry) -> Entry;
 
-/// As [`Bend`], for several entries, one of which has the answer; it sees what the reference knows before.
+/// As [`Bend`], for several entries, one of which has the answer. It sees the state of the reference before the entry.
 type Split = fn(Entry, &Reference) -> (usize, Vec<Entry>);
 
 trait Bends {
@@ -484,7 +484,7 @@ fn upgrade_of<'a>(
     Some((acquire, waits.collect()))
 }
 
-/// Control arms of mode update: what a machine would do that takes a rule of it too lightly.
+/// Control arms of mode update: each is a machine that breaks one of its rules.
 #[test]
 fn a_planted_deviation_of_upgrades_is_found() {
     let deviations: [(&str, Split); 5] = [
@@ -582,7 +582,7 @@ fn one_by_one(acquire: &Acquire, entry: &Entry) -> Vec<Entry> {
         .collect()
 }
 
-/// Control arms of sets: what a machine would do that takes a rule of theirs too lightly.
+/// Control arms of sets: each is a machine that breaks one of their rules.
 #[test]
 fn a_planted_deviation_of_sets_is_found() {
     let deviations: [(&str, Split); 5] = [

@@ -1,9 +1,9 @@
 // long file: the rules in one place, so that they are read from the first to the last
 //! The rules once more, as plainly as they can be written: lists that are searched from the front.
 //!
-//! Nothing here is shared with the machine but the types of questions and answers. There is one
-//! concession to how the machine works: what nobody asks about ends at the next whole millisecond
-//! ([`rung`]), and so many of those in one entry; what somebody asks about ends to the nanosecond.
+//! Nothing here is shared with the machine but the types of questions and answers. There is one concession to how the
+//! machine works. Leases and waits that nobody asks about end at the next whole millisecond ([`rung`]), and only a bounded
+//! number of them in one entry. If somebody asks, they end to the nanosecond.
 
 use palisade_core::machine::{Answered, Expiry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -46,9 +46,9 @@ pub(crate) struct Grant {
     lock_delay: Span,
     /// Nobody else is granted before this.
     reserved: Option<Timestamp>,
-    /// What the grants that it superseded reserved.
+    /// The reservations of the grants that it superseded.
     inherited: Option<Timestamp>,
-    /// What the holder says about itself.
+    /// The value that the holder gives about itself.
     says: Option<Box<str>>,
 }
 
@@ -170,7 +170,7 @@ pub(crate) struct Reference {
     pub(crate) last: Timestamp,
 }
 
-/// What a request wants.
+/// The wishes of a request.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     by: Principal,
@@ -254,7 +254,7 @@ impl Reference {
         }
     }
 
-    /// What the machine should answer and cause. The entry's instant is not before the last one's.
+    /// The answer and the effects that the machine should have. The entry's instant is not before the last one's.
     pub(crate) fn step(&mut self, entry: Entry) -> (Outcome, Vec<Effect>) {
         let mut now = Now {
             at: entry.at,
@@ -1034,7 +1034,7 @@ impl Reference {
         }
     }
 
-    /// What the holders of exclusive grants say about themselves.
+    /// The values that the holders of exclusive grants proclaim.
     pub(crate) fn values(&self) -> BTreeMap<LockName, Option<Box<str>>> {
         let leaders = self.grants.iter().filter(|grant| grant.phase.is_none());
         leaders
@@ -1228,7 +1228,7 @@ impl Reference {
         self.hand_on(&grant.lock, &last, now);
     }
 
-    /// A request leaves its queue; what it was in the way of goes on.
+    /// A request leaves its queue; the requests that it blocked go on.
     fn leave(&mut self, wait: &Wait, outcome: Option<Outcome>, now: &mut Now) {
         self.take_leave(wait, None, now);
         match outcome {
@@ -1417,7 +1417,7 @@ impl Reference {
         }
     }
 
-    /// What a set is told whose client has some of its locks, unless it takes them over.
+    /// The answer for a set whose client has some of its locks, unless it takes them over.
     fn judge_own(&self, wait: &Wait, now: &Now) -> Option<Outcome> {
         let locks = wait.locks();
         let writers: Vec<Grant> = locks.iter().filter_map(|lock| self.writer(lock)).collect();
@@ -1440,7 +1440,7 @@ impl Reference {
         })
     }
 
-    /// What is wrong with the lease a request wants its grant under.
+    /// The fault of the lease that a request wants its grant under.
     fn wrong_lease(&self, wanted: Wanted<'_>, now: &Now) -> Option<Outcome> {
         let Wanted {
             by,
@@ -1498,7 +1498,7 @@ impl Reference {
         meant.then_some(grant)
     }
 
-    /// What is known of a grant that is not live.
+    /// The answer for a grant that is not live.
     fn missing(&self, named: &GrantRef, now: &Now) -> Outcome {
         let has = self.holders(&named.lock).into_iter();
         let mut has = has.filter(|grant| grant.key == named.key && may_use(grant, now));
@@ -1640,7 +1640,8 @@ impl Reference {
         self.kept.contains_key(lock) || self.closed.iter().any(|closed| closed.lock == *lock)
     }
 
-    /// Who is in the way of a request that comes now; a reader must not overtake those who wait for readers to leave.
+    /// The holder or waiter that blocks a request made now. A reader must not overtake requests that wait for readers to
+    /// leave.
     fn in_the_way(&self, acquire: &Acquire, now: &Now) -> Outcome {
         let ahead = match self.told(&acquire.lock, now) {
             Outcome::Held(ahead) => ahead,
@@ -1666,7 +1667,7 @@ impl Reference {
         }
     }
 
-    /// What a writer is told that cannot have the lock now.
+    /// The answer for a writer that cannot have the lock now.
     fn told(&self, lock: &LockName, now: &Now) -> Outcome {
         match self.closed.iter().find(|closed| closed.lock == *lock) {
             Some(closed) => Outcome::Delayed(Delayed {
@@ -1802,7 +1803,7 @@ fn is_of_mode(grant: &Grant, mode: LockMode) -> bool {
     mode.is_shared() && grant.update == (mode == LockMode::Update)
 }
 
-/// What a lease is told that has a lock as a reader and asks for it in another mode.
+/// The refusal for a lease that has a lock as a reader and asks for it in another mode.
 fn other_mode(grant: &Grant) -> Outcome {
     Outcome::Invalid(match grant.update {
         true => Invalid::UpdateHeld,

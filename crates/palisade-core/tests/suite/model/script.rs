@@ -18,7 +18,7 @@ pub(crate) struct Line {
     what: What,
 }
 
-/// Who asks.
+/// The principal that asks.
 #[derive(Clone, Copy, Debug)]
 enum By {
     /// The principal whose lease or request is named; nobody known, if none is.
@@ -435,7 +435,7 @@ impl What {
                 delays,
             } => {
                 let under = under.resolve(n, known);
-                // Who names a lease mostly is its client.
+                // A request that names a lease mostly comes from the lease's client.
                 let own = match under {
                     Under::Existing { key, .. } => known.lease(&key).map(|lease| lease.client),
                     Under::New { .. } => None,

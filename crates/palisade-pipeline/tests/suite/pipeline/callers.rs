@@ -1,4 +1,5 @@
-//! Who gets which answer: callers that leave at any moment, sessions beside each other, and everybody at the end.
+//! Answers reach the right caller: callers that leave at any moment, sessions beside each other, and everybody at
+//! the end.
 
 use std::future::poll_fn;
 use std::pin::Pin;
