@@ -133,12 +133,12 @@ impl Driver {
         self.end(ended)
     }
 
-    /// The machine, the log and the inbox, for what comes after a leadership.
+    /// The machine, the log and the inbox, to go on with after a leadership.
     pub(super) fn into_parts(self) -> (Machine, Box<dyn Log>, UnboundedReceiver<Message>) {
         (self.orderer.into_machine(), self.log, self.inbox)
     }
 
-    /// Answers everybody who still waits for an answer.
+    /// Answers every caller that still waits.
     fn end(&mut self, ended: Result<(), LogError>) -> Stopped {
         let (stopped, answers) = match ended {
             Ok(()) => (Stopped::Asked, self.orderer.stopped()),
@@ -436,8 +436,8 @@ impl Driver {
     }
 }
 
-/// Lets answers out, those of a session in one message as long as no other comes between them. Returns the
-/// grants whose callers were gone.
+/// Sends answers. Those of a session go in one message as long as no other comes between them. Returns the grants of
+/// callers that were gone.
 fn send(mut answers: Drain<'_, (Asker, Answer)>) -> Vec<(Principal, GrantRef)> {
     let mut unclaimed = Vec::new();
     while let Some((asker, answer)) = answers.next() {

@@ -65,7 +65,7 @@ pub enum Leading {
     Here,
     /// At another node, with this URL.
     At(Arc<str>),
-    /// Nowhere at this moment, or at a node whose URL is not known.
+    /// Nowhere at this moment, or at a node with an unknown URL.
     #[default]
     Nowhere,
 }
@@ -75,7 +75,7 @@ pub enum Leading {
 pub enum Stopped {
     /// It was asked to.
     Asked,
-    /// The log failed; nothing more was acknowledged. Says what failed.
+    /// The log failed, for this reason; nothing more was acknowledged.
     LogFailed(String),
     /// Another node leads; nothing more was acknowledged here.
     Deposed,
@@ -110,13 +110,13 @@ pub(super) enum Message {
     Unread(Principal, GrantRef),
     /// A session ended.
     Hangup(u64),
-    /// The authority is about to stop: nobody who waits is granted anything. Told when that is durable.
+    /// The authority is about to stop: no waiting request is granted any more. The sender hears when that is durable.
     Drain(oneshot::Sender<()>),
     /// Stop.
     Stop,
 }
 
-/// The locks of an acquire, to give back what it was granted.
+/// The locks of an acquire, to give back its grant.
 pub(super) struct Locks {
     lock: LockName,
     also: Others,
@@ -286,8 +286,8 @@ impl Handle {
         self.shared.leading.subscribe()
     }
 
-    /// Says who leads: requests are taken in, forwarded or refused accordingly. Ignored while this node leads by
-    /// election; a single server leads until it is told otherwise.
+    /// Names the leader, so that requests are accepted, forwarded or refused. Ignored while this node leads by election; a
+    /// single server leads until this says otherwise.
     pub fn set_leader(&self, leader: Leading) {
         self.shared.leading.send_if_modified(|leading| {
             let changes = !self.shared.elected.load(Ordering::Relaxed) && *leading != leader;
@@ -298,8 +298,8 @@ impl Handle {
         });
     }
 
-    /// Shows what a follower has applied, as a leader shows what it has committed: to watchers and in the counters.
-    /// Events before the machine's revision that were never shown are gone, and watchers are told so.
+    /// Shows a follower's applied entries to watchers and in the counters, as a leader shows its committed ones. Events
+    /// before the machine's revision that were never shown are gone, and watchers learn of the gap.
     pub fn show(&self, events: Vec<Event>, machine: &Machine) {
         self.shared.show(events.into(), machine.revision());
         count_state(&self.shared.stats, machine);
@@ -437,8 +437,8 @@ impl Drop for Session {
     }
 }
 
-/// A caller on its way to an answer. Dropped before that, it leaves the queue, perhaps for a while only, and gives back
-/// what it was granted in that moment.
+/// A caller on its way to an answer. If it is dropped before that, it leaves the queue, perhaps for a while only, and gives
+/// back a grant that it got in that moment.
 struct Asking<'a> {
     inbox: &'a mpsc::UnboundedSender<Message>,
     by: Principal,

@@ -10,8 +10,8 @@
 //!                                                 └──► events ──► watchers
 //! ```
 //!
-//! Everything that decides is in [`orderer`], which does no I/O; the driver gives it messages and time, makes
-//! its batches durable, and lets out what it releases.
+//! All decisions are made in [`orderer`], which does no I/O. The driver gives it messages and time, makes its batches
+//! durable, and sends the answers that it releases.
 //!
 //! The thread runs other tasks between two rounds, if it is asked to ([`Handle::near`]): a session that
 //! lives there hands in its requests and gets its answers without waking another thread, which costs
@@ -136,9 +136,8 @@ pub fn seed() -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// Starts the pipeline. The clock resumes where the log ended, or shows what it would without the restart where that is
-/// known. The commands of a return are durable when
-/// this returns.
+/// Starts the pipeline. The clock resumes where the log ended, or shows the time as without the restart where that is
+/// known. The commands of a return are durable when this returns.
 ///
 /// # Errors
 /// If the log takes nothing, or the operating system gives no thread.

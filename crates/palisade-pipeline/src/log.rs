@@ -56,7 +56,7 @@ pub trait Log: Send {
     /// The pipeline is idle: time for small housekeeping.
     fn idle(&mut self) {}
 
-    /// The pipeline serves no longer. The machine may be one batch ahead of what is committed.
+    /// The pipeline serves no longer. The machine may be one batch ahead of the committed ones.
     ///
     /// # Errors
     /// [`LogError`] if this node cannot go on.
@@ -66,12 +66,12 @@ pub trait Log: Send {
     }
 }
 
-/// The batches that everybody who reads the log understands.
+/// The batches that every reader of the log understands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writable {
     /// Their newest version.
     pub version: u8,
-    /// The refusal of what needs a newer one.
+    /// The refusal of a request that needs a newer one.
     pub refusal: Failure,
 }
 

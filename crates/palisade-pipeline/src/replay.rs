@@ -148,8 +148,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Applies what an authority records when it comes back, and gives the batch that has to be logged
-    /// for it.
+    /// Applies the commands that an authority records when it comes back, and returns the batch that has to be logged for them.
     #[must_use]
     pub fn return_from(&mut self, returning: Returning) -> Vec<u8> {
         let (at, wall) = (self.machine.now(), wall());
@@ -179,8 +178,8 @@ impl Replay {
         self.version
     }
 
-    /// Writes the state as a snapshot, in the newest version of its log: a cluster goes on using what it has used,
-    /// whoever is there.
+    /// Writes the state as a snapshot, in the newest version of its log: a cluster goes on using each version that it has used,
+    /// whichever members are there.
     ///
     /// # Errors
     /// Those of `write`.

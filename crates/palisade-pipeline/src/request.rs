@@ -29,7 +29,7 @@ pub enum Request {
     },
     /// Gives a lock up.
     Release(GrantRef),
-    /// Gives up a request whose answer is not known.
+    /// Gives up a request that has no known answer.
     Abandon(RequestId),
     /// An operator takes a lock away.
     Revoke {
@@ -54,7 +54,7 @@ pub enum Request {
         /// How many it has from now on.
         permits: u32,
     },
-    /// Asks who holds a lock.
+    /// Asks for the holder of a lock.
     Show(LockName),
     /// Asks for one page of the locks held.
     List {
@@ -65,12 +65,12 @@ pub enum Request {
         /// At most this many.
         limit: usize,
     },
-    /// Asks for one page of all grants and whose they are. The server's own question; no interface asks it.
+    /// Asks for one page of all grants and their principals. The server's own question; no interface asks it.
     Grants {
         /// Where the last page ended; 0 for the first.
         cursor: u64,
     },
-    /// Asks what the authority says about itself.
+    /// Asks for the authority's status.
     Status,
     /// Moves a manual clock; refused unless the authority was started with one.
     Advance(Span),
@@ -293,7 +293,7 @@ pub struct Status {
     pub manual_clock: bool,
 }
 
-/// Why a request was not carried out, by what its caller may do next.
+/// Why a request was not carried out, by the next step that its caller may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// Nothing happened; trying again later is safe (for example: the disk is full).

@@ -161,7 +161,7 @@ stats! {
         proclaimed,
         /// Grants released by their holders.
         released,
-        /// Grants whose time ran out.
+        /// Grants that expired.
         expired,
         /// Grants taken by an operator.
         revoked,

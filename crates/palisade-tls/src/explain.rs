@@ -4,8 +4,8 @@ use std::io;
 
 use rustls::{AlertDescription as Alert, CertificateError, Error, InvalidMessage};
 
-/// The reason of a failed handshake, or of a connection that ended with an alert, with what to do about it. `None` if
-/// TLS is not the reason.
+/// The reason of a failed handshake, or of a connection that ended with an alert, with the remedy. `None` if TLS is
+/// not the reason.
 #[must_use]
 pub fn explain(error: &io::Error) -> Option<String> {
     explain_to(error, &CLIENT)
@@ -28,7 +28,7 @@ pub(crate) const CLIENT: Flags = Flags {
     plain: "for a server without TLS, write http://",
 };
 
-/// The flags of a port, whose other side is a client.
+/// The flags of a port that has clients on the other side.
 pub const PORT: Flags = Flags {
     ca: "--tls-client-ca",
     own: "--tls-cert and --tls-key",

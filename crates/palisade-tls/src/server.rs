@@ -30,8 +30,8 @@ pub struct ServerFiles {
     pub key: PathBuf,
     /// The CA of the clients in PEM: with it, a client without a certificate of this CA is refused.
     pub client_ca: Option<PathBuf>,
-    /// The list of certificates that this CA has revoked (CRL), in PEM. A client whose own certificate is in it is
-    /// refused, and so is one of a CA that has no list there.
+    /// The list of certificates that this CA has revoked (CRL), in PEM. A client with a certificate in it is refused, and so
+    /// is a client of a CA that has no list there.
     pub client_crl: Option<PathBuf>,
     /// Lets in a client without a certificate; it authenticates inside TLS. A certificate of another CA is still refused.
     pub certificate_optional: bool,
@@ -69,14 +69,14 @@ struct InForce {
 /// The contents of all files.
 type Contents = [Vec<u8>; 4];
 
-/// When what a port reads from its files ends: the first of each file, in seconds since 1970. `None` without a file.
+/// When the content of a port's files ends: the first end in each file, in seconds since 1970. `None` without a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The last second in which the port's own certificate is valid.
     pub certificate: Option<u64>,
     /// The last second in which the CA of the clients is valid.
     pub client_ca: Option<u64>,
-    /// When the CA will have made a newer list of what it has revoked. The old list counts on.
+    /// When a newer list of revoked certificates is due from the CA. The old list counts on.
     pub client_crl: Option<u64>,
 }
 
@@ -123,8 +123,8 @@ impl Server {
         })
     }
 
-    /// Reads the files again. New connections get what is in them; open ones go on, and [`Server::would_admit`] says whether
-    /// they still may.
+    /// Reads the files again. New connections use them; open ones go on, and [`Server::would_admit`] says whether they still
+    /// may.
     ///
     /// # Errors
     /// [`Error`] if the files cannot be used; then the old ones stay in force.
@@ -220,7 +220,7 @@ impl Server {
         self.own().is_some_and(|own| own.is_for(host))
     }
 
-    /// When what is in force now ends, by the wall clock.
+    /// When the certificates and lists in force end, by the wall clock.
     #[must_use]
     pub fn ends(&self) -> Ends {
         self.state().ends
@@ -392,7 +392,7 @@ fn verifier(
     };
     let roots = files::roots(path, client_ca)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
-    // Of a chain, only the last certificate is looked up: the CA lists what it has issued itself.
+    // Only the last certificate of a chain is looked up: the CA lists only certificates that it issued itself.
     let verifier = match &files.client_crl {
         Some(path) => verifier
             .with_crls(files::revocations(path, client_crl)?)

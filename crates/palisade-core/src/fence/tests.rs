@@ -19,7 +19,7 @@ fn stale(presented: u64, highest: u64) -> Verdict {
     })
 }
 
-/// Presents operations one after the other and carries out what is admitted.
+/// Presents operations one after the other and carries out those that are admitted.
 struct Resource {
     rule: Rule,
     state: FenceState,

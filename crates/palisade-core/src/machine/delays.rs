@@ -36,7 +36,7 @@ impl Tables {
         self.extra(lock)?.closed
     }
 
-    /// Notes what a new grant says.
+    /// Notes the delays of a new grant.
     #[inline]
     pub(super) fn set_closing(&mut self, lock: Slot, delays: Delays, now: Timestamp) {
         if !delays.is_none() || self.locks[lock].extra != NIL {
@@ -44,7 +44,7 @@ impl Tables {
         }
     }
 
-    /// A client that took its own lock over does not shorten what its former grant reserved.
+    /// A client that took its own lock over does not shorten the reservation of its former grant.
     #[cold]
     #[inline(never)]
     fn note_closing(&mut self, lock: Slot, delays: Delays, now: Timestamp) {
@@ -66,7 +66,7 @@ impl Tables {
         }
     }
 
-    /// Notes what is known of a lock from a snapshot.
+    /// Notes how long a lock from a snapshot stays closed.
     pub(super) fn restore_closing(&mut self, lock: Slot, closing: Closing) {
         if closing != Closing::NONE {
             self.extra_mut(lock).closing = closing;
@@ -97,7 +97,7 @@ impl Tables {
         first.map(|((until, _), _)| *until)
     }
 
-    /// The first closed lock whose instant has come.
+    /// The first closed lock that is due to open.
     pub(super) fn first_to_open(&self, now: Timestamp) -> Option<Slot> {
         let ((until, _), lock) = self.closed_locks.first_key_value()?;
         (*until <= now).then_some(*lock)
@@ -134,7 +134,7 @@ impl Machine {
         delayed.map(|from| from.after(lock_delay)).max(reserved)
     }
 
-    /// Closes a lock whose writer's grant has just ended.
+    /// Closes a lock when its writer's grant has just ended.
     pub(super) fn close(&mut self, lock: Slot, until: Option<Timestamp>) {
         self.tables.extra_mut(lock).closing = Closing::NONE;
         if let Some(until) = until {
@@ -142,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// Opens a lock whose instant has come, and hands it on.
+    /// Opens a lock that is due, and hands it on.
     #[cold]
     #[inline(never)]
     pub(super) fn open_due(&mut self, lock: Slot, effects: &mut Vec<Effect>) {

@@ -29,8 +29,8 @@ pub struct Expiry {
     /// In an entry that is there for the time alone: [`Expire`](crate::Command::Expire) and
     /// [`Grace`](crate::Command::Grace).
     pub alone: u32,
-    /// In any other entry. At least 1: an entry at whose instant something is due changes something,
-    /// and so is logged.
+    /// In any other entry. At least 1: an entry with something due at its instant then changes something, and so is
+    /// logged.
     pub beside: u32,
 }
 
@@ -42,7 +42,7 @@ impl Expiry {
     };
 }
 
-/// Something whose time has come.
+/// Something that is due.
 enum Due {
     Lease(Slot),
     Opening(Slot),
@@ -50,7 +50,7 @@ enum Due {
 }
 
 impl Tables {
-    /// After a restore: lines up what is due and was not ended yet.
+    /// After a restore: lines up everything that is due and has not ended yet.
     pub(super) fn line_up_again(&mut self, now: Timestamp) {
         let waits = self.waiters.iter();
         let waits = waits.filter(|(_, wait)| wait.role != Role::Other);

@@ -18,15 +18,14 @@ use crate::token::Token;
 
 /// A lease holds a lock.
 ///
-/// Packed, so that what else a lock has fits into what would be padding.
+/// Packed, so that a lock's other fields fit into the space that padding would take.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
 pub(crate) struct Grant {
     token: Token,
     wall: WallTime,
     /// [`NIL`] between the end of one grant and the next: the lock is kept for an orphan or a set, and the token is not
-    /// below its last.
-    /// [`SHARED`] in a shared phase, whose token this is.
+    /// below its last. [`SHARED`] in a shared phase; the token is the phase's.
     lease: Slot,
     /// The lease's other grants, in token order.
     prev: Slot,

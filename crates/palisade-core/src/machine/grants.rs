@@ -38,7 +38,7 @@ pub(super) struct Next {
     pub(super) since: Timestamp,
 }
 
-/// A lock, once what is over by this very instant has ended.
+/// A lock, after everything on it that is over by this instant has ended.
 pub(super) enum Standing {
     /// It has no record.
     Free,
@@ -84,16 +84,15 @@ impl Machine {
         outcome
     }
 
-    /// Reads where the tables have, or will have, what this request is about: all of it at once, before the first of it
-    /// decides what is read next.
+    /// Reads the places in the tables that this request needs: all of them at once, before the content of the first
+    /// decides which is read next.
     fn touch(&self, acquire: &Acquire) {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = &acquire.under;
         self.tables.touch_lock(&acquire.lock);
         self.tables.touch_lease(key);
     }
 
-    /// The answer to a request that was here before (rule A12). A grant is reported with what is left
-    /// of it, or as ended.
+    /// The answer to a request that was here before (rule A12). A grant is reported with its remaining time, or as ended.
     fn repeated(
         &mut self,
         request: &RequestId,
@@ -339,7 +338,7 @@ impl Machine {
         self.finish_grant(lock, acquire.metadata, acquire.delays, Span::ZERO, effects)
     }
 
-    /// Grants a lock whose last grant just ended, to a request from its queue.
+    /// Grants a lock to a request from its queue, just after the lock's last grant ended.
     pub(super) fn grant_waiter(
         &mut self,
         lock: Slot,
@@ -612,8 +611,8 @@ impl Machine {
         self.tables.untie(grant);
     }
 
-    /// Whether a lock is held now. A grant whose lease is over by this very instant ends first, and so does the time
-    /// of an orphan: the boundary is exact, whatever the timers have seen. The lease's other grants wait for their turn.
+    /// Whether a lock is held now. A grant whose lease is over by this very instant ends first, and so does the time of an
+    /// orphan: the boundary is exact, even if no timer has fired. The lease's other grants wait for their turn.
     pub(super) fn stand(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Standing {
         let Some(slot) = self.tables.find_lock(lock) else {
             return Standing::Free;
@@ -636,7 +635,7 @@ impl Machine {
         }
     }
 
-    /// The grant that a reference names, if it is live and whoever asks may use it. As [`Machine::stand`].
+    /// The grant that a reference names, if it is live and the principal that asks may use it. As [`Machine::stand`].
     #[inline(always)]
     pub(super) fn find_granted(
         &mut self,
@@ -670,8 +669,8 @@ impl Machine {
         is_live.then(|| self.tables.grant_on(held))
     }
 
-    /// Whether whoever asks, and has shown the lease's secret, may renew or release a grant: its principal; and anybody if
-    /// it is anonymous, because it may be from before there were rules.
+    /// Whether the principal that asks, and has shown the lease's secret, may renew or release a grant. Only the grant's
+    /// own principal may. An anonymous grant may be from before there were rules, so everybody may.
     #[inline(always)]
     pub(super) fn may_use(&self, owner: Owner) -> bool {
         !owner.is_named() || self.tables.principal_of(owner) == self.by
@@ -703,7 +702,7 @@ impl Machine {
         Contender { by: self.by, id }
     }
 
-    /// The name of a request of whoever asks.
+    /// The name of a request of the principal that asks.
     pub(super) fn asked(&self, request: RequestId) -> Asked {
         Asked {
             by: self.by,

@@ -6,9 +6,9 @@
 //!   hash    │ 03 │    │ 20 │ 27 │ 2f │ 41 │    │ 7c │ 7d │ …      home: the first digit
 //! ```
 //!
-//! Linear probing that keeps its entries sorted by hash (O. Amble and D. E. Knuth, "Ordered hash tables", 1974). A search
-//! for what is not there ends at the first higher hash, an entry lies with its neighbours in one or two cache lines, and as
-//! hashes are stored, a table grows and shrinks without asking for a key.
+//! Linear probing that keeps its entries sorted by hash (O. Amble and D. E. Knuth, "Ordered hash tables", 1974). A search for
+//! an absent key ends at the first higher hash, an entry lies with its neighbours in one or two cache lines, and as hashes
+//! are stored, a table grows and shrinks without asking for a key.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -24,8 +24,8 @@ pub struct Answered {
     pub request: RequestId,
     /// The lock it asked for; `None` if it was given up before it arrived.
     pub lock: Option<LockName>,
-    /// The other locks it asked for, of a set. A repeat names the same ones, and abandoning it touches no others, whatever
-    /// has the token of its answer.
+    /// The other locks it asked for, of a set. A repeat names the same ones. Abandoning it touches no others, even if they
+    /// have the token of its answer.
     pub also: Others,
     /// Its first answer.
     pub outcome: Outcome,

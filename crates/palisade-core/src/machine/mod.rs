@@ -86,8 +86,7 @@ pub struct Machine {
     pub(crate) tables: Tables,
     answers: Answers,
     over: Endings,
-    /// Locks that a set has just left, to be handed on, each with what a request was told that came just before.
-    /// Empty between entries.
+    /// Locks that a set has just left, to be handed on, each with the answer to the request just before. Empty between entries.
     to_wake: VecDeque<(Slot, Outcome)>,
     /// Whether the entry being applied changed anything that must be logged.
     changed: bool,
@@ -180,15 +179,15 @@ impl Machine {
         applied
     }
 
-    /// Applies an entry whose effects were already delivered.
+    /// Applies an entry when its effects were already delivered.
     pub fn replay(&mut self, entry: Entry) {
         self.silent = true;
         self.apply(entry, &mut Vec::new());
         self.silent = false;
     }
 
-    /// Reads what some coming entries will need, and changes nothing. The processor then waits for all of
-    /// that at once, and not for one thing after the other when the entries are applied.
+    /// Reads the data that some coming entries will need, and changes nothing. The processor then waits for all of it at once,
+    /// and not for one piece after the other when the entries are applied.
     pub fn look_ahead(&self, entries: &[Entry]) {
         let live = entries.iter().filter_map(|entry| match &entry.command {
             Command::Renew { grant, .. }
@@ -330,7 +329,7 @@ impl Machine {
         self.tables.sets_to_try.extend(sets);
     }
 
-    /// Neither tokens nor revisions repeat what was given out after the backup.
+    /// Neither tokens nor revisions repeat those that were given out after the backup.
     fn leap(&mut self, by: u64) -> Outcome {
         self.changed = true;
         self.revision = self.revision.saturating_add(by);

@@ -116,7 +116,7 @@ impl Machine {
         }
     }
 
-    /// Ends the holders of a semaphore whose leases are over by this very instant: at most one for each slot.
+    /// Ends those holders of a semaphore that have leases over by this instant: at most one for each slot.
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up_semaphore(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
@@ -160,7 +160,8 @@ impl Machine {
         if has != of {
             self.changed = true;
             self.tables.extra_mut(lock).permits = Some(of);
-            // From the end of the queue: the lock is handed on by those that leave its head, and to nobody who must leave.
+            // From the end of the queue, because a request that leaves the head hands the lock on: all others that must
+            // leave are gone by then.
             for (arrival, slot) in self.tables.waits_for_more(lock, of) {
                 let waiter = self.tables.waiters.get(slot);
                 let Some(waiter) = waiter.filter(|waiter| waiter.arrival == arrival) else {

@@ -67,7 +67,7 @@ impl Machine {
         &self.limits
     }
 
-    /// How many locks are held, some perhaps by leases whose end is due but not logged yet, or kept for an orphan.
+    /// How many locks are held or kept for an orphan. Some may be held by leases that are due but whose end is not logged yet.
     #[must_use]
     pub fn locks(&self) -> usize {
         self.tables.locks.len()

@@ -513,7 +513,8 @@ impl Machine {
         }
     }
 
-    /// Hands on what sets have left: at most [`limits::SET_LOCKS`] locks for each set that ended. A lock in the list keeps its record: nothing else forgets it meanwhile.
+    /// Hands on the locks that sets have left: at most [`limits::SET_LOCKS`] for each set that ended. A lock in the list keeps
+    /// its record: nothing else forgets it meanwhile.
     #[cold]
     #[inline(never)]
     pub(super) fn wake_rest(&mut self, effects: &mut Vec<Effect>) {

@@ -309,7 +309,7 @@ impl Tables {
         self.named(share).1.token
     }
 
-    /// Whether a lock has readers for whom nothing is due: nobody waits, and the lease of the oldest is not over.
+    /// Whether a lock has readers and nothing is due for them: nobody waits, and the lease of the oldest is not over.
     pub(super) fn has_live_readers_only(&self, lock: Slot, now: Timestamp) -> bool {
         let record = &self.locks[lock];
         let Some(extra) = self.extras.get(record.extra) else {

@@ -53,15 +53,15 @@ impl Machine {
         self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
     }
 
-    /// Whether a lock's phase is from before a restore. Its token may be lower than one of a writer since, who may have
-    /// written what its readers have read already (S11).
+    /// Whether a lock's phase is from before a restore. Its token may be lower than one of a later writer, which may have
+    /// changed the data that the phase's readers have read (S11).
     pub(crate) fn is_restored(&self, lock: Slot) -> bool {
         self.restored
             .is_some_and(|first| self.tables.writer(lock).token() < first)
     }
 
-    /// Adds a reader, or a holder of permits. On a lock that nobody holds it begins a phase, whose token is the reader's
-    /// number (S1).
+    /// Adds a reader, or a holder of permits. On a lock that nobody holds it begins a phase, with the reader's number as
+    /// its token (S1).
     #[cold]
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "what a grant consists of")]
@@ -311,8 +311,8 @@ impl Machine {
         }
     }
 
-    /// The grant of the lease with this key in the lock's phase, if whoever asks may use it. One whose lease is over by
-    /// this very instant ends.
+    /// The grant of the lease with this key in the lock's phase, if the principal that asks may use it. A grant with a
+    /// lease that is over by this instant ends.
     #[cold]
     #[inline(never)]
     pub(super) fn find_reader(

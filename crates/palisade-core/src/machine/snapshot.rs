@@ -1,7 +1,7 @@
 //! The machine's state as a sequence of plain records. [`restore`](super::restore) is the way back.
 //!
-//! The sequence is canonical: equal states give equal sequences, whatever slots and tables look like
-//! inside. How records become bytes is none of this crate's business.
+//! The sequence is canonical: equal states give equal sequences, even if their slots and tables differ inside. This
+//! crate does not encode records as bytes.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

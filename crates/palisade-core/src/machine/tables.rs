@@ -1,7 +1,7 @@
 //! The tables, and the few ways in which records are tied to one another.
 //!
 //! This module, [`record`](super::record), [`grant`](super::grant) and [`share`](super::share) import each other: a grant lies
-//! in the record of its lock or in a share, and the last two add to [`Tables`] what only they know.
+//! in the record of its lock or in a share, and the last two extend [`Tables`].
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ pub(crate) struct Tables {
     waits_under: BTreeMap<(Slot, u64), Slot>,
     /// Requests that wait for permits, by lock, number and arrival: a lower number of permits finds those that want more.
     permit_waits: BTreeMap<(Slot, u32, u64), Slot>,
-    /// Requests whose lease has just ended, by arrival. Empty between entries.
+    /// Requests, by arrival, that have just lost their lease. Empty between entries.
     pub(super) bereaved: BTreeMap<u64, Slot>,
     /// Sets to be looked at because of a grant to their client, by arrival. Empty between entries.
     pub(super) sets_to_try: BTreeSet<u64>,
@@ -407,7 +407,7 @@ impl Tables {
         slot
     }
 
-    /// Takes a request out of its queue, and says whose it was.
+    /// Takes a request out of its queue, and returns it with its principal and client.
     pub(crate) fn dequeue(&mut self, slot: Slot) -> Option<(Principal, ClientId, Waiter)> {
         let waiter = self.waiters.remove(slot)?;
         if waiter.role != Role::Other {

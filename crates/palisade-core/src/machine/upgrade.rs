@@ -41,7 +41,8 @@ impl Tables {
 }
 
 impl Machine {
-    /// A lock that has readers is asked for by the one in mode update, or by somebody who takes himself for it.
+    /// Decides a request to upgrade on a lock with readers. It may come from the reader in mode update, or from a client
+    /// that wrongly takes itself for it.
     #[cold]
     #[inline(never)]
     pub(super) fn decide_upgrade(

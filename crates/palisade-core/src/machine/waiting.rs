@@ -48,8 +48,8 @@ impl Machine {
     /// Another attempt of a request that waits keeps its place and its deadline. `None`: it was an orphan, and its
     /// place is lost by this very instant.
     ///
-    /// The holder will count from when it sent the attempt that is answered, so the wait counts from
-    /// the latest one: the time before it must not become part of what the grant is good for.
+    /// The holder will count from when it sent the attempt that is answered, so the wait counts from the latest attempt:
+    /// the time before it must not become part of the grant's time.
     pub(super) fn rejoin(
         &mut self,
         slot: Slot,
@@ -119,10 +119,10 @@ impl Machine {
         None
     }
 
-    /// Gives a lock that no writer holds to the first waiter that is still there (rule A10), keeps it if that
-    /// one is an orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that
-    /// goes on (S6). A lock that is closed stays so until its instant. `last` is what a request was told that came just
-    /// before. Grows with the requests that it grants or ends.
+    /// Gives a lock that no writer holds to the first waiter that is still there (rule A10), keeps it if that one is an
+    /// orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that goes on (S6).
+    /// A lock that is closed stays so until its instant. `last` is the answer to the request just before. The cost grows
+    /// with the requests that it grants or ends.
     pub(super) fn wake(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
         self.wake_one(lock, last, effects);
         if !self.to_wake.is_empty() {
@@ -434,7 +434,7 @@ impl Machine {
         Outcome::Done
     }
 
-    /// After a restart nobody is connected who could be answered.
+    /// After a restart no connected caller is there to be answered.
     pub(super) fn forget_waiters(&mut self) {
         let slots: Vec<Slot> = self.tables.waiters.iter().map(|(slot, _)| slot).collect();
         for slot in slots {

@@ -131,8 +131,8 @@ impl Wheel {
         free
     }
 
-    /// Works off every tick up to `now`: timers whose owner says that they are due leave the wheel and
-    /// go to `fire`, in no particular order; the others move to where they belong.
+    /// Works off every tick up to `now`: timers that are due by `due_of` leave the wheel and go to
+    /// `fire`, in no particular order; the others move to where they belong.
     pub(super) fn advance(
         &mut self,
         now: Timestamp,

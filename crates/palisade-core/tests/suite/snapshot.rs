@@ -288,7 +288,7 @@ fn each_contradiction_of_a_set_is_named() {
             spoil!(records, Waiter, 0, |part| part.mode = LockMode::Shared);
             records
         }),
-        // They agree, on what no set asks for.
+        // They agree in a field that no set sets.
         ("the parts of a set do not agree", |mut records| {
             for part in 0..3 {
                 spoil!(records, Waiter, part, |part| part.mode = LockMode::Shared);
@@ -315,7 +315,7 @@ fn each_contradiction_of_a_set_is_named() {
     are_named(&records(&stage_sets().machine), &contradictions);
 }
 
-/// A writer, two readers and the holders of all permits of a semaphore; somebody waits for what the last four have.
+/// A writer, two readers and the holders of all permits of a semaphore; somebody waits for the last four locks.
 fn stage_shared() -> World {
     let mut world = World::new();
     world.granted(ask("w", "a"));

@@ -81,7 +81,7 @@ pub fn take_back(batch: &mut Vec<u8>, to: Place) {
     }
 }
 
-/// Says who asked for the commands that follow in a batch; before that it was nobody known.
+/// Names the principal of the commands that follow in a batch; the commands before are anonymous.
 pub fn encode_by(batch: &mut Vec<u8>, by: Principal) {
     batch.byte(BY);
     batch.bytes(&by.to_bytes());

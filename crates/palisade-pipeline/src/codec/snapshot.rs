@@ -46,7 +46,7 @@ const CLOSED: u8 = 17;
 /// As [`WAITER`] and [`ORPHAN`], with the delays behind it.
 const DELAYS: u8 = 18;
 const ORPHAN_DELAYS: u8 = 19;
-/// As [`GRANT_CLOSING`], with what it inherited of the reservation behind it.
+/// As [`GRANT_CLOSING`], with the inherited part of the reservation behind it.
 const GRANT_INHERITING: u8 = 20;
 /// As [`SHARE`], in mode update.
 const SHARE_UPDATE: u8 = 21;

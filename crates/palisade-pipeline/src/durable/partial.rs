@@ -98,12 +98,12 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // The next restore removes what stays.
+        // If this fails, the next restore removes the rest.
         let _ = fs::remove_dir_all(&self.outer);
     }
 }
 
-/// Removes what restores to this name have left that were killed: their directories, of this user, which nobody has locked.
+/// Removes the remains of killed restores to this name: directories of this user that nobody has locked.
 fn remove_abandoned(parent: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;

@@ -31,8 +31,8 @@ pub(super) struct SignOfLife {
 }
 
 impl SignOfLife {
-    /// Begins to give signs in this directory, and says what the last server gave. `None` where the system does not say
-    /// which boot this is, or the file cannot be used: then time between two processes is not known.
+    /// Begins to give signs in this directory, and returns the last sign of the server before. `None` where the system
+    /// does not say which boot this is, or the file cannot be used: then the time between two processes is not known.
     pub(super) fn begin(dir: &Path) -> Option<(SignOfLife, Option<Seen>)> {
         let begun = boot().and_then(|boot| {
             let mut options = OpenOptions::new();

@@ -13,8 +13,8 @@
 //!                      and events leave         that its outcome is unknown
 //! ```
 //!
-//! The orderer reads no clock, draws no random number and waits for nothing; it is given what it needs. So
-//! the pipeline's driver runs it on a thread with a real log, and the lab's simulator runs it in virtual time.
+//! The orderer reads no clock, draws no random number and waits for nothing; everything it needs is passed in. The
+//! pipeline's driver runs it on a thread with a real log; the lab's simulator runs it in virtual time.
 //!
 //! The caller reads the clock for [`Orderer::begin`] **after** it has taken in the requests of the batch: none
 //! of them was sent later than its stamp, so a lease never ends before its holder's own reckoning from the
@@ -129,7 +129,7 @@ pub struct Orderer<A> {
     worked: Timestamp,
     /// How often leases were extended before this orderer.
     extended: u64,
-    /// The authority is about to stop: requests whose places are still to be recorded, the newest last.
+    /// The authority is about to stop. The requests with places still to be recorded, the newest last.
     draining: Option<Vec<(Principal, RequestId)>>,
 }
 
@@ -223,12 +223,12 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Begins a batch, and first records what ended by the passing of time. Returns the absence for which leases got
-    /// their time again (rule A7). An error in `room` is why the log takes nothing: then nothing is applied until a batch
-    /// has room, and for that time, too, leases get theirs again.
+    /// Begins a batch. First records the leases and waits that ended as time passed. Returns the absence for which leases
+    /// got their time again (rule A7). An error in `room` is the reason the log accepts nothing: then nothing is applied
+    /// until a batch has room, and leases get that time again, too.
     ///
-    /// Callers that left meanwhile leave their queues before that (rule A10): in batches of their own, whose time is
-    /// that of the last one which had room, so that no lease ends by them.
+    /// Callers that left meanwhile leave their queues before that (rule A10), in batches of their own. These batches have
+    /// the time of the last one that had room, so that no lease ends by them.
     pub fn begin(&mut self, now: Moment, room: Result<(), String>) -> Option<Away> {
         let was_full = mem::replace(&mut self.no_room, room.err()).is_some();
         if was_full && self.no_room.is_none() && !self.owed.is_empty() {
@@ -396,7 +396,7 @@ impl<A: Address> Orderer<A> {
         self.replies.has_answers()
     }
 
-    /// The batch is durable and over, so what rests on it may leave.
+    /// The batch is durable and over, so the answers and events that rest on it may leave.
     pub fn committed(&mut self) -> Released<'_, A> {
         self.end_batch();
         Released {

@@ -20,7 +20,7 @@ pub trait Address {
 /// A request's id, under its principal.
 pub(super) type Named = (Principal, RequestId);
 
-/// Answers that leave with the batch, and callers whose answer is not known yet.
+/// Answers that leave with the batch, and callers that have no answer yet.
 pub(super) struct Replies<A> {
     ready: Vec<(A, Answer)>,
     waiting: HashMap<Named, Waiting<A>>,

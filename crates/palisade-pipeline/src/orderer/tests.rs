@@ -144,7 +144,7 @@ impl Bench {
         commands
     }
 
-    /// Puts the batch into the log, and takes what it releases.
+    /// Puts the batch into the log, and takes the answers and events that it releases.
     fn commit(&mut self) -> (Vec<(u32, Answer)>, Vec<Event>) {
         self.log.extend(self.orderer.entry().map(<[u8]>::to_vec));
         let Released { answers, events } = self.orderer.committed();
@@ -484,7 +484,8 @@ fn an_absence_gives_leases_their_time_again_and_work_does_not() {
     assert_eq!(bench.begin(), None);
 }
 
-/// Each wait that leaves would admit those behind it, who leave next: they would hold locks, and be told otherwise.
+/// Each wait that leaves would admit those behind it, which leave next: they would hold locks, although their
+/// callers heard otherwise.
 #[test]
 fn an_authority_that_is_about_to_stop_grants_nothing_to_those_who_wait() {
     let mut bench = Bench::new();

@@ -179,7 +179,7 @@ async fn while_another_node_leads_requests_are_sent_there_and_the_state_outlasts
 
     node.elect().await;
     assert_eq!(node.token("a").await, 1);
-    // A leader knows better than who tells it.
+    // A leader knows better than the caller of `set_leader`.
     node.handle()
         .set_leader(Leading::At("http://b:7420".into()));
     assert_eq!(node.token("b").await, 2);

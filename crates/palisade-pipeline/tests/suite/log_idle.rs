@@ -20,7 +20,7 @@ enum Call {
 
 use Call::{Check, Commit, Idle};
 
-/// A log that only tells what it is asked. Nobody listens after the test.
+/// A log that only reports its calls. Nobody listens after the test.
 struct Telling(Sender<Call>);
 
 impl Log for Telling {

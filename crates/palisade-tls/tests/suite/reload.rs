@@ -135,7 +135,7 @@ async fn a_client_presents_the_certificate_that_is_in_its_files_now() {
         let said = handshake(&server, &client, "locks.test").await;
         assert_eq!(said, (Ok(()), Ok(())));
     }
-    // Between the writing of a certificate and of its key, what was there stays in force.
+    // After the certificate is written and before its key is, the old ones stay in force.
     let other = ca.issue(&["spiffe://home/backup"], valid()).unwrap();
     for half in ["", &other.key] {
         fs::write(folder.path("client.key"), half).unwrap();

@@ -1,4 +1,5 @@
-//! A wait ends with the lease that it is under (A10), and a wait and what it waits for that end together.
+//! A wait ends with the lease that it is under (A10). A wait may end at the same instant as the grant that it waits
+//! for.
 
 use palisade_core::{Away, Command, Ending, Outcome};
 

@@ -311,7 +311,7 @@ fn nobody_is_granted_a_permit_while_as_many_are_held_as_there_are_now() {
     assert_eq!(slots(&world.granted(permits("f", 1, 2))), [2]);
 }
 
-/// Nobody holds it, and it is kept for a request whose caller is not back yet.
+/// Nobody holds it, and it is kept for a request that has no caller back yet.
 #[test]
 fn a_semaphore_that_gets_smaller_is_handed_on_to_nobody_who_wants_more() {
     let mut world = World::new();

@@ -503,7 +503,7 @@ fn what_is_no_set_is_refused_by_name() {
     assert!(of_all(many(limits::SET_LOCKS)).is_ok());
     let said = Invalid::SetSize { given }.to_string();
     assert!(said.contains("65") && said.contains("64"), "{said}");
-    // The core does not trust what comes from a log or another face.
+    // The core trusts neither the log nor an interface.
     let mut unordered = of_all(names(&["a", "b"])).unwrap();
     let first = std::mem::replace(&mut unordered.lock, unordered.also[0].clone());
     unordered.also = [first].into_iter().collect();

@@ -54,7 +54,7 @@ fn readers_of_one_phase_have_one_token_and_numbers_of_their_own() {
         [(1, 1), (1, 3), (1, 4)]
     );
     assert_eq!((other.token, other.shared), (token(2), None));
-    // The phase goes on although its first reader, whose number it bears, is gone.
+    // The phase goes on although its first reader, with the phase's number, is gone.
     world.release(&grant(&first));
     assert_eq!(numbers(&world.granted(read("c"))), (1, 5));
     assert_eq!(world.held_by("x"), Some((1, "b".into())));
@@ -503,8 +503,8 @@ fn one_lock_is_shown_with_its_readers_and_its_queue() {
     assert!(page[0].readers.is_empty() && page[0].queue.is_empty());
 }
 
-/// Bounded overtaking, with the bound zero: in storms of both kinds nobody who waits is passed by a later request, and a
-/// writer waits for no other readers than those that held or waited before it.
+/// Bounded overtaking, with the bound zero: in storms of both kinds no later request passes a waiting one, and a writer
+/// waits for no other readers than those that held or waited before it.
 #[test]
 fn in_a_storm_of_readers_and_writers_nobody_who_waits_is_passed() {
     for seed in 1..40_u64 {

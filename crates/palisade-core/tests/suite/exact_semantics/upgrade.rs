@@ -460,7 +460,7 @@ fn a_reader_from_before_a_restore_is_not_upgraded() {
     let anew = world.granted(update("u"));
     assert!(anew.token >= next.unwrap());
     world.granted(upgrade(&anew));
-    // The control: after a restart it is what it was.
+    // The control: after a restart it is as before.
     restarted.apply(Command::Grace(Away::Restarted));
     restarted.release(&grant(&reader));
     restarted.granted(upgrade(&held).request(1));

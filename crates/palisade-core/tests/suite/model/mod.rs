@@ -1,8 +1,7 @@
 //! The machine against the rules written down once more, on random scripts.
 //!
-//! Every line of a script is applied to both; answers, settled requests and events must be equal, in
-//! order. On the way the machine is restored from its own records, and in the end replayed from what
-//! it said must be logged.
+//! Every line of a script is applied to both; answers, settled requests and events must be equal, in order. On the way
+//! the machine is restored from its own records, and in the end replayed from the entries that it said must be logged.
 
 mod reference;
 mod script;
@@ -250,7 +249,7 @@ fn asked_by(entry: Entry, which: fn(&Command) -> bool, by: Principal) -> Entry {
     }
 }
 
-/// How many scripts it takes until a machine whose entries are bent is told from the rules.
+/// How many scripts it takes to find that a machine with bent entries breaks the rules.
 fn scripts_until_caught(bend: impl Bends + Copy) -> Option<u32> {
     let config = Config {
         cases: 3_000,
@@ -466,8 +465,7 @@ fn mode_for(entry: Entry, mode: LockMode, taken_for: LockMode) -> Entry {
     }
 }
 
-/// The lock for which an upgrade is asked, if the reference knows the grant that it is for, and everybody else who waits
-/// for that lock alone.
+/// An upgrade's lock, if the reference knows the grant to upgrade, and all other requests that wait for that lock alone.
 fn upgrade_of<'a>(
     command: &'a Command,
     known: &'a Reference,
@@ -667,7 +665,7 @@ fn a_planted_deviation_of_sets_is_found() {
     }
 }
 
-/// The other half of the control: scripts reach what they are meant to reach.
+/// The other half of the control: scripts reach the cases that they are meant to reach.
 #[test]
 fn the_scripts_reach_every_outcome() {
     let config = Config {
@@ -816,7 +814,7 @@ fn the_scripts_reach_every_outcome() {
     }
 }
 
-/// An outcome's name, with what kind of it where that is a rule of its own.
+/// An outcome's name, with its variety where that is a rule of its own.
 fn kind(outcome: &Outcome) -> String {
     let first = |debug: String| debug.split([' ', '(', '{']).next().unwrap().to_owned();
     let name = first(format!("{outcome:?}"));

@@ -37,8 +37,8 @@ pub(crate) struct Grant {
     by: Principal,
     pub(crate) client: ClientId,
     wall: WallTime,
-    /// Of a reader: the token of its phase, which is its fencing token. Of permits: the first number of those who hold
-    /// the semaphore without a gap.
+    /// For a reader, the token of its phase, which is its fencing token. For permits, the first number of the holders that
+    /// have had the semaphore without a gap.
     phase: Option<Token>,
     /// A reader that may become the writer.
     pub(crate) update: bool,
@@ -224,7 +224,7 @@ struct Now {
     effects: Vec<Effect>,
     /// Grants that ended and requests that were settled.
     ended: u32,
-    /// Locks that sets have left, with what a request is told that is over; looked at one after the other.
+    /// Locks that sets have left, each with the answer for a request that is over; looked at one after the other.
     left: VecDeque<(LockName, Outcome)>,
 }
 
@@ -337,8 +337,8 @@ impl Reference {
         (outcome, now.effects)
     }
 
-    /// Requests leave whose leases have ended, and then sets are granted or refused that nobody but their own clients are in
-    /// the way of: the oldest first.
+    /// Requests leave if their leases have ended. Then sets are granted or refused if only their own clients block them: the
+    /// oldest first.
     fn settle_rest(&mut self, now: &mut Now) {
         loop {
             let bereaved = |wait: &&Wait| match wait.under {
@@ -529,7 +529,7 @@ impl Reference {
         }
     }
 
-    /// The oldest readers whose leases are over, as many as an entry may end beside its command.
+    /// The oldest readers that have leases over, as many as an entry may end beside its command.
     fn touch_readers(&mut self, lock: &LockName, now: &mut Now) {
         let most = self.expiry.beside;
         if self.size(lock).is_some() {
@@ -1287,8 +1287,8 @@ impl Reference {
         }
     }
 
-    /// Gives a lock that no writer holds to whoever is first and still there; an orphan that is first keeps it. After
-    /// a reader come the readers right behind it.
+    /// Gives a lock that no writer holds to the first request that is still there; an orphan that is first keeps it. After a
+    /// reader come the readers right behind it.
     fn hand_on(&mut self, lock: &LockName, last: &Outcome, now: &mut Now) {
         self.hand_on_one(lock, last, now);
         self.hand_on_what_is_left(now);
@@ -1798,7 +1798,7 @@ impl Reference {
     }
 }
 
-/// Whether a reader has what a request asks for.
+/// Whether a reader has the mode that a request asks for.
 fn is_of_mode(grant: &Grant, mode: LockMode) -> bool {
     mode.is_shared() && grant.update == (mode == LockMode::Update)
 }
@@ -1815,7 +1815,7 @@ fn token_of(number: u64) -> Token {
     Token::new(number).unwrap()
 }
 
-/// Whether whoever asks may renew or release a grant whose secret it has shown.
+/// Whether the principal that asks may renew or release a grant after showing its secret.
 fn may_use(grant: &Grant, now: &Now) -> bool {
     grant.by == Principal::ANONYMOUS || grant.by == now.by
 }

@@ -221,7 +221,7 @@ fn what() -> impl Strategy<Value = What> {
                 LockMode::Permits(_) => (mode, 0),
                 _ => (mode, also),
             };
-            // Nearly always only with what they are for.
+            // Nearly always, delays come only with the modes that they are for.
             let delays = match (mode == LockMode::Exclusive && !plain) || chance == 0 {
                 true => delays,
                 false => Delays::NONE,
@@ -343,7 +343,7 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 impl Line {
-    /// The entry this line stands for, given what is the case; `n` is the number of the line.
+    /// The entry that this line stands for in the state `known`; `n` is the number of the line.
     pub(crate) fn entry(&self, n: usize, now: Timestamp, known: &Reference) -> Entry {
         let at = self.when.instant(now, known).max(now);
         let command = self.what.command(n, known);

@@ -1,4 +1,5 @@
-//! A batch costs what its requests cost, and not what others hold or wait for, in the orderer as in the machine (A13).
+//! The cost of a batch depends on its requests, not on the grants and waits of others, in the orderer as in the
+//! machine (A13).
 
 use super::*;
 use palisade_testbed::growth::{CROWDS, Costs, grows, least};

@@ -92,7 +92,8 @@ fn a_request_asked_again_elsewhere_outlives_its_first_caller() {
     assert_eq!(bench.commands().len(), 1);
 }
 
-/// The last word of a client counts: the first caller's wait would last a minute, whoever is there to be answered.
+/// The last request of a client decides, although the first caller's wait would last a minute and that caller may still
+/// be there.
 #[test]
 fn a_request_asked_again_without_a_wait_waits_no_longer() {
     for no_wait in [None, Some(0)] {
@@ -115,7 +116,7 @@ fn a_request_asked_again_without_a_wait_waits_no_longer() {
         assert!(told(3).any(|(_, answer)| reused(answer)), "{answers:?}");
         assert!(events.is_empty());
         assert_eq!(bench.recovered().waiters(), 1);
-        // Nobody is left to hang up, and the answer stays what it was.
+        // Nobody is left to hang up, and the answer stays the same.
         bench.begin();
         bench.orderer.hang_up(7);
         bench.orderer.hang_up(8);

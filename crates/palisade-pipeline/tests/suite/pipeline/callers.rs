@@ -91,7 +91,8 @@ async fn a_caller_that_left_does_not_take_the_request_with_it_that_was_asked_aga
     }
 }
 
-/// Its answer was delivered and not read: the other way than a grant whose caller is gone already when it leaves.
+/// Its answer was delivered and not read, unlike that of a grant whose caller is gone already when the answer
+/// leaves.
 #[tokio::test]
 async fn a_grant_that_its_caller_never_read_is_released_unless_it_can_be_asked_for_again() {
     let paper = Paper::default();
