@@ -19,7 +19,7 @@ pub struct Applier {
     inner: Mutex<Inner>,
     returned: Notify,
     store: Store,
-    /// Shows what is applied, to this node's watchers and in its counters.
+    /// Shows applied entries to this node's watchers and in its counters.
     shown: OnceLock<Handle>,
 }
 
@@ -73,8 +73,8 @@ impl Applier {
         }
     }
 
-    /// From now on, what is applied is shown to the watchers of this pipeline. The pipeline itself shows what is
-    /// applied while it has the machine.
+    /// From now on, the watchers of this pipeline see applied entries. While the pipeline has the machine, it shows
+    /// them itself.
     pub fn show_to(&self, handle: Handle) {
         let inner = self.inner();
         let handle = self.shown.get_or_init(|| handle);
@@ -140,7 +140,7 @@ impl Applier {
         Ok(true)
     }
 
-    /// A snapshot of what is applied now.
+    /// A snapshot of the state applied now.
     ///
     /// # Errors
     /// [`StateError`] if the machine is lent and cannot be built anew from the log.

@@ -1,7 +1,7 @@
 //! How log ids, votes, members and entries are written as bytes: in the log, in snapshots and between nodes.
 //!
-//! Numbers are little-endian, lengths are 32 bits, an option is a byte and what follows. Nothing read here is
-//! trusted: lengths are bounded by what is there.
+//! Numbers are little-endian, lengths are 32 bits, an option is a byte and perhaps a value. Nothing read here
+//! is trusted: lengths are bounded by the bytes that are there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Reads what [`Put`] wrote, from the front.
+/// Reads, from the front, the values that [`Put`] wrote.
 pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Take<'a> {

@@ -7,9 +7,9 @@
 //!   member ──recover (recovery.rs)──► a single server's
 //! ```
 //!
-//! Each step counts at one instant, the rename of the identity: before it the directory is what it was, with the same
-//! node id, after it the directory is a member's and knows everything that it needs. So a new cluster has no state in
-//! between, and nothing has to be done again after a crash.
+//! Each step takes effect at one instant, the rename of the identity. Before it the directory is as it was, with the
+//! same node id; after it the directory is a member's and complete. So a new cluster has no state in between, and
+//! nothing has to be repeated after a crash.
 
 use std::io::{self, Read as _, Write as _};
 use std::num::NonZeroU64;
@@ -35,7 +35,7 @@ pub enum DirectoryError {
     /// Reading it back failed.
     #[error("the log cannot be read: {0}")]
     Read(#[from] ReadError),
-    /// It is not what this version writes.
+    /// The content is not of the kind that this version writes.
     #[error("the log's content cannot be taken over: {0}")]
     State(#[from] StateError),
     /// A recovery could not begin the new life.
@@ -81,7 +81,7 @@ impl Directory {
         Ok(Directory { storage, node })
     }
 
-    /// The node whose directory this is, or is to become.
+    /// The node that owns this directory, or will.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.node

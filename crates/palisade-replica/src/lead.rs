@@ -161,8 +161,9 @@ impl<R: Runtime> Leadership<R> {
         Ok(())
     }
 
-    /// Ends it. The machine goes back to follow the log, unless it may contain what was never committed, or its time
-    /// has moved on: questions are not logged, but they move it, and another leader's stamps begin at the log's time.
+    /// Ends it. The machine goes back to follow the log, unless it may contain entries that were never committed, or its
+    /// time has moved on: questions are not logged, but they move it, and another leader's stamps begin at the log's
+    /// time.
     ///
     /// # Errors
     /// [`StateError`] if the machine cannot be built anew.

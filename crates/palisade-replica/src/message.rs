@@ -309,8 +309,8 @@ impl Offer {
         })
     }
 
-    /// Up to where the other node has what is committed, as far as this and a `later` offer of the same leader show, to
-    /// whichever node. A leader's log only grows, and committed entries are never truncated: a log that ends before
+    /// The last committed entry that the other node is known to have, by this offer and a `later` one of the same
+    /// leader to any node. A leader's log only grows, and committed entries are never truncated: a log that ends before
     /// this lost something.
     pub(crate) fn agreed(self, later: Option<Offer>) -> Option<LogId> {
         let later = later.filter(|later| later.leader == self.leader);

@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 /// One step of a node's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// It voted, or learned who leads.
+    /// It voted, or learned of the leader.
     Vote(Vote),
     /// An entry was appended.
     Entry(Entry),

@@ -5,9 +5,9 @@
 //!   member, stopped        ──recover──► a single server's, in the same directory      (rule R26)
 //! ```
 //!
-//! A backup has the committed entries only. A recovery takes the whole log: the nodes that are lost may have
-//! acknowledged what this one does not know to be committed. Both lead to a new incarnation of the same authority,
-//! whose counter has leapt above every token that was issued, and which the old members are not let into.
+//! A backup has the committed entries only. A recovery takes the whole log: the lost nodes may have acknowledged entries
+//! that this node does not know to be committed. Both lead to a new incarnation of the same authority. Its counter has
+//! leapt above every token that was issued, and it does not let the old members in.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -123,9 +123,9 @@ pub fn look_on(storage: &dyn Storage) -> Result<Look, DirectoryError> {
 /// Makes a backup of the member in `from`, running or not, in the empty directory `to`. It is a backup as of a single
 /// server.
 ///
-/// It has every entry that was committed, as far as this node knew, and on its disk when this was called. A node that
-/// runs writes down a moment later what is committed, so its log is looked at again for up to five seconds; entries of
-/// which nothing is known then are left out. Durable on return.
+/// It has every entry that this node knew to be committed and had on its disk at the call. A running node writes commits
+/// down a moment later, so its log is looked at again for up to five seconds. Entries that are not known to be committed
+/// then are left out. Durable on return.
 ///
 /// # Errors
 /// [`DirectoryError`]; [`OpenError::NotEmpty`] for the target.
@@ -186,7 +186,7 @@ pub fn back_up_on(
 /// [`DirectoryError`]: in use, not a member's, damaged, I/O, a wall clock before 2026. The directory is as it was.
 pub fn recover(dir: &Path) -> Result<Restored, DirectoryError> {
     let recovered = recover_on(Arc::new(DirStorage::lock_log(dir)?), &Options::default())?;
-    // It begins anew, whatever it lost.
+    // It begins anew, even after a loss.
     mark::clear(dir).map_err(StateError::Io)?;
     Ok(recovered)
 }

@@ -58,7 +58,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Writes one whose log holds the entries behind `applied`.
+    /// Writes one with the entries behind `applied` as its log.
     pub(crate) fn put(
         out: &mut Vec<u8>,
         applied: Option<LogId>,
@@ -143,7 +143,7 @@ impl State {
         self.apply()
     }
 
-    /// Takes every entry as committed: for a log whose other copies are lost.
+    /// Takes every entry as committed: for a log that has lost its other copies.
     ///
     /// # Errors
     /// As [`frame`](State::frame).
@@ -154,7 +154,7 @@ impl State {
         self.apply()
     }
 
-    /// Applies what is committed by now.
+    /// Applies the entries committed by now.
     fn apply(&mut self) -> Result<(), StateError> {
         let first = self.applied.map_or(0, |applied| applied.index + 1);
         let Some(committed) = self.log.committed().filter(|id| id.index >= first) else {

@@ -57,7 +57,7 @@ impl Work {
         }
     }
 
-    /// An upper bound of what it takes in the log.
+    /// An upper bound of its length in the log.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.what.bytes()
@@ -76,7 +76,7 @@ enum What {
 }
 
 impl What {
-    /// An upper bound of what it takes in the log.
+    /// An upper bound of its length in the log.
     fn bytes(&self) -> usize {
         match self {
             What::Records(records) => records.iter().map(Record::bytes).sum(),
@@ -132,7 +132,7 @@ impl Stored {
     /// Reads the directory of a node.
     ///
     /// # Errors
-    /// [`StateError`] if what is in it is not the log of a node.
+    /// [`StateError`] if the content is not the log of a node.
     pub fn read(opened: Opened, seed: u64) -> Result<Stored, StateError> {
         let snapshot = opened.snapshot().map_err(io::Error::other)?;
         let mut state = match snapshot {
@@ -156,7 +156,7 @@ impl Stored {
 }
 
 impl Store {
-    /// A store that goes on from `log`, whose work goes to `sink`.
+    /// A store that goes on from `log` and sends its work to `sink`.
     #[must_use]
     pub fn new(log: Log, sink: impl Sink, compactor: Compactor, seed: u64) -> Store {
         let kept = Kept { log, unsaved: None };
@@ -177,7 +177,7 @@ impl Store {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // It is changed in single steps, so what a panic left behind is still right.
+        // It is changed in single steps, so a panic leaves it in order.
         self.shared
             .log
             .lock()
@@ -225,8 +225,7 @@ impl Store {
         self.write(vec![Record::Truncate(last)], done)
     }
 
-    /// Entries up to here are committed. Written down with whatever comes next, or by
-    /// [`save_commit`](Store::save_commit).
+    /// Entries up to here are committed. The next record writes this down, or [`save_commit`](Store::save_commit).
     ///
     /// # Errors
     /// [`Gap`] if they are not in the log.
@@ -237,7 +236,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes down what is committed, if that was not done yet: a backup is made from what the disk knows.
+    /// Writes down the last commit, if that was not done yet: a backup only sees the disk.
     ///
     /// # Errors
     /// None in practice.
@@ -274,8 +273,8 @@ impl Store {
         Ok(())
     }
 
-    /// Puts a snapshot that another node made in the place of everything it contains; `done` is told when it is
-    /// durable. After a crash the directory holds either the snapshot or what was there before.
+    /// Replaces everything with a snapshot that another node made; `done` is called when it is durable. After a
+    /// crash the directory contains either the snapshot or its earlier content.
     ///
     /// # Errors
     /// [`StateError`] if the bytes are not those of a snapshot; nothing changed then.
@@ -357,7 +356,7 @@ impl Store {
     /// The state as of `applied`, built anew from the newest snapshot and the entries behind it.
     ///
     /// # Errors
-    /// [`StateError`] if what is there does not reach so far.
+    /// [`StateError`] if the content does not reach so far.
     pub fn rebuild(&self, applied: Option<LogId>) -> Result<State, StateError> {
         let seed = self.shared.seed;
         let snapshot = self.snapshot()?;
@@ -365,7 +364,7 @@ impl Store {
             Some(bytes) => State::load(seed, &bytes, false)?,
             None => State::new(seed, false),
         };
-        // The snapshot's own tail may have been truncated since; the log says what stands there now.
+        // The snapshot's own tail may have been truncated since; the log has the present entries.
         state.log = Log::after(state.applied);
         let mut frame = Vec::new();
         record::begin(&mut frame);
@@ -388,7 +387,7 @@ pub(crate) fn read_all(snapshot: &mut SnapshotReader) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The one who writes the log of a node.
+/// Writes the log of a node.
 pub struct Writer {
     wal: Wal,
     frame: Vec<u8>,

@@ -131,7 +131,7 @@ fn copy(
         })
     });
     copied.map_err(|error| {
-        // Without an identity nothing opens what is left, so that a failure here does no harm.
+        // Nothing opens the copy without an identity, so a failure here does no harm.
         let _ = clear(to);
         match error {
             CopyError::Read(error) => error.into(),
@@ -233,8 +233,8 @@ impl Observed<'_> {
     }
 }
 
-/// Makes a backup in the empty directory `to` that consists of the state that `save` writes: for a source whose log is
-/// not what a restore can read. It bears the source's owner and incarnation. Durable on return.
+/// Makes a backup in the empty directory `to` that consists of the state that `save` writes, for a source with a log
+/// that a restore cannot read. It has the source's owner and incarnation. Durable on return.
 ///
 /// # Errors
 /// [`OpenError::NotEmpty`]; I/O, also that of `save`.

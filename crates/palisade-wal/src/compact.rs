@@ -344,7 +344,7 @@ pub struct PreparationWatch {
 }
 
 impl PreparationWatch {
-    /// The change since the last call: why preparation fails now and what to do, or that it works again.
+    /// The change since the last call: the reason that preparation fails now, with the remedy, or that it works again.
     pub fn change(&mut self) -> Option<Result<(), String>> {
         let failure = hold(&self.shared.preparation_failure).clone();
         let changed = failure.is_some() != self.fails;

@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "node";
 pub(crate) const TMP: &str = "node.tmp";
 const VERSION: u32 = 1;
 
-/// The node whose directory this is, or is to become.
+/// The node that owns this directory, or will.
 ///
 /// # Errors
 /// [`ReadError`].
@@ -29,8 +29,8 @@ pub fn node(storage: &dyn Storage) -> Result<Option<NonZeroU64>, ReadError> {
     promised(storage)
 }
 
-/// The id of the node whose directory this is, or is to become. Drawn if there is none yet; durable on return, so that
-/// it may be told to others.
+/// The id of the node that owns this directory, or will. Drawn if there is none yet; durable on return, so that other
+/// nodes may learn it.
 ///
 /// # Errors
 /// [`OpenError::Io`]; damage.

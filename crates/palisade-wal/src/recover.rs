@@ -116,7 +116,7 @@ pub(crate) fn zero(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the directory and decides what the log is.
+/// Reads the directory and decides which frames the log has.
 pub(crate) fn scan(storage: &dyn Storage, incarnation: &Id) -> Result<Scan, ReadError> {
     let dir = storage.path();
     let names = storage.list().map_err(|source| ReadError::Io {

@@ -30,8 +30,8 @@ pub enum Access {
 
 /// Which file this is, and when it was last touched. Two equal ids are one file that nobody touched in between.
 ///
-/// Inode numbers are given out again and a birth time is never later than the change time, so the change time is
-/// what tells: the kernel sets it at every change of content, name, owner or mode, and no copying tool can.
+/// Inode numbers are reused, and a birth time is never later than the change time. So the change time distinguishes
+/// files: the kernel sets it at every change of content, name, owner or mode, and no copying tool can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     /// The device number.
@@ -136,7 +136,7 @@ pub trait File: Send + Sync {
     /// Makes the file's bytes and length durable (fdatasync).
     ///
     /// # Errors
-    /// The system's error. After that nothing is known about what was written since the last sync.
+    /// The system's error. After that, nothing is known about the bytes written since the last sync.
     fn sync_data(&self) -> io::Result<()>;
 
     /// Makes the file's bytes, length and times durable (fsync).

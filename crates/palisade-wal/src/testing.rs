@@ -38,7 +38,8 @@ pub enum Loss {
 /// The fault that is injected at a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The call fails once; a write may have been done in part, a sync forgets what it did not do.
+    /// The call fails once. It may have done part of a write; a failed sync forgets the bytes that it did not make
+    /// durable.
     Error,
     /// The process dies in the call: it and everything after it fails. Go on with [`SimStorage::crash`] or
     /// [`SimStorage::restart`].
@@ -134,7 +135,7 @@ enum NameChange {
 }
 
 impl SimStorage {
-    /// An empty directory. The seed decides what a failed sync leaves on the disk.
+    /// An empty directory. The seed decides which bytes a failed sync leaves on the disk.
     pub fn new(seed: u64) -> SimStorage {
         let disk = Disk {
             files: Vec::new(),

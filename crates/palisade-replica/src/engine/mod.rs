@@ -255,7 +255,7 @@ impl<R: AsyncRuntime> Engine<R> {
             enable_leader_restore: Some(false),
             enable_pre_vote: Some(true),
             snapshot_policy: SnapshotPolicy::Never,
-            // Purged is what `snapshot_made` asks for.
+            // Only `snapshot_made` has entries purged.
             max_in_snapshot_log_to_keep: u64::MAX,
             replication_lag_threshold: u64::MAX,
             // One batch is under way at a time, so more entries than that belong to a node that catches up.
@@ -420,7 +420,7 @@ impl<R: AsyncRuntime> Engine<R> {
         Watch(self.raft.metrics())
     }
 
-    /// Tells when it may say something new of who leads, and of who belongs to the cluster.
+    /// Wakes when the leader, or the cluster's members, may have changed.
     #[must_use]
     pub fn watch_leader(&self) -> LeaderWatch<R> {
         LeaderWatch {
@@ -450,7 +450,7 @@ impl<R: AsyncRuntime> Engine<R> {
         reply.encode()
     }
 
-    /// Held while the members change: one change is decided by what the one before made of them (rule R18).
+    /// Held while the members change: each change starts from the result of the one before (rule R18).
     ///
     /// # Errors
     /// [`Refused::Busy`] if another change takes too long.
@@ -546,7 +546,7 @@ impl<R: AsyncRuntime> LeaderWatch<R> {
             self.server.changed().await.map_err(ended)?;
             self.is_news = true;
         }
-        // The engine shows it here first, and a moment later to those who ask.
+        // The engine shows it here first, and a moment later elsewhere.
         while !self.is_shown() {
             self.shown.changed().await.map_err(ended)?;
         }

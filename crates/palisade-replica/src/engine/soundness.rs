@@ -13,7 +13,7 @@ use crate::message::Request;
 /// A leader that heard no quorum for so long says so: it serves nobody by then (rule R5).
 const UNHEARD: Duration = Duration::from_millis(1_500);
 
-/// A node leads that lacks what is committed: it lost that, or those that elected it did.
+/// The leader lacks committed entries: it lost them, or the nodes that elected it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsound {
     /// The leadership.
@@ -30,8 +30,9 @@ impl<R: AsyncRuntime> Engine<R> {
         role(&metrics) == Role::Leader && heard(&metrics).is_none_or(|heard| heard < UNHEARD)
     }
 
-    /// Whether a leader asks this node to drop or to replace what it knows to be committed. Every node that is elected has
-    /// that, so this one, or a majority, lost it. Nothing is dropped: this log may be the only one that has it.
+    /// Whether a leader asks this node to drop or replace an entry that it knows to be committed. Every elected node has
+    /// all committed entries, so this node, or a majority, lost some. Nothing is dropped: this log may be the only one
+    /// that has the entry.
     pub(super) fn is_unsound(&self, request: &Request) -> bool {
         let (vote, first, entries) = match request {
             Request::Append {
@@ -74,7 +75,7 @@ impl<R: AsyncRuntime> Engine<R> {
         true
     }
 
-    /// Tells of a leader that lacks what is committed here.
+    /// Reports a leader that lacks entries which are committed here.
     #[must_use]
     pub fn unsound(&self) -> watch::Receiver<Option<Unsound>> {
         self.unsound.subscribe()

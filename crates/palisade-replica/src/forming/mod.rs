@@ -8,13 +8,13 @@
 //!                                          └──► Refused
 //! ```
 //!
-//! **Never two clusters.** Each blank node puts a founding together from what it heard (the members; authority and
-//! incarnation as the node with the smallest id drew them) and tells its digest. It forms when every listed node is
-//! blank and told the same digest. Two nodes that form with different foundings would each have heard the other's
-//! digest, and a node changes its own only because it heard another draft or id, which are drawn at random and so never
-//! come back. A node that finds a member at a listed address never forms: it joins that cluster, or is refused.
-//! A single server's directory seeds only after it heard from every listed node that it is blank, so two of
-//! them always find each other.
+//! **Never two clusters.** Each blank node puts a founding together from the introductions that it heard (the members;
+//! authority and incarnation as the node with the smallest id drew them) and announces its digest. It forms when every
+//! listed node is blank and announced the same digest. Two nodes that form with different foundings would each have heard
+//! the other's digest, and a node changes its own only because it heard another draft or id, which are drawn at random
+//! and so never come back. A node that finds a member at a listed address never forms: it joins that cluster, or is
+//! refused. A single server's directory seeds only after it heard from every listed node that it is blank, so two of them
+//! always find each other.
 //!
 //! Nothing but the node's id outlives a crash before the directory is a member's, and nothing needs to: a node that comes
 //! back finds either a cluster or the others waiting.
@@ -46,7 +46,7 @@ impl List {
     /// The list of a node whose own peer address is `own`.
     ///
     /// # Errors
-    /// A text that says what is wrong with it.
+    /// A text with the fault.
     pub fn new(addresses: &[String], own: &str) -> Result<List, String> {
         let set: BTreeSet<&String> = addresses.iter().collect();
         if set.len() != addresses.len() {
@@ -132,7 +132,7 @@ pub struct Cluster {
 /// The introduction of the node at each listed address, or the reason it could not be met.
 pub type Views = BTreeMap<String, Result<Introduction, String>>;
 
-/// Decides. `own` is this node's introduction, `views` what was heard from the others.
+/// Decides. `own` is this node's introduction, `views` are those of the others.
 ///
 /// # Errors
 /// The reason this node must not start, with the remedy.

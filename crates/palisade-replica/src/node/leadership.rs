@@ -64,8 +64,8 @@ impl Default for Readable {
 }
 
 impl Readable {
-    /// From now on a leadership may write these, and in any case what the log contains already: every member must read
-    /// that.
+    /// From now on a leadership may write these versions, and in any case those that the log contains already: every
+    /// member must read them.
     pub fn set(&self, by_all: Writable) {
         *self.hold() = by_all;
     }

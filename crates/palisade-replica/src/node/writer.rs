@@ -69,7 +69,7 @@ const STREAK: u32 = 100;
 /// More bytes at once are left to the thread.
 const SMALL: usize = 64 << 10;
 
-/// The log and what both who write it know.
+/// The log, and the state that its two writers share.
 struct Shared {
     writer: Mutex<Writer>,
     /// Work that the thread was given and has not done.
@@ -261,7 +261,7 @@ mod tests {
     const SELF: NodeId = NodeId(1);
     const LEADER: NodeId = NodeId(2);
 
-    /// A node's log on a simulated disk. Each entry says who made it durable.
+    /// A node's log on a simulated disk. Each entry reports which thread made it durable.
     struct Node {
         store: Store,
         shared: Arc<Shared>,

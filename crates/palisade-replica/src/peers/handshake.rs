@@ -465,7 +465,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
         Ok(theirs)
     }
 
-    /// Accepts; gives what the connection is for, too.
+    /// Accepts, and returns the purpose of the connection, too.
     pub(super) async fn accept(
         mut self,
         judge: impl FnOnce(&Introduction) -> Result<(), Refusal>,

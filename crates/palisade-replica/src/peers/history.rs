@@ -42,7 +42,7 @@ struct Met {
 }
 
 impl Met {
-    /// Raises what both have to what the last append that it took in shows, with a later one.
+    /// Raises the entry that both have, by the last append that the node accepted and a later one.
     fn agree(&mut self, later: Option<Offer>) {
         let agreed = self.taken.and_then(|taken| taken.agreed(later));
         if agreed.is_some() {
@@ -68,7 +68,7 @@ impl PeerHistory {
         }
     }
 
-    /// Decides whether a node may be talked to, as [`judge`] does with what is known of it.
+    /// Decides whether a node may be talked to, as [`judge`] does, from this memory of it.
     ///
     /// # Errors
     /// As [`judge`].
@@ -93,7 +93,7 @@ impl PeerHistory {
         known.agreed = known.agreed.max(Some(committed));
     }
 
-    /// Remembers a node that was accepted. Only members are measured by what they said before.
+    /// Remembers a node that was accepted. Only members are compared with their earlier introductions.
     pub fn met(&mut self, theirs: &Introduction) {
         if let Standing::Member { .. } = theirs.standing {
             let met = self.nodes.entry(theirs.node).or_default();
@@ -193,8 +193,8 @@ fn log_id(text: &str) -> Option<LogId> {
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Peers {
-    /// Takes over what this node knew before it was started, from a file, and gives what keeps that file up to date. To be
-    /// called before this node calls anybody.
+    /// Reads from a file the memory from before this node was started, and returns the task that keeps the file up to date.
+    /// To be called before this node calls anybody.
     ///
     /// # Errors
     /// The file cannot be read.

@@ -28,7 +28,7 @@ const PACE: Duration = Duration::from_millis(2);
 struct Open {
     /// Strangers, by address.
     strangers: HashMap<IpAddr, usize>,
-    /// One connection for each node and lane: dropping what is here ends it.
+    /// One connection for each node and lane: dropping the sender ends it.
     nodes: HashMap<(NodeId, Lane), watch::Sender<()>>,
 }
 

@@ -48,7 +48,7 @@ pub enum Standing {
         draft: (Id, Id),
         /// The nodes that are to form a cluster, if it was told; in ascending order.
         list: Option<Vec<String>>,
-        /// The digest of the founding that this node has put together from what it heard.
+        /// The digest of the founding that this node has put together from the introductions that it heard.
         proposal: Option<[u8; 32]>,
     },
     /// A single server's.
@@ -167,9 +167,9 @@ impl Introduction {
         }
     }
 
-    /// Whether its log contains an entry that is committed, as far as it tells. A log never loses such an entry: one that
-    /// ends before it, or has an entry of another leadership in its place, lost it. Entries that are older than what it
-    /// tells of count as there.
+    /// Whether its log contains a committed entry, as far as the introduction shows. A log never loses such an entry: one
+    /// that ends before it, or has an entry of another leadership in its place, lost it. Entries older than the
+    /// introduction's history count as there.
     #[must_use]
     pub fn contains(&self, committed: LogId) -> bool {
         let reaches =

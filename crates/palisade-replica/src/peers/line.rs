@@ -214,7 +214,7 @@ impl Line {
     }
 }
 
-/// Writes what is in the queue.
+/// Writes the queue.
 pub(super) async fn write_all(
     mut queue: mpsc::Receiver<Outgoing>,
     mut to: impl AsyncWrite + Unpin,

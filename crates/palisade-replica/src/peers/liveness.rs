@@ -1,5 +1,5 @@
-//! Which nodes are alive: those that answered lately, not those with a connection. The kernel of a machine whose process hangs
-//! keeps a connection, and a node whose disk stands still answers questions and no entries.
+//! Decides which nodes are alive: those that answered lately, not those with a connection. The kernel keeps the connections of
+//! a process that hangs, and a node with a stalled disk still answers questions, but no entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

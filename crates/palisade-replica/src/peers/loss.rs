@@ -20,7 +20,7 @@ use super::{Peers, Shared, hold};
 use crate::entry::{LogId, NodeId};
 
 impl Loss {
-    /// Whether this node did lose that, by what its own directory says.
+    /// Whether this node did lose that, according to its own directory.
     #[must_use]
     pub fn is_of(&self, own: &Introduction) -> bool {
         let is_member = matches!(own.standing, Standing::Member { .. });
@@ -50,8 +50,8 @@ impl Peers {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Tells once another member has shown that this node lost what it had acknowledged, and why. All connections are
-    /// closed by then, so that this node votes no longer: it must end, and not be started again.
+    /// Shows the reason once another member has proved that this node lost entries which it had acknowledged. All
+    /// connections are closed by then, so that this node votes no longer: it must end, and not be started again.
     #[must_use]
     pub fn lost(&self) -> watch::Receiver<Option<String>> {
         self.shared.lost.subscribe()
@@ -68,7 +68,8 @@ impl Peers {
 }
 
 impl Shared {
-    /// Another node has proved that it knows the key, and says that this one lost something. Gives what to say about it.
+    /// Another node has proved that it knows the key, and says that this one lost something. Returns the message about
+    /// it.
     pub(super) fn told(&self, by: NodeId, Refusal { why, loss }: Refusal) -> String {
         let own = self.own();
         let Some(loss) = loss else { return why };

@@ -223,8 +223,8 @@ impl Peers {
         url.filter(|url| !url.is_empty())
     }
 
-    /// Closes all connections for good, and lets go of what was given to [`introduce`](Peers::introduce) and
-    /// [`answer`](Peers::answer). The port is closed when what [`serve`](Peers::serve) gave has ended.
+    /// Closes all connections for good, and drops the functions given to [`introduce`](Peers::introduce) and
+    /// [`answer`](Peers::answer). The port is closed when the task of [`serve`](Peers::serve) has ended.
     pub fn stop(&self) {
         let own = self.shared.own();
         self.introduce(move || own.clone());
@@ -363,7 +363,7 @@ impl Shared {
         certificate: Option<&Certificate>,
         theirs: &Introduction,
     ) -> Result<(), Refusal> {
-        // Nobody else may change what is known of a node.
+        // A node with another certificate must not change the memory of a node.
         certified(certificate, own, theirs).map_err(Refusal::from)?;
         let judged = hold(&self.history).judge(own, expected, theirs);
         if let (Err(refusal), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {

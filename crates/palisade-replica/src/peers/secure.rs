@@ -172,8 +172,8 @@ impl Security {
     }
 }
 
-/// Refuses a dialer whose certificate is not for the host where the membership has it, or, if it has none, where it says
-/// that it is.
+/// Refuses a dialer with a certificate that is not for its host: the host in the membership, or, if it has none, the
+/// host that it names.
 pub(super) fn certified(
     certificate: Option<&Certificate>,
     own: &Introduction,
@@ -198,8 +198,8 @@ pub(super) fn certified(
     ))
 }
 
-/// Sends the last bytes and reads what the other side still sends: closing with unread bytes would take away what it was
-/// told.
+/// Sends the last bytes and reads those that the other side still sends: closing with unread bytes would take the answer
+/// away.
 async fn farewell(mut stream: TcpStream, last: &[u8]) {
     let parting = async {
         stream.write_all(last).await?;

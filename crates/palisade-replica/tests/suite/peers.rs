@@ -57,7 +57,7 @@ impl Node {
         let listener = TcpListener::bind(at).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let peers = Peers::new(key, settings(), introduction(node, &address, starts));
-        // Says who asked.
+        // Answers with the node that asked.
         peers.answer(move |from, message| async move {
             let mut answer = format!("{node} to {from}: ").into_bytes();
             answer.extend_from_slice(&message[..message.len().min(20)]);
@@ -281,7 +281,7 @@ async fn strangers_have_so_many_places_and_give_them_back() {
     }
 }
 
-/// A man in the middle who answers a dialer with the dialer's own words, and with those of its own port.
+/// A man in the middle answers a dialer with the dialer's own words, and with those of its own port.
 #[tokio::test]
 async fn what_a_node_says_is_no_answer_to_itself() {
     let victim = Node::start(1, Some(key(1))).await;

@@ -24,7 +24,7 @@ impl Sink for Waiting {
     }
 }
 
-/// One member of three, whose log the test writes.
+/// One member of three; the test writes its log.
 struct Member {
     home: tempfile::TempDir,
     node: NodeId,
@@ -94,7 +94,7 @@ impl Member {
         self.sync();
     }
 
-    /// A backup of what its log says now, restored.
+    /// A backup of its log as it is now, restored.
     fn backed_up(&self, name: &str) -> (u64, u64, Restored) {
         let (saved, restored) = (self.path(name), self.path(&format!("{name}-restored")));
         let from = DirStorage::observe(&self.data()).unwrap();
@@ -147,7 +147,7 @@ fn a_backup_has_what_is_committed_and_nothing_else() {
     assert_eq!((entries, left_out, restored.locks), (401, 400, 400));
 }
 
-/// A node that runs says a moment later what is committed: the backup waits for that.
+/// A running node writes its commits down a moment later: the backup waits for that.
 #[test]
 fn a_backup_of_a_node_that_runs_has_what_was_committed_when_it_was_asked_for() {
     let mut member = Member::new();

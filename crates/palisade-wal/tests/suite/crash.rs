@@ -171,8 +171,8 @@ fn a_failed_sync_then_a_crash_during_recovery_is_no_damage() {
     }
 }
 
-/// The control arm: a storage whose sync does nothing must lose something acknowledged, or these tests
-/// could not fail.
+/// The control arm: a storage with a sync that does nothing must lose something acknowledged, or these tests could
+/// not fail.
 #[test]
 fn a_sync_that_does_nothing_loses_acknowledged_frames() {
     let storage = SimStorage::new(1);

@@ -8,7 +8,7 @@ use crate::common::{Hooked, Journal, create, fill, open, segments, snapshots};
 use palisade_wal::testing::{Fault, SimStorage};
 use palisade_wal::{CopyReport, Id, OpenError, Seq, Wal, backup_on, restore_on};
 
-/// Backs `storage` up; `meanwhile` runs once, right before the call of this name on a file whose name has this prefix.
+/// Backs `storage` up; `meanwhile` runs once, right before the call of this name on a file with this prefix.
 fn backup_while(
     storage: &SimStorage,
     (call, prefix): (&'static str, &'static str),

@@ -350,7 +350,7 @@ fn an_interrupted_recovery_leaves_a_member_or_a_server_with_everything() {
     );
 }
 
-/// A copy of a member has forgotten what it acknowledged and must not vote, but a recovery is right for it.
+/// A copy of a member has forgotten entries that it acknowledged and must not vote, but it may be recovered.
 #[test]
 fn a_copied_member_is_recovered_and_a_single_server_is_not() {
     let storage = SimStorage::new(1);

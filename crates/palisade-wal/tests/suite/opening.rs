@@ -27,7 +27,7 @@ fn refusal(storage: &SimStorage) -> String {
     }
 }
 
-/// Does what `palisade restore --in-place` does: keeps all frames and adds one for the leap.
+/// As `palisade restore --in-place`: keeps all frames and adds one for the leap.
 fn restore_in_place(storage: &SimStorage) -> Result<u64, OpenError> {
     let in_place = InPlace::begin_on(Arc::new(storage.clone()))?;
     let mut journal = Journal::default();
