@@ -44,7 +44,7 @@ pub(super) struct Driver {
     /// Whether no message has arrived since the alarm last rang.
     quiet: bool,
     stopping: bool,
-    /// Told when the places of all waiting requests are durable.
+    /// Notified when the places of all waiting requests are durable.
     drained: Vec<oneshot::Sender<()>>,
 }
 
@@ -328,7 +328,7 @@ impl Driver {
         Ok(())
     }
 
-    /// An error means that neither this request nor a later one was touched.
+    /// An error means that neither this request nor a later one was begun.
     fn request(&mut self, asked: Asked, to: ReplyTo, since: u64) -> Result<(), LogError> {
         self.shared.stats.operations.add(1);
         let advance = match &asked.request {
@@ -359,7 +359,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The answer to requests that were not touched, because the log takes nothing more.
+    /// The answer to requests that were not begun, because the log accepts nothing more.
     fn refusal(&self, error: &LogError) -> Failure {
         match error {
             LogError::Deposed => self.shared.not_leader(),

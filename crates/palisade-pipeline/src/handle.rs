@@ -103,7 +103,7 @@ pub(super) enum Message {
     Gone {
         by: Principal,
         request: RequestId,
-        /// Its place is kept for a while.
+        /// Its place is reserved for a while.
         may_return: bool,
     },
     /// The caller of an acquire went away with its answer unread.
@@ -160,9 +160,9 @@ impl Handle {
 
     /// Asks one question. The answer comes when everything it rests on is durable.
     ///
-    /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was
-    /// granted in that moment, unless the caller named a request id to ask again with. If the interface says so
-    /// ([`KeepsPlace`]), its place is kept for a while: [`Command::Orphan`](palisade_core::Command::Orphan).
+    /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was granted in that moment,
+    /// unless the caller named a request id to ask again with. If the interface says so ([`KeepsPlace`]), its place is
+    /// reserved for a while: [`Command::Orphan`](palisade_core::Command::Orphan).
     ///
     /// A node that does not lead answers at once: [`Failure::NotLeader`].
     pub async fn call(&self, asked: impl Into<Asked>) -> Answer {
@@ -231,8 +231,7 @@ impl Handle {
         self.shared.neighbours.spawn_on(task, &self.shared.near)
     }
 
-    /// Every change from now on, as it becomes durable, in order. A reader that is too slow is told
-    /// how much it missed.
+    /// Every change from now on, as it becomes durable, in order. A reader that is too slow learns how many it missed.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Arc<[Event]>> {
         self.shared.events.subscribe()
@@ -305,9 +304,9 @@ impl Handle {
         count_state(&self.shared.stats, machine);
     }
 
-    /// The authority is about to stop. When this returns, no request that waits is granted any more: each is an orphan, and
-    /// is told that the authority stops, or learns it from the end of its session. Those that come later are told so at
-    /// once, where they would have to wait. Nothing else changes until [`Handle::stop`].
+    /// The authority is about to stop. When this returns, no waiting request is granted any more: each is an orphan, and
+    /// its caller hears that the authority stops, or learns it from the end of its session. Later requests are refused for
+    /// the same reason at once, if they would have to wait. Nothing else changes until [`Handle::stop`].
     pub async fn drain(&self) {
         let (drained, is_drained) = oneshot::channel();
         // A pipeline that is gone grants nothing.
@@ -398,8 +397,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Hands in operations, in order; each id comes back with its answer. If the pipeline no longer
-    /// runs, or another node leads, every operation is answered so.
+    /// Submits operations, in order; each id comes back with its answer. If the pipeline no longer runs, or another node
+    /// leads, every operation gets that answer.
     pub fn submit<R: Into<Asked>>(&self, requests: Vec<(u64, R)>) {
         let requests = requests.into_iter();
         let mut requests: Vec<(u64, Asked)> =

@@ -13,9 +13,8 @@
 //! All decisions are made in [`orderer`], which does no I/O. The driver gives it messages and time, makes its batches
 //! durable, and sends the answers that it releases.
 //!
-//! The thread runs other tasks between two rounds, if it is asked to ([`Handle::near`]): a session that
-//! lives there hands in its requests and gets its answers without waking another thread, which costs
-//! more than the rest of a round.
+//! The thread runs other tasks between two rounds, if it is asked to ([`Handle::near`]). A session that lives there
+//! submits its requests and gets its answers without waking another thread, which costs more than the rest of a round.
 //!
 //! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
 //! the trait [`Log`]. `durable` (feature) is the pipeline on a write-ahead log.

@@ -58,7 +58,7 @@ pub enum Request {
     Show(LockName),
     /// Asks for one page of the locks held.
     List {
-        /// Only names that start so.
+        /// Only names that start with this.
         prefix: Box<str>,
         /// Where the last page ended; 0 for the first.
         cursor: u64,
@@ -187,7 +187,7 @@ pub struct Asked {
     pub by: Principal,
     /// The question.
     pub request: Request,
-    /// Whether its place in a queue is kept if its caller goes away while it waits.
+    /// Whether its place in a queue is reserved if its caller goes away while it waits.
     pub keeps_place: KeepsPlace,
 }
 
@@ -202,8 +202,8 @@ impl From<Request> for Asked {
     }
 }
 
-/// Whether the place of a waiting request is kept when its caller goes away: decided at that moment, by the interface that
-/// counts such places. Without one it is not.
+/// Whether the place of a waiting request is reserved when its caller goes away. The interface that counts such places
+/// decides at that moment. Without one it is not.
 #[derive(Clone, Debug, Default)]
 pub struct KeepsPlace(Option<Arc<AtomicBool>>);
 
@@ -214,7 +214,7 @@ impl KeepsPlace {
         KeepsPlace(Some(Arc::default()))
     }
 
-    /// The place is to be kept.
+    /// The place is to be reserved.
     pub fn keep(&self) {
         if let Some(keeps) = &self.0 {
             keeps.store(true, Ordering::Release);
@@ -230,7 +230,7 @@ impl KeepsPlace {
 /// The answer to a [`Request`], given only when everything it rests on is durable.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// To anything that may change state.
+    /// To any request that may change state.
     Outcome(Outcome),
     /// To `Show`. Boxed, because every other answer would be moved at its size.
     Lock(Box<LockView>),

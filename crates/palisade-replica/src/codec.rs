@@ -185,7 +185,7 @@ impl<'a> Take<'a> {
         Ok(Members { voters, nodes })
     }
 
-    /// The place of an entry, and nothing else of it.
+    /// Reads an entry's place in the log, and skips the rest of the entry.
     pub(crate) fn skip_entry(&mut self) -> Result<LogId, Malformed> {
         let id = self.log_id()?;
         match self.u8()? {

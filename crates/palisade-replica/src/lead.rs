@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A batch that was given up may still be committed, also under the next leadership of this node, and then under the same
-//! term. So a leadership looks whether its batches follow one another in the log; if another one stands between, the
-//! machine decided without it, and nothing that it decided is acknowledged.
+//! term. So a leadership checks that its batches follow one another in the log. If another one stands between, the
+//! machine decided without it, and none of its decisions are acknowledged.
 //!
 //! The first batch gives every live lease its full time (rules R9, R10): the pipeline logs it before it serves.
 

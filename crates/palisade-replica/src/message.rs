@@ -21,7 +21,7 @@ pub(crate) enum Request {
         commit: Option<LogId>,
     },
     Vote(Candidacy),
-    /// Whether the node would vote so; it does not.
+    /// Whether the node would vote that way; it does not.
     PreVote(Candidacy),
     /// A part of a snapshot. The last one has it installed.
     Snapshot {

@@ -71,7 +71,7 @@ impl Work {
 
 enum What {
     Records(Vec<Record>),
-    /// A snapshot takes the place of everything before it.
+    /// A snapshot replaces everything before it.
     Install(Vec<u8>),
 }
 
@@ -189,7 +189,7 @@ impl Store {
         look(&self.kept().log)
     }
 
-    /// Appends entries. They can be read at once; `done` is told when they are durable.
+    /// Appends entries. They can be read at once; `done` is called when they are durable.
     ///
     /// # Errors
     /// [`Gap`] if they do not follow the log; nothing is written then.
@@ -201,7 +201,7 @@ impl Store {
         self.write(entries.into_iter().map(Record::Entry).collect(), done)
     }
 
-    /// Saves a vote; `done` is told when it is durable.
+    /// Saves a vote; `done` is called when it is durable.
     ///
     /// # Errors
     /// None in practice.
@@ -213,7 +213,7 @@ impl Store {
         self.write(vec![Record::Vote(vote)], done)
     }
 
-    /// Drops the entries behind `last`; `done` is told when that is durable.
+    /// Drops the entries behind `last`; `done` is called when that is durable.
     ///
     /// # Errors
     /// [`Gap`] if one of them is committed.
@@ -291,7 +291,7 @@ impl Store {
         Ok(state)
     }
 
-    /// Makes a snapshot of this node's own state durable; `done` is told then.
+    /// Makes a snapshot of this node's own state durable; `done` is called then.
     ///
     /// # Errors
     /// [`StateError`] if the bytes are not those of a snapshot; nothing changed then.
@@ -333,7 +333,8 @@ impl Store {
             .transpose()
     }
 
-    /// Folds the sealed part of the log into a snapshot, on the caller's thread; gives its length, if one was made.
+    /// Folds the sealed part of the log into a snapshot, on the caller's thread; returns its length, if one was
+    /// made.
     ///
     /// # Errors
     /// The cause; the log goes on.

@@ -256,7 +256,7 @@ impl Server {
     /// clients and speaks its first protocol. For servers that are each other's clients.
     ///
     /// # Errors
-    /// [`Error`] if there is no CA, or the certificates cannot be used so.
+    /// [`Error`] if there is no CA, or the certificates cannot be used this way.
     pub fn client(&self) -> Result<Client, Error> {
         let [certificate, key, client_ca, _] = self.state().taken.clone();
         let Some(ca) = &self.files.client_ca else {
@@ -346,7 +346,7 @@ impl Certificate {
     }
 }
 
-/// Of files that are in force, so they can be read.
+/// These files are in force, so they can be read.
 fn ends(files: &ServerFiles, [certificate, _, client_ca, client_crl]: &Contents) -> Ends {
     let all = |path: &Path, pem: &[u8]| files::certificates(path, pem).unwrap_or_default();
     let own = all(&files.certificate, certificate).into_iter().next();

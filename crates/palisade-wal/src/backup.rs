@@ -187,7 +187,7 @@ pub struct Observed<'a> {
 
 /// Hands a consistent prefix of the log in `storage` to `read`: every whole frame that was there when this was called,
 /// and maybe more. No lock is taken, so files may go away meanwhile: `read` is called again then, from the start.
-/// `cause` tells by which failure to read, if any, it failed.
+/// `cause` returns the read error, if any, that made it fail.
 ///
 /// # Errors
 /// Those of `read`; [`ReadError`].

@@ -49,7 +49,7 @@ impl Catalog {
     }
 }
 
-/// Why no more snapshots are made, if so.
+/// The reason no more snapshots are made, if so.
 #[derive(Default)]
 struct Gate {
     poison: Option<String>,

@@ -1,8 +1,9 @@
 //! The id of a node, which is durable before the node has a log.
 //!
-//! A node has its id before it has a log: it tells the others, and only when they agree are owner and incarnation known.
-//! So the id is made durable first, in a file of its own, and goes into the identity when the log is made. The file is
-//! removed by the next opening. A crash in between leaves a directory with the same id, which goes on from there.
+//! A node has its id before it has a log: it announces the id to the other nodes, and only when they agree are owner and
+//! incarnation known. So the id is made durable first, in a file of its own, and goes into the identity when the log is
+//! made. The next opening removes the file. A crash in between leaves a directory with the same id, which goes on from
+//! there.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -130,7 +130,7 @@ pub trait File: Send + Sync {
     /// Writes all of `bytes` at an offset, growing the file when needed.
     ///
     /// # Errors
-    /// `StorageFull` on a full disk; the system's error. A part may have been written.
+    /// `StorageFull` on a full disk; the system's error. Some of the bytes may have been written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes the file's bytes and length durable (fdatasync).
@@ -213,7 +213,7 @@ struct Held {
 
 pub(crate) const LOCK: &str = "LOCK";
 
-/// For a prepared segment, both files of a snapshot, and a listing of the directory, all at once.
+/// Enough for a prepared segment, both files of a snapshot, and a listing of the directory at once.
 const SPARES: usize = 4;
 
 impl DirStorage {

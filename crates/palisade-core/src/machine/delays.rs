@@ -5,8 +5,8 @@
 //!                                 ──released──────────► closed until the end of the reservation
 //! ```
 //!
-//! A closed lock has a record without a grant, as one that is kept for an orphan, and its queue stays. Closed locks are
-//! few, so a map in the order of their instants is all the timers that they need.
+//! A closed lock has a record without a grant, like a lock kept for an orphan, and its queue stays. Closed locks are
+//! few, so a map in the order of their instants serves as their timers.
 
 use alloc::vec::Vec;
 

@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A lease of which somebody was told that it is over stays over, though no timer has seen it.
+    /// Once somebody has heard that a lease is over, it stays over, even if no timer has fired.
     #[test]
     fn a_lease_that_is_partly_over_is_not_revived() {
         let mut machine = Machine::new(1);

@@ -5,8 +5,8 @@
 //!        ◄──lock_of───
 //! ```
 //!
-//! An exclusive grant lies inside its lock's record and bears its slot number; a shared one has a record of its own
-//! ([`share`](super::share)). [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] are all that knows this.
+//! An exclusive grant lies inside its lock's record and has its slot number; a shared one has a record of its own
+//! ([`share`](super::share)). Only [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] depend on this.
 
 use super::record::{Contender, Lease};
 use super::share::is_share;
@@ -32,7 +32,7 @@ pub(crate) struct Grant {
     next: Slot,
 }
 
-/// In the place of a lease's slot: the lock has readers.
+/// Instead of a lease's slot: the lock has readers.
 pub(super) const SHARED: Slot = NIL - 1;
 
 impl Grant {

@@ -23,7 +23,7 @@ use crate::token::Token;
 /// The lease a grant goes under, once it is known to be good.
 #[derive(Clone, Copy)]
 pub(super) enum LeaseFor {
-    /// To be opened with the grant.
+    /// The lease is opened with the grant.
     New { key: LeaseKey, ttl: Ttl },
     /// Is live and belongs to the client.
     Live(Slot),
@@ -136,7 +136,7 @@ impl Machine {
         };
         let live = match self.find_granted(&grant, effects) {
             Err(missing) => return self.missing(&grant, missing),
-            // Nobody else is told that it holds, or gets the holder's secret.
+            // No other client learns that it holds the lock, or gets the holder's secret.
             Ok(live) if *self.tables.client_of(live) != again.client => return reused(),
             Ok(live)
                 if is_share(live)
@@ -450,8 +450,8 @@ impl Machine {
         let before = lease.ttl;
         let asked = ttl.unwrap_or(before);
         let until = self.now.after(asked.span());
-        // A renewal never shortens: if its answer is lost, the holder still believes in the time that it had. So a shorter
-        // time to live comes into force once no more than it is left.
+        // A renewal never shortens a lease: if its answer is lost, the holder still relies on its earlier time. So a
+        // shorter time to live comes into force only when no more than that is left.
         let (ttl, valid_for) = match until >= lease.expires {
             true => {
                 lease.expires = until;

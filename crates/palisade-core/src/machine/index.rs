@@ -19,11 +19,11 @@ use foldhash::fast::FoldHasher;
 
 use super::slab::Slot;
 
-/// Sub-tables. Each grows on its own, so that growing moves a part of the entries at a time. With eighty,
-/// tables that hold a million, or twice or half of it, are well filled.
+/// The number of sub-tables. Each grows on its own, so that growing moves only some of the entries at a time. With eighty,
+/// tables that hold a million entries, or twice or half as many, are well filled.
 const PARTS: usize = 80;
 
-/// Finds slots by key. The keys live in the records the slots name; the caller hands in how to compare them.
+/// Finds slots by key. The keys live in the records that the slots name; the caller passes a function that compares them.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     parts: Vec<Part>,
@@ -53,7 +53,7 @@ impl Index {
     /// Makes room for so many more entries at once.
     pub(super) fn reserve(&mut self, entries: usize) {
         let mean = entries / PARTS;
-        // Four standard deviations: hardly any part gets more.
+        // Four standard deviations: hardly any part gets more entries.
         let each = mean + 4 * mean.isqrt();
         for part in &mut self.parts {
             part.reserve(each);
@@ -97,7 +97,7 @@ impl Index {
         Some(part.entries[place].slot)
     }
 
-    /// Of a key that is not in here.
+    /// Inserts a slot under a key that is not in here.
     pub(super) fn insert<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot) {
         self.replace(key, slot, |_| false);
     }
@@ -132,7 +132,7 @@ impl Index {
     }
 }
 
-/// Which part a hash belongs to, by bits that [`short`] does not take.
+/// The part that a hash belongs to, by bits that [`short`] does not take.
 fn part(hash: u64) -> usize {
     ((hash >> 41) as u16 as usize * PARTS) >> 16
 }
@@ -283,7 +283,7 @@ impl Part {
         self.len = 0;
     }
 
-    /// In one pass over old and new places, because the order of the entries stays.
+    /// Moves the entries in one pass over old and new places, because their order stays.
     fn resize(&mut self, homes: usize) {
         let old = core::mem::replace(self, Part::with_homes(homes));
         self.len = old.len;

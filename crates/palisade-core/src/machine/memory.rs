@@ -44,8 +44,8 @@ pub struct Over {
     pub token: Token,
     /// How it ended.
     pub how: Ending,
-    /// How often it was remembered again. Of two that stand in the memory in the wrong order, the one that was remembered
-    /// again more often ended first.
+    /// How often it was remembered again. If two are in the wrong order in the memory, the one that was remembered again more
+    /// often ended first.
     pub again: u32,
 }
 
@@ -98,7 +98,7 @@ impl Owned for Answered {
 
     const IS_READ_WHEN_REPLACED: bool = false;
 
-    /// One that is found by its own key has no place among others.
+    /// An answer is found by its own key only, so its place among others does not matter.
     fn count_again(&mut self) {}
 }
 
@@ -313,8 +313,8 @@ impl<T: Owned> Shared<T> {
 ///          └ what the ring has forgotten of these is still here, and finds nothing
 /// ```
 ///
-/// Two indexes take turns: when the newer one has taken in as many as a ring ever has, it becomes the older one, and all
-/// that the older one knew is forgotten at once. So no entry ever has to be looked for to be forgotten.
+/// Two indexes take turns: when the newer one has as many entries as a ring ever has, it becomes the older one, and the
+/// content of the older one is forgotten at once. So no entry ever has to be searched for to be forgotten.
 #[derive(Clone, Debug)]
 struct Recent {
     newer: Index,
@@ -421,7 +421,7 @@ impl Endings {
     /// The latest ending of a lease that is meant.
     pub(super) fn latest(&self, key: &LeaseKey, is_meant: impl Fn(&Over) -> bool) -> Option<&Over> {
         let all = self.of_lease(key).filter(|over| is_meant(over));
-        // Of those that were remembered again equally often, the first.
+        // The first among those that were remembered again least often.
         all.min_by_key(|over| over.again)
     }
 

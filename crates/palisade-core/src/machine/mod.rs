@@ -12,9 +12,9 @@
 //!                                                         queue (FIFO)
 //! ```
 //!
-//! After a change of leader an orphan may be first in the queue. Then nobody is granted until its caller is back or its
-//! window is over, and a lock that nobody holds is *kept* for so long. A lock is also kept for a set that is first in its
-//! queue and waits for its other locks (`sets`).
+//! After a change of leader an orphan may be first in the queue. Then nobody is granted until its caller is back or its window
+//! is over, and a lock that nobody holds is *kept* for it until then. A lock is also kept for a set that is first in its queue
+//! and waits for its other locks (`sets`).
 //!
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
@@ -94,7 +94,7 @@ pub struct Machine {
     silent: bool,
     /// Grants ended and requests settled by the entry being applied.
     ended: u32,
-    /// How often leases were extended, since this machine was built. No part of the state.
+    /// How often leases were extended since this machine was built. Not part of the state.
     extended: u64,
     expiry: Expiry,
 }
@@ -246,7 +246,8 @@ impl Machine {
         due.into_iter().flatten().min()
     }
 
-    /// The longest pause that every live lease bears: see [`bears`](crate::time::Ttl::bears). Rounded down, to a half at worst.
+    /// The longest pause that every live lease survives: see [`bears`](crate::time::Ttl::bears). Rounded down, to a half at
+    /// worst.
     #[must_use]
     pub fn bears(&self) -> Span {
         self.tables.short.bear()
@@ -268,8 +269,8 @@ impl Machine {
     /// from now (rule A7), but no longer than twice its time to live after its last renewal, not counting absences. Never
     /// less than it would have. Waits that were over meanwhile end: their callers named the instant.
     ///
-    /// A lease is not revived (rule A8) that was due by the entry `before` this one and only stands in line, or
-    /// of which somebody was told since that it is over.
+    /// A lease is not revived (rule A8) if it was due by the entry `before` this one and only stands in line, or if somebody
+    /// has heard since that it is over.
     ///
     /// Looks at every lease and waiting request, because it is about all of them; callers cannot ask for it.
     fn give_back(&mut self, before: Timestamp, away: Away) {

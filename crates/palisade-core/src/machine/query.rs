@@ -54,8 +54,8 @@ impl Machine {
         self.now
     }
 
-    /// The number of the latest event; 0 if there was none. Rises with every event, and leaps with every
-    /// restore: it never goes back.
+    /// The number of the latest event; 0 if there was none. Rises with every event, and leaps with every restore. It never goes
+    /// back.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -252,7 +252,7 @@ impl Machine {
         }
     }
 
-    /// The grant that holds a lock at `now`; of several readers the oldest, among the first [`limits::SHOWN`].
+    /// The grant that holds a lock at `now`. Among several readers it is the oldest, among the first [`limits::SHOWN`].
     fn live_on(&self, slot: Slot, now: Timestamp) -> Option<Slot> {
         let mut holders = match self.tables.is_shared(slot) {
             true => self.tables.readers_of(slot).take(limits::SHOWN).collect(),

@@ -314,7 +314,8 @@ impl Machine {
         names.eq(again.locks())
     }
 
-    /// The caller of a set is there again, and its first record says so.
+    /// The caller of a set is back, and the set's first record shows it already. Updates the other records, and looks at the
+    /// set again.
     #[cold]
     #[inline(never)]
     pub(super) fn rejoin_set(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
@@ -336,7 +337,7 @@ impl Machine {
         }) else {
             return;
         };
-        // Nothing is told from this: its wait is not over.
+        // No answer comes from this: its wait is not over.
         let last = self.denial(LockMode::Exclusive, self.tables.waiters[first].lock);
         self.wake_set(None, first, &last, effects);
         self.wake_rest(effects);
@@ -464,7 +465,7 @@ impl Machine {
         first.unwrap_or(Outcome::Done)
     }
 
-    /// Takes a set that is not granted out of its queues, with an answer or with none, and hands its locks on.
+    /// Takes a set that is not granted out of its queues, with or without an answer, and hands its locks on.
     #[cold]
     #[inline(never)]
     pub(super) fn leave_set(
@@ -526,7 +527,7 @@ impl Machine {
         }
     }
 
-    /// A lock that keeps a request waiting: of a set, the first one that is not kept for the set itself.
+    /// A lock that keeps a request waiting; for a set, the first one that is not kept for the set itself.
     pub(super) fn blocking_lock(&self, slot: Slot) -> Slot {
         let waiter = &self.tables.waiters[slot];
         if waiter.role == Role::Alone {

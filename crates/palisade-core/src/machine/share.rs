@@ -255,7 +255,7 @@ impl Tables {
         &mut self.shares[share & !SHARE]
     }
 
-    // Not inlined, so that exclusive grants pay one comparison for each of these.
+    // Not inlined, so that an exclusive grant costs only one comparison for each of these.
 
     #[cold]
     #[inline(never)]

@@ -1,5 +1,5 @@
-//! Readers: how they join, leave, and are told apart (rules S1–S7 and S10). How one of them becomes a writer (S8) is in
-//! [`upgrade`](super::upgrade).
+//! Readers: how they join, leave, and are distinguished (rules S1–S7 and S10). How one of them becomes a writer (S8) is
+//! in [`upgrade`](super::upgrade).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -120,7 +120,7 @@ pub struct ShareRecord {
     pub grant: GrantRecord,
     /// The token of its phase.
     pub phase: Token,
-    /// Of a semaphore: how many permits it has, and the slots of this grant.
+    /// For a semaphore: the number of its permits, and the slots of this grant.
     pub permits: Option<(u32, Slots)>,
     /// Whether it is the one in mode update.
     pub update: bool,
@@ -133,9 +133,9 @@ pub struct KeptRecord {
     pub lock: LockName,
     /// The token of its last grant; of a lock that was free when a set came, the newest of any grant.
     pub last: Token,
-    /// Of a semaphore: how many permits it has.
+    /// For a semaphore: the number of its permits.
     pub permits: Option<u32>,
-    /// Of a closed one: until when.
+    /// For a closed one: until when.
     pub closed: Option<Timestamp>,
 }
 
@@ -165,7 +165,7 @@ pub struct WaiterRecord {
     pub deadline: Timestamp,
     /// Until when an orphan's place is reserved.
     pub orphan: Option<Timestamp>,
-    /// Its place among all that ever waited.
+    /// Its number in the order of all requests that ever waited.
     pub arrival: u64,
 }
 

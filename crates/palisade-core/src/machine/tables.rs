@@ -322,7 +322,7 @@ impl Tables {
         slot
     }
 
-    /// Hands a lock that just lost its grant to another one.
+    /// Gives a lock that just lost its grant to another lease.
     pub(super) fn regrant(&mut self, slot: Slot, token: Token, wall: WallTime, lease: Slot) {
         self.locks[slot].grant = Grant::new(token, wall);
         self.tie(slot, lease);

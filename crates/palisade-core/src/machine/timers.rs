@@ -23,7 +23,7 @@ struct Due {
     slot: Slot,
 }
 
-/// Places kept for a line that is empty.
+/// Capacity that an empty line keeps.
 const KEPT: usize = 4_096;
 
 impl Timers {
@@ -46,7 +46,7 @@ impl Timers {
         self.wheel.insert(slot, deadline);
     }
 
-    /// Takes a timer out. Its place in the line, if it has one, is found to be empty later.
+    /// Removes a timer. If it has a place in the line, that is found to be empty later.
     pub(super) fn remove(&mut self, slot: Slot) {
         self.wheel.remove(slot);
     }

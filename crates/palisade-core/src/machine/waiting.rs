@@ -286,8 +286,8 @@ impl Machine {
         self.leave(slot, outcome, effects);
     }
 
-    /// Takes a request that is not granted out of its queue, with an answer or with none. If the lock was kept for
-    /// it, or it kept readers waiting behind readers, the next one is looked at.
+    /// Takes a request that is not granted out of its queue, with or without an answer. If the lock was kept for it, or
+    /// if it kept readers waiting behind readers, the next one is looked at.
     pub(super) fn leave(
         &mut self,
         slot: Slot,
@@ -392,7 +392,7 @@ impl Machine {
         Outcome::Done
     }
 
-    /// Makes a waiting request, or a part of one, an orphan.
+    /// Makes a waiting request, or one record of a set, an orphan.
     fn keep_place(&mut self, slot: Slot) {
         let waiter = &mut self.tables.waiters[slot];
         let until = self.now.after(limits::ORPHAN_WINDOW).min(waiter.deadline);

@@ -140,7 +140,7 @@ fn a_restored_machine_forgets_when_the_first_one_does() {
         };
         machine.apply(entry, &mut effects);
     };
-    // One, two and two again: the first of the twos is replaced, and still takes its place.
+    // One, two and two again: the first of the twos is replaced, but still occupies an entry.
     let last = u32::try_from(limits::REMEMBERED).unwrap() - 1;
     for n in [1, 2].into_iter().chain(2..=last) {
         abandon(&mut world.machine, n);
@@ -246,7 +246,7 @@ fn each_contradiction_of_an_orphan_is_named() {
     are_named(&records(&stage_led(9).machine), &contradictions);
 }
 
-/// A set that is held, and one that waits for a part of it.
+/// A set that is held, and one that waits for some of its locks.
 fn stage_sets() -> World {
     let mut world = World::new();
     world.granted(ask_all(&["a", "b"], "holder"));

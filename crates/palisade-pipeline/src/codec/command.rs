@@ -64,7 +64,7 @@ pub struct Place {
     version: Option<u8>,
 }
 
-/// To come back to with [`take_back`].
+/// A place to return to with [`take_back`].
 #[must_use]
 pub fn place(batch: &[u8]) -> Place {
     Place {

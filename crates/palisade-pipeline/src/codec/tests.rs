@@ -75,7 +75,7 @@ fn existing(number: u8, ttl: Option<Ttl>) -> Under {
     }
 }
 
-/// Every kind of command, and of the optional parts each by itself. In [`machine_records`] the first gets token 4.
+/// Every kind of command, and each optional field by itself. In [`machine_records`] the first gets token 4.
 fn permits(wanted: u32, of: u32) -> LockMode {
     LockMode::Permits(Permits::new(wanted, of).unwrap())
 }

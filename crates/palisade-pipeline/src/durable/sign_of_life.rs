@@ -61,7 +61,7 @@ impl SignOfLife {
         None
     }
 
-    /// Where the clock is moved by hand there are none, and none is left for later.
+    /// Removes the file: an authority with a manual clock gives no signs, and leaves none for later.
     pub(super) fn forget(dir: &Path) {
         if let Err(error) = fs::remove_file(dir.join(NAME))
             && error.kind() != ErrorKind::NotFound

@@ -53,8 +53,8 @@ use super::request::{Answer, Asked, Failure, Request};
 use intake::{Intake, intake};
 use replies::Replies;
 
-/// The orderer is to begin a batch at least this often, so that it notices that it was itself away; more
-/// often where a live lease does not bear a pause of this length.
+/// The orderer is to begin a batch at least this often, so that it notices its own absence; more often if a live lease
+/// would not survive a pause of this length.
 const HEARTBEAT: Span = Span::from_millis(100);
 
 /// The longest work on one batch before it is made durable, so that leases end in time under any load; and the
@@ -116,7 +116,7 @@ pub struct Orderer<A> {
     effects: Vec<Effect>,
     events: Vec<Event>,
     replies: Replies<A>,
-    /// Why the log takes nothing now, if so, and the stamp of the last batch that it had room for.
+    /// The reason the log accepts nothing now, if so, and the stamp of the last batch that it had room for.
     no_room: Option<String>,
     had_room: Timestamp,
     writable: Writable,
@@ -318,9 +318,9 @@ impl<A: Address> Orderer<A> {
         self.replies.answer(to, answer);
     }
 
-    /// The authority is about to stop: each request that waits becomes an orphan, so nobody is granted anything after its
-    /// caller was told that the authority stops, which single callers are with this batch. The orphans keep their places
-    /// for a new leader, and a restart forgets them. Whether there are more, for the next batch.
+    /// The authority is about to stop: each waiting request becomes an orphan, so nobody is granted anything after its
+    /// caller heard that the authority stops. Single callers hear it with this batch. The orphans keep their places for a
+    /// new leader; a restart forgets them. Returns whether there are more, for the next batch.
     pub fn drain(&mut self) -> bool {
         let mut rest = self.draining.take().unwrap_or_else(|| {
             let mut waiting = self.replies.waiting();
@@ -405,7 +405,7 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// The log failed, so it is not certain that the batch is durable. Every caller in flight is told that its
+    /// The log failed, so it is not certain that the batch is durable. Every caller in flight gets the answer that its
     /// outcome is unknown. The machine may be ahead of the log and must not be used any more.
     pub fn failed(&mut self) -> Drain<'_, (A, Answer)> {
         self.disown(|| Answer::Failed(Failure::lost()))

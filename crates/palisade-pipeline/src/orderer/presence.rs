@@ -70,9 +70,9 @@ impl Presence {
     }
 }
 
-/// On a machine that is overloaded for good, short pauses follow one another, and each would keep a dead
-/// holder's short lease alive. So in 20 s, counted from the first, eight are made good and no more. The lease
-/// is shorter than 2 s, so eight keep it alive for 16 s, and under any load it ends within the 20 s.
+/// On a machine that is overloaded for good, short pauses follow one another, and each would keep a dead holder's
+/// short lease alive. So at most eight are made good in 20 s, counted from the first. The lease is shorter than 2 s,
+/// so eight keep it alive for 16 s, and under any load it ends within the 20 s.
 const ROW: u32 = 8;
 const ROW_SPAN: Span = Span::from_millis(20_000);
 

@@ -13,7 +13,7 @@ mod growth;
 mod stamps;
 mod waits;
 
-/// A numbered caller: of a session, or one that can go away.
+/// A numbered caller: in a session, or one that can go away.
 #[derive(Clone, Debug, Default)]
 struct To {
     number: u32,

@@ -149,7 +149,7 @@ async fn of_restores_into_one_directory_at_once_one_succeeds_and_the_others_leav
             let refused = refused.unwrap_err();
             assert!(matches!(refused, Error::Place { .. }), "{refused}");
         }
-        // The one that is told about is the one that is there.
+        // The reported directory is the one that is there.
         let authority = open(&new).unwrap();
         let done = done.into_iter().next().unwrap().unwrap();
         assert_eq!(*authority.pipeline.handle.identity(), done.identity);

@@ -1,4 +1,4 @@
-//! When the log is told that nothing is going on.
+//! When the log hears that the pipeline is idle.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;

@@ -81,7 +81,8 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for Replicated {
         Ok(())
     }
 
-    /// The engine forces one where it must have one; otherwise it is told of the one that the log made by itself.
+    /// The engine forces a snapshot where it must have one; otherwise it gets the one that the log made by
+    /// itself.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
         Some(Builder {
             of: self.clone(),

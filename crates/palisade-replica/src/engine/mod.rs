@@ -66,7 +66,7 @@ pub use openraft::impls::TokioRuntime as Tokio;
 /// A change of the members waits no longer for the one before it.
 const CHANGING: Duration = Duration::from_secs(10);
 
-/// So many entries go in one message at most.
+/// The most entries in one message.
 const ENTRIES_AT_ONCE: u64 = 64;
 
 /// After so long without a word of the leader another one would have been elected, if there were a majority.
@@ -82,7 +82,7 @@ pub struct Settings {
     /// A leader that hears no quorum pauses and tries in turns of this length (rule R6). `None` leaves it sending, so
     /// that one that can send and not hear keeps the cluster down.
     pub probe: Option<Duration>,
-    /// A part of a snapshot takes no longer.
+    /// The longest time for one part of a snapshot.
     pub snapshot_part: Duration,
 }
 
@@ -286,7 +286,7 @@ impl<R: AsyncRuntime> Engine<R> {
         })
     }
 
-    /// Makes the first members of a new cluster. Every one of them may be told so, with the same members.
+    /// Makes the first members of a new cluster. This may be called on each of them, with the same members.
     ///
     /// # Errors
     /// If this node already belongs to a cluster.
@@ -532,7 +532,7 @@ impl<R: AsyncRuntime> Watch<R> {
 pub struct LeaderWatch<R: AsyncRuntime> {
     shown: WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>>,
     server: WatchReceiverOf<Types<R>, RaftServerMetrics<Types<R>>>,
-    /// A change was seen and not told yet.
+    /// A change was seen and not reported yet.
     is_news: bool,
 }
 

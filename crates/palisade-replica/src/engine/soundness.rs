@@ -10,7 +10,7 @@ use super::{Engine, Role, heard, role};
 use crate::entry::{Leader, LogId};
 use crate::message::Request;
 
-/// A leader that heard no quorum for so long says so: it serves nobody by then (rule R5).
+/// A leader that has heard no quorum for this long reports it: it serves nobody by then (rule R5).
 const UNHEARD: Duration = Duration::from_millis(1_500);
 
 /// The leader lacks committed entries: it lost them, or the nodes that elected it did.

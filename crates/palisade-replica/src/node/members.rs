@@ -267,7 +267,7 @@ impl<'a, R: Runtime> Membership<'a, R> {
     }
 }
 
-/// So often a change is tried again that another one is in the way of.
+/// How often a change is tried again while another one is in progress.
 const BUSY: u32 = 500;
 
 fn voters(progress: &Progress) -> BTreeSet<NodeId> {

@@ -49,7 +49,7 @@ impl Key {
     /// At least 16 bytes.
     ///
     /// # Errors
-    /// A text that says so, for a shorter one.
+    /// An error message for a shorter one.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Key, &'static str> {
         let bytes = bytes.into();
         match bytes.len() {

@@ -11,7 +11,7 @@ use crate::entry::{LogId, NodeId};
 /// A cluster has no more nodes than this, and no longer list.
 pub const MOST_NODES: usize = 64;
 
-/// So many leaderships of its log a node tells of.
+/// The most leaderships of its log that a node names.
 pub const HISTORY: usize = 64;
 
 /// The longest address or URL, in bytes.
@@ -46,7 +46,7 @@ pub enum Standing {
     Blank {
         /// An authority and an incarnation, drawn at random, for the case that this node's are the ones that are used.
         draft: (Id, Id),
-        /// The nodes that are to form a cluster, if it was told; in ascending order.
+        /// The nodes that are to form a cluster, if any were listed; in ascending order.
         list: Option<Vec<String>>,
         /// The digest of the founding that this node has put together from the introductions that it heard.
         proposal: Option<[u8; 32]>,
@@ -70,7 +70,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// The nodes that it was told to form a cluster with.
+    /// The nodes that it was asked to form a cluster with.
     #[must_use]
     pub fn list(&self) -> Option<&[String]> {
         match self {

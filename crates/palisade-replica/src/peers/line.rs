@@ -193,7 +193,7 @@ impl Line {
         is_answered.await.map_err(|_| ended())
     }
 
-    /// Writes calls and reads answers until either fails; then every caller is told.
+    /// Writes calls and reads answers until either fails; then every caller gets an error.
     async fn carry(&self, (from, to): Halves, outgoing: mpsc::Receiver<Outgoing>) {
         tokio::select! {
             _ = write_all(outgoing, to) => {}

@@ -57,8 +57,8 @@ impl Peers {
         self.shared.lost.subscribe()
     }
 
-    /// A node led without an entry that this one knows to be committed, so it lost that. It is told at the next meeting,
-    /// for which it is dialled.
+    /// A node led without an entry that this one knows to be committed, so it lost that entry. It hears of the loss at
+    /// the next meeting, and is dialled for it.
     pub async fn tell_of_loss(&self, node: NodeId, address: &str, committed: LogId) {
         hold(&self.shared.history).lost(node, committed);
         let met = self.shared.dial(Some(node), address, Lane::Meeting);

@@ -95,11 +95,11 @@ pub struct PeerStatus {
     pub url: String,
     /// Whether there is a connection to it.
     pub connected: bool,
-    /// For how long that has been so.
+    /// How long this has been the case.
     pub since: Duration,
     /// Why the last attempt failed, or was refused by either side; nothing once one succeeds.
     pub refusal: Option<String>,
-    /// The newest version of a batch that it reads (rule R21), once it has said so.
+    /// The newest version of a batch that it reads (rule R21), once it has announced it.
     pub reads: Option<u8>,
     /// How long the last call took that was answered.
     pub round_trip: Option<Duration>,
@@ -150,8 +150,8 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peers {
-    /// Peers of a node that introduces itself so, protected by certificates, by the key that all of them share, by
-    /// both or by nothing.
+    /// Peers of a node with this introduction, protected by certificates, by the key that all of them share, by both or
+    /// by nothing.
     #[must_use]
     pub fn new(security: impl Into<Security>, settings: Settings, own: Introduction) -> Peers {
         Peers {
@@ -170,7 +170,7 @@ impl Peers {
         }
     }
 
-    /// From now on this node introduces itself so. Called at each handshake.
+    /// From now on this node introduces itself with the result of this function, called at each handshake.
     pub fn introduce(&self, introduce: impl Fn() -> Introduction + Send + Sync + 'static) {
         *hold(&self.shared.introduce) = Arc::new(introduce);
     }
@@ -190,7 +190,7 @@ impl Peers {
         *hold(&self.shared.answer) = Some(Arc::new(boxed));
     }
 
-    /// Meets the node at an address, and parts: for nodes that do not form a cluster yet.
+    /// Meets the node at an address, then disconnects: for nodes that do not form a cluster yet.
     ///
     /// # Errors
     /// Why it could not be met, or was refused, for people.
@@ -413,7 +413,7 @@ impl Shared {
         });
     }
 
-    /// Logs a reason, unless it was logged for this place since that was last reached.
+    /// Logs a reason, unless it was already logged for this place since the place was last reached.
     fn log(&self, place: &str, why: &str) {
         let mut logged = hold(&self.logged);
         if logged.len() >= 4 * MOST_NODES {
@@ -497,7 +497,7 @@ mod tests {
     /// The other side of an append that was answered must not come back with a log that ends before it.
     #[tokio::test]
     async fn a_node_that_lost_what_it_acknowledged_is_refused_when_it_comes_back() {
-        // One that is refused has looked into its log, and speaks no longer: another process comes in its place.
+        // A node that is refused has looked into its log, and goes silent: another process replaces it.
         let start = async || {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap().to_string();

@@ -135,7 +135,7 @@ impl Security {
         let opens_tls = first[0] == FIRST_BYTE;
         match &self.tls {
             None if opens_tls => {
-                // The other side takes this for something that is not TLS, and says so.
+                // The other side does not recognise this as TLS, and reports that.
                 farewell(stream, b"palisade: no TLS between nodes here").await;
                 let why = format!(
                     "the other node speaks TLS and this one does not; {}",

@@ -271,7 +271,7 @@ pub(crate) fn grant(number: u64) -> Arc<[u8]> {
     batch.into()
 }
 
-/// Proposes them one after the other, under one leadership; gives the place of the last.
+/// Proposes them one after the other, under one leadership; returns the log position of the last.
 async fn propose(leader: &Process, grants: std::ops::Range<u64>) -> LogId {
     let leadership = leader.engine().confirm().await.unwrap().leader;
     let mut last = LogId::default();
@@ -349,7 +349,7 @@ async fn who_waits_for_a_leader_is_not_woken_by_its_batches() {
 
     killed.stop().await;
     let second = leader(&nodes.iter().collect::<Vec<_>>()).await.node;
-    // A candidate is told of before a leader is.
+    // The watch reports a candidate before it reports a leader.
     while led_by(&nodes) != Some(second) {
         who.changed().await.unwrap();
     }

@@ -200,7 +200,7 @@ async fn another_node_at_an_address_and_an_older_copy_are_refused_with_what_to_t
         }
         tokio::task::yield_now().await;
     }
-    // It is told, looks into its own directory, and speaks no longer.
+    // It hears of the loss, looks into its own directory, and goes silent.
     let mut told = copy.peers.lost();
     let why = told.wait_for(Option::is_some).await.unwrap().clone();
     let why = why.unwrap();
@@ -308,7 +308,7 @@ async fn what_a_node_says_is_no_answer_to_itself() {
     }
 }
 
-/// A way to a node that lets so many bytes of each connection through at first, and the rest when it is told to.
+/// A connection to a node that lets this many bytes through at first, and the rest on demand.
 async fn narrow_way_to(node: &Node, first: u64, rest: Arc<Notify>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -330,7 +330,7 @@ async fn narrow_way_to(node: &Node, first: u64, rest: Arc<Notify>) -> String {
     address
 }
 
-/// A part of a snapshot is stuck on its way: heartbeats are answered all the same.
+/// A part of a snapshot is stuck on its way; heartbeats are still answered.
 #[tokio::test]
 async fn a_long_message_does_not_hold_up_short_ones() {
     let [a, b, _] = three().await;
@@ -463,7 +463,7 @@ async fn a_node_that_has_what_it_is_said_to_have_lost_refuses_the_teller() {
     let path = dir.path().join("peers");
     std::fs::write(&path, history.to_text(id)).unwrap();
     drop(a.peers.remember(path, id).unwrap());
-    // It says less of itself once, and has more by the time that it is told.
+    // Its first introduction names fewer entries than it has later, when it hears of the loss.
     let asked = std::sync::atomic::AtomicU64::new(0);
     let address = b.address.clone();
     b.peers.introduce(move || {

@@ -131,7 +131,7 @@ fn a_backup_has_what_is_committed_and_nothing_else() {
     assert_eq!(*restored.identity.authority, *"aa".repeat(16));
     assert_ne!(restored.identity.incarnation, "01".repeat(16));
 
-    // Of an idle node there is no next entry.
+    // An idle node has no next entry.
     member.store.commit(place(1, 9)).unwrap();
     member.store.save_commit().unwrap();
     member.sync();

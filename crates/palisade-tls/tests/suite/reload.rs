@@ -236,7 +236,7 @@ fn a_port_says_when_the_ca_of_its_clients_and_its_list_end() {
     assert_ne!(due, later);
     assert_eq!(server.reload().unwrap(), Reloaded::Taken);
     assert_eq!(server.ends().client_crl, later);
-    // Of two CAs, the first to end is told.
+    // With two CAs, the earlier end is reported.
     let (_, soon) = Authority::make(past).unwrap();
     let mut both = fs::read_to_string(folder.path("ca.pem")).unwrap();
     both.push_str(&soon.certificate);

@@ -251,7 +251,7 @@ fn a_crash_at_any_call_of_a_rotation_right_after_a_snapshot_leaves_a_log_that_op
     }
 }
 
-/// Nothing was acknowledged behind it yet, so a part of an opening's frame proves nothing.
+/// Nothing was acknowledged behind it yet, so a torn frame of an opening proves nothing.
 #[test]
 fn an_opening_that_is_torn_at_any_byte_is_done_again() {
     let storage = SimStorage::new(1);

@@ -27,7 +27,7 @@ fn open_member(storage: &SimStorage) -> Result<Opened, OpenError> {
     Wal::open_member_on(Arc::new(storage.clone()), &options())
 }
 
-/// One that begins with the journal up to `first`, which takes the place of frame 1.
+/// A member's log that begins with the journal up to `first`, as a snapshot in the place of frame 1.
 fn create_member(storage: &SimStorage, first: Option<u64>) -> Result<Opened, OpenError> {
     let save = first.map(|last| move |out: &mut SnapshotWriter| Journal::upto(last).save(out));
     Wal::create_member_on(Arc::new(storage.clone()), cluster(), &options(), save)

@@ -377,7 +377,7 @@ fn an_operator_opens_a_closed_lock_and_it_is_handed_on() {
         assert_eq!(world.held_by("x"), None);
         let _ = world.events();
         assert_eq!(open(&mut world), Outcome::Done);
-        // It is told before the grant that it allows, by the token of the last grant.
+        // Its event comes before the grant that it allows, with the token of the last grant.
         let seen = world.events();
         let opened = Change::Opened {
             reason: "the job failed".into(),

@@ -45,7 +45,7 @@ fn a_wait_ends_with_its_lease_and_what_is_behind_it_goes_on() {
         let (id, outcome) = &settled[1];
         assert_eq!(*id, request(2));
         assert!(matches!(outcome, Outcome::Granted(_)), "{how:?}");
-        // A try is not told of the writer that is gone.
+        // A new request does not meet the writer that is gone.
         world.granted(ask("R", "r3").shared());
         assert_eq!(world.machine.waiters(), 0);
     }

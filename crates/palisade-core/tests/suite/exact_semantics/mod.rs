@@ -7,7 +7,7 @@
 //! | `waiting` | queues: order, deadlines, requests that are skipped or leave |
 //! | `ended_waits` | waits that end with their lease, or at the same instant as the grant ahead |
 //! | `waiting_times` | how long a request waits at most |
-//! | `repeats` | request ids, late messages, abandoned wishes |
+//! | `repeats` | request ids, late messages, abandoned requests |
 //! | `leases` | one lease with many grants |
 //! | `bounds` | refusals: each is a value that changes nothing |
 //! | `away` | restarts and stalls |

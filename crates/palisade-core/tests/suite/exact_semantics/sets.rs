@@ -193,7 +193,7 @@ fn a_part_is_released_early_and_the_rest_stays() {
         Outcome::Renewed(_)
     ));
     assert_eq!(world.granted(ask("b", "other")).token, token(2));
-    // A repeat is told of the part that is gone.
+    // A repeat is answered with the lock that is gone.
     let ended = Outcome::Ended {
         token: set.token,
         how: Ending::Released,
@@ -577,7 +577,7 @@ fn after_a_change_of_leader_a_set_keeps_all_its_places_for_its_window() {
     assert_eq!(tokens(&world, &["a", "b"]), [Some(2), Some(2)]);
     assert_eq!(set.waited, ms(0));
     assert_eq!(world.settled(), [], "the answer is the caller's alone");
-    // Of another one nobody comes back.
+    // For another set, no caller comes back.
     world.queued(ab("lost").wait(60_000).request(2));
     world.apply(Command::Grace(Away::Led));
     world.apply(Command::Revoke {

@@ -357,7 +357,7 @@ fn a_machine_with_readers_is_restored_alike() {
     }
 }
 
-/// However many readers there are, an entry does a bounded part of the work, and joining does not depend on them.
+/// However many readers there are, an entry does a bounded amount of work, and joining does not depend on them.
 #[test]
 fn a_crowd_of_readers_comes_and_goes_in_bounded_steps() {
     let mut world = World::with(Limits::DEFAULT);

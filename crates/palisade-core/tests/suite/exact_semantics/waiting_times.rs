@@ -270,7 +270,7 @@ fn storm_of_readers(seed: u64) -> Vec<Arrival> {
     arrivals
 }
 
-/// Of these requests: how many waited, how many longer than their bounds, and the longest wait.
+/// For these requests: how many waited, how many longer than their bounds, and the longest wait.
 fn late(waited: &[Waited], which: impl Fn(usize) -> bool) -> (usize, usize, u64) {
     let of = waited.iter().enumerate().filter(|(n, _)| which(*n));
     let of: Vec<&Waited> = of.map(|(_, one)| one).collect();

@@ -41,7 +41,7 @@ fn apply(machine: &mut Machine, entry: Entry) -> (Applied, Vec<Effect>) {
     (applied, effects)
 }
 
-/// Something that differs, told with where.
+/// Fails with the first difference and its place.
 fn same<T: PartialEq + std::fmt::Debug>(
     what: &str,
     got: &T,
@@ -641,7 +641,7 @@ fn a_planted_deviation_of_sets_is_found() {
         (
             "nobody waits behind a set for a lock that is free",
             |entry, known| {
-                // The set waits for the lock alone that it is kept from; the others are as if nobody waited for them.
+                // The set waits only for the lock that is held; the others are as if nobody waited for them.
                 let mut all = vec![entry.clone()];
                 if let Command::Acquire(acquire) = &entry.command
                     && is_set(&entry.command)

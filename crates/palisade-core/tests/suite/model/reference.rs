@@ -72,7 +72,7 @@ pub(crate) struct Wait {
     pub(crate) by: Principal,
     pub(crate) request: RequestId,
     pub(crate) lock: LockName,
-    /// Of a set: its other locks. It is one line of the list all the same, and in the queue of each.
+    /// The other locks of a set. The set is still one line of the list, and in the queue of each lock.
     pub(crate) also: Vec<LockName>,
     pub(crate) client: ClientId,
     pub(crate) mode: LockMode,
@@ -81,7 +81,7 @@ pub(crate) struct Wait {
     says: Option<Box<str>>,
     since: Timestamp,
     deadline: Timestamp,
-    /// Of an orphan: until when its place is kept.
+    /// Until when an orphan's place is reserved.
     orphan: Option<Timestamp>,
     /// How many came before it.
     arrival: usize,
@@ -170,7 +170,7 @@ pub(crate) struct Reference {
     pub(crate) last: Timestamp,
 }
 
-/// The wishes of a request.
+/// The fields of a request.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     by: Principal,
@@ -474,7 +474,7 @@ impl Reference {
             let waits = self.waits.iter();
             let wait = waits.filter(|wait| rung(wait.ends()) <= now.at);
             let wait = wait.min_by_key(|wait| (wait.ends(), wait.arrival)).cloned();
-            // Of equal instants: leases, openings, waits.
+            // At equal instants: leases, openings, waits.
             let instants = [
                 lease.as_ref().map(|lease| lease.expires),
                 closed.as_ref().map(|closed| closed.until),
@@ -771,7 +771,7 @@ impl Reference {
             && self.closed.iter().all(|closed| closed.lock != *lock)
     }
 
-    /// The lock that a request waits for: of a set, the first one that others have or come before.
+    /// The lock that a request waits for; for a set, the first one that others have or come before.
     fn blocks(&self, wait: &Wait, now: &Now) -> LockName {
         if wait.also.is_empty() {
             return wait.lock.clone();
@@ -971,7 +971,7 @@ impl Reference {
         self.grant(wanted, waited, now)
     }
 
-    /// The lease of a grant that another one takes the place of goes on.
+    /// A lease goes on when another grant replaces its grant.
     fn keep(&mut self, lease: Lease) {
         if self.lease(&lease.key).is_none() {
             self.leases.push(lease);
@@ -1341,7 +1341,7 @@ impl Reference {
         }
     }
 
-    /// A request is granted, or told why not. Whether it has its locks alone now.
+    /// Grants a request, or answers why not. Returns whether it has its locks alone now.
     fn turn_of(
         &mut self,
         wait: Wait,
@@ -1535,7 +1535,7 @@ impl Reference {
         self.leases.iter().find(|lease| lease.key == *key).cloned()
     }
 
-    /// The client that has a lock; of several the oldest.
+    /// The client that has a lock, or the oldest of several.
     pub(crate) fn holder_of(&self, lock: &LockName) -> Option<ClientId> {
         let holders = self.holders(lock);
         holders.first().map(|grant| grant.client.clone())
@@ -1577,7 +1577,7 @@ impl Reference {
         slots
     }
 
-    /// How many permits are left: of a semaphore that was made smaller none, as long as as many are held.
+    /// How many permits are left. A semaphore that was made smaller has none as long as too many are held.
     fn room(&self, lock: &LockName) -> u32 {
         let held = self
             .holders(lock)
@@ -1678,7 +1678,7 @@ impl Reference {
         }
     }
 
-    /// The oldest holder that does not wait for the others, or the orphan that the lock is kept for.
+    /// The oldest holder that does not wait for the others, or the orphan that the lock is reserved for.
     fn ahead(&self, lock: &LockName, now: &Now) -> Outcome {
         let mut holders = self.holders(lock);
         let first = self.waits.iter().find(|wait| wait.wants(lock));

@@ -92,7 +92,7 @@ impl Bench {
         self.orderer.request(asked, to, || key);
     }
 
-    /// So many sessions wait, each for a lock of its own, which another one holds.
+    /// As many sessions as `crowd` wait, each for a lock of its own that another client holds.
     fn beside(crowd: u64) -> Bench {
         let mut bench = Bench::new();
         let id = |number: u64| 1 << 40 | number;

@@ -182,7 +182,7 @@ fn a_wait_that_another_node_sent_on_keeps_its_place() {
     }
 }
 
-/// Its place is kept for it, and nobody else is there to be told.
+/// Its place is reserved for it, and no other caller waits for its answer.
 #[test]
 fn an_orphan_that_comes_back_without_a_wait_has_its_turn() {
     let mut bench = Bench::new();

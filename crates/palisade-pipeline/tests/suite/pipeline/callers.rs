@@ -9,7 +9,7 @@ use palisade_pipeline::Answers;
 
 use super::*;
 
-/// Hands a question in, and does not look for its answer.
+/// Submits a question, and does not look for its answer.
 async fn hand_in(call: &mut (impl Future + Unpin)) {
     poll_fn(|context| {
         let _ = Pin::new(&mut *call).poll(context);
@@ -82,7 +82,7 @@ async fn a_caller_that_left_does_not_take_the_request_with_it_that_was_asked_aga
             true => session.submit(vec![(1, Request::Acquire(wish.clone()))]),
             false => hand_in(&mut call).await,
         }
-        // The first caller was told, and is gone before it reads that.
+        // The first caller's answer was sent, and it leaves before it reads that.
         waiters(handle).await;
         drop(left);
         assert_eq!(waiters(handle).await, 1);
