@@ -14,7 +14,7 @@ pub enum Clock {
     Manual(Timestamp),
 }
 
-/// A clock that goes on by itself.
+/// A clock that runs by itself.
 #[derive(Debug)]
 pub struct Running {
     resumed_at: Timestamp,

@@ -6,9 +6,9 @@
 //!     └── more arrives meanwhile
 //! ```
 //!
-//! A round takes in everything that is there. While it is being synced the next one gathers, so the
-//! batches grow with the load and no timer decides how long to wait for more. The clock is read
-//! **after** a round is drained, for the reason that the orderer's module names.
+//! A round accepts everything that is there. While it is being synced the next one gathers, so the batches grow with the
+//! load and no timer decides how long to wait for more. The clock is read **after** a round is drained, for the reason
+//! that the orderer's module names.
 
 use std::mem;
 use std::pin::{Pin, pin};
@@ -30,7 +30,7 @@ use super::random;
 use super::request::{Answer, Asked, Failure, Operation, Request};
 use super::stats::{count_answer, count_state, request_place};
 
-/// Messages taken in for one round.
+/// Messages accepted for one round.
 const ROUND: usize = 4_096;
 
 pub(super) struct Driver {
@@ -39,7 +39,7 @@ pub(super) struct Driver {
     clock: Clock,
     inbox: UnboundedReceiver<Message>,
     shared: Arc<Shared>,
-    /// Operations taken in when the last batch was published.
+    /// Operations accepted when the last batch was published.
     published: u64,
     /// Whether no message has arrived since the alarm last rang.
     quiet: bool,
@@ -85,7 +85,7 @@ impl ReplyTo {
         }
     }
 
-    /// Sends one answer by itself.
+    /// Sends one answer on its own.
     fn send(self, answer: Answer) {
         match self {
             ReplyTo::Call(reply, _) => drop(reply.send(answer)),
@@ -152,7 +152,7 @@ impl Driver {
         stopped
     }
 
-    /// The first batch of this process: commands that have to be recorded before any request is taken in.
+    /// The first batch of this process: commands that have to be recorded before any request is accepted.
     pub(super) fn open(&mut self, first: Vec<Command>) -> Result<(), LogError> {
         let graces = first
             .iter()

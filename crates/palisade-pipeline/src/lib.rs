@@ -94,7 +94,7 @@ pub enum Returning {
 }
 
 impl Returning {
-    /// The commands that have to be logged before any request is taken in.
+    /// The commands that have to be logged before any request is accepted.
     fn commands(self) -> Vec<Command> {
         match self {
             Returning::Restarted => vec![Command::Grace(Away::Restarted)],
@@ -216,7 +216,7 @@ fn run(
     let thread = std::thread::Builder::new()
         .name("palisade-order".into())
         .spawn(move || {
-            // A task like its neighbours, so that they have their turn before it takes in a round.
+            // Runs as a task like its neighbours, so that they have their turn before it accepts a round.
             let work = runtime.spawn(work);
             runtime.block_on(async {
                 if let Err(failed) = work.await

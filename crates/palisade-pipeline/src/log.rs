@@ -40,8 +40,8 @@ pub trait Log: Send {
     /// [`LogError`] if that is not certain. It is never retried: the pipeline stops.
     fn commit(&mut self, batch: &[u8]) -> Result<(), LogError>;
 
-    /// Makes sure that this node has led until now. Asked before answers leave that rest on no entry of their
-    /// own batch; a commit is such a proof by itself. Where there is no other node there is nothing to ask.
+    /// Makes sure that this node has led until now. Called before answers leave that rest on no entry of their own batch; a
+    /// commit already proves it. Without other nodes there is nothing to ask.
     ///
     /// # Errors
     /// [`LogError`] if it is not certain: the pipeline stops.

@@ -91,8 +91,8 @@ impl Replay {
         Ok(Replay::from_machine(machine, version))
     }
 
-    /// Makes room for the locks that so many bytes of the log can grant: tables that grow step by step cost a fifth of a start
-    /// with a million locks. After a snapshot it is not worth it: the commands behind it are as likely to be others, and
+    /// Makes room for the locks that this many bytes of the log can grant: tables that grow step by step cost a fifth of a
+    /// start with a million locks. After a snapshot it is not worth it: the commands behind it are as likely to be others, and
     /// everything that is there already would be moved.
     #[must_use]
     pub fn expecting(mut self, bytes: u64) -> Replay {

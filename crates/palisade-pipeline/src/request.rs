@@ -76,7 +76,7 @@ pub enum Request {
     Advance(Span),
 }
 
-/// The kinds of requests, as the metrics tell them apart.
+/// The kinds of requests, as metrics distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// [`Request::Acquire`].

@@ -196,8 +196,8 @@ impl Applier {
         }
     }
 
-    /// Lends the machine to the pipeline of `leader`, which is this node, once `from` and everything that is in the log
-    /// is applied. `None` while that is not so, and while the machine is lent already.
+    /// Lends the machine to the pipeline of `leader`, which is this node, once `from` and everything in the log is
+    /// applied. `None` until then, and while the machine is already lent.
     ///
     /// The log behind `from` may contain a batch that this node proposed earlier under the same leadership, and gave
     /// up.
@@ -220,7 +220,7 @@ impl Applier {
         }
     }
 
-    /// Whether a batch stands in the log between these two.
+    /// Whether the log has a batch between these two.
     pub(crate) fn has_batch_between(&self, after: LogId, before: u64) -> bool {
         let is_batch = |entry: &Entry| matches!(entry.payload, Payload::Batch(_));
         self.store

@@ -164,7 +164,7 @@ pub(crate) fn not_replayed(error: ReplayError<impl Into<StateError>>) -> Directo
     }
 }
 
-/// The state behind the first entry of a log. That entry names the members, and stands only in this snapshot: a node
+/// The state behind the first entry of a log. That entry names the members, and exists only in this snapshot: a node
 /// that is added later gets the snapshot, with the machine in it.
 fn first_state(machine: Replay, members: Members) -> State {
     let first = LogId::default();

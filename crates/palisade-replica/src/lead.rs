@@ -35,7 +35,7 @@ pub struct Leadership<R: Runtime> {
     contains: LogId,
     /// The newest version of a committed batch.
     version: u8,
-    /// The stamp of the last committed batch: where the log's time stands.
+    /// The stamp of the last committed batch, which is the log's time.
     at: Timestamp,
     /// Whether it is certain that everything in the machine is committed.
     certain: bool,

@@ -79,7 +79,7 @@ impl Log {
         starts
     }
 
-    /// The entry that stands at an index, if it is here or was the last one to be purged.
+    /// The entry at an index, if it is here or was the last one to be purged.
     #[must_use]
     pub fn at(&self, index: u64) -> Option<LogId> {
         let purged = self.purged.filter(|purged| purged.index == index);

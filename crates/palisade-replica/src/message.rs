@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{Entry, Leader, LogId, Members, NodeId, Vote};
 
-/// The version that stands first in every message.
+/// The version at the start of every message.
 const VERSION: u8 = 1;
 
 /// The tag of an append, which follows the version.
@@ -59,7 +59,7 @@ pub(crate) enum Reply {
         last: Option<LogId>,
         granted: bool,
     },
-    /// A part of a snapshot was taken in, or the whole is installed.
+    /// A part of a snapshot was received, or the whole is installed.
     Snapshot(Vote),
     /// Whether leadership will be taken.
     Transfer(bool),

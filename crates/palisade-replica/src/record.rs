@@ -8,7 +8,7 @@
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{Entry, LogId, Vote};
 
-/// The version that stands first in every frame. A frame of another version is refused: its records might mean
+/// The version at the start of every frame. A frame of another version is refused: its records might mean
 /// something else.
 const VERSION: u8 = 1;
 

@@ -23,7 +23,7 @@ use crate::log::{Gap, Log};
 use crate::record::{self, Record};
 use crate::state::{Head, State, StateError};
 
-/// The queue to the one [`Writer`]. A thread stands behind it, or a task of a simulation.
+/// The queue to the one [`Writer`], served by a thread, or by a task of a simulation.
 pub trait Sink: Send + Sync + 'static {
     /// Adds work at the end. Never blocks.
     fn submit(&self, work: Work);
@@ -419,7 +419,7 @@ impl Writer {
         let _ = self.wal.seal_mark();
     }
 
-    /// Does the work in order, in as few syncs as it can, and tells everybody; gives the number of frames.
+    /// Does the work in order, in as few syncs as it can, and calls every `done`; returns the number of frames.
     ///
     /// # Errors
     /// Why the log takes nothing more: a write or a sync failed, or the directory is gone. It is never retried.
@@ -440,7 +440,7 @@ impl Writer {
                     }
                 }
                 What::Install(snapshot) => {
-                    // A frame of its own first: a snapshot stands at a frame that no other one stands at.
+                    // First a frame of its own, because each snapshot needs a frame that no other snapshot is at.
                     waiting.push(Box::new(drop));
                     let synced = self.sync(&mut waiting);
                     let write = |out: &mut SnapshotWriter| out.write_all(&snapshot);

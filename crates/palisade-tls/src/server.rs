@@ -323,7 +323,7 @@ impl Certificate {
         hosts.chain(read.valid_uri_names()).map(Box::from).collect()
     }
 
-    /// The last second in which it is valid, since 1970 by the wall clock. One that does not say so was never valid.
+    /// The last second in which it is valid, since 1970 by the wall clock. A certificate without one was never valid.
     #[must_use]
     pub fn expires(&self) -> u64 {
         let validity = self.validity();

@@ -200,7 +200,8 @@ fn or_none(opening: Option<Opening>) -> String {
     opening.map_or_else(|| "none".to_owned(), |opening| opening.to_string())
 }
 
-/// Whether the last change of a file was something else than a write; `false` on a file system that cannot tell.
+/// Whether the last change of a file was something other than a write; `false` on a file system that does not show
+/// it.
 fn was_touched(storage: &dyn Storage, name: &str) -> io::Result<bool> {
     if storage.open(name, Access::Read)?.was_written_last()? {
         return Ok(false);

@@ -44,7 +44,7 @@ pub struct RecoveryReport {
 ///
 /// A frame that was being written when the machine or the process stopped looks like this, and nothing in it was
 /// acknowledged. Damage to the last frame, when no mark is behind it, looks the same: then it was acknowledged.
-/// Nothing on disk tells the two apart.
+/// Nothing on disk distinguishes the two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// The segment.
@@ -90,9 +90,9 @@ impl Tail {
 
     /// Prepares the tail for appends; durable on return.
     ///
-    /// Junk is overwritten with zeros, so that it never stands behind a later frame. The last frame (and
-    /// the mark behind it) is written again: after a failed sync in an earlier process the cache may show it
-    /// while the disk does not have it and nothing remembers to write it.
+    /// Junk is overwritten with zeros, so that there is never any behind a later frame. The last frame (and the
+    /// mark behind it) is written again: after a failed sync in an earlier process the cache may show it while the
+    /// disk does not have it and nothing remembers to write it.
     pub(crate) fn repair(&self, file: &dyn File) -> io::Result<()> {
         zero(file, self.end, self.junk_end)?;
         let (at, bytes) = &self.last_frame;
@@ -260,7 +260,7 @@ fn check_sealed(extent: &Extent, next_first: u64, path: &Path) -> Result<(), Dam
     }
 }
 
-/// Tells a torn tail from damage.
+/// Distinguishes a torn tail from damage.
 fn judge_tail(image: &Image, extent: &Extent, covered: u64, path: &Path) -> Result<Tail, Damage> {
     let damage = |why| {
         Err(Damage {

@@ -4,9 +4,9 @@
 //!   wheel ──fired, sorted──► line ──at most so many for each entry──► ended
 //! ```
 //!
-//! However many leases and waits end together, one entry ends a bounded number of them. The rest stands in
-//! line, [`Machine::next_due`] says so, and the next entry goes on. Nobody sees the difference: an operation
-//! compares its own lock's and lease's deadline exactly, whether or not the line has got that far.
+//! However many leases and waits end together, one entry ends a bounded number of them. The rest waits in line,
+//! [`Machine::next_due`] reports it, and the next entry goes on. Nobody sees the difference: an operation compares its
+//! own lock's and lease's deadline exactly, whether or not the line has got that far.
 //!
 //! The order is that of the deadlines, then of the lease ids or arrivals. It does not depend on the wheel's lists, which
 //! differ in a machine that was restored. Timers that fire later have later deadlines, so appending keeps the line

@@ -717,8 +717,8 @@ impl Machine {
         }))
     }
 
-    /// The memory of a lease that is not live: how it lost the lock asked for, or its last one. One that
-    /// still stands in line loses that by expiry.
+    /// The memory of a lease that is not live: how it lost the lock asked for, or its last one. A lease that is still in
+    /// line loses it by expiry.
     pub(super) fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
         let of_lock = self.over.latest(key, |over| over.lock == *lock);
         if of_lock.is_none()

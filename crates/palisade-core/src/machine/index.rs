@@ -50,7 +50,7 @@ impl Index {
         }
     }
 
-    /// Makes room for so many more entries at once.
+    /// Makes room for this many more entries at once.
     pub(super) fn reserve(&mut self, entries: usize) {
         let mean = entries / PARTS;
         // Four standard deviations: hardly any part gets more entries.
@@ -195,13 +195,13 @@ impl Part {
         }
     }
 
-    /// The least number of homes for so many entries: seven eighths of them are taken at most.
+    /// The least number of homes for this many entries: at most seven eighths of them are taken.
     fn homes_for(entries: usize) -> usize {
         let homes = entries.saturating_mul(8).div_ceil(7);
         homes.next_power_of_two().max(LEAST)
     }
 
-    /// How many entries it takes in before it grows.
+    /// How many entries it may contain before it grows.
     fn room(&self) -> usize {
         match self.entries.is_empty() {
             true => 0,

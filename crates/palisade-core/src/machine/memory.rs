@@ -67,7 +67,7 @@ pub(super) trait Owned: Keyed + Sized {
     /// As it is remembered after these.
     fn following(self, remembered: &Ring<Self>) -> Self;
 
-    /// Whether anybody looks at one of which a newer one has the key.
+    /// Whether anybody looks at an entry after a newer one got its key.
     const IS_READ_WHEN_REPLACED: bool;
 
     /// It is remembered again.
@@ -319,7 +319,7 @@ impl<T: Owned> Shared<T> {
 struct Recent {
     newer: Index,
     older: Index,
-    /// Entries that `newer` took in.
+    /// The number of entries added to `newer`.
     taken: usize,
 }
 
@@ -542,8 +542,8 @@ mod tests {
         }
     }
 
-    /// Leases of three grants, of which the first ended last. Controls: a ring without shares, which forgets them, and the
-    /// newest ending of a lease in the memory, which is not the latest while the endings are remembered again.
+    /// Leases with three grants; the first ended last. Controls: a ring without shares, which forgets them, and the newest
+    /// ending of a lease in the memory, which is not the latest while the endings are remembered again.
     #[test]
     fn a_principal_that_ends_much_makes_the_memory_forget_its_own_endings() {
         const LEASES: u64 = 5_000;

@@ -198,7 +198,7 @@ impl Machine {
         core::hint::black_box(live.count());
     }
 
-    /// Makes room for so many more locks at once, where it is known that they come.
+    /// Makes room for this many more locks at once, where it is known that they come.
     pub fn reserve(&mut self, locks: usize) {
         self.tables.reserve_locks(locks);
         self.tables.reserve_leases(locks);

@@ -1,8 +1,8 @@
 //! Semaphores: leases that hold slots of one lock (rules P1–P6).
 //!
-//! A semaphore's holders are records as readers are ([`share`](super::share)), so that many may hold one lock. Each has
-//! slots beside its number, and its number is its fencing token. How many slots there are stands beside the queue, as
-//! long as the lock has a record: a semaphore that nobody holds, and nobody waits for, is forgotten.
+//! A semaphore's holders have records like readers ([`share`](super::share)), so that many may hold one lock. Each has
+//! slots besides its number, and its number is its fencing token. The number of slots is stored beside the queue as long
+//! as the lock has a record: a semaphore that nobody holds, and nobody waits for, is forgotten.
 
 use alloc::vec::Vec;
 

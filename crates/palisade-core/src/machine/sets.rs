@@ -225,7 +225,7 @@ impl Machine {
         first.unwrap_or(Outcome::Done)
     }
 
-    /// Whether so many more locks would be too many.
+    /// Whether this many more locks would be too many.
     pub(super) fn too_many_locks(&self, more: usize) -> Option<Outcome> {
         let max = self.limits.locks;
         let would_be = self.tables.locks.len() + more;
@@ -302,7 +302,7 @@ impl Machine {
         self.next_token.map_or(Token::MAX, before)
     }
 
-    /// Whether a request that waits is for exactly these locks, of which the first is known to be.
+    /// Whether a waiting request is for exactly these locks; its first lock is already known to be among them.
     pub(super) fn is_same_set(&self, slot: Slot, again: &Acquire) -> bool {
         if self.tables.waiters[slot].role == Role::Alone {
             return again.also.is_empty();
@@ -491,7 +491,7 @@ impl Machine {
         self.wake_rest(effects);
     }
 
-    /// The names of a set's locks but for the first.
+    /// The names of a set's locks except the first.
     fn others_of(&self, locks: &[Slot]) -> Others {
         let others = locks.iter().skip(1);
         others
@@ -499,7 +499,7 @@ impl Machine {
             .collect()
     }
 
-    /// Notes the locks that a set is about to leave, but for the one that is being handed on.
+    /// Notes the locks that a set is about to leave, except the one that is being handed on.
     fn put_off(&mut self, parts: &[Slot], but: Option<Slot>) {
         for part in parts {
             let lock = self.tables.waiters[*part].lock;

@@ -183,7 +183,7 @@ impl Machine {
         self.tables.remove_share(share);
     }
 
-    /// Tells that a shared grant ends, and remembers how.
+    /// Reports that a shared grant ends, and remembers how.
     pub(super) fn note_end_of_share(
         &mut self,
         share: Slot,

@@ -131,7 +131,7 @@ pub struct ShareRecord {
 pub struct KeptRecord {
     /// The lock.
     pub lock: LockName,
-    /// The token of its last grant; of a lock that was free when a set came, the newest of any grant.
+    /// The token of its last grant. If the lock was free when a set came, the newest token of any grant.
     pub last: Token,
     /// For a semaphore: the number of its permits.
     pub permits: Option<u32>,

@@ -47,7 +47,7 @@ pub(crate) struct Tables {
     pub(crate) sets: BTreeMap<u64, Box<[Slot]>>,
     /// The sets that wait by client, so that a grant to that client finds them.
     pub(super) sets_of: BTreeSet<(Slot, u64)>,
-    /// Requests that wait under a lease that there is, by lease and arrival: they end with it.
+    /// Requests that wait under an existing lease, by lease and arrival: they end with it.
     waits_under: BTreeMap<(Slot, u64), Slot>,
     /// Requests that wait for permits, by lock, number and arrival: a lower number of permits finds those that want more.
     permit_waits: BTreeMap<(Slot, u32, u64), Slot>,
@@ -88,12 +88,12 @@ impl Tables {
         }
     }
 
-    /// Makes room for so many more locks.
+    /// Makes room for this many more locks.
     pub(super) fn reserve_locks(&mut self, more: usize) {
         self.names.reserve(more);
     }
 
-    /// Makes room for so many more leases.
+    /// Makes room for this many more leases.
     pub(super) fn reserve_leases(&mut self, more: usize) {
         self.keys.reserve(more);
         self.lease_timers.reserve(more);
@@ -257,7 +257,7 @@ impl Tables {
         }
     }
 
-    /// Notes that a request waits under a lease that there is, if it does.
+    /// Notes that a request waits under an existing lease, if it does.
     pub(super) fn tie_wait(&mut self, slot: Slot) {
         let Waiter { under, arrival, .. } = self.waiters[slot];
         if let Under::Existing { key, .. } = under

@@ -73,7 +73,7 @@ impl Machine {
             self.leave(slot, None, effects);
             return None;
         }
-        // The timer finds by itself that the end has moved from the window's to the wait's.
+        // The timer finds out later that the end has moved from the window's to the wait's.
         (waiter.since, waiter.orphan) = (now, None);
         let request = waiter.request;
         self.changed = true;
@@ -87,8 +87,8 @@ impl Machine {
         Some(self.own_answer(request, before, effects))
     }
 
-    /// The answer to a request whose caller is there and gets it by itself, if it was settled behind the first `before`
-    /// effects.
+    /// The answer to a request if it was settled behind the first `before` effects; its caller is there and gets the
+    /// answer directly.
     pub(super) fn own_answer(
         &self,
         request: RequestId,

@@ -18,7 +18,8 @@ use palisade_core::{
 const CROWDS: [u32; 3] = [1, 1_000, 100_000];
 const REPEATS: u32 = 300;
 
-/// As much dearer beside the largest crowd is growth; a list of so many things is dearer by far.
+/// An operation this much dearer beside the largest crowd grows with it; one that walks a list of the crowd is dearer by
+/// far.
 const FACTOR: u32 = 12;
 const SLACK: Duration = Duration::from_micros(4);
 

@@ -234,7 +234,7 @@ fn put_prefix(out: &mut Vec<u8>, mode: LockMode, also: &[LockName]) {
     put_others(out, also);
 }
 
-/// The other locks of a set, of which there is at least one.
+/// The other locks of a set, at least one.
 pub(super) fn put_others(out: &mut Vec<u8>, also: &[LockName]) {
     out.number(also.len() as u64);
     for lock in also {

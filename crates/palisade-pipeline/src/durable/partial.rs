@@ -131,7 +131,7 @@ fn remove_abandoned(parent: &Path, name: &OsStr) {
     }
 }
 
-/// Whether a restore to `name` calls its directory so.
+/// Whether a restore to `name` would give its directory this name.
 fn is_partial(found: &OsStr, name: &OsStr) -> bool {
     let (Some(found), Some(name)) = (found.to_str(), name.to_str()) else {
         return false;

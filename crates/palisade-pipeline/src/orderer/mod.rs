@@ -16,9 +16,8 @@
 //! The orderer reads no clock, draws no random number and waits for nothing; everything it needs is passed in. The
 //! pipeline's driver runs it on a thread with a real log; the lab's simulator runs it in virtual time.
 //!
-//! The caller reads the clock for [`Orderer::begin`] **after** it has taken in the requests of the batch: none
-//! of them was sent later than its stamp, so a lease never ends before its holder's own reckoning from the
-//! moment of sending.
+//! The caller reads the clock for [`Orderer::begin`] **after** it has received the requests of the batch: none of them was
+//! sent later than its stamp, so a lease never ends before its holder's own reckoning from the moment of sending.
 
 mod intake;
 mod presence;
@@ -63,8 +62,8 @@ const TURN: Span = Span::from_millis(10);
 const LOOK_AFTER: usize = 256;
 const PAGE_WEIGHT: usize = 64;
 
-/// While something is leased or closed, a quiet authority records the time (rule A14): first after this, then each time
-/// after twice as long since the last change, and at least so often.
+/// While something is leased or closed, a quiet authority records the time (rule A14): first after [`FIRST_STAMP`], then
+/// each time after twice as long since the last change, and at least every [`STAMP_EVERY`].
 const FIRST_STAMP: Span = Span::from_millis(1_000);
 const STAMP_EVERY: Span = Span::from_millis(60_000);
 
@@ -81,7 +80,7 @@ pub const ROOM: usize = BATCH_BYTES + (40 << 10);
 /// The clocks at the beginning of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// The authority's clock. One that goes back counts as one that stands still.
+    /// The authority's clock. If it goes back, it counts as standing still.
     pub at: Timestamp,
     /// The wall clock, which decides nothing.
     pub wall: WallTime,
@@ -163,7 +162,7 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Makes the batches smaller: the log then needs room for so many bytes and one command.
+    /// Makes the batches smaller: the log then needs room for this many bytes and one command.
     #[must_use]
     pub fn with_batches_of(self, bytes: usize) -> Orderer<A> {
         Orderer {
@@ -190,7 +189,7 @@ impl<A: Address> Orderer<A> {
         self.at
     }
 
-    /// The next instant at which something ends by itself; `None` also while the log has no room for its end.
+    /// The next instant at which something ends without a request; `None` also while the log has no room for its end.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         self.machine.next_due().filter(|_| self.no_room.is_none())
@@ -213,7 +212,7 @@ impl<A: Address> Orderer<A> {
         self.writable = writable;
     }
 
-    /// Begins the first batch with commands that have to be recorded before any request is taken in.
+    /// Begins the first batch with commands that have to be recorded before any request is accepted.
     pub fn open(&mut self, at: Timestamp, wall: WallTime, first: Vec<Command>) {
         self.stamp(at, wall);
         self.presence = Presence::new(self.at);
@@ -286,8 +285,8 @@ impl<A: Address> Orderer<A> {
         self.no_room.is_none()
     }
 
-    /// Whether the batch has grown so large, or taken so long, that it is to be made durable before another
-    /// request is put into it. The clock is asked for once in some hundred operations.
+    /// Whether the batch has grown so large, or taken so long, that it is to be made durable before another request is put
+    /// into it. The clock is read once in some hundred operations.
     pub fn is_batch_over(&mut self, now: impl FnOnce() -> Timestamp) -> bool {
         if self.bytes.len() >= self.batch_bytes {
             return true;

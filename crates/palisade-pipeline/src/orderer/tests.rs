@@ -70,7 +70,7 @@ impl Bench {
         }
     }
 
-    /// Works for so long, so that it is no absence.
+    /// Works for this long, so that it is no absence.
     fn work(&mut self, ms: u64) {
         self.now_ms += ms;
         self.worked = self.worked.plus(Span::from_millis(ms));
@@ -608,7 +608,7 @@ fn the_room_that_the_log_must_have_holds_the_largest_batch() {
     assert!(over > 4 << 10, "the largest batch ends with a set: {over}");
 }
 
-/// The length of a batch full of the longest requests for so many locks.
+/// The length of a batch full of the longest requests for this many locks.
 fn largest_batch(locks: usize) -> usize {
     let mut bench = Bench::new();
     bench.begin();

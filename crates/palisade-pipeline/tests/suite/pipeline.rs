@@ -619,8 +619,8 @@ fn stand_still(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms)); // real time: absence is measured by the kernel's clocks
 }
 
-/// Keeps the ordering thread for so long, by working or by doing nothing. Gives how long the thread was there
-/// without working.
+/// Occupies the ordering thread for this long, by working or by doing nothing. Returns how long the thread was
+/// there without working.
 async fn keep(handle: &Handle, ms: u128, work: bool) -> u128 {
     let kept = handle.near(async move {
         let (began, used) = (

@@ -69,7 +69,7 @@ const CHANGING: Duration = Duration::from_secs(10);
 /// The most entries in one message.
 const ENTRIES_AT_ONCE: u64 = 64;
 
-/// After so long without a word of the leader another one would have been elected, if there were a majority.
+/// After this long without a word of the leader another one would have been elected, if there were a majority.
 const SILENT: Duration = Duration::from_secs(3);
 
 /// How long things take. The defaults suit nodes in one region.
@@ -296,8 +296,8 @@ impl<R: AsyncRuntime> Engine<R> {
     }
 
     /// Proposes a batch under a leadership of this node; gives its place in the log when a quorum has it on stable
-    /// storage (rule R1). It is refused if that leadership is over, also when this node leads again: entries that the
-    /// proposer does not know may stand between.
+    /// storage (rule R1). It is refused if that leadership is over, also when this node leads again: there may be
+    /// entries in between that the proposer does not know.
     ///
     /// # Errors
     /// [`NotCommitted`].
@@ -324,8 +324,8 @@ impl<R: AsyncRuntime> Engine<R> {
         }
     }
 
-    /// Makes sure that this node leads, by asking a quorum, and under which leadership. Gives an entry of this
-    /// leadership: everything that was committed before this was asked stands before it, or is it (rule R4).
+    /// Makes sure that this node leads, by asking a quorum, and under which leadership. Returns an entry of this
+    /// leadership: everything that was committed before the question is at or before that entry (rule R4).
     ///
     /// # Errors
     /// [`NotCommitted`].
@@ -414,7 +414,7 @@ impl<R: AsyncRuntime> Engine<R> {
         }
     }
 
-    /// Tells when [`progress`](Engine::progress) may say something new, which it does with every batch.
+    /// Wakes when [`progress`](Engine::progress) may have changed, which it does with every batch.
     #[must_use]
     pub fn watch(&self) -> Watch<R> {
         Watch(self.raft.metrics())
@@ -494,7 +494,7 @@ impl<R: AsyncRuntime> Engine<R> {
         let _ = self.raft.trigger().transfer_leader(to).await;
     }
 
-    /// A new snapshot is on disk: entries that it contains need not be kept in memory, but for the last `keep`.
+    /// A new snapshot is on disk: entries that it contains need not stay in memory, except for the last `keep`.
     pub async fn snapshot_made(&self, keep: u64) {
         let before = self.progress().snapshot;
         let _ = self.raft.trigger().snapshot().await;

@@ -344,7 +344,7 @@ fn together(own: &Introduction, list: &List, heard: &[&Introduction]) -> Decisio
     }
 }
 
-/// The digest that a blank node tells, once it has heard from all listed nodes that they are blank.
+/// The digest that a blank node announces, once it has heard from all listed nodes that they are blank.
 #[must_use]
 pub fn proposal(own: &Introduction, list: &List, views: &Views) -> Option<[u8; 32]> {
     let heard: Vec<&Introduction> = views

@@ -15,7 +15,7 @@ use crate::applier::Applier;
 use crate::engine::{Engine, NotCommitted, Tokio};
 use crate::lead::Leadership;
 
-/// A leader that hears no quorum for so long stops serving: two election time-outs (rule R5).
+/// A leader that hears no quorum for this long stops serving: two election time-outs (rule R5).
 const NO_QUORUM: Duration = Duration::from_millis(680);
 
 /// A quorum that answers and is slow is waited for no longer than this: callers then learn that their outcome is

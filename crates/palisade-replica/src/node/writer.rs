@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::entry::NodeId;
 use crate::store::{Sink, Work, Writer};
 
-/// After so long without work, the end of the log is marked, which helps a later recovery.
+/// After this long without work, the end of the log is marked, which helps a later recovery.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// A full disk is looked at again after this time.
@@ -62,8 +62,8 @@ impl Disk {
 /// A frame that takes no longer is quick.
 const QUICK: Duration = Duration::from_millis(2);
 
-/// The engine waits for the disk itself after so many quick frames in a row: while it waits it answers nobody, so a disk
-/// that stands still now and then is left to the thread.
+/// After this many quick frames in a row the engine waits for the disk itself. While it waits it answers nobody, so a
+/// disk that stalls now and then is left to the thread.
 const STREAK: u32 = 100;
 
 /// More bytes at once are left to the thread.

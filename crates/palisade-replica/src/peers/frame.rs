@@ -1,4 +1,4 @@
-//! Frames: a length and so many bytes.
+//! Frames: a length, and as many bytes.
 //!
 //! ```text
 //!   length (u32, little-endian) │ bytes

@@ -408,7 +408,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
         }
     }
 
-    /// Tells the other side, before this side gives up.
+    /// Informs the other side, before this side gives up.
     async fn settle<T>(&mut self, result: Result<T, Failed>) -> Result<T, Failed> {
         if let Err(Failed::Refused(why)) = &result {
             let why = Message::Refused(reason(why.as_bytes()));

@@ -37,7 +37,7 @@ pub struct PeerHistory {
 #[derive(Debug, Default)]
 struct Met {
     known: Option<Known>,
-    /// The last append that it took in.
+    /// The last append that it accepted.
     taken: Option<Offer>,
 }
 

@@ -70,7 +70,7 @@ impl Drop for Stranger {
 }
 
 impl Peers {
-    /// Takes in connections of other nodes until [`stop`](Peers::stop). Spawn it once, before this node tells its
+    /// Accepts connections of other nodes until [`stop`](Peers::stop). Spawn it once, before this node announces its
     /// address to others.
     pub fn serve(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
         let shared = Arc::clone(&self.shared);

@@ -32,8 +32,7 @@ pub struct Introduction {
     pub starts: u64,
     /// The last entry of its log.
     pub last: Option<LogId>,
-    /// Where the entries of each leadership begin in its log ([`Log::history`](crate::Log::history)): of the newest
-    /// [`HISTORY`] leaderships.
+    /// The first entry of each of the newest [`HISTORY`] leaderships in its log ([`Log::history`](crate::Log::history)).
     pub history: Vec<LogId>,
     /// The state of its directory.
     pub standing: Standing,

@@ -11,7 +11,7 @@ use crate::engine::Transport as _;
 use crate::entry::NodeId;
 use crate::message::{PROBE, probed_by};
 
-/// A node that has answered nothing for so long counts as one that is not there.
+/// A node that has answered nothing for this long counts as absent.
 pub const SILENT: Duration = Duration::from_secs(2);
 
 /// A node that is alive answers a question within this time.

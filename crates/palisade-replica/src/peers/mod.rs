@@ -66,7 +66,7 @@ pub struct Settings {
     pub connect: Duration,
     /// Both sides have introduced themselves within this time.
     pub handshake: Duration,
-    /// A peer that acknowledges nothing for so long is gone.
+    /// A peer that acknowledges nothing for this long is gone.
     pub silence: Duration,
     /// After a failure nothing is tried for the first of these times, then twice that, up to the second.
     pub backoff: (Duration, Duration),
@@ -372,7 +372,7 @@ impl Shared {
         judged
     }
 
-    /// Tells the operator of a node that was removed while it was down: nobody else will.
+    /// Informs the operator of a node that was removed while it was down: nobody else will.
     fn notice_removal(&self, own: &Introduction, theirs: &Introduction) {
         let (Standing::Member { members: here, .. }, Standing::Member { members: there, .. }) =
             (&own.standing, &theirs.standing)

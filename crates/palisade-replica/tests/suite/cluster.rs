@@ -202,7 +202,7 @@ impl Process {
         self.engine.as_ref().unwrap()
     }
 
-    /// As a kill does, as far as others can tell.
+    /// As a kill does, as far as others can see.
     async fn stop(self) {
         self.engine().stop().await;
         self.end().await;
@@ -319,7 +319,7 @@ async fn three_blank_nodes_form_a_cluster_that_outlives_its_leader() {
     assert_eq!(voters, [BTreeSet::from(members)]);
 }
 
-/// Whether a watch of a follower tells of changes while it is polled once.
+/// Whether a watch of a follower reports changes while it is polled once.
 async fn tells(changed: impl Future<Output = Result<(), NotCommitted>>) -> bool {
     tokio::select! {
         biased;

@@ -211,7 +211,7 @@ async fn another_node_at_an_address_and_an_older_copy_are_refused_with_what_to_t
     assert!(copy.call(&a, b"hello").await.is_err());
 }
 
-/// The message that stands first on a connection.
+/// The first message on a connection.
 fn framed(bytes: &[u8]) -> Vec<u8> {
     let mut frame = (bytes.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(bytes);

@@ -251,7 +251,7 @@ fn an_interrupted_conversion_leaves_a_server_that_starts() {
     assert!(singles > 10, "{singles}");
 }
 
-/// An attempt for one cluster does not stand in the way of another one's: the others may have drawn anew.
+/// An attempt for one cluster does not prevent one for another cluster: the other nodes may have drawn new ids.
 #[test]
 fn a_creation_may_be_done_again_for_another_cluster() {
     let whole = SimStorage::new(1);

@@ -36,7 +36,7 @@ fn grace_gives_every_live_lease_its_full_time_again() {
     }
 }
 
-/// A release tells nobody that the rest of the lease is over.
+/// After a release, nobody has heard that the rest of the lease is over.
 #[test]
 fn grace_gives_its_time_back_also_to_a_lease_of_which_one_lock_was_released() {
     let mut world = World::new();

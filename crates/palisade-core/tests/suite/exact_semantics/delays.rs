@@ -191,7 +191,7 @@ fn a_delay_that_was_over_by_the_last_entry_stays_over() {
     world.expire();
     world.granted(ask("w", "a").ttl(DELAY_MS));
     world.pass(ms(DELAY_MS));
-    // One entry ends one thing: the other lock's lease. The closed lock stands in line.
+    // One entry ends one thing: the other lock's lease. The closed lock waits in line.
     world.expire();
     assert_eq!((world.held_by("w"), world.machine.locks()), (None, 1));
     restart(&mut world);

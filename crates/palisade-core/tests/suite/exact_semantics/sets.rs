@@ -635,11 +635,11 @@ fn a_chain_of_sets_that_end_together_takes_no_stack() {
     let first = Acquire::new(name(0), client_id("first"), under, None);
     apply(Timestamp::ZERO, Command::Acquire(first));
     for n in 0..SETS {
-        // The first one ends a moment before the others, so that they end where they stand in line, one after the other.
+        // The first one ends a moment before the others, so that they end in line, one after the other.
         let wait = if n == 0 { 1_000 } else { 2_000 };
         assert_eq!(apply(Timestamp::ZERO, wish(n, wait)).0, Outcome::Queued);
     }
-    // Nobody looked at the clock for so long: with the first one all the others are over.
+    // Nobody looked at the clock for a while: when the first one is over, all the others are too.
     let (_, settled) = apply(Timestamp::from_millis(2_001), Command::Withdraw(id(0)));
     assert_eq!(settled, SETS as usize, "each has its answer");
     assert_eq!((machine.waiters(), machine.locks()), (0, 1));

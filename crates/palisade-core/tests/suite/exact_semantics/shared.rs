@@ -154,7 +154,7 @@ fn a_repeat_gets_the_same_grant_and_an_old_name_never_touches_the_next_one() {
     world.release(&grant(&first));
     let second = world.granted(read("a").under(anchor.key));
     assert_eq!((numbers(&first), numbers(&second)), ((2, 3), (2, 4)));
-    // One token, one lease, one lock: only the number tells them apart.
+    // One token, one lease, one lock: only the number distinguishes them.
     let how = Ending::Released;
     let token = token(3);
     assert_eq!(world.release(&grant(&first)), Outcome::Ended { token, how });
@@ -223,7 +223,7 @@ fn a_readers_lease_ends_to_the_nanosecond() {
     assert!(matches!(world.renew(&grant(&b)), Outcome::Ended { .. }));
 }
 
-/// Beside its command an entry ends so many that stand in line, and so many of the lock that is asked for.
+/// Beside its command an entry ends one number of leases in line, and another number on the lock that is asked for.
 #[test]
 fn a_request_ends_a_bounded_number_of_its_locks_readers() {
     let mut world = World::new();

@@ -66,7 +66,7 @@ impl Grant {
     }
 }
 
-/// A request in a queue. There is one list for all queues, in order of arrival but for upgrades, which are at its head.
+/// A request in a queue. There is one list for all queues, in order of arrival except for upgrades, which are at its head.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wait {
     pub(crate) by: Principal,
@@ -122,7 +122,7 @@ impl Wait {
         }
     }
 
-    /// When it leaves the queue by itself.
+    /// When it leaves the queue if nothing else happens.
     pub(crate) fn ends(&self) -> Timestamp {
         self.orphan.unwrap_or(self.deadline)
     }
@@ -1097,8 +1097,8 @@ impl Reference {
         outcome
     }
 
-    /// Grants under a lease that is good, where nobody is in the way. Of a set, the locks that its client has under another
-    /// lease are taken over.
+    /// Grants under a valid lease, where nobody blocks the request. A set takes over the locks that its client has under
+    /// another lease.
     fn grant(&mut self, wanted: Wanted<'_>, waited: Span, now: &mut Now) -> Outcome {
         let Wanted {
             by,
@@ -1238,8 +1238,8 @@ impl Reference {
         self.hand_on_what_is_left(now);
     }
 
-    /// Takes a request out of its queues; the locks that nobody holds are looked at later, but for one that is being
-    /// handed on.
+    /// Takes a request out of its queues. The locks that nobody holds are looked at later, except one that is being handed
+    /// on.
     fn take_leave(&mut self, wait: &Wait, but: Option<&LockName>, now: &mut Now) {
         for lock in wait.locks() {
             let listed = now.left.iter().any(|(left, _)| *left == lock);

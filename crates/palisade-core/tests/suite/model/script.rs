@@ -1,4 +1,4 @@
-//! Random scripts. A line names things by where they stand ("the second live grant", "one nanosecond
+//! Random scripts. A line names things by their position ("the second live grant", "one nanosecond
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
@@ -34,7 +34,7 @@ enum When {
     Later(u64),
     /// A whole millisecond.
     NextTick,
-    /// Around the end of a lease: at it, or so many nanoseconds off.
+    /// Around the end of a lease: at it, or this many nanoseconds off.
     LeaseEnd(usize, i64),
     /// Around the deadline of a waiting request.
     WaitEnd(usize, i64),
