@@ -30,8 +30,7 @@ pub enum Outcome {
     Proclaimed {
         /// The token of the grant, which is unchanged.
         token: Token,
-        /// The number of this event. Between two announcements, the one with the higher (token, revision) is the later
-        /// one.
+        /// The number of this event. Of two announcements, the one with the higher (token, revision) is the later one.
         revision: u64,
     },
     /// The grant was released.

@@ -116,7 +116,7 @@ impl Stage {
     }
 }
 
-/// The things there are many of.
+/// A kind of thing that others have many of, and the function that makes them.
 type Crowd = (&'static str, fn(&mut Stage));
 
 const KINDS: [Crowd; 6] = [

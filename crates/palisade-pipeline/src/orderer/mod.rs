@@ -513,8 +513,8 @@ impl<A: Address> Orderer<A> {
     }
 
     /// Records the outstanding commands, as far as they fit into the batch. Orphans come first. Then the newest arrival
-    /// leaves first, so that nobody is granted a lock that another leaving request was ahead for. Last, grants that reached
-    /// nobody are released.
+    /// leaves first, so that none of them is granted a lock when one ahead of it leaves. Last, grants that reached nobody
+    /// are released.
     fn pay(&mut self) {
         let mut owed = mem::take(&mut self.owed);
         owed.sort_by_cached_key(|(by, command)| match command {

@@ -363,7 +363,7 @@ impl Shared {
         certificate: Option<&Certificate>,
         theirs: &Introduction,
     ) -> Result<(), Refusal> {
-        // A node with another certificate must not change the memory of a node.
+        // Only a node with the right certificate may change its record here.
         certified(certificate, own, theirs).map_err(Refusal::from)?;
         let judged = hold(&self.history).judge(own, expected, theirs);
         if let (Err(refusal), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {

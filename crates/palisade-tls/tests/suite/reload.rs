@@ -225,7 +225,7 @@ fn a_port_says_when_the_ca_of_its_clients_and_its_list_end() {
         fs::write(folder.path("ca.crl"), list).unwrap();
         seconds(validity.until)
     };
-    // A list that should have been replaced counts on, and reports its age.
+    // A list that should have been replaced counts on, and its end is reported.
     let past = over();
     let due = list(past);
     let server = folder.server_with_list("server", "ca", "ca.crl");

@@ -11,8 +11,7 @@
 //! | `leases` | one lease with many grants |
 //! | `bounds` | refusals: each is a value that changes nothing |
 //! | `away` | restarts and stalls |
-//! | `orphans` | a change of leader: which requests keep a place, for which caller, and for how
-//! long |
+//! | `orphans` | a change of leader: which requests keep a place, and how long |
 //! | `looking` | holder, view and page |
 //! | `shared` | readers and writers |
 //! | `upgrade` | mode update, and the writer that comes of it |
