@@ -1,4 +1,4 @@
-//! What the core costs: the machine, its timers, the fence's decision.
+//! Benchmarks of the core: the machine, its timers, the fence's decision.
 //!
 //! ```text
 //! cargo bench -p palisade-core --bench machine
@@ -86,7 +86,7 @@ fn grant(lock: &LockName, number: u64) -> GrantRef {
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// Acquire and release of one lock beside so many that are held.
+/// Acquire and release of one lock beside this many that are held.
 #[divan::bench(args = [0, 1_000, 1_000_000])]
 fn apply_pair(bencher: Bencher<'_, '_>, held: u64) {
     let mut bench = Bench::holding(held, DAY_MS);
@@ -99,7 +99,7 @@ fn apply_pair(bencher: Bencher<'_, '_>, held: u64) {
     });
 }
 
-/// Renewal of one after the other of so many leases.
+/// Renewals of this many leases, one after the other.
 #[divan::bench(args = [1_000, 1_000_000])]
 fn apply_renew(bencher: Bencher<'_, '_>, held: u64) {
     let mut bench = Bench::holding(held, DAY_MS);

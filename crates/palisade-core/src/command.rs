@@ -108,7 +108,7 @@ pub enum Away {
     /// the place back. Until then neither it nor any request behind it is granted.
     Led,
     /// The process existed but did not run, or could not write, for this long. Below [`STALL`](crate::limits::STALL),
-    /// only leases that are short compared with the pause ([`Ttl::bears`]) get their full time again.
+    /// only leases whose time to live is short compared with the pause ([`Ttl::bears`]) get their full time again.
     Paused(Span),
 }
 

@@ -1,6 +1,6 @@
 //! Predicates that are true of a machine at every moment.
 //!
-//! Tests, the simulator and anyone who doubts call [`check`] after every step.
+//! Tests and the simulator call [`check`] after every step.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -15,7 +15,7 @@
 //! without an operating system there is no clock to read and no file to open.
 //!
 //! * [`machine`] decides which lease holds which lock: the rules A1–A14 of the authority.
-//! * [`fence`] decides what a resource admits: the rules F5, F6 and F10.
+//! * [`fence`] decides which operations a resource admits: the rules F5, F6 and F10.
 //! * [`holder`] computes the instant until which a client may act on its lock.
 
 #![no_std]

@@ -23,8 +23,8 @@ pub const AT_LEAST_FOR_MS: u32 = 24 * 60 * 60 * 1000;
 /// An authority that did not run for this long or longer gives every live lease its full time again.
 pub const STALL: Span = Span::from_millis(500);
 
-/// A shorter pause extends only leases of which it takes more than a quarter. A holder renews after a third of its
-/// time, so a pause of up to a quarter leaves enough time for the renewal.
+/// A shorter pause extends only leases that lose more than a quarter of their time to it. A holder renews after a third
+/// of its time, so a pause of up to a quarter leaves enough time for the renewal.
 pub const PAUSE_PARTS: u64 = 4;
 
 /// Most readers, and most waiting requests, in the view of one lock.

@@ -30,7 +30,7 @@ pub enum Outcome {
     Proclaimed {
         /// The token of the grant, which is unchanged.
         token: Token,
-        /// The number of this event. Of two announcements the one with the higher (token, revision) is the later one.
+        /// The number of this event. Of two announcements, the one with the higher (token, revision) is the later one.
         revision: u64,
     },
     /// The grant was released.
@@ -136,7 +136,7 @@ pub struct Renewed {
     pub near_deadline: bool,
 }
 
-/// The holder of a lock; of several readers, one of them.
+/// The holder of a lock, or one of several readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The holder's client id.
@@ -269,10 +269,10 @@ pub enum Change {
 pub struct LockView {
     /// The lock.
     pub lock: LockName,
-    /// The number of the latest event that this view includes. Of two views of a lock, the one with the higher number
-    /// is later. `None` in a listing, or if the authority does not count events.
+    /// The number of the latest event that this view includes. The higher number belongs to the later view of a lock.
+    /// `None` in a listing, or if the authority does not count events.
     pub revision: Option<u64>,
-    /// Its holder, if any; of several readers, the oldest.
+    /// Its holder, if any, or the oldest of several readers.
     pub holder: Option<Holder>,
     /// How often, since its last renewal, the holder's lease was extended because the authority was not running.
     pub extensions: u32,

@@ -1,4 +1,4 @@
-//! What the log's encoding costs.
+//! The cost of the log's encoding.
 //!
 //! ```text
 //! cargo bench -p palisade-server --bench codec

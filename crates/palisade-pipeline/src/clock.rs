@@ -14,7 +14,7 @@ pub enum Clock {
     Manual(Timestamp),
 }
 
-/// A clock that goes on by itself.
+/// A clock that runs by itself.
 #[derive(Debug)]
 pub struct Running {
     resumed_at: Timestamp,
@@ -47,7 +47,7 @@ impl Clock {
         }
     }
 
-    /// What CLOCK_BOOTTIME showed when this clock showed `at`; `None` of a manual clock.
+    /// The value of CLOCK_BOOTTIME when this clock showed `at`; `None` for a manual clock.
     pub(super) fn boottime_at(&self, at: Timestamp) -> Option<u64> {
         match self {
             Clock::Running(running) => {

@@ -6,9 +6,9 @@
 //!     └── more arrives meanwhile
 //! ```
 //!
-//! A round takes in everything that is there. While it is being synced the next one gathers, so the
-//! batches grow with the load and no timer decides how long to wait for more. The clock is read
-//! **after** a round is drained, for the reason that the orderer's module names.
+//! A round accepts everything that is there. While it is being synced the next one gathers, so the batches grow with the
+//! load and no timer decides how long to wait for more. The clock is read **after** a round is drained, for the reason
+//! that the orderer's module names.
 
 use std::mem;
 use std::pin::{Pin, pin};
@@ -30,7 +30,7 @@ use super::random;
 use super::request::{Answer, Asked, Failure, Operation, Request};
 use super::stats::{count_answer, count_state, request_place};
 
-/// Messages taken in for one round.
+/// Messages accepted for one round.
 const ROUND: usize = 4_096;
 
 pub(super) struct Driver {
@@ -39,16 +39,16 @@ pub(super) struct Driver {
     clock: Clock,
     inbox: UnboundedReceiver<Message>,
     shared: Arc<Shared>,
-    /// Operations taken in when the last batch was published.
+    /// Operations accepted when the last batch was published.
     published: u64,
     /// Whether no message has arrived since the alarm last rang.
     quiet: bool,
     stopping: bool,
-    /// Told when the places of all waiting requests are durable.
+    /// Notified when the places of all waiting requests are durable.
     drained: Vec<oneshot::Sender<()>>,
 }
 
-/// Whoever waits for one answer.
+/// The caller that waits for one answer.
 struct Asker {
     to: ReplyTo,
     operation: Operation,
@@ -85,7 +85,7 @@ impl ReplyTo {
         }
     }
 
-    /// Sends one answer by itself.
+    /// Sends one answer on its own.
     fn send(self, answer: Answer) {
         match self {
             ReplyTo::Call(reply, _) => drop(reply.send(answer)),
@@ -133,12 +133,12 @@ impl Driver {
         self.end(ended)
     }
 
-    /// The machine, the log and the inbox, for what comes after a leadership.
+    /// The machine, the log and the inbox, to go on with after a leadership.
     pub(super) fn into_parts(self) -> (Machine, Box<dyn Log>, UnboundedReceiver<Message>) {
         (self.orderer.into_machine(), self.log, self.inbox)
     }
 
-    /// Answers everybody who still waits for an answer.
+    /// Answers every caller that still waits.
     fn end(&mut self, ended: Result<(), LogError>) -> Stopped {
         let (stopped, answers) = match ended {
             Ok(()) => (Stopped::Asked, self.orderer.stopped()),
@@ -152,7 +152,7 @@ impl Driver {
         stopped
     }
 
-    /// The first batch of this process: commands that have to be recorded before any request is taken in.
+    /// The first batch of this process: commands that have to be recorded before any request is accepted.
     pub(super) fn open(&mut self, first: Vec<Command>) -> Result<(), LogError> {
         let graces = first
             .iter()
@@ -182,7 +182,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The last batches of a planned stop: what is owed to callers that left, and the time, from which a restart goes on.
+    /// Writes the last batches of a planned stop: the commands still to be recorded for callers that left, and the time,
+    /// from which a restart goes on.
     fn finish(&mut self) -> Result<(), LogError> {
         loop {
             self.begin()?;
@@ -327,7 +328,7 @@ impl Driver {
         Ok(())
     }
 
-    /// An error means that neither this request nor a later one was touched.
+    /// An error means that neither this request nor a later one was begun.
     fn request(&mut self, asked: Asked, to: ReplyTo, since: u64) -> Result<(), LogError> {
         self.shared.stats.operations.add(1);
         let advance = match &asked.request {
@@ -358,7 +359,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The answer to requests that were not touched, because the log takes nothing more.
+    /// The answer to requests that were not begun, because the log accepts nothing more.
     fn refusal(&self, error: &LogError) -> Failure {
         match error {
             LogError::Deposed => self.shared.not_leader(),
@@ -366,7 +367,7 @@ impl Driver {
         }
     }
 
-    /// Moves a manual clock, and stops wherever something falls due: what happens between the two instants happens in its
+    /// Moves a manual clock, and stops wherever something falls due. Everything between the two instants happens in its
     /// order, as it would in real time.
     fn advance(&mut self, by: Span) -> Result<(), LogError> {
         let target = self.clock.now().after(by);
@@ -435,8 +436,8 @@ impl Driver {
     }
 }
 
-/// Lets answers out, those of a session in one message as long as no other comes between them. Returns the
-/// grants whose callers were gone.
+/// Sends answers. Those of a session go in one message as long as no other comes between them. Returns the grants of
+/// callers that were gone.
 fn send(mut answers: Drain<'_, (Asker, Answer)>) -> Vec<(Principal, GrantRef)> {
     let mut unclaimed = Vec::new();
     while let Some((asker, answer)) = answers.next() {

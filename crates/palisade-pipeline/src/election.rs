@@ -65,7 +65,7 @@ pub(super) async fn run(
     close(inbox, &shared, stopped);
 }
 
-/// What a new leader records before it takes a request in (rules R9, R10).
+/// The commands that a new leader records before it accepts a request (rules R9, R10).
 #[must_use]
 pub fn take_over(limits: Limits) -> Vec<Command> {
     vec![Command::Grace(Away::Led), Command::Configure(limits)]

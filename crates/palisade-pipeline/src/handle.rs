@@ -65,7 +65,7 @@ pub enum Leading {
     Here,
     /// At another node, with this URL.
     At(Arc<str>),
-    /// Nowhere at this moment, or at a node whose URL is not known.
+    /// Nowhere at this moment, or at a node with an unknown URL.
     #[default]
     Nowhere,
 }
@@ -75,7 +75,7 @@ pub enum Leading {
 pub enum Stopped {
     /// It was asked to.
     Asked,
-    /// The log failed; nothing more was acknowledged. Says what failed.
+    /// The log failed, for this reason; nothing more was acknowledged.
     LogFailed(String),
     /// Another node leads; nothing more was acknowledged here.
     Deposed,
@@ -103,20 +103,20 @@ pub(super) enum Message {
     Gone {
         by: Principal,
         request: RequestId,
-        /// Its place is kept for a while.
+        /// Its place is reserved for a while.
         may_return: bool,
     },
     /// The caller of an acquire went away with its answer unread.
     Unread(Principal, GrantRef),
     /// A session ended.
     Hangup(u64),
-    /// The authority is about to stop: nobody who waits is granted anything. Told when that is durable.
+    /// The authority is about to stop: no waiting request is granted any more. The sender hears when that is durable.
     Drain(oneshot::Sender<()>),
     /// Stop.
     Stop,
 }
 
-/// The locks of an acquire, to give back what it was granted.
+/// The locks of an acquire, to give back its grant.
 pub(super) struct Locks {
     lock: LockName,
     also: Others,
@@ -160,9 +160,9 @@ impl Handle {
 
     /// Asks one question. The answer comes when everything it rests on is durable.
     ///
-    /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was
-    /// granted in that moment, unless the caller named a request id to ask again with. If the interface says so
-    /// ([`KeepsPlace`]), its place is kept for a while: [`Command::Orphan`](palisade_core::Command::Orphan).
+    /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was granted in that moment,
+    /// unless the caller named a request id to ask again with. If the interface says so ([`KeepsPlace`]), its place is
+    /// reserved for a while: [`Command::Orphan`](palisade_core::Command::Orphan).
     ///
     /// A node that does not lead answers at once: [`Failure::NotLeader`].
     pub async fn call(&self, asked: impl Into<Asked>) -> Answer {
@@ -231,8 +231,7 @@ impl Handle {
         self.shared.neighbours.spawn_on(task, &self.shared.near)
     }
 
-    /// Every change from now on, as it becomes durable, in order. A reader that is too slow is told
-    /// how much it missed.
+    /// Every change from now on, as it becomes durable, in order. A reader that is too slow learns how many it missed.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Arc<[Event]>> {
         self.shared.events.subscribe()
@@ -286,8 +285,8 @@ impl Handle {
         self.shared.leading.subscribe()
     }
 
-    /// Says who leads: requests are taken in, forwarded or refused accordingly. Ignored while this node leads by
-    /// election; a single server leads until it is told otherwise.
+    /// Names the leader, so that requests are accepted, forwarded or refused. Ignored while this node leads by election; a
+    /// single server leads until this says otherwise.
     pub fn set_leader(&self, leader: Leading) {
         self.shared.leading.send_if_modified(|leading| {
             let changes = !self.shared.elected.load(Ordering::Relaxed) && *leading != leader;
@@ -298,16 +297,16 @@ impl Handle {
         });
     }
 
-    /// Shows what a follower has applied, as a leader shows what it has committed: to watchers and in the counters.
-    /// Events before the machine's revision that were never shown are gone, and watchers are told so.
+    /// Shows a follower's applied entries to watchers and in the counters, as a leader shows its committed ones. Events
+    /// before the machine's revision that were never shown are gone, and watchers learn of the gap.
     pub fn show(&self, events: Vec<Event>, machine: &Machine) {
         self.shared.show(events.into(), machine.revision());
         count_state(&self.shared.stats, machine);
     }
 
-    /// The authority is about to stop. When this returns, no request that waits is granted any more: each is an orphan, and
-    /// is told that the authority stops, or learns it from the end of its session. Those that come later are told so at
-    /// once, where they would have to wait. Nothing else changes until [`Handle::stop`].
+    /// The authority is about to stop. When this returns, no waiting request is granted any more: each is an orphan, and
+    /// its caller hears that the authority stops, or learns it from the end of its session. Later requests are refused for
+    /// the same reason at once, if they would have to wait. Nothing else changes until [`Handle::stop`].
     pub async fn drain(&self) {
         let (drained, is_drained) = oneshot::channel();
         // A pipeline that is gone grants nothing.
@@ -316,7 +315,7 @@ impl Handle {
         }
     }
 
-    /// Asks the pipeline to stop: what was taken in before is still answered.
+    /// Asks the pipeline to stop. It still answers the requests that it accepted before.
     pub fn stop(&self) {
         let _ = self.inbox.send(Message::Stop);
     }
@@ -389,8 +388,8 @@ impl Shared {
     }
 }
 
-/// A session's sending half. Dropping it takes its waiting requests out of their queues; what it was
-/// granted stays until it is released or expires.
+/// A session's sending half. Dropping it takes its waiting requests out of their queues. Its grants stay until they are
+/// released or expire.
 pub struct Session {
     inbox: mpsc::UnboundedSender<Message>,
     shared: Arc<Shared>,
@@ -398,8 +397,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Hands in operations, in order; each id comes back with its answer. If the pipeline no longer
-    /// runs, or another node leads, every operation is answered so.
+    /// Submits operations, in order; each id comes back with its answer. If the pipeline no longer runs, or another node
+    /// leads, every operation gets that answer.
     pub fn submit<R: Into<Asked>>(&self, requests: Vec<(u64, R)>) {
         let requests = requests.into_iter();
         let mut requests: Vec<(u64, Asked)> =
@@ -437,8 +436,8 @@ impl Drop for Session {
     }
 }
 
-/// A caller on its way to an answer. Dropped before that, it leaves the queue, perhaps for a while only, and gives back
-/// what it was granted in that moment.
+/// A caller on its way to an answer. If it is dropped before that, it leaves the queue, perhaps for a while only, and gives
+/// back a grant that it got in that moment.
 struct Asking<'a> {
     inbox: &'a mpsc::UnboundedSender<Message>,
     by: Principal,

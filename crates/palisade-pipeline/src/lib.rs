@@ -10,12 +10,11 @@
 //!                                                 └──► events ──► watchers
 //! ```
 //!
-//! Everything that decides is in [`orderer`], which does no I/O; the driver gives it messages and time, makes
-//! its batches durable, and lets out what it releases.
+//! All decisions are made in [`orderer`], which does no I/O. The driver gives it messages and time, makes its batches
+//! durable, and sends the answers that it releases.
 //!
-//! The thread runs other tasks between two rounds, if it is asked to ([`Handle::near`]): a session that
-//! lives there hands in its requests and gets its answers without waking another thread, which costs
-//! more than the rest of a round.
+//! The thread runs other tasks between two rounds, if it is asked to ([`Handle::near`]). A session that lives there
+//! submits its requests and gets its answers without waking another thread, which costs more than the rest of a round.
 //!
 //! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
 //! the trait [`Log`]. `durable` (feature) is the pipeline on a write-ahead log.
@@ -95,7 +94,7 @@ pub enum Returning {
 }
 
 impl Returning {
-    /// The commands that have to be logged before any request is taken in.
+    /// The commands that have to be logged before any request is accepted.
     fn commands(self) -> Vec<Command> {
         match self {
             Returning::Restarted => vec![Command::Grace(Away::Restarted)],
@@ -136,9 +135,8 @@ pub fn seed() -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// Starts the pipeline. The clock resumes where the log ended, or shows what it would without the restart where that is
-/// known. The commands of a return are durable when
-/// this returns.
+/// Starts the pipeline. The clock resumes where the log ended, or shows the time as without the restart where that is
+/// known. The commands of a return are durable when this returns.
 ///
 /// # Errors
 /// If the log takes nothing, or the operating system gives no thread.
@@ -186,7 +184,7 @@ pub fn start_in_turns(start: InTurns) -> io::Result<Pipeline> {
     run(parts.runtime, parts.handle, parts.shared, turns)
 }
 
-/// What every pipeline consists of.
+/// The parts of every pipeline.
 struct Parts {
     runtime: Runtime,
     shared: Arc<Shared>,
@@ -218,7 +216,7 @@ fn run(
     let thread = std::thread::Builder::new()
         .name("palisade-order".into())
         .spawn(move || {
-            // A task like its neighbours, so that they have their turn before it takes in a round.
+            // Runs as a task like its neighbours, so that they have their turn before it accepts a round.
             let work = runtime.spawn(work);
             runtime.block_on(async {
                 if let Err(failed) = work.await

@@ -15,7 +15,7 @@ pub trait Log: Send {
     /// full disk refuses requests instead of losing them.
     fn has_room(&mut self, bytes: usize) -> bool;
 
-    /// Why there was no room when last asked, and what to do.
+    /// The reason there was no room when last asked, with the remedy.
     fn no_room(&self) -> String {
         "the disk has no room for the log".into()
     }
@@ -40,8 +40,8 @@ pub trait Log: Send {
     /// [`LogError`] if that is not certain. It is never retried: the pipeline stops.
     fn commit(&mut self, batch: &[u8]) -> Result<(), LogError>;
 
-    /// Makes sure that this node has led until now. Asked before answers leave that rest on no entry of their
-    /// own batch; a commit is such a proof by itself. Where there is no other node there is nothing to ask.
+    /// Makes sure that this node has led until now. Called before answers leave that rest on no entry of their own batch; a
+    /// commit already proves it. Without other nodes there is nothing to ask.
     ///
     /// # Errors
     /// [`LogError`] if it is not certain: the pipeline stops.
@@ -56,7 +56,7 @@ pub trait Log: Send {
     /// The pipeline is idle: time for small housekeeping.
     fn idle(&mut self) {}
 
-    /// The pipeline serves no longer. The machine may be one batch ahead of what is committed.
+    /// The pipeline serves no longer. The machine may be one batch ahead of the committed ones.
     ///
     /// # Errors
     /// [`LogError`] if this node cannot go on.
@@ -66,12 +66,12 @@ pub trait Log: Send {
     }
 }
 
-/// The batches that everybody who reads the log understands.
+/// The batches that every reader of the log understands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writable {
     /// Their newest version.
     pub version: u8,
-    /// The refusal of what needs a newer one.
+    /// The refusal of a request that needs a newer one.
     pub refusal: Failure,
 }
 

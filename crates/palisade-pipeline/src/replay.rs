@@ -47,7 +47,7 @@ pub struct Replay {
 /// A snapshot from here on is worth threads of its own: less is read in some milliseconds.
 const LARGE: usize = 1 << 20;
 
-/// So many commands are looked up at once: what they need fits into the processor's caches.
+/// The number of commands looked up at once: the memory that they need fits into the processor's caches.
 const AHEAD: usize = 32;
 
 /// The least that one grant takes in the log: a lease's key, its times, its names.
@@ -91,9 +91,9 @@ impl Replay {
         Ok(Replay::from_machine(machine, version))
     }
 
-    /// Makes room for the locks that so many bytes of the log can grant: tables that grow step by step cost a fifth
-    /// of a start with a million locks. After a snapshot it is not worth it: what follows are as likely
-    /// other commands, and all that is there already would be moved for it.
+    /// Makes room for the locks that this many bytes of the log can grant: tables that grow step by step cost a fifth of a
+    /// start with a million locks. After a snapshot it is not worth it: the commands behind it are as likely to be others, and
+    /// everything that is there already would be moved.
     #[must_use]
     pub fn expecting(mut self, bytes: u64) -> Replay {
         let locks = (bytes / GRANT_BYTES).min(MOST_AT_ONCE);
@@ -148,8 +148,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Applies what an authority records when it comes back, and gives the batch that has to be logged
-    /// for it.
+    /// Applies the commands that an authority records when it comes back, and returns the batch that has to be logged for them.
     #[must_use]
     pub fn return_from(&mut self, returning: Returning) -> Vec<u8> {
         let (at, wall) = (self.machine.now(), wall());
@@ -173,14 +172,14 @@ impl Replay {
         &self.machine
     }
 
-    /// The newest version of a batch in its log: who reads the log reads that.
+    /// The newest version of a batch in its log, which every reader of the log can read.
     #[must_use]
     pub fn version(&self) -> u8 {
         self.version
     }
 
-    /// Writes the state as a snapshot, in the newest version of its log: a cluster goes on using what it has used,
-    /// whoever is there.
+    /// Writes the state as a snapshot, in the newest version of its log: a cluster goes on using each version that it has used,
+    /// whichever members are there.
     ///
     /// # Errors
     /// Those of `write`.
@@ -227,7 +226,7 @@ struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The three parts of a snapshot: leases, grants, and what is over.
+    /// The three parts of a snapshot: leases, grants, and records of the past.
     fn parts(snapshot: &'a [u8]) -> Result<[Records<'a>; 3], Malformed> {
         let known = codec::VERSION..=codec::newest_version();
         let whole = snapshot.split_first();
@@ -253,7 +252,7 @@ impl<'a> Records<'a> {
         Ok([leases, grants, Records { bytes, count }])
     }
 
-    /// Hands the records to `take`; what cannot be read ends them, and is what is wrong then.
+    /// Hands the records to `take`. An unreadable record ends them, and is the error then.
     fn read<T>(
         &self,
         take: impl FnOnce(&mut Reading<'a>) -> Result<T, Corrupt>,
@@ -308,7 +307,7 @@ impl Iterator for Reading<'_> {
     }
 }
 
-/// The first record, and what follows it.
+/// The first record, and the bytes behind it.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
@@ -470,7 +469,7 @@ mod tests {
         }
     }
 
-    /// What needs nothing new is written as it always was, byte for byte (rule R21).
+    /// Entries that need nothing new are written as always, byte for byte (rule R21).
     #[test]
     fn a_batch_bears_the_lowest_version_that_expresses_it() {
         for (name, mut log, _) in GOLDEN {
@@ -494,7 +493,7 @@ mod tests {
         }
     }
 
-    /// What a cluster has used once, every member reads; a snapshot must not make it forget that.
+    /// Every member reads an entry of a version that the cluster has used once; a snapshot must not make it forget that.
     #[test]
     fn a_snapshot_remembers_the_newest_version_of_its_log() {
         let release = Command::Release(GrantRef {

@@ -29,7 +29,7 @@ pub enum Request {
     },
     /// Gives a lock up.
     Release(GrantRef),
-    /// Gives up a request whose answer is not known.
+    /// Gives up a request that has no known answer.
     Abandon(RequestId),
     /// An operator takes a lock away.
     Revoke {
@@ -54,29 +54,29 @@ pub enum Request {
         /// How many it has from now on.
         permits: u32,
     },
-    /// Asks who holds a lock.
+    /// Asks for the holder of a lock.
     Show(LockName),
     /// Asks for one page of the locks held.
     List {
-        /// Only names that start so.
+        /// Only names that start with this.
         prefix: Box<str>,
         /// Where the last page ended; 0 for the first.
         cursor: u64,
         /// At most this many.
         limit: usize,
     },
-    /// Asks for one page of all grants and whose they are. The server's own question; no interface asks it.
+    /// Asks for one page of all grants and their principals. The server's own question; no interface asks it.
     Grants {
         /// Where the last page ended; 0 for the first.
         cursor: u64,
     },
-    /// Asks what the authority says about itself.
+    /// Asks for the authority's status.
     Status,
     /// Moves a manual clock; refused unless the authority was started with one.
     Advance(Span),
 }
 
-/// The kinds of requests, as the metrics tell them apart.
+/// The kinds of requests, as metrics distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// [`Request::Acquire`].
@@ -119,7 +119,7 @@ impl Operation {
         Operation::Status,
     ];
 
-    /// What it is called, as on the command line.
+    /// Its name, as on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -154,7 +154,7 @@ impl Operation {
     }
 }
 
-/// What became of a request, as the metrics tell it.
+/// The result of a request, as metrics report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was carried out.
@@ -169,7 +169,7 @@ impl Verdict {
     /// All of them, in the order of their numbers.
     pub const ALL: [Verdict; 3] = [Verdict::Ok, Verdict::Denied, Verdict::Failed];
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -180,14 +180,14 @@ impl Verdict {
     }
 }
 
-/// A question, and who asks.
+/// A question, and the principal that asks.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Who asks. The interfaces settle that before a question comes here.
+    /// The principal that asks. The interfaces authenticate it before a question comes here.
     pub by: Principal,
     /// The question.
     pub request: Request,
-    /// Whether its place in a queue is kept if its caller goes away while it waits.
+    /// Whether its place in a queue is reserved if its caller goes away while it waits.
     pub keeps_place: KeepsPlace,
 }
 
@@ -202,8 +202,8 @@ impl From<Request> for Asked {
     }
 }
 
-/// Whether the place of a waiting request is kept when its caller goes away: decided at that moment, by the interface that
-/// counts such places. Without one it is not.
+/// Whether the place of a waiting request is reserved when its caller goes away. The interface that counts such places
+/// decides at that moment. Without one it is not.
 #[derive(Clone, Debug, Default)]
 pub struct KeepsPlace(Option<Arc<AtomicBool>>);
 
@@ -214,7 +214,7 @@ impl KeepsPlace {
         KeepsPlace(Some(Arc::default()))
     }
 
-    /// The place is to be kept.
+    /// The place is to be reserved.
     pub fn keep(&self) {
         if let Some(keeps) = &self.0 {
             keeps.store(true, Ordering::Release);
@@ -230,7 +230,7 @@ impl KeepsPlace {
 /// The answer to a [`Request`], given only when everything it rests on is durable.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// To anything that may change state.
+    /// To any request that may change state.
     Outcome(Outcome),
     /// To `Show`. Boxed, because every other answer would be moved at its size.
     Lock(Box<LockView>),
@@ -293,7 +293,7 @@ pub struct Status {
     pub manual_clock: bool,
 }
 
-/// Why a request was not carried out, by what its caller may do next.
+/// Why a request was not carried out, by the next step that its caller may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// Nothing happened; trying again later is safe (for example: the disk is full).

@@ -92,7 +92,7 @@ const SYNCS: &[u64] = &[
     5 * SECOND,
 ];
 
-/// From a lock that was free to the longest wait there is.
+/// From a lock that was free to the longest possible wait.
 const WAITS: &[u64] = &[
     0,
     MILLISECOND,
@@ -161,7 +161,7 @@ stats! {
         proclaimed,
         /// Grants released by their holders.
         released,
-        /// Grants whose time ran out.
+        /// Grants that expired.
         expired,
         /// Grants taken by an operator.
         revoked,
@@ -173,7 +173,7 @@ stats! {
         wrong_principal,
         /// Requests that found a queue full.
         queue_full,
-        /// Operations taken in.
+        /// Operations accepted.
         operations,
         /// Batches made durable: one write and one sync each.
         batches,
@@ -201,7 +201,7 @@ stats! {
     histograms {
         /// Nanoseconds from a batch that is complete to its being durable; in a cluster, on a majority's disks.
         sync: SYNCS,
-        /// Operations that were taken in for one batch.
+        /// Operations that were accepted for one batch.
         batch: SIZES,
         /// Nanoseconds that a request waited in a queue before it was granted; 0 for a lock that was free.
         wait: WAITS,

@@ -1,4 +1,4 @@
-//! Who has the machine: this node while it follows, the pipeline while it leads.
+//! Keeps the machine while this node follows, and lends it to the pipeline while it leads.
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,7 +19,7 @@ pub struct Applier {
     inner: Mutex<Inner>,
     returned: Notify,
     store: Store,
-    /// Shows what is applied, to this node's watchers and in its counters.
+    /// Shows applied entries to this node's watchers and in its counters.
     shown: OnceLock<Handle>,
 }
 
@@ -73,8 +73,8 @@ impl Applier {
         }
     }
 
-    /// From now on, what is applied is shown to the watchers of this pipeline. The pipeline itself shows what is
-    /// applied while it has the machine.
+    /// From now on, the watchers of this pipeline see applied entries. While the pipeline has the machine, it shows
+    /// them itself.
     pub fn show_to(&self, handle: Handle) {
         let inner = self.inner();
         let handle = self.shown.get_or_init(|| handle);
@@ -93,7 +93,7 @@ impl Applier {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last entry that was applied, and who belongs to the cluster as of it.
+    /// The last entry that was applied, and the cluster's members as of it.
     #[must_use]
     pub fn applied(&self) -> (Option<LogId>, (Option<LogId>, Members)) {
         let inner = self.inner();
@@ -140,7 +140,7 @@ impl Applier {
         Ok(true)
     }
 
-    /// A snapshot of what is applied now.
+    /// A snapshot of the state applied now.
     ///
     /// # Errors
     /// [`StateError`] if the machine is lent and cannot be built anew from the log.
@@ -152,7 +152,7 @@ impl Applier {
             Ok(())
         };
         match &inner.machine {
-            // What it contains beyond `applied` is committed too.
+            // Entries that it contains beyond `applied` are committed too.
             Custody::Here(machine) => {
                 let mut head = Vec::new();
                 let put = |log: &Log| Head::put(&mut head, inner.contains, &inner.members, log);
@@ -196,11 +196,11 @@ impl Applier {
         }
     }
 
-    /// Lends the machine to the pipeline of `leader`, which is this node, once `from` and everything that is in the log
-    /// is applied. `None` while that is not so, and while the machine is lent already.
+    /// Lends the machine to the pipeline of `leader`, which is this node, once `from` and everything in the log is
+    /// applied. `None` until then, and while the machine is already lent.
     ///
-    /// What is in the log behind `from` may be a batch that this node proposed earlier under the same leadership, and
-    /// gave up.
+    /// The log behind `from` may contain a batch that this node proposed earlier under the same leadership, and gave
+    /// up.
     #[must_use]
     pub fn lend(&self, leader: Leader, from: LogId) -> Option<Lent> {
         let mut inner = self.inner();
@@ -220,7 +220,7 @@ impl Applier {
         }
     }
 
-    /// Whether a batch stands in the log between these two.
+    /// Whether the log has a batch between these two.
     pub(crate) fn has_batch_between(&self, after: LogId, before: u64) -> bool {
         let is_batch = |entry: &Entry| matches!(entry.payload, Payload::Batch(_));
         self.store

@@ -1,7 +1,7 @@
 //! How log ids, votes, members and entries are written as bytes: in the log, in snapshots and between nodes.
 //!
-//! Numbers are little-endian, lengths are 32 bits, an option is a byte and what follows. Nothing read here is
-//! trusted: lengths are bounded by what is there.
+//! Numbers are little-endian, lengths are 32 bits, an option is a byte and perhaps a value. Nothing read here
+//! is trusted: lengths are bounded by the bytes that are there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Put for Vec<u8> {
         self.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// What the log and the transport carry is far below 4 GiB.
+    /// Everything in the log and on the transport is far shorter than 4 GiB.
     fn bytes(&mut self, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.extend_from_slice(&length.to_le_bytes());
@@ -86,7 +86,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Reads what [`Put`] wrote, from the front.
+/// Reads, from the front, the values that [`Put`] wrote.
 pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Take<'a> {
@@ -185,7 +185,7 @@ impl<'a> Take<'a> {
         Ok(Members { voters, nodes })
     }
 
-    /// The place of an entry, and nothing else of it.
+    /// Reads an entry's place in the log, and skips the rest of the entry.
     pub(crate) fn skip_entry(&mut self) -> Result<LogId, Malformed> {
         let id = self.log_id()?;
         match self.u8()? {

@@ -1,4 +1,4 @@
-//! A node's directory: what is in it, and how it becomes a member's.
+//! A node's directory: its contents, and how it becomes a member's.
 //!
 //! ```text
 //!   blank ──form──► member of a new cluster, whose log begins with its members
@@ -7,9 +7,9 @@
 //!   member ──recover (recovery.rs)──► a single server's
 //! ```
 //!
-//! Each step counts at one instant, the rename of the identity: before it the directory is what it was, with the same
-//! node id, after it the directory is a member's and knows everything that it needs. So a new cluster has no state in
-//! between, and nothing has to be done again after a crash.
+//! Each step takes effect at one instant, the rename of the identity. Before it the directory is as it was, with the
+//! same node id; after it the directory is a member's and complete. So a new cluster has no state in between, and
+//! nothing has to be repeated after a crash.
 
 use std::io::{self, Read as _, Write as _};
 use std::num::NonZeroU64;
@@ -35,7 +35,7 @@ pub enum DirectoryError {
     /// Reading it back failed.
     #[error("the log cannot be read: {0}")]
     Read(#[from] ReadError),
-    /// It is not what this version writes.
+    /// The content is not of the kind that this version writes.
     #[error("the log's content cannot be taken over: {0}")]
     State(#[from] StateError),
     /// A recovery could not begin the new life.
@@ -43,7 +43,7 @@ pub enum DirectoryError {
     Restore(#[from] durable::Error),
 }
 
-/// What the nodes of a new cluster agree on.
+/// The facts that the nodes of a new cluster agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Founding {
     /// The authority's id, which is the cluster's (rule R13).
@@ -81,13 +81,13 @@ impl Directory {
         Ok(Directory { storage, node })
     }
 
-    /// The node whose directory this is, or is to become.
+    /// The node that owns this directory, or will.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// What it is.
+    /// The purpose of the directory.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -130,9 +130,9 @@ impl Directory {
         Wal::create_member_on(storage, (authority, incarnation), options, nothing)
     }
 
-    /// Makes a single server's directory that of the only member of a new cluster, which its peers reach at `address`.
-    /// All leases, queues and remembered answers stay, no token is leapt over, and the authority stays. The incarnation
-    /// is a new one: what an interrupted conversion left is told from what counts by that.
+    /// Turns a single server's directory into that of the only member of a new cluster, which its peers reach at
+    /// `address`. All leases, queues and remembered answers stay, the token counter does not leap, and the authority
+    /// stays. The new incarnation distinguishes the result from the remains of an interrupted conversion.
     ///
     /// # Errors
     /// [`DirectoryError`]; the directory is as it was.
@@ -164,7 +164,7 @@ pub(crate) fn not_replayed(error: ReplayError<impl Into<StateError>>) -> Directo
     }
 }
 
-/// The state behind the first entry of a log. That entry names the members, and stands only in this snapshot: a node
+/// The state behind the first entry of a log. That entry names the members, and exists only in this snapshot: a node
 /// that is added later gets the snapshot, with the machine in it.
 fn first_state(machine: Replay, members: Members) -> State {
     let first = LogId::default();

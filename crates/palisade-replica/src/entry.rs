@@ -1,4 +1,4 @@
-//! What the nodes of a cluster agree on, in the words of Raft (Ongaro and Ousterhout, "In Search of an
+//! The data that the nodes of a cluster agree on, in the words of Raft (Ongaro and Ousterhout, "In Search of an
 //! Understandable Consensus Algorithm", 2014).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,14 +41,14 @@ impl From<u64> for NodeId {
 pub struct Leader {
     /// Rises with every election.
     pub term: u64,
-    /// Who.
+    /// The node.
     pub node: NodeId,
 }
 
 /// A place in the log. Two entries with the same one are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogId {
-    /// Who wrote it.
+    /// The leadership that wrote it.
     pub leader: Leader,
     /// From 0, without gaps.
     pub index: u64,
@@ -61,7 +61,7 @@ impl fmt::Display for LogId {
     }
 }
 
-/// For whom a node voted last, or whom it follows.
+/// The candidate that a node last voted for, or the leader that it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vote {
     /// The candidate.
@@ -70,7 +70,7 @@ pub struct Vote {
     pub committed: bool,
 }
 
-/// Who belongs to the cluster.
+/// The members of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     /// The voters: one set, or two while the cluster changes from one to the other (joint consensus).
@@ -82,20 +82,20 @@ pub struct Members {
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it stands.
+    /// Its place in the log.
     pub id: LogId,
-    /// What it says.
+    /// Its content.
     pub payload: Payload,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing: a new leader's first entry.
     Blank,
     /// A batch of the pipeline.
     Batch(Arc<[u8]>),
-    /// Who belongs to the cluster from here on.
+    /// The members of the cluster from here on.
     Members(Members),
 }
 

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A batch that was given up may still be committed, also under the next leadership of this node, and then under the same
-//! term. So a leadership looks whether its batches follow one another in the log; if another one stands between, the
-//! machine decided without it, and nothing that it decided is acknowledged.
+//! term. So a leadership checks that its batches follow one another in the log. If another one stands between, the
+//! machine decided without it, and none of its decisions are acknowledged.
 //!
 //! The first batch gives every live lease its full time (rules R9, R10): the pipeline logs it before it serves.
 
@@ -35,7 +35,7 @@ pub struct Leadership<R: Runtime> {
     contains: LogId,
     /// The newest version of a committed batch.
     version: u8,
-    /// The stamp of the last committed batch: where the log's time stands.
+    /// The stamp of the last committed batch, which is the log's time.
     at: Timestamp,
     /// Whether it is certain that everything in the machine is committed.
     certain: bool,
@@ -161,8 +161,9 @@ impl<R: Runtime> Leadership<R> {
         Ok(())
     }
 
-    /// Ends it. The machine goes back to follow the log, unless it may contain what was never committed, or its time
-    /// has moved on: questions are not logged, but they move it, and another leader's stamps begin at the log's time.
+    /// Ends it. The machine goes back to follow the log, unless it may contain entries that were never committed, or its
+    /// time has moved on: questions are not logged, but they move it, and another leader's stamps begin at the log's
+    /// time.
     ///
     /// # Errors
     /// [`StateError`] if the machine cannot be built anew.

@@ -14,7 +14,7 @@ pub struct Gap(pub(crate) &'static str);
 
 /// See the module.
 ///
-/// Entries are consecutive: the first follows what is purged, each other one the one before it.
+/// Entries are consecutive: the first follows the purged part, each other one the one before it.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     vote: Option<Vote>,
@@ -24,7 +24,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// One that goes on behind what a snapshot contains.
+    /// A log that goes on behind a snapshot.
     pub(crate) fn after(purged: Option<LogId>) -> Log {
         Log {
             purged,
@@ -57,8 +57,8 @@ impl Log {
         self.entries.back().map(|entry| entry.id).or(self.purged)
     }
 
-    /// Where the entries of each leadership begin, in ascending order: of the newest `most` leaderships, as far as entries
-    /// are here. What is purged counts as one entry.
+    /// The first entry of each of the newest `most` leaderships, in ascending order, as far as entries are here. The
+    /// purged part counts as one entry.
     #[must_use]
     pub fn history(&self, most: usize) -> Vec<LogId> {
         let mut starts = Vec::new();
@@ -79,7 +79,7 @@ impl Log {
         starts
     }
 
-    /// The entry that stands at an index, if it is here or was the last one to be purged.
+    /// The entry at an index, if it is here or was the last one to be purged.
     #[must_use]
     pub fn at(&self, index: u64) -> Option<LogId> {
         let purged = self.purged.filter(|purged| purged.index == index);
@@ -91,7 +91,7 @@ impl Log {
         self.entries.iter()
     }
 
-    /// Those of them whose index is in the range.
+    /// Those of them that have an index in the range.
     pub fn range(&self, range: impl RangeBounds<u64>) -> impl Iterator<Item = &Entry> {
         let first = self.entries.front().map_or(0, |entry| entry.id.index);
         let place = |index: u64| usize::try_from(index.saturating_sub(first)).unwrap_or(usize::MAX);
@@ -112,7 +112,7 @@ impl Log {
     /// Takes a record in.
     ///
     /// # Errors
-    /// [`Gap`] if it does not follow what is here; nothing changed.
+    /// [`Gap`] if it does not follow the last entry here; nothing changed.
     pub fn record(&mut self, record: Record) -> Result<(), Gap> {
         match record {
             Record::Vote(vote) => self.vote = Some(vote),

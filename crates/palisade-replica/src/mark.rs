@@ -1,4 +1,4 @@
-//! The mark in a member's directory that says that it must not vote again (rules R14, R24): the file `lost`, whose text is for
+//! The mark in a member's directory that says that it must not vote again (rules R14, R24): the file `lost`, with a text for
 //! people. A directory of a new node does not have it, and a recovery removes it.
 
 use std::fs::{self, File};

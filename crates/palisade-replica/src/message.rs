@@ -1,14 +1,14 @@
-//! What nodes say to each other. The transport carries it as bytes and does not look into it.
+//! The messages between nodes. The transport carries them as bytes and does not look into them.
 
 use std::sync::Arc;
 
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{Entry, Leader, LogId, Members, NodeId, Vote};
 
-/// The version that stands first in every message.
+/// The version at the start of every message.
 const VERSION: u8 = 1;
 
-/// What stands next in an append.
+/// The tag of an append, which follows the version.
 const APPEND: u8 = 1;
 
 /// A question.
@@ -21,7 +21,7 @@ pub(crate) enum Request {
         commit: Option<LogId>,
     },
     Vote(Candidacy),
-    /// Whether the node would vote so; it does not.
+    /// Whether the node would vote that way; it does not.
     PreVote(Candidacy),
     /// A part of a snapshot. The last one has it installed.
     Snapshot {
@@ -59,7 +59,7 @@ pub(crate) enum Reply {
         last: Option<LogId>,
         granted: bool,
     },
-    /// A part of a snapshot was taken in, or the whole is installed.
+    /// A part of a snapshot was received, or the whole is installed.
     Snapshot(Vote),
     /// Whether leadership will be taken.
     Transfer(bool),
@@ -269,7 +269,7 @@ impl Offer {
         self.has_entries
     }
 
-    /// What this message offers, if it is an append.
+    /// The entries that this message offers, if it is an append.
     #[must_use]
     pub fn of(message: &[u8]) -> Option<Offer> {
         let append = || -> Result<Option<Offer>, Malformed> {
@@ -294,7 +294,8 @@ impl Offer {
         append().ok().flatten()
     }
 
-    /// What the other node has of it after this answer, and of the one `before` of the same leader.
+    /// The entries of this offer that the other node has after this answer, or those of `before` from the same leader
+    /// if they reach further.
     pub(crate) fn taken(self, answer: &[u8], before: Option<Offer>) -> Option<Offer> {
         let last = match Reply::decode(answer) {
             Ok(Reply::Appended) => self.last,
@@ -308,8 +309,8 @@ impl Offer {
         })
     }
 
-    /// Up to where the other node has what is committed, as far as this and a `later` offer of the same leader show, to
-    /// whichever node. A leader's log only grows, and committed entries are never truncated: a log that ends before
+    /// The last committed entry that the other node is known to have, by this offer and a `later` one of the same
+    /// leader to any node. A leader's log only grows, and committed entries are never truncated: a log that ends before
     /// this lost something.
     pub(crate) fn agreed(self, later: Option<Offer>) -> Option<LogId> {
         let later = later.filter(|later| later.leader == self.leader);
@@ -442,7 +443,7 @@ mod tests {
             let found = agreed(append(entries, commit), reply, None);
             assert_eq!(found, expect.map(id));
         }
-        // What was only acknowledged counts once the same leader says that it is committed.
+        // An entry that was only acknowledged counts once the same leader says that it is committed.
         let later = offer(append(8..9, 6));
         let found = agreed(append(5..8, 4), Reply::Appended, Some(later));
         assert_eq!(found, Some(id(6)));

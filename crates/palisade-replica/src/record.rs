@@ -1,4 +1,4 @@
-//! What a node's own log consists of: one ordered sequence of votes, entries, truncations and commits.
+//! The records of a node's own log: one ordered sequence of votes, entries, truncations and commits.
 //!
 //! ```text
 //!   frame   version │ record │ record │ …        one frame of the write-ahead log, one sync
@@ -8,14 +8,14 @@
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{Entry, LogId, Vote};
 
-/// The version that stands first in every frame. A frame of another version is refused: its records might mean
+/// The version at the start of every frame. A frame of another version is refused: its records might mean
 /// something else.
 const VERSION: u8 = 1;
 
 /// One step of a node's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// It voted, or learned who leads.
+    /// It voted, or learned of the leader.
     Vote(Vote),
     /// An entry was appended.
     Entry(Entry),

@@ -1,13 +1,13 @@
-//! What is done with a member's directory without its cluster: a look, a backup, and the recovery from a lost majority.
+//! Uses a member's directory without its cluster: a look, a backup, and the recovery from a lost majority.
 //!
 //! ```text
 //!   member, running or not ──back_up──► backup ──palisade restore──► a single server's (rule R25)
 //!   member, stopped        ──recover──► a single server's, in the same directory      (rule R26)
 //! ```
 //!
-//! A backup has the committed entries only. A recovery takes the whole log: the nodes that are lost may have
-//! acknowledged what this one does not know to be committed. Both lead to a new incarnation of the same authority,
-//! whose counter has leapt above every token that was issued, and which the old members are not let into.
+//! A backup has the committed entries only. A recovery takes the whole log: the lost nodes may have acknowledged entries
+//! that this node does not know to be committed. Both lead to a new incarnation of the same authority. Its counter has
+//! leapt above every token that was issued, and it does not let the old members in.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -30,19 +30,19 @@ use crate::record;
 use crate::state::{Head, State, StateError};
 use crate::store::read_all;
 
-/// A node that runs and has a quorum writes down within this time what is committed. There are so many looks at it.
+/// A running node with a quorum writes down which entries are committed within [`LOOKS`] looks, [`BETWEEN`] apart.
 const LOOKS: u32 = 40;
 const BETWEEN: Duration = Duration::from_millis(125);
 
 /// How far a member's log is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Whose.
+    /// The node.
     pub node: NodeId,
     /// Its cluster, and the life of that.
     pub identity: Identity,
-    /// The last entry. Of several nodes that lost nothing the one with the greatest is the furthest: the term decides, then
-    /// the index.
+    /// The last entry. Among nodes that lost nothing, the one with the greatest is furthest ahead: the term is compared
+    /// first, then the index.
     pub last: Option<LogId>,
     /// Up to here entries are known to be committed.
     pub committed: Option<LogId>,
@@ -123,9 +123,9 @@ pub fn look_on(storage: &dyn Storage) -> Result<Look, DirectoryError> {
 /// Makes a backup of the member in `from`, running or not, in the empty directory `to`. It is a backup as of a single
 /// server.
 ///
-/// It has every entry that was committed, as far as this node knew, and on its disk when this was called. A node that
-/// runs writes down a moment later what is committed, so its log is looked at again for up to five seconds; entries of
-/// which nothing is known then are left out. Durable on return.
+/// It has every entry that this node knew to be committed and had on its disk at the call. A running node writes commits
+/// down a moment later, so its log is looked at again for up to five seconds. Entries that are not known to be committed
+/// then are left out. Durable on return.
 ///
 /// # Errors
 /// [`DirectoryError`]; [`OpenError::NotEmpty`] for the target.
@@ -177,16 +177,16 @@ pub fn back_up_on(
     })
 }
 
-/// Makes the directory of a member that of a single server, for a cluster whose majority is lost for good. It keeps the
-/// whole log of this node, also what is not known to be committed; what this node had not got is lost. The authority
-/// stays, the incarnation is new, and the counter leaps. Durable on return; a crash before that leaves the member's
-/// directory, and this can be done again.
+/// Turns a member's directory into a single server's, for a cluster whose majority is lost for good. It keeps the whole log
+/// of this node, including entries that are not known to be committed; entries that this node does not have are lost. The
+/// authority stays, the incarnation is new, and the counter leaps. The result is durable on return. A crash before that
+/// leaves the member's directory, and the recovery can be repeated.
 ///
 /// # Errors
 /// [`DirectoryError`]: in use, not a member's, damaged, I/O, a wall clock before 2026. The directory is as it was.
 pub fn recover(dir: &Path) -> Result<Restored, DirectoryError> {
     let recovered = recover_on(Arc::new(DirStorage::lock_log(dir)?), &Options::default())?;
-    // It begins anew, whatever it lost.
+    // It begins anew, even after a loss.
     mark::clear(dir).map_err(StateError::Io)?;
     Ok(recovered)
 }

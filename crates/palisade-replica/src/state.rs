@@ -6,7 +6,7 @@
 //!   version │ applied │ members and where they stand │ vote? │ entries after applied │ the machine's snapshot
 //! ```
 //!
-//! Only committed entries are in the machine; what may still be truncated stays an entry.
+//! The machine contains only committed entries; those that may still be truncated stay in the log.
 
 use std::io;
 
@@ -42,7 +42,7 @@ pub struct State {
     pub log: Log,
     /// The last entry that is in the machine.
     pub applied: Option<LogId>,
-    /// Who belongs to the cluster as of `applied`, and the entry that says so.
+    /// The members of the cluster as of `applied`, and the entry that says so.
     pub members: (Option<LogId>, Members),
     /// The machine as of `applied`.
     pub machine: Replay,
@@ -50,7 +50,7 @@ pub struct State {
     keep: bool,
 }
 
-/// What stands before the machine in a snapshot.
+/// The part of a snapshot before the machine.
 pub(crate) struct Head {
     /// It begins behind the last entry that is in the machine.
     pub(crate) log: Log,
@@ -58,7 +58,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Writes one whose log holds the entries behind `applied`.
+    /// Writes one with the entries behind `applied` as its log.
     pub(crate) fn put(
         out: &mut Vec<u8>,
         applied: Option<LogId>,
@@ -143,7 +143,7 @@ impl State {
         self.apply()
     }
 
-    /// Takes every entry as committed: for a log whose other copies are lost.
+    /// Takes every entry as committed: for a log that has lost its other copies.
     ///
     /// # Errors
     /// As [`frame`](State::frame).
@@ -154,7 +154,7 @@ impl State {
         self.apply()
     }
 
-    /// Applies what is committed by now.
+    /// Applies the entries committed by now.
     fn apply(&mut self) -> Result<(), StateError> {
         let first = self.applied.map_or(0, |applied| applied.index + 1);
         let Some(committed) = self.log.committed().filter(|id| id.index >= first) else {

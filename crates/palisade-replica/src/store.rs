@@ -23,13 +23,13 @@ use crate::log::{Gap, Log};
 use crate::record::{self, Record};
 use crate::state::{Head, State, StateError};
 
-/// The queue to the one [`Writer`]. A thread stands behind it, or a task of a simulation.
+/// The queue to the one [`Writer`], served by a thread, or by a task of a simulation.
 pub trait Sink: Send + Sync + 'static {
     /// Adds work at the end. Never blocks.
     fn submit(&self, work: Work);
 }
 
-/// Something to be made durable, and who wants to know.
+/// Something to make durable, and the callback for the result.
 pub struct Work {
     what: What,
     done: Box<dyn FnOnce(io::Result<()>) + Send>,
@@ -45,7 +45,7 @@ impl Work {
         }
     }
 
-    /// Whose entries it appends, if it appends entries and nothing else before them.
+    /// The leader whose entries it appends; `None` if it begins with anything else.
     #[must_use]
     pub fn leader(&self) -> Option<NodeId> {
         match &self.what {
@@ -57,7 +57,7 @@ impl Work {
         }
     }
 
-    /// An upper bound of what it takes in the log.
+    /// An upper bound of its length in the log.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.what.bytes()
@@ -71,12 +71,12 @@ impl Work {
 
 enum What {
     Records(Vec<Record>),
-    /// A snapshot takes the place of everything before it.
+    /// A snapshot replaces everything before it.
     Install(Vec<u8>),
 }
 
 impl What {
-    /// An upper bound of what it takes in the log.
+    /// An upper bound of its length in the log.
     fn bytes(&self) -> usize {
         match self {
             What::Records(records) => records.iter().map(Record::bytes).sum(),
@@ -120,7 +120,7 @@ struct Kept {
     unsaved: Option<LogId>,
 }
 
-/// What a node's directory contains.
+/// The content of a node's directory.
 pub struct Stored {
     /// The log, open for writing.
     pub writer: Writer,
@@ -132,7 +132,7 @@ impl Stored {
     /// Reads the directory of a node.
     ///
     /// # Errors
-    /// [`StateError`] if what is in it is not the log of a node.
+    /// [`StateError`] if the content is not the log of a node.
     pub fn read(opened: Opened, seed: u64) -> Result<Stored, StateError> {
         let snapshot = opened.snapshot().map_err(io::Error::other)?;
         let mut state = match snapshot {
@@ -156,7 +156,7 @@ impl Stored {
 }
 
 impl Store {
-    /// A store that goes on from `log`, whose work goes to `sink`.
+    /// A store that goes on from `log` and sends its work to `sink`.
     #[must_use]
     pub fn new(log: Log, sink: impl Sink, compactor: Compactor, seed: u64) -> Store {
         let kept = Kept { log, unsaved: None };
@@ -177,7 +177,7 @@ impl Store {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // It is changed in single steps, so what a panic left behind is still right.
+        // It is changed in single steps, so a panic leaves it in order.
         self.shared
             .log
             .lock()
@@ -189,7 +189,7 @@ impl Store {
         look(&self.kept().log)
     }
 
-    /// Appends entries. They can be read at once; `done` is told when they are durable.
+    /// Appends entries. They can be read at once; `done` is called when they are durable.
     ///
     /// # Errors
     /// [`Gap`] if they do not follow the log; nothing is written then.
@@ -201,7 +201,7 @@ impl Store {
         self.write(entries.into_iter().map(Record::Entry).collect(), done)
     }
 
-    /// Saves a vote; `done` is told when it is durable.
+    /// Saves a vote; `done` is called when it is durable.
     ///
     /// # Errors
     /// None in practice.
@@ -213,7 +213,7 @@ impl Store {
         self.write(vec![Record::Vote(vote)], done)
     }
 
-    /// Drops the entries behind `last`; `done` is told when that is durable.
+    /// Drops the entries behind `last`; `done` is called when that is durable.
     ///
     /// # Errors
     /// [`Gap`] if one of them is committed.
@@ -225,8 +225,7 @@ impl Store {
         self.write(vec![Record::Truncate(last)], done)
     }
 
-    /// Entries up to here are committed. Written down with whatever comes next, or by
-    /// [`save_commit`](Store::save_commit).
+    /// Entries up to here are committed. The next record writes this down, or [`save_commit`](Store::save_commit).
     ///
     /// # Errors
     /// [`Gap`] if they are not in the log.
@@ -237,7 +236,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes down what is committed, if that was not done yet: a backup is made from what the disk knows.
+    /// Writes down the last commit, if that was not done yet: a backup only sees the disk.
     ///
     /// # Errors
     /// None in practice.
@@ -274,8 +273,8 @@ impl Store {
         Ok(())
     }
 
-    /// Puts a snapshot that another node made in the place of everything it contains; `done` is told when it is
-    /// durable. After a crash the directory holds either the snapshot or what was there before.
+    /// Replaces everything with a snapshot that another node made; `done` is called when it is durable. After a
+    /// crash the directory contains either the snapshot or its earlier content.
     ///
     /// # Errors
     /// [`StateError`] if the bytes are not those of a snapshot; nothing changed then.
@@ -292,7 +291,7 @@ impl Store {
         Ok(state)
     }
 
-    /// Makes a snapshot of this node's own state durable; `done` is told then.
+    /// Makes a snapshot of this node's own state durable; `done` is called then.
     ///
     /// # Errors
     /// [`StateError`] if the bytes are not those of a snapshot; nothing changed then.
@@ -334,10 +333,11 @@ impl Store {
             .transpose()
     }
 
-    /// Folds the sealed part of the log into a snapshot, on the caller's thread; gives its length, if one was made.
+    /// Folds the sealed part of the log into a snapshot, on the caller's thread; returns its length, if one was
+    /// made.
     ///
     /// # Errors
-    /// What stood in the way; the log goes on.
+    /// The cause; the log goes on.
     pub fn compact(&self) -> Result<Option<u64>, String> {
         let mut fold = Shadow {
             state: State::new(self.shared.seed, false),
@@ -357,7 +357,7 @@ impl Store {
     /// The state as of `applied`, built anew from the newest snapshot and the entries behind it.
     ///
     /// # Errors
-    /// [`StateError`] if what is there does not reach so far.
+    /// [`StateError`] if the content does not reach so far.
     pub fn rebuild(&self, applied: Option<LogId>) -> Result<State, StateError> {
         let seed = self.shared.seed;
         let snapshot = self.snapshot()?;
@@ -365,7 +365,7 @@ impl Store {
             Some(bytes) => State::load(seed, &bytes, false)?,
             None => State::new(seed, false),
         };
-        // The snapshot's own tail may have been truncated since; the log says what stands there now.
+        // The snapshot's own tail may have been truncated since; the log has the present entries.
         state.log = Log::after(state.applied);
         let mut frame = Vec::new();
         record::begin(&mut frame);
@@ -388,7 +388,7 @@ pub(crate) fn read_all(snapshot: &mut SnapshotReader) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The one who writes the log of a node.
+/// Writes the log of a node.
 pub struct Writer {
     wal: Wal,
     frame: Vec<u8>,
@@ -419,7 +419,7 @@ impl Writer {
         let _ = self.wal.seal_mark();
     }
 
-    /// Does the work in order, in as few syncs as it can, and tells everybody; gives the number of frames.
+    /// Does the work in order, in as few syncs as it can, and calls every `done`; returns the number of frames.
     ///
     /// # Errors
     /// Why the log takes nothing more: a write or a sync failed, or the directory is gone. It is never retried.
@@ -440,7 +440,7 @@ impl Writer {
                     }
                 }
                 What::Install(snapshot) => {
-                    // A frame of its own first: a snapshot stands at a frame that no other one stands at.
+                    // First a frame of its own, because each snapshot needs a frame that no other snapshot is at.
                     waiting.push(Box::new(drop));
                     let synced = self.sync(&mut waiting);
                     let write = |out: &mut SnapshotWriter| out.write_all(&snapshot);

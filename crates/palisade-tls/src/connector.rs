@@ -24,7 +24,7 @@ use crate::{Client, Stream};
 pub struct Connector {
     http: HttpConnector,
     tls: Option<Client>,
-    /// Where it connects instead, whatever the URI says.
+    /// The Unix socket to connect to instead of the URI's host.
     socket: Option<PathBuf>,
     /// Those of the program, for its messages.
     flags: &'static Flags,
@@ -49,7 +49,7 @@ impl Connector {
         Connector { flags, ..self }
     }
 
-    /// Connects to this Unix socket, whatever the URI says.
+    /// Connects to this Unix socket instead of the URI's host.
     #[must_use]
     pub fn to_socket(path: &Path) -> Connector {
         Connector {

@@ -4,8 +4,8 @@ use std::io;
 
 use rustls::{AlertDescription as Alert, CertificateError, Error, InvalidMessage};
 
-/// The reason of a failed handshake, or of a connection that ended with an alert, with what to do about it. `None` if
-/// TLS is not the reason.
+/// The reason of a failed handshake, or of a connection that ended with an alert, with the remedy. `None` if TLS is
+/// not the reason.
 #[must_use]
 pub fn explain(error: &io::Error) -> Option<String> {
     explain_to(error, &CLIENT)
@@ -18,7 +18,7 @@ pub struct Flags {
     pub ca: &'static str,
     /// The certificate and key of this side.
     pub own: &'static str,
-    /// What to do if only one side speaks TLS.
+    /// The remedy if only one side speaks TLS.
     pub plain: &'static str,
 }
 
@@ -28,7 +28,7 @@ pub(crate) const CLIENT: Flags = Flags {
     plain: "for a server without TLS, write http://",
 };
 
-/// The flags of a port, whose other side is a client.
+/// The flags of a port that has clients on the other side.
 pub const PORT: Flags = Flags {
     ca: "--tls-client-ca",
     own: "--tls-cert and --tls-key",
@@ -71,7 +71,7 @@ fn reason(error: &Error, flags: &Flags) -> String {
     }
 }
 
-/// What is wrong with the certificate of the other side.
+/// Explains the fault of the other side's certificate.
 fn certificate(why: &CertificateError, flags: &Flags) -> String {
     let renew = "make a new one (`palisade auth cert`), or set the clock";
     match why {

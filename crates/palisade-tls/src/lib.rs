@@ -11,7 +11,7 @@
 //!
 //! * [`Server`]: the certificate of a port and the CAs that it trusts, which it can reload while it serves.
 //! * [`Client`]: the CAs that a client trusts and its own certificate; with feature `connector`, also for HTTP clients.
-//! * [`explain`]: why a handshake failed, and what to do about it.
+//! * [`explain`]: why a handshake failed, and the remedy.
 //! * `issue` (feature): a private CA for tests and home networks.
 //!
 //! Only this crate names the provider, because rustls has no default if a build contains two. Sessions are never

@@ -1,4 +1,4 @@
-//! What a port presents, and whom it trusts.
+//! The server side of TLS: the certificate that a port presents, and the CAs that it trusts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,11 +30,10 @@ pub struct ServerFiles {
     pub key: PathBuf,
     /// The CA of the clients in PEM: with it, a client without a certificate of this CA is refused.
     pub client_ca: Option<PathBuf>,
-    /// The list of certificates that this CA has revoked (CRL), in PEM. A client whose own certificate is in it is
-    /// refused, and so is one of a CA that has no list there.
+    /// The list of certificates that this CA has revoked (CRL), in PEM. A client with a certificate in it is refused, and so
+    /// is a client of a CA that has no list there.
     pub client_crl: Option<PathBuf>,
-    /// Lets a client without a certificate in: what it shows inside TLS says who it is. A certificate of another CA
-    /// is refused even so.
+    /// Lets in a client without a certificate; it authenticates inside TLS. A certificate of another CA is still refused.
     pub certificate_optional: bool,
 }
 
@@ -42,7 +41,7 @@ pub struct ServerFiles {
 #[derive(Debug)]
 pub struct Server {
     files: ServerFiles,
-    /// What the port speaks inside TLS, by preference.
+    /// The protocols that the port speaks inside TLS, by preference.
     protocols: Vec<Vec<u8>>,
     state: Mutex<State>,
 }
@@ -50,7 +49,7 @@ pub struct Server {
 #[derive(Debug)]
 struct State {
     in_force: InForce,
-    /// How often other files were taken.
+    /// The number of times that new files were loaded.
     generation: u64,
     /// The contents that it was made of.
     taken: Contents,
@@ -60,7 +59,7 @@ struct State {
     seen: Option<(Contents, bool)>,
 }
 
-/// What new connections get.
+/// The configuration of new connections.
 #[derive(Debug)]
 struct InForce {
     config: Arc<ServerConfig>,
@@ -70,18 +69,18 @@ struct InForce {
 /// The contents of all files.
 type Contents = [Vec<u8>; 4];
 
-/// When what a port reads from its files ends: the first of each file, in seconds since 1970. `None` without a file.
+/// When the content of a port's files ends: the first end in each file, in seconds since 1970. `None` without a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The last second in which the port's own certificate is valid.
     pub certificate: Option<u64>,
     /// The last second in which the CA of the clients is valid.
     pub client_ca: Option<u64>,
-    /// When the CA will have made a newer list of what it has revoked. The old list counts on.
+    /// When a newer list of revoked certificates is due from the CA. The old list counts on.
     pub client_crl: Option<u64>,
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reloaded {
     /// New connections get the new certificates.
@@ -124,8 +123,8 @@ impl Server {
         })
     }
 
-    /// Reads the files again. New connections get what is in them; open ones go on, and [`Server::would_admit`] says whether
-    /// they still may.
+    /// Reads the files again. New connections use them; open ones go on, and [`Server::would_admit`] says whether they still
+    /// may.
     ///
     /// # Errors
     /// [`Error`] if the files cannot be used; then the old ones stay in force.
@@ -180,8 +179,8 @@ impl Server {
     /// Does the handshake of one connection. It has no time limit of its own.
     ///
     /// # Errors
-    /// Why it failed; [`explain`](crate::explain()) says it in words. The stream comes back: what it has been told is
-    /// lost to a peer that still sends, unless somebody reads that.
+    /// Why it failed; [`explain`](crate::explain()) says it in words. The stream comes back. Unless somebody reads it, a peer
+    /// that still sends may lose the answer it was sent.
     pub async fn accept<T>(&self, stream: T) -> Result<TlsStream<T>, (io::Error, T)>
     where
         T: AsyncRead + AsyncWrite + Unpin,
@@ -191,14 +190,14 @@ impl Server {
         accepting.into_fallible().await
     }
 
-    /// How often other files were taken. A handshake that began before they were is of the files before.
+    /// The number of times that new files were loaded. A handshake that began before a load uses the old files.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.state().generation
     }
 
-    /// Whether a client that shows this certificate would be let in now, by the wall clock in seconds since 1970. After
-    /// other files were taken it may not be: a list has it, or its CA was replaced.
+    /// Whether a client that shows this certificate would be let in now, by the wall clock in seconds since 1970. After new
+    /// files were loaded it may not be: the certificate was revoked, or its CA was replaced.
     #[must_use]
     pub fn would_admit(&self, shown: &Certificate, now: u64) -> bool {
         let Some(verifier) = self.state().in_force.verifier.clone() else {
@@ -221,14 +220,14 @@ impl Server {
         self.own().is_some_and(|own| own.is_for(host))
     }
 
-    /// When what is in force now ends, by the wall clock.
+    /// When the certificates and lists in force end, by the wall clock.
     #[must_use]
     pub fn ends(&self) -> Ends {
         self.state().ends
     }
 
-    /// Why clients refuse the certificate that is in force, at this time by the wall clock in seconds since 1970, and what to
-    /// do. `None` while it is valid.
+    /// Why clients refuse the certificate that is in force, at this time by the wall clock in seconds since 1970, with the
+    /// remedy. `None` while it is valid.
     #[must_use]
     pub fn out_of_date(&self, now: u64) -> Option<String> {
         let validity = self.own()?.validity()?;
@@ -257,7 +256,7 @@ impl Server {
     /// clients and speaks its first protocol. For servers that are each other's clients.
     ///
     /// # Errors
-    /// [`Error`] if there is no CA, or the certificates cannot be used so.
+    /// [`Error`] if there is no CA, or the certificates cannot be used this way.
     pub fn client(&self) -> Result<Client, Error> {
         let [certificate, key, client_ca, _] = self.state().taken.clone();
         let Some(ca) = &self.files.client_ca else {
@@ -324,7 +323,7 @@ impl Certificate {
         hosts.chain(read.valid_uri_names()).map(Box::from).collect()
     }
 
-    /// The last second in which it is valid, since 1970 by the wall clock. One that does not say so was never valid.
+    /// The last second in which it is valid, since 1970 by the wall clock. A certificate without one was never valid.
     #[must_use]
     pub fn expires(&self) -> u64 {
         let validity = self.validity();
@@ -347,7 +346,7 @@ impl Certificate {
     }
 }
 
-/// Of files that are in force, so they can be read.
+/// These files are in force, so they can be read.
 fn ends(files: &ServerFiles, [certificate, _, client_ca, client_crl]: &Contents) -> Ends {
     let all = |path: &Path, pem: &[u8]| files::certificates(path, pem).unwrap_or_default();
     let own = all(&files.certificate, certificate).into_iter().next();
@@ -383,7 +382,7 @@ fn contents(files: &ServerFiles) -> Result<Contents, Error> {
     ])
 }
 
-/// Who is let in; `None` where nobody has to show a certificate.
+/// Checks the certificates of clients; `None` where nobody has to show one.
 fn verifier(
     files: &ServerFiles,
     [_, _, client_ca, client_crl]: &Contents,
@@ -393,7 +392,7 @@ fn verifier(
     };
     let roots = files::roots(path, client_ca)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
-    // Of a chain, only the last certificate is looked up: the CA lists what it has issued itself.
+    // Only the last certificate of a chain is looked up: the CA lists only certificates that it issued itself.
     let verifier = match &files.client_crl {
         Some(path) => verifier
             .with_crls(files::revocations(path, client_crl)?)

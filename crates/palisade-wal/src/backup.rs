@@ -3,8 +3,8 @@
 //! Both read a consistent prefix and write it to an empty directory, re-encoded for that directory's
 //! incarnation. The identity is written last: without it nothing opens the copy.
 //!
-//! What a member's log amounts to is known to its reader alone. So it [observe]s the log, and writes the state
-//! down as a backup with [`backup_state_on`], which is restored as any other.
+//! Only its reader knows the state that a member's log ends in. So the reader [observe]s the log, and writes the state
+//! down as a backup with [`backup_state_on`], which is restored like any other.
 
 use std::io;
 use std::path::Path;
@@ -131,7 +131,7 @@ fn copy(
         })
     });
     copied.map_err(|error| {
-        // Without an identity nothing opens what is left, so that a failure here does no harm.
+        // Nothing opens the copy without an identity, so a failure here does no harm.
         let _ = clear(to);
         match error {
             CopyError::Read(error) => error.into(),
@@ -187,7 +187,7 @@ pub struct Observed<'a> {
 
 /// Hands a consistent prefix of the log in `storage` to `read`: every whole frame that was there when this was called,
 /// and maybe more. No lock is taken, so files may go away meanwhile: `read` is called again then, from the start.
-/// `cause` tells by which failure to read, if any, it failed.
+/// `cause` returns the read error, if any, that made it fail.
 ///
 /// # Errors
 /// Those of `read`; [`ReadError`].
@@ -233,8 +233,8 @@ impl Observed<'_> {
     }
 }
 
-/// Makes a backup in the empty directory `to` that consists of the state that `save` writes: for a source whose log is
-/// not what a restore can read. It bears the source's owner and incarnation. Durable on return.
+/// Makes a backup in the empty directory `to` that consists of the state that `save` writes, for a source with a log
+/// that a restore cannot read. It has the source's owner and incarnation. Durable on return.
 ///
 /// # Errors
 /// [`OpenError::NotEmpty`]; I/O, also that of `save`.

@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     identity_file: Box<dyn File>,
     /// Why the directory no longer belongs to this log. Set once; nothing is committed after it.
     lost: OnceLock<String>,
-    /// Why the last preparation of a segment failed, and what to do; stays until one succeeds.
+    /// The reason the last preparation of a segment failed, with the remedy; stays until one succeeds.
     pub(crate) preparation_failure: Mutex<Option<String>>,
     catalog: Mutex<Catalog>,
     /// Held while a snapshot is made: one at a time.
@@ -49,7 +49,7 @@ impl Catalog {
     }
 }
 
-/// Why no more snapshots are made, if so.
+/// The reason no more snapshots are made, if so.
 #[derive(Default)]
 struct Gate {
     poison: Option<String>,
@@ -344,7 +344,7 @@ pub struct PreparationWatch {
 }
 
 impl PreparationWatch {
-    /// The change since the last call: why preparation fails now and what to do, or that it works again.
+    /// The change since the last call: the reason that preparation fails now, with the remedy, or that it works again.
     pub fn change(&mut self) -> Option<Result<(), String>> {
         let failure = hold(&self.shared.preparation_failure).clone();
         let changed = failure.is_some() != self.fails;

@@ -4,7 +4,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-/// Bytes on disk that were synced once and are not what was written.
+/// Bytes on disk that were synced once differ from the bytes that were written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} is damaged at byte {offset}: {why}. The log is refused, because going on would forget what was acknowledged; \
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
     file.display()
 )]
 pub struct Damage {
-    /// The file that does not hold what was written to it.
+    /// The file with the wrong content.
     pub file: PathBuf,
     /// Where in the file, in bytes.
     pub offset: u64,
@@ -80,7 +80,7 @@ pub enum OpenError {
         /// The directory.
         dir: PathBuf,
     },
-    /// There are log files and no identity that says whose they are.
+    /// There are log files, but no identity that names their owner.
     #[error(
         "{} holds log files but no identity file, so nothing says whose they are: put the file back, \
          or open a backup with `palisade restore`",
@@ -102,7 +102,7 @@ pub enum OpenError {
         dir: PathBuf,
         /// The difference from the state in which it was left.
         why: String,
-        /// The node of a cluster whose directory it is, if it is one's.
+        /// The node, if the directory is a cluster member's.
         node: Option<NonZeroU64>,
     },
     /// The directory is a member's, and a single server's was asked for.
@@ -181,7 +181,7 @@ pub enum OpenError {
     },
 }
 
-/// What to do with a directory that may be a copy.
+/// The remedy for a directory that may be a copy.
 fn after_a_copy(dir: &Path, node: Option<NonZeroU64>) -> String {
     match node {
         None => format!(
@@ -198,7 +198,7 @@ fn after_a_copy(dir: &Path, node: Option<NonZeroU64>) -> String {
 }
 
 impl OpenError {
-    /// For `map_err`: names what was being done.
+    /// For `map_err`: names the operation.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> OpenError {
         let what = what.into();
         move |source| OpenError::Io { what, source }
@@ -233,7 +233,7 @@ impl From<ReadError> for OpenError {
 pub struct Full {
     /// The payload that was asked for.
     pub bytes: usize,
-    /// Why the next segment could not be prepared, and what to do.
+    /// The reason the next segment could not be prepared, with the remedy.
     pub cause: String,
 }
 

@@ -30,7 +30,8 @@ const MAGIC_OPENING: u32 = u32::from_le_bytes(*b"PfrO");
 pub(crate) enum Kind {
     /// A committed payload.
     Data,
-    /// "Everything up to `seq` is synced": tells a flipped bit in the last frame from a torn one.
+    /// "Everything up to `seq` is synced": distinguishes a flipped bit in the last frame from a torn
+    /// frame.
     Mark,
     /// "This segment is full, the next one is live": a mark that also misses a lost successor.
     Seal,
@@ -104,7 +105,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Replaces the content of `buf` with the frame as it stands at `offset`. The allocation is kept.
+/// Replaces the content of `buf` with the frame as it is at `offset`. The allocation stays.
 pub(crate) fn encode(buf: &mut Vec<u8>, seed: Seed, offset: u64, entry: &Entry<'_>) {
     let len = entry.payload.len();
     buf.clear();

@@ -1,4 +1,4 @@
-//! An id: of an owner, an incarnation or an opening.
+//! The id of an owner, an incarnation or an opening.
 
 use std::fmt;
 use std::io;

@@ -54,7 +54,7 @@ pub struct Identity {
     pub kind: Kind,
 }
 
-/// What a directory is opened as.
+/// The way in which a directory is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum As {
     Single,
@@ -94,7 +94,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Refuses a directory that may not be opened for writing: of another kind, a copy, one whose files were touched.
+    /// Refuses a directory that may not be opened for writing: of another kind, a copy, or one with files that were
+    /// touched.
     pub(crate) fn check_live(&self, storage: &dyn Storage, opened: As) -> Result<(), OpenError> {
         let dir = storage.path();
         opened.check(storage, self.identity.kind)?;
@@ -128,8 +129,8 @@ impl Found {
         }
     }
 
-    /// Refuses a log of another opening than the identity's, and one whose last segment was touched since it was
-    /// written.
+    /// Refuses a log of another opening than the identity's, and a log with a last segment that was touched since it
+    /// was written.
     pub(crate) fn check_log(&self, storage: &dyn Storage, scan: &Scan) -> Result<(), OpenError> {
         let (opening, before) = match self.recorded {
             Recorded::Opening {
@@ -199,7 +200,8 @@ fn or_none(opening: Option<Opening>) -> String {
     opening.map_or_else(|| "none".to_owned(), |opening| opening.to_string())
 }
 
-/// Whether the last change of a file was something else than a write; `false` on a file system that cannot tell.
+/// Whether the last change of a file was something other than a write; `false` on a file system that does not show
+/// it.
 fn was_touched(storage: &dyn Storage, name: &str) -> io::Result<bool> {
     if storage.open(name, Access::Read)?.was_written_last()? {
         return Ok(false);
@@ -211,7 +213,7 @@ fn was_touched(storage: &dyn Storage, name: &str) -> io::Result<bool> {
     Ok(tells)
 }
 
-/// Locks the identity file for as long as what is returned is kept.
+/// Locks the identity file until the result is dropped.
 pub(crate) fn lock(storage: &dyn Storage) -> Result<Box<dyn File>, OpenError> {
     let what = || OpenError::io(format!("lock {}", storage.path().join(NAME).display()));
     let file = storage.open(NAME, Access::Write).map_err(what())?;

@@ -10,9 +10,8 @@
 //!   Compactor, any thread: newest snapshot + sealed frames ─────┘──▶ snap-…8.snap, then the sealed segments go
 //! ```
 //!
-//! One writer thread owns a [`Wal`]; [`Wal::commit`] returns when its payload is on stable storage. The
-//! log knows nothing of sockets, async or of what the payloads mean. The bytes on disk are drawn in
-//! `docs/reference/wal-format.md`.
+//! One writer thread owns a [`Wal`]; [`Wal::commit`] returns when its payload is on stable storage. The log knows
+//! nothing of sockets, async or the meaning of payloads. The format on disk is drawn in `docs/reference/wal-format.md`.
 //!
 //! ```
 //! use palisade_wal::{CreateOptions, Options, Seq, Wal};
@@ -125,7 +124,7 @@ impl fmt::Debug for Seq {
     }
 }
 
-/// Locks a mutex whose data stay valid at every step, so that a panicked holder does not matter.
+/// Locks a mutex. Its data stay valid at every step, so that a panicked holder does not matter.
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

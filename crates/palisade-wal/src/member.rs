@@ -24,7 +24,7 @@ use crate::snapshot::{SnapshotReader, SnapshotWriter};
 use crate::storage::Storage;
 use crate::writer::Wal;
 
-/// What a directory is.
+/// The purpose of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// There is no log in it.
@@ -33,7 +33,7 @@ pub enum Purpose {
     Single(Identity),
     /// Node `node`'s.
     Member {
-        /// Whose cluster, and which life of it.
+        /// The cluster, and the life of its log.
         identity: Identity,
         /// The node.
         node: NonZeroU64,
@@ -70,10 +70,9 @@ impl Wal {
         open_holding(storage, options, As::Member, None)
     }
 
-    /// Makes the log of a member in a directory that has none, for the node whose id
-    /// [promise_node] made durable there. It begins with the state that `first` writes, as its first snapshot, or with
-    /// nothing. Durable on return; a crash before that leaves a directory without a log, and this can be done again,
-    /// also for another cluster.
+    /// Makes the log of a member in a directory that has none, for the node id that [promise_node] made durable there.
+    /// It begins with the state that `first` writes, as its first snapshot, or with nothing. Durable on return. A crash
+    /// before that leaves a directory without a log, and this can be repeated, also for another cluster.
     ///
     /// # Errors
     /// [`OpenError::Exists`]; as [`open_member_on`](Wal::open_member_on).
@@ -119,8 +118,8 @@ impl Wal {
 /// snapshot() → load it · replay(…) → apply each frame · finish(…) → the whole state
 /// ```
 ///
-/// The member's life is a new incarnation. An interrupted conversion is told from what counts by that alone, and a copy
-/// of the single server's directory is no copy of a member's.
+/// The member's life is a new incarnation. This alone distinguishes the log from the remains of an interrupted
+/// conversion, and means that a copy of the single server's directory is no copy of a member's.
 pub struct Conversion(InPlace);
 
 impl Conversion {

@@ -153,9 +153,9 @@ pub(crate) fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
     }
 }
 
-/// What a directory without a log contains beside what Palisade itself leaves there when it is interrupted, in order;
-/// `None` if there is a log. A new directory and an empty one contain nothing, and a file system's own `lost+found` does
-/// not count.
+/// Lists, in order, the names in a directory without a log that Palisade does not leave there itself when it is
+/// interrupted; `None` if there is a log. A new directory and an empty one contain none, and a file system's own
+/// `lost+found` does not count.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -180,7 +180,7 @@ pub fn foreign_names(dir: &Path) -> io::Result<Option<Vec<String>>> {
     Ok(Some(foreign))
 }
 
-/// What ext4 and others keep at the root of a file system.
+/// The directory that ext4 and others keep at the root of a file system.
 pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 
 fn is_ours(name: &str) -> bool {

@@ -10,10 +10,10 @@ use crate::storage::Storage;
 /// The thread that fills the next segment with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preparation {
-    /// A thread of the log, ahead of need. For servers.
+    /// In a thread of the log, ahead of need. For servers.
     Background,
-    /// The caller's thread, when the segment is needed: every run makes the same calls in the same order. For
-    /// simulations.
+    /// In the caller's thread, when the segment is needed: every run makes the same calls in the same order.
+    /// For simulations.
     Inline,
 }
 

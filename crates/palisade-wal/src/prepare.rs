@@ -195,8 +195,8 @@ impl Inner {
         }
     }
 
-    /// Waits until a segment is wanted, and says so, or until the next check of the directory is due. `None` when the
-    /// log is being closed.
+    /// Waits until a segment is wanted, or until the next check of the directory is due; returns whether a segment is
+    /// wanted. `None` when the log is being closed.
     fn next_task(&self) -> Option<bool> {
         let state = hold(&self.state);
         let idle = |state: &mut State| !state.wanted && !self.stopping();

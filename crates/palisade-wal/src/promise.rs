@@ -1,8 +1,9 @@
 //! The id of a node, which is durable before the node has a log.
 //!
-//! A node has its id before it has a log: it tells the others, and only when they agree are owner and incarnation known.
-//! So the id is made durable first, in a file of its own, and goes into the identity when the log is made. The file is
-//! removed by the next opening. A crash in between leaves a directory with the same id, which goes on from there.
+//! A node has its id before it has a log: it announces the id to the other nodes, and only when they agree are owner and
+//! incarnation known. So the id is made durable first, in a file of its own, and goes into the identity when the log is
+//! made. The next opening removes the file. A crash in between leaves a directory with the same id, which goes on from
+//! there.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -16,7 +17,7 @@ pub(crate) const NAME: &str = "node";
 pub(crate) const TMP: &str = "node.tmp";
 const VERSION: u32 = 1;
 
-/// The node whose directory this is, or is to become.
+/// The node that owns this directory, or will.
 ///
 /// # Errors
 /// [`ReadError`].
@@ -29,8 +30,8 @@ pub fn node(storage: &dyn Storage) -> Result<Option<NonZeroU64>, ReadError> {
     promised(storage)
 }
 
-/// The id of the node whose directory this is, or is to become. Drawn if there is none yet; durable on return, so that
-/// it may be told to others.
+/// The id of the node that owns this directory, or will. Drawn if there is none yet; durable on return, so that other
+/// nodes may learn it.
 ///
 /// # Errors
 /// [`OpenError::Io`]; damage.

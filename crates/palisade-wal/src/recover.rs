@@ -44,7 +44,7 @@ pub struct RecoveryReport {
 ///
 /// A frame that was being written when the machine or the process stopped looks like this, and nothing in it was
 /// acknowledged. Damage to the last frame, when no mark is behind it, looks the same: then it was acknowledged.
-/// Nothing on disk tells the two apart.
+/// Nothing on disk distinguishes the two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// The segment.
@@ -77,8 +77,8 @@ pub(crate) struct Tail {
     pub(crate) seed: Seed,
     /// Where bytes that are not zero end, behind `end`.
     pub(crate) junk_end: u64,
-    /// Where the last data frame is (the first frame, when there is none), and the bytes from there to `end`: what
-    /// may not be on the disk yet.
+    /// The start of the last data frame (of the first frame, when there is none), and the bytes from there to
+    /// `end`, which may not be on the disk yet.
     last_frame: (u64, Vec<u8>),
 }
 
@@ -90,9 +90,9 @@ impl Tail {
 
     /// Prepares the tail for appends; durable on return.
     ///
-    /// Junk is overwritten with zeros, so that it never stands behind a later frame. The last frame (and
-    /// the mark behind it) is written again: after a failed sync in an earlier process the cache may show it
-    /// while the disk does not have it and nothing remembers to write it.
+    /// Junk is overwritten with zeros, so that there is never any behind a later frame. The last frame (and the
+    /// mark behind it) is written again: after a failed sync in an earlier process the cache may show it while the
+    /// disk does not have it and nothing remembers to write it.
     pub(crate) fn repair(&self, file: &dyn File) -> io::Result<()> {
         zero(file, self.end, self.junk_end)?;
         let (at, bytes) = &self.last_frame;
@@ -116,7 +116,7 @@ pub(crate) fn zero(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the directory and decides what the log is.
+/// Reads the directory and decides which frames the log has.
 pub(crate) fn scan(storage: &dyn Storage, incarnation: &Id) -> Result<Scan, ReadError> {
     let dir = storage.path();
     let names = storage.list().map_err(|source| ReadError::Io {
@@ -260,7 +260,7 @@ fn check_sealed(extent: &Extent, next_first: u64, path: &Path) -> Result<(), Dam
     }
 }
 
-/// Tells a torn tail from damage.
+/// Distinguishes a torn tail from damage.
 fn judge_tail(image: &Image, extent: &Extent, covered: u64, path: &Path) -> Result<Tail, Damage> {
     let damage = |why| {
         Err(Damage {

@@ -5,9 +5,10 @@
 //!                                                                                  the step that counts ┘
 //! ```
 //!
-//! The snapshot holds everything that was there and takes the place of one frame more: the caller's own entry about the
-//! leap. So no new file has the name of an old one, and the next open removes the old ones. Before the last step the
-//! old incarnation counts, and `identity.tmp` names the incarnation whose files an interrupted attempt has left.
+//! The snapshot contains everything that was there, and has the number of one frame more: the caller's own entry about
+//! the leap. So no new file has the name of an old one, and the next open removes the old ones. Before the last step
+//! the old incarnation counts, and `identity.tmp` names the incarnation of the files that an interrupted attempt has
+//! left.
 
 use std::io;
 use std::path::Path;
@@ -164,7 +165,7 @@ impl InPlace {
         self.found.check_log(&*self.storage, &self.scan)
     }
 
-    /// What it works on.
+    /// The storage that it works on.
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }

@@ -30,8 +30,8 @@ pub enum Access {
 
 /// Which file this is, and when it was last touched. Two equal ids are one file that nobody touched in between.
 ///
-/// Inode numbers are given out again and a birth time is never later than the change time, so the change time is
-/// what tells: the kernel sets it at every change of content, name, owner or mode, and no copying tool can.
+/// Inode numbers are reused, and a birth time is never later than the change time. So the change time distinguishes
+/// files: the kernel sets it at every change of content, name, owner or mode, and no copying tool can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     /// The device number.
@@ -94,7 +94,7 @@ pub trait Storage: Send + Sync + 'static {
     /// Makes names durable.
     ///
     /// # Errors
-    /// The system's error; what was named since the last sync may be lost then.
+    /// The system's error; names given since the last sync may be lost then.
     fn sync_dir(&self) -> io::Result<()>;
 
     /// Which file has this name, by its name alone.
@@ -130,13 +130,13 @@ pub trait File: Send + Sync {
     /// Writes all of `bytes` at an offset, growing the file when needed.
     ///
     /// # Errors
-    /// `StorageFull` on a full disk; the system's error. A part may have been written.
+    /// `StorageFull` on a full disk; the system's error. Some of the bytes may have been written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes the file's bytes and length durable (fdatasync).
     ///
     /// # Errors
-    /// The system's error. After that nothing is known about what was written since the last sync.
+    /// The system's error. After that, nothing is known about the bytes written since the last sync.
     fn sync_data(&self) -> io::Result<()>;
 
     /// Makes the file's bytes, length and times durable (fsync).
@@ -213,7 +213,7 @@ struct Held {
 
 pub(crate) const LOCK: &str = "LOCK";
 
-/// For a prepared segment, both files of a snapshot, and a listing of the directory, all at once.
+/// Enough for a prepared segment, both files of a snapshot, and a listing of the directory at once.
 const SPARES: usize = 4;
 
 impl DirStorage {

@@ -31,14 +31,15 @@ pub enum Loss {
     DropAll,
     /// None of them.
     KeepAll,
-    /// Whatever the seed says: any subset of sectors and names, or everything before one byte.
+    /// The seed decides: any subset of sectors and names, or everything before one byte.
     Torn(u64),
 }
 
 /// The fault that is injected at a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The call fails once; a write may have been done in part, a sync forgets what it did not do.
+    /// The call fails once. It may have done part of a write; a failed sync forgets the bytes that it did not make
+    /// durable.
     Error,
     /// The process dies in the call: it and everything after it fails. Go on with [`SimStorage::crash`] or
     /// [`SimStorage::restart`].
@@ -91,7 +92,7 @@ struct Disk {
     lying: bool,
     capacity: Option<u64>,
     random: u64,
-    /// Changes so far, in this life and the ones before: what the times are taken from.
+    /// Changes so far, in this life and the ones before; the times of files are taken from them.
     changes: u64,
     /// The path leads elsewhere.
     moved: bool,
@@ -134,7 +135,7 @@ enum NameChange {
 }
 
 impl SimStorage {
-    /// An empty directory. The seed decides what a failed sync leaves on the disk.
+    /// An empty directory. The seed decides which bytes a failed sync leaves on the disk.
     pub fn new(seed: u64) -> SimStorage {
         let disk = Disk {
             files: Vec::new(),
@@ -298,7 +299,7 @@ impl SimStorage {
     /// Gives a file these bytes, durably, by no call of the log's. A file that is not there is made.
     pub fn put(&self, name: &str, bytes: &[u8]) {
         let mut disk = hold(&self.disk);
-        // The times stay: what is modelled is a fault below the file system.
+        // The times stay: this models a fault below the file system.
         match disk.names.get(name).copied() {
             Some(file) => {
                 let times = disk.files[file].times;

@@ -17,8 +17,8 @@ use crate::{MAX_PAYLOAD, Seq};
 
 /// An open log; its owner is the single writer.
 ///
-/// Dropping it stops without the closing mark, as a crash would; [`close`](Wal::close) leaves the mark
-/// that lets the next open tell a flipped bit in the last frame from a torn one.
+/// Dropping it stops without the closing mark, as a crash would. [`close`](Wal::close) leaves the mark, so that the next
+/// open can distinguish a flipped bit in the last frame from a torn frame.
 pub struct Wal {
     shared: Arc<Shared>,
     preparer: Preparer,

@@ -19,7 +19,7 @@ fn stale(presented: u64, highest: u64) -> Verdict {
     })
 }
 
-/// Presents operations one after the other and carries out what is admitted.
+/// Presents operations one after the other and carries out those that are admitted.
 struct Resource {
     rule: Rule,
     state: FenceState,
@@ -80,7 +80,7 @@ const TABLE: &[Line] = &[
     (Mode::Strict, &[(5, WRITE)],         (4, WRITE),     "stale"),
     (Mode::Strict, &[(5, Op::Write(Sequence::new(1)))], (5, Op::Write(Sequence::new(1))), "repeat"),
     (Mode::Strict, &[(5, Op::Write(Sequence::new(1)))], (5, Op::Write(Sequence::new(2))), "already_written"),
-    // the comparison arms: what they let through is the reason for the others
+    // the comparison arms: the stale operations they admit are why the others exist
     (Mode::Textbook, &[(4, WRITE), (5, Op::Claim), (5, Op::Read)], (4, WRITE), "admit"),
     (Mode::Textbook, &[(5, WRITE)],       (4, WRITE),     "stale"),
     (Mode::Textbook, &[(5, WRITE)],       (4, Op::Read),  "admit"),
@@ -376,8 +376,8 @@ proptest! {
         prop_assert!(written.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", written);
     }
 
-    /// The schedule of the lost update (docs/promise/rules.md): whatever the old holder still has under way, after
-    /// the new holder's first answered operation none of it takes effect.
+    /// The schedule of the lost update (docs/promise/rules.md): once the new holder's first operation is answered,
+    /// no operation that the old holder still has under way takes effect.
     #[test]
     fn after_a_claim_nothing_older_takes_effect(old in 1_u64..50, gap in 1_u64..50, first in any_op(), late in any_op()) {
         let mut resource = Resource::new(Rule::CLAIM);

@@ -5,8 +5,8 @@
 //!                                 ──released──────────► closed until the end of the reservation
 //! ```
 //!
-//! A closed lock has a record without a grant, as one that is kept for an orphan, and its queue stays. Closed locks are
-//! few, so a map in the order of their instants is all the timers that they need.
+//! A closed lock has a record without a grant, like a lock kept for an orphan, and its queue stays. Closed locks are
+//! few, so a map in the order of their instants serves as their timers.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ use crate::permits::Slots;
 use crate::time::{Span, Timestamp};
 
 impl Tables {
-    /// What the grant on a lock, or the last one, said of the time after it.
+    /// How long a lock stays closed after its grant, or after its last one.
     pub(crate) fn closing(&self, lock: Slot) -> Closing {
         self.extra(lock)
             .map_or(Closing::NONE, |extra| extra.closing)
@@ -36,7 +36,7 @@ impl Tables {
         self.extra(lock)?.closed
     }
 
-    /// Notes what a new grant says.
+    /// Notes the delays of a new grant.
     #[inline]
     pub(super) fn set_closing(&mut self, lock: Slot, delays: Delays, now: Timestamp) {
         if !delays.is_none() || self.locks[lock].extra != NIL {
@@ -44,7 +44,7 @@ impl Tables {
         }
     }
 
-    /// A client that took its own lock over does not shorten what its former grant reserved.
+    /// A client that took its own lock over does not shorten the reservation of its former grant.
     #[cold]
     #[inline(never)]
     fn note_closing(&mut self, lock: Slot, delays: Delays, now: Timestamp) {
@@ -58,7 +58,7 @@ impl Tables {
         };
     }
 
-    /// A grant that its caller gave up before it used it reserves nothing. What earlier grants reserved stays.
+    /// A grant that its caller gave up before using it reserves nothing. Reservations of earlier grants stay.
     pub(super) fn forget_reservation(&mut self, lock: Slot) {
         if self.locks[lock].extra != NIL {
             let closing = &mut self.extra_mut(lock).closing;
@@ -66,7 +66,7 @@ impl Tables {
         }
     }
 
-    /// Notes what is known of a lock from a snapshot.
+    /// Notes how long a lock from a snapshot stays closed.
     pub(super) fn restore_closing(&mut self, lock: Slot, closing: Closing) {
         if closing != Closing::NONE {
             self.extra_mut(lock).closing = closing;
@@ -97,7 +97,7 @@ impl Tables {
         first.map(|((until, _), _)| *until)
     }
 
-    /// The first closed lock whose instant has come.
+    /// The first closed lock that is due to open.
     pub(super) fn first_to_open(&self, now: Timestamp) -> Option<Slot> {
         let ((until, _), lock) = self.closed_locks.first_key_value()?;
         (*until <= now).then_some(*lock)
@@ -134,7 +134,7 @@ impl Machine {
         delayed.map(|from| from.after(lock_delay)).max(reserved)
     }
 
-    /// Closes a lock whose writer's grant has just ended.
+    /// Closes a lock when its writer's grant has just ended.
     pub(super) fn close(&mut self, lock: Slot, until: Option<Timestamp>) {
         self.tables.extra_mut(lock).closing = Closing::NONE;
         if let Some(until) = until {
@@ -142,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// Opens a lock whose instant has come, and hands it on.
+    /// Opens a lock that is due, and hands it on.
     #[cold]
     #[inline(never)]
     pub(super) fn open_due(&mut self, lock: Slot, effects: &mut Vec<Effect>) {

@@ -4,13 +4,13 @@
 //!   wheel ──fired, sorted──► line ──at most so many for each entry──► ended
 //! ```
 //!
-//! However many leases and waits end together, one entry ends a bounded number of them. The rest stands in
-//! line, [`Machine::next_due`] says so, and the next entry goes on. Nobody sees the difference: an operation
-//! compares its own lock's and lease's deadline exactly, whether or not the line has got that far.
+//! However many leases and waits end together, one entry ends a bounded number of them. The rest waits in line,
+//! [`Machine::next_due`] reports it, and the next entry goes on. Nobody sees the difference: an operation compares its
+//! own lock's and lease's deadline exactly, whether or not the line has got that far.
 //!
-//! The order is that of the deadlines, then of the lease ids or arrivals. It does not depend on the wheel's
-//! lists, which differ in a machine that was restored. What fires later has a later deadline, so the line
-//! stays sorted when it is appended to.
+//! The order is that of the deadlines, then of the lease ids or arrivals. It does not depend on the wheel's lists, which
+//! differ in a machine that was restored. Timers that fire later have later deadlines, so appending keeps the line
+//! sorted.
 
 use alloc::vec::Vec;
 
@@ -29,8 +29,8 @@ pub struct Expiry {
     /// In an entry that is there for the time alone: [`Expire`](crate::Command::Expire) and
     /// [`Grace`](crate::Command::Grace).
     pub alone: u32,
-    /// In any other entry. At least 1: an entry at whose instant something is due changes something,
-    /// and so is logged.
+    /// In any other entry. At least 1: an entry with something due at its instant then changes something, and so is
+    /// logged.
     pub beside: u32,
 }
 
@@ -42,7 +42,7 @@ impl Expiry {
     };
 }
 
-/// Something whose time has come.
+/// Something that is due.
 enum Due {
     Lease(Slot),
     Opening(Slot),
@@ -50,7 +50,7 @@ enum Due {
 }
 
 impl Tables {
-    /// After a restore: lines up what is due and was not ended yet.
+    /// After a restore: lines up everything that is due and has not ended yet.
     pub(super) fn line_up_again(&mut self, now: Timestamp) {
         let waits = self.waiters.iter();
         let waits = waits.filter(|(_, wait)| wait.role != Role::Other);
@@ -97,9 +97,9 @@ impl Machine {
         self.expiry = expiry;
     }
 
-    /// Ends leases and waits whose time has come and opens closed locks, as many as one entry may, in the order of their
-    /// instants: what came free before a wait was over is granted to it. Of equal instants leases come first and waits
-    /// last. `alone`: the entry is there for nothing else.
+    /// Ends due leases and waits and opens due locks in the order of their instants, as many as one entry may. A lock
+    /// that came free before a wait was over is granted to that wait. At equal instants leases come first and waits
+    /// last. `alone`: the entry does nothing else.
     #[inline]
     pub(super) fn expire_due(&mut self, alone: bool, effects: &mut Vec<Effect>) {
         let (waits, leases) = (&mut self.tables.wait_timers, &mut self.tables.lease_timers);
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A lease of which somebody was told that it is over stays over, though no timer has seen it.
+    /// Once somebody has heard that a lease is over, it stays over, even if no timer has fired.
     #[test]
     fn a_lease_that_is_partly_over_is_not_revived() {
         let mut machine = Machine::new(1);

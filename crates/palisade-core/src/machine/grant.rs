@@ -5,8 +5,8 @@
 //!        ◄──lock_of───
 //! ```
 //!
-//! An exclusive grant lies inside its lock's record and bears its slot number; a shared one has a record of its own
-//! ([`share`](super::share)). [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] are all that knows this.
+//! An exclusive grant lies inside its lock's record and has its slot number; a shared one has a record of its own
+//! ([`share`](super::share)). Only [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] depend on this.
 
 use super::record::{Contender, Lease};
 use super::share::is_share;
@@ -18,26 +18,25 @@ use crate::token::Token;
 
 /// A lease holds a lock.
 ///
-/// Packed, so that what else a lock has fits into what would be padding.
+/// Packed, so that a lock's other fields fit into the space that padding would take.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
 pub(crate) struct Grant {
     token: Token,
     wall: WallTime,
     /// [`NIL`] between the end of one grant and the next: the lock is kept for an orphan or a set, and the token is not
-    /// below its last.
-    /// [`SHARED`] in a shared phase, whose token this is.
+    /// below its last. [`SHARED`] in a shared phase; the token is the phase's.
     lease: Slot,
     /// The lease's other grants, in token order.
     prev: Slot,
     next: Slot,
 }
 
-/// In the place of a lease's slot: the lock has readers.
+/// Instead of a lease's slot: the lock has readers.
 pub(super) const SHARED: Slot = NIL - 1;
 
 impl Grant {
-    /// What a lock bears in a shared phase with this token.
+    /// The grant that a lock stores during a shared phase with this token.
     pub(super) const fn shared(token: Token) -> Grant {
         Grant {
             lease: SHARED,
@@ -103,7 +102,7 @@ impl Tables {
         &self.locks[grant].grant
     }
 
-    /// The grant in a lock's own record: the writer's, or what stands in its place.
+    /// The grant in a lock's own record: the writer's, or the one stored there for a shared phase or a kept lock.
     #[inline]
     pub(crate) fn writer(&self, lock: Slot) -> &Grant {
         &self.locks[lock].grant

@@ -23,7 +23,7 @@ use crate::token::Token;
 /// The lease a grant goes under, once it is known to be good.
 #[derive(Clone, Copy)]
 pub(super) enum LeaseFor {
-    /// To be opened with the grant.
+    /// The lease is opened with the grant.
     New { key: LeaseKey, ttl: Ttl },
     /// Is live and belongs to the client.
     Live(Slot),
@@ -38,7 +38,7 @@ pub(super) struct Next {
     pub(super) since: Timestamp,
 }
 
-/// A lock, once what is over by this very instant has ended.
+/// A lock, after everything on it that is over by this instant has ended.
 pub(super) enum Standing {
     /// It has no record.
     Free,
@@ -84,16 +84,15 @@ impl Machine {
         outcome
     }
 
-    /// Reads where the tables have, or will have, what this request is about: all of it at once, before the first of it
-    /// decides what is read next.
+    /// Reads the places in the tables that this request needs: all of them at once, before the content of the first
+    /// decides which is read next.
     fn touch(&self, acquire: &Acquire) {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = &acquire.under;
         self.tables.touch_lock(&acquire.lock);
         self.tables.touch_lease(key);
     }
 
-    /// The answer to a request that was here before (rule A12). A grant is reported with what is left
-    /// of it, or as ended.
+    /// The answer to a request that was here before (rule A12). A grant is reported with its remaining time, or as ended.
     fn repeated(
         &mut self,
         request: &RequestId,
@@ -137,7 +136,7 @@ impl Machine {
         };
         let live = match self.find_granted(&grant, effects) {
             Err(missing) => return self.missing(&grant, missing),
-            // Nobody else is told that it holds, or gets the holder's secret.
+            // No other client learns that it holds the lock, or gets the holder's secret.
             Ok(live) if *self.tables.client_of(live) != again.client => return reused(),
             Ok(live)
                 if is_share(live)
@@ -147,7 +146,7 @@ impl Machine {
             }
             Ok(live) => live,
         };
-        // Of a set: the whole of it, or what is known of the first lock that is missing.
+        // A set is answered as a whole, or with what became of its first missing lock.
         for name in &*again.also {
             let grant = GrantRef {
                 lock: name.clone(),
@@ -182,7 +181,7 @@ impl Machine {
         }
     }
 
-    /// What a request that is not plain may not want.
+    /// Checks the options of a request that is not plain.
     #[cold]
     fn check_rare(acquire: &Acquire) -> Result<(), Invalid> {
         if let LockMode::Permits(permits) = acquire.mode {
@@ -216,7 +215,7 @@ impl Machine {
         if !acquire.also.is_empty() {
             return self.decide_set(acquire, effects);
         }
-        // The lock first: what is due on it may hand other locks on, and open the lease asked for.
+        // Bring the lock up to date first: this may hand on other locks and open the lease that the request names.
         let standing = self.stand(&acquire.lock, effects);
         let client = self.contender(&acquire.client);
         let lease = match self.lease_for(&acquire.lock, client, &acquire.under) {
@@ -253,8 +252,8 @@ impl Machine {
         }
     }
 
-    /// The lease named by a request, or what is wrong with it. One that is over counts as gone, whatever the timers have
-    /// seen.
+    /// The lease that a request names, or the reason it cannot be used. An expired lease counts as gone even if its timer
+    /// has not fired.
     pub(super) fn lease_for(
         &self,
         lock: &LockName,
@@ -339,7 +338,7 @@ impl Machine {
         self.finish_grant(lock, acquire.metadata, acquire.delays, Span::ZERO, effects)
     }
 
-    /// Grants a lock whose last grant just ended, to a request from its queue.
+    /// Grants a lock to a request from its queue, just after the lock's last grant ended.
     pub(super) fn grant_waiter(
         &mut self,
         lock: Slot,
@@ -451,8 +450,8 @@ impl Machine {
         let before = lease.ttl;
         let asked = ttl.unwrap_or(before);
         let until = self.now.after(asked.span());
-        // A renewal never shortens: if its answer is lost, the holder still believes in the time that it had. So a shorter
-        // time to live comes into force once no more than it is left.
+        // A renewal never shortens a lease: if its answer is lost, the holder still relies on its earlier time. So a
+        // shorter time to live comes into force only when no more than that is left.
         let (ttl, valid_for) = match until >= lease.expires {
             true => {
                 lease.expires = until;
@@ -471,7 +470,7 @@ impl Machine {
         })
     }
 
-    /// Draws no token: who claimed with this one stays admitted (E2). An empty value takes back what was said.
+    /// Draws no token, so claims made with the current one stay admitted (E2). An empty value deletes the earlier one.
     pub(super) fn proclaim(
         &mut self,
         grant: &GrantRef,
@@ -612,8 +611,8 @@ impl Machine {
         self.tables.untie(grant);
     }
 
-    /// Whether a lock is held now. A grant whose lease is over by this very instant ends first, and so does the time
-    /// of an orphan: the boundary is exact, whatever the timers have seen. The lease's other grants wait for their turn.
+    /// Whether a lock is held now. A grant whose lease is over by this very instant ends first, and so does the time of an
+    /// orphan: the boundary is exact, even if no timer has fired. The lease's other grants wait for their turn.
     pub(super) fn stand(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Standing {
         let Some(slot) = self.tables.find_lock(lock) else {
             return Standing::Free;
@@ -636,7 +635,7 @@ impl Machine {
         }
     }
 
-    /// The grant that a reference names, if it is live and whoever asks may use it. As [`Machine::stand`].
+    /// The grant that a reference names, if it is live and the principal that asks may use it. As [`Machine::stand`].
     #[inline(always)]
     pub(super) fn find_granted(
         &mut self,
@@ -670,8 +669,8 @@ impl Machine {
         is_live.then(|| self.tables.grant_on(held))
     }
 
-    /// Whether whoever asks, and has shown the lease's secret, may renew or release a grant: its principal; and anybody if
-    /// it is anonymous, because it may be from before there were rules.
+    /// Whether the principal that asks, and has shown the lease's secret, may renew or release a grant. Only the grant's
+    /// own principal may. An anonymous grant may be from before there were rules, so everybody may.
     #[inline(always)]
     pub(super) fn may_use(&self, owner: Owner) -> bool {
         !owner.is_named() || self.tables.principal_of(owner) == self.by
@@ -703,7 +702,7 @@ impl Machine {
         Contender { by: self.by, id }
     }
 
-    /// The name of a request of whoever asks.
+    /// The name of a request of the principal that asks.
     pub(super) fn asked(&self, request: RequestId) -> Asked {
         Asked {
             by: self.by,
@@ -718,8 +717,8 @@ impl Machine {
         }))
     }
 
-    /// The memory of a lease that is not live: how it lost the lock asked for, or its last one. One that
-    /// still stands in line loses that by expiry.
+    /// The memory of a lease that is not live: how it lost the lock asked for, or its last one. A lease that is still in
+    /// line loses it by expiry.
     pub(super) fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
         let of_lock = self.over.latest(key, |over| over.lock == *lock);
         if of_lock.is_none()

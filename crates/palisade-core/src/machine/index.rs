@@ -6,9 +6,9 @@
 //!   hash    │ 03 │    │ 20 │ 27 │ 2f │ 41 │    │ 7c │ 7d │ …      home: the first digit
 //! ```
 //!
-//! Linear probing that keeps its entries sorted by hash (O. Amble and D. E. Knuth, "Ordered hash tables", 1974). A search
-//! for what is not there ends at the first higher hash, an entry lies with its neighbours in one or two cache lines, and as
-//! hashes are stored, a table grows and shrinks without asking for a key.
+//! Linear probing that keeps its entries sorted by hash (O. Amble and D. E. Knuth, "Ordered hash tables", 1974). A search for
+//! an absent key ends at the first higher hash, an entry lies with its neighbours in one or two cache lines, and as hashes
+//! are stored, a table grows and shrinks without asking for a key.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,20 +19,20 @@ use foldhash::fast::FoldHasher;
 
 use super::slab::Slot;
 
-/// Sub-tables. Each grows on its own, so that growing moves a part of the entries at a time. With eighty,
-/// tables that hold a million, or twice or half of it, are well filled.
+/// The number of sub-tables. Each grows on its own, so that growing moves only some of the entries at a time. With eighty,
+/// tables that hold a million entries, or twice or half as many, are well filled.
 const PARTS: usize = 80;
 
-/// Finds slots by key. The keys live in the records the slots name; the caller hands in how to compare them.
+/// Finds slots by key. The keys live in the records that the slots name; the caller passes a function that compares them.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     parts: Vec<Part>,
     seeds: Seeds,
 }
 
-/// What keys are hashed with: all of it follows from the machine's seed, which is secret. With public constants a caller
-/// that chooses binary keys, such as request ids, can make one factor of the hash zero: then all of its keys collide,
-/// whatever the rest of the seed is.
+/// The hash's seeds, all derived from the machine's secret seed. With public constants, a caller that chooses binary keys,
+/// such as request ids, could make one factor of the hash zero. All its keys would then collide, whatever the rest of the
+/// seed is.
 #[derive(Clone, Debug)]
 struct Seeds {
     own: u64,
@@ -50,10 +50,10 @@ impl Index {
         }
     }
 
-    /// Makes room for so many more entries at once.
+    /// Makes room for this many more entries at once.
     pub(super) fn reserve(&mut self, entries: usize) {
         let mean = entries / PARTS;
-        // Four standard deviations: hardly any part gets more.
+        // Four standard deviations: hardly any part gets more entries.
         let each = mean + 4 * mean.isqrt();
         for part in &mut self.parts {
             part.reserve(each);
@@ -97,7 +97,7 @@ impl Index {
         Some(part.entries[place].slot)
     }
 
-    /// Of a key that is not in here.
+    /// Inserts a slot under a key that is not in here.
     pub(super) fn insert<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot) {
         self.replace(key, slot, |_| false);
     }
@@ -132,12 +132,12 @@ impl Index {
     }
 }
 
-/// Which part a hash belongs to, by bits that [`short`] does not take.
+/// The part that a hash belongs to, by bits that [`short`] does not take.
 fn part(hash: u64) -> usize {
     ((hash >> 41) as u16 as usize * PARTS) >> 16
 }
 
-/// What a part knows of a hash: its lower half, and never that of an empty place.
+/// The bits of a hash that a part compares: the lower half, which never equals the hash of an empty place.
 fn short(hash: u64) -> u32 {
     (hash as u32).min(NOTHING - 1)
 }
@@ -195,13 +195,13 @@ impl Part {
         }
     }
 
-    /// The least number of homes for so many entries: seven eighths of them are taken at most.
+    /// The least number of homes for this many entries: at most seven eighths of them are taken.
     fn homes_for(entries: usize) -> usize {
         let homes = entries.saturating_mul(8).div_ceil(7);
         homes.next_power_of_two().max(LEAST)
     }
 
-    /// How many entries it takes in before it grows.
+    /// How many entries it may contain before it grows.
     fn room(&self) -> usize {
         match self.entries.is_empty() {
             true => 0,
@@ -283,7 +283,7 @@ impl Part {
         self.len = 0;
     }
 
-    /// In one pass over old and new places, because the order of the entries stays.
+    /// Moves the entries in one pass over old and new places, because their order stays.
     fn resize(&mut self, homes: usize) {
         let old = core::mem::replace(self, Part::with_homes(homes));
         self.len = old.len;
@@ -383,7 +383,7 @@ mod tests {
         assert!(part.entries.is_empty());
     }
 
-    /// Whoever finds many keys with one hash makes searches slow, and not the table large.
+    /// Many keys with one hash make searches slow, but do not enlarge the table.
     #[test]
     fn a_thousand_entries_of_one_hash_take_no_more_room_than_others() {
         for hash in [0, NOTHING - 1] {

@@ -18,14 +18,14 @@ use crate::token::Token;
 /// The answer a request got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// Who asked.
+    /// The principal that asked.
     pub by: Principal,
     /// The request.
     pub request: RequestId,
     /// The lock it asked for; `None` if it was given up before it arrived.
     pub lock: Option<LockName>,
-    /// The other locks it asked for, of a set. A repeat names the same ones, and abandoning it touches no others, whatever
-    /// has the token of its answer.
+    /// The other locks it asked for, of a set. A repeat names the same ones. Abandoning it touches no others, even if they
+    /// have the token of its answer.
     pub also: Others,
     /// Its first answer.
     pub outcome: Outcome,
@@ -34,7 +34,7 @@ pub struct Answered {
 /// A grant that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// Whose it was.
+    /// The principal it belonged to.
     pub by: Principal,
     /// The lease it was under.
     pub key: LeaseKey,
@@ -44,8 +44,8 @@ pub struct Over {
     pub token: Token,
     /// How it ended.
     pub how: Ending,
-    /// How often it was remembered again. Of two that stand in the memory in the wrong order, the one that was remembered
-    /// again more often ended first.
+    /// How often it was remembered again. If two are in the wrong order in the memory, the one that was remembered again more
+    /// often ended first.
     pub again: u32,
 }
 
@@ -61,13 +61,13 @@ pub(super) trait Keyed {
 
 /// An entry of a memory that is shared among principals.
 pub(super) trait Owned: Keyed + Sized {
-    /// Whose it is.
+    /// The principal it belongs to.
     fn by(&self) -> Principal;
 
     /// As it is remembered after these.
     fn following(self, remembered: &Ring<Self>) -> Self;
 
-    /// Whether anybody looks at one of which a newer one has the key.
+    /// Whether anybody looks at an entry after a newer one got its key.
     const IS_READ_WHEN_REPLACED: bool;
 
     /// It is remembered again.
@@ -98,7 +98,7 @@ impl Owned for Answered {
 
     const IS_READ_WHEN_REPLACED: bool = false;
 
-    /// One that is found by its own key has no place among others.
+    /// An answer is found by its own key only, so its place among others does not matter.
     fn count_again(&mut self) {}
 }
 
@@ -313,13 +313,13 @@ impl<T: Owned> Shared<T> {
 ///          └ what the ring has forgotten of these is still here, and finds nothing
 /// ```
 ///
-/// Two indexes take turns: when the newer one has taken in as many as a ring ever has, it becomes the older one, and all
-/// that the older one knew is forgotten at once. So no entry ever has to be looked for to be forgotten.
+/// Two indexes take turns: when the newer one has as many entries as a ring ever has, it becomes the older one, and the
+/// content of the older one is forgotten at once. So no entry ever has to be searched for to be forgotten.
 #[derive(Clone, Debug)]
 struct Recent {
     newer: Index,
     older: Index,
-    /// Entries that `newer` took in.
+    /// The number of entries added to `newer`.
     taken: usize,
 }
 
@@ -421,7 +421,7 @@ impl Endings {
     /// The latest ending of a lease that is meant.
     pub(super) fn latest(&self, key: &LeaseKey, is_meant: impl Fn(&Over) -> bool) -> Option<&Over> {
         let all = self.of_lease(key).filter(|over| is_meant(over));
-        // Of those that were remembered again equally often, the first.
+        // The first among those that were remembered again least often.
         all.min_by_key(|over| over.again)
     }
 
@@ -495,7 +495,7 @@ mod tests {
         }
         let kept = (0..MODEST).filter(|number| answers.get(&asked(1, *number)).is_some());
         assert_eq!(kept.count(), MODEST as usize);
-        // Nobody is alone: what is left of the ring has the latest of the other one.
+        // Principal 1 does not have the ring to itself: the rest of it contains the latest answers of principal 2.
         let latest = 5 * RING - (RING - 2 * MODEST)..5 * RING;
         assert!(
             latest
@@ -542,8 +542,8 @@ mod tests {
         }
     }
 
-    /// Leases of three grants, of which the first ended last. Controls: a ring without shares, which forgets them, and the
-    /// newest ending of a lease in the memory, which is not the latest while the endings are remembered again.
+    /// Leases with three grants; the first ended last. Controls: a ring without shares, which forgets them, and the newest
+    /// ending of a lease in the memory, which is not the latest while the endings are remembered again.
     #[test]
     fn a_principal_that_ends_much_makes_the_memory_forget_its_own_endings() {
         const LEASES: u64 = 5_000;
@@ -622,7 +622,7 @@ mod tests {
         kind + 5 * (turn % cycles[kind as usize])
     }
 
-    /// What a ring must know, kept without forgetting anything: the last number of each key.
+    /// Compares the ring with a map that forgets nothing: the last number of each key.
     #[test]
     fn the_newest_of_each_key_is_found_until_it_is_the_oldest() {
         let ring_size = limits::REMEMBERED as u64;

@@ -1,4 +1,4 @@
-//! The lock machine: who holds what.
+//! The lock machine, which decides who holds each lock.
 //!
 //! [`Machine::apply`] is the only way in which anything changes. It is total, synchronous and
 //! deterministic: equal entries in equal order end in equal states and equal outcomes.
@@ -12,9 +12,9 @@
 //!                                                         queue (FIFO)
 //! ```
 //!
-//! After a change of leader an orphan may be first in the queue. Then nobody is granted until its caller is back or its
-//! window is over, and a lock that nobody holds is *kept* for so long. A lock is also kept for a set that is first in its
-//! queue and waits for its other locks (`sets`).
+//! After a change of leader an orphan may be first in the queue. Then nobody is granted until its caller is back or its window
+//! is over, and a lock that nobody holds is *kept* for it until then. A lock is also kept for a set that is first in its queue
+//! and waits for its other locks (`sets`).
 //!
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
@@ -74,7 +74,7 @@ use crate::token::Token;
 pub struct Machine {
     pub(crate) now: Timestamp,
     wall: WallTime,
-    /// Who asked for the entry being applied.
+    /// The principal that asked for the entry being applied.
     by: Principal,
     /// `None` once the last token of the range is out.
     pub(crate) next_token: Option<Token>,
@@ -86,8 +86,7 @@ pub struct Machine {
     pub(crate) tables: Tables,
     answers: Answers,
     over: Endings,
-    /// Locks that a set has just left, to be handed on, each with what a request was told that came just before.
-    /// Empty between entries.
+    /// Locks that a set has just left, to be handed on, each with the answer to the request just before. Empty between entries.
     to_wake: VecDeque<(Slot, Outcome)>,
     /// Whether the entry being applied changed anything that must be logged.
     changed: bool,
@@ -95,7 +94,7 @@ pub struct Machine {
     silent: bool,
     /// Grants ended and requests settled by the entry being applied.
     ended: u32,
-    /// How often leases were extended, since this machine was built. No part of the state.
+    /// How often leases were extended since this machine was built. Not part of the state.
     extended: u64,
     expiry: Expiry,
 }
@@ -137,8 +136,8 @@ impl Machine {
         }
     }
 
-    /// Applies one entry of the log: first what is due at its instant, then its command. What ends beside the
-    /// command is bounded by [`Expiry`].
+    /// Applies one entry of the log: first everything due at its instant, then its command. [`Expiry`] bounds how much ends
+    /// beside the command.
     ///
     /// An instant before the last one counts as the last one: time does not go back. Effects are
     /// appended in the order in which they happened.
@@ -153,7 +152,7 @@ impl Machine {
             Command::Expire => {}
             _ => {
                 self.expire_due(false, effects);
-                // What was due may have left requests and sets to look at; nothing else has yet.
+                // So far only due leases and waits can have left requests and sets to look at.
                 if self.ended > 0 {
                     self.settle_rest(effects);
                 }
@@ -180,15 +179,15 @@ impl Machine {
         applied
     }
 
-    /// Applies an entry whose effects were already delivered.
+    /// Applies an entry when its effects were already delivered.
     pub fn replay(&mut self, entry: Entry) {
         self.silent = true;
         self.apply(entry, &mut Vec::new());
         self.silent = false;
     }
 
-    /// Reads what some coming entries will need, and changes nothing. The processor then waits for all of
-    /// that at once, and not for one thing after the other when the entries are applied.
+    /// Reads the data that some coming entries will need, and changes nothing. The processor then waits for all of it at once,
+    /// and not for one piece after the other when the entries are applied.
     pub fn look_ahead(&self, entries: &[Entry]) {
         let live = entries.iter().filter_map(|entry| match &entry.command {
             Command::Renew { grant, .. }
@@ -199,7 +198,7 @@ impl Machine {
         core::hint::black_box(live.count());
     }
 
-    /// Makes room for so many more locks at once, where it is known that they come.
+    /// Makes room for this many more locks at once, where it is known that they come.
     pub fn reserve(&mut self, locks: usize) {
         self.tables.reserve_locks(locks);
         self.tables.reserve_leases(locks);
@@ -247,7 +246,8 @@ impl Machine {
         due.into_iter().flatten().min()
     }
 
-    /// The longest pause that every live lease bears: see [`bears`](crate::time::Ttl::bears). Rounded down, to a half at worst.
+    /// The longest pause that every live lease survives: see [`bears`](crate::time::Ttl::bears). Rounded down, to a half at
+    /// worst.
     #[must_use]
     pub fn bears(&self) -> Span {
         self.tables.short.bear()
@@ -269,8 +269,8 @@ impl Machine {
     /// from now (rule A7), but no longer than twice its time to live after its last renewal, not counting absences. Never
     /// less than it would have. Waits that were over meanwhile end: their callers named the instant.
     ///
-    /// A lease is not revived (rule A8) that was due by the entry `before` this one and only stands in line, or
-    /// of which somebody was told since that it is over.
+    /// A lease is not revived (rule A8) if it was due by the entry `before` this one and only stands in line, or if somebody
+    /// has heard since that it is over.
     ///
     /// Looks at every lease and waiting request, because it is about all of them; callers cannot ask for it.
     fn give_back(&mut self, before: Timestamp, away: Away) {
@@ -330,7 +330,7 @@ impl Machine {
         self.tables.sets_to_try.extend(sets);
     }
 
-    /// Neither tokens nor revisions repeat what was given out after the backup.
+    /// Neither tokens nor revisions repeat those that were given out after the backup.
     fn leap(&mut self, by: u64) -> Outcome {
         self.changed = true;
         self.revision = self.revision.saturating_add(by);

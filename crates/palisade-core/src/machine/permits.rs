@@ -1,8 +1,8 @@
 //! Semaphores: leases that hold slots of one lock (rules P1–P6).
 //!
-//! A semaphore's holders are records as readers are ([`share`](super::share)), so that many may hold one lock. Each has
-//! slots beside its number, and its number is its fencing token. How many slots there are stands beside the queue, as
-//! long as the lock has a record: a semaphore that nobody holds, and nobody waits for, is forgotten.
+//! A semaphore's holders have records like readers ([`share`](super::share)), so that many may hold one lock. Each has
+//! slots besides its number, and its number is its fencing token. The number of slots is stored beside the queue as long
+//! as the lock has a record: a semaphore that nobody holds, and nobody waits for, is forgotten.
 
 use alloc::vec::Vec;
 
@@ -49,7 +49,7 @@ impl Tables {
 }
 
 impl Machine {
-    /// What is wrong with a request for permits before anything is known of the lock.
+    /// Checks a request for permits before its lock is looked up.
     #[cold]
     #[inline(never)]
     pub(super) fn check_permits(lock: &LockName, permits: Permits) -> Result<(), Invalid> {
@@ -77,7 +77,7 @@ impl Machine {
         }
     }
 
-    /// A semaphore that somebody holds is asked for. Whoever comes later does not overtake (P6).
+    /// Decides a request for a semaphore that somebody holds. A later request does not overtake waiting ones (P6).
     #[cold]
     #[inline(never)]
     pub(super) fn decide_permits(
@@ -116,7 +116,7 @@ impl Machine {
         }
     }
 
-    /// Ends the holders of a semaphore whose leases are over by this very instant: at most one for each slot.
+    /// Ends those holders of a semaphore that have leases over by this instant: at most one for each slot.
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up_semaphore(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
@@ -132,8 +132,9 @@ impl Machine {
         }
     }
 
-    /// An operator gives a semaphore another number of permits (P1). Who holds a slot beyond it keeps it; a waiting
-    /// request for more than there will be is refused. Grows with those refused, and not with those that wait on.
+    /// An operator changes the number of a semaphore's permits (P1). Holders of slots beyond it keep them. Waiting
+    /// requests for more permits than that are refused. The cost grows with the requests refused, not with those that go
+    /// on waiting.
     pub(super) fn resize(
         &mut self,
         name: &LockName,
@@ -159,7 +160,8 @@ impl Machine {
         if has != of {
             self.changed = true;
             self.tables.extra_mut(lock).permits = Some(of);
-            // From the end of the queue: the lock is handed on by those that leave its head, and to nobody who must leave.
+            // From the end of the queue, because a request that leaves the head hands the lock on: all others that must
+            // leave are gone by then.
             for (arrival, slot) in self.tables.waits_for_more(lock, of) {
                 let waiter = self.tables.waiters.get(slot);
                 let Some(waiter) = waiter.filter(|waiter| waiter.arrival == arrival) else {

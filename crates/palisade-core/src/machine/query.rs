@@ -20,7 +20,7 @@ const SCAN: u32 = 2_048;
 /// Where in a listing of grants those begin that share a lock.
 const SHARES: u64 = 1 << 32;
 
-/// A live grant, and whose it is.
+/// A live grant and its principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The lock.
@@ -29,7 +29,7 @@ pub struct Held {
     pub number: Token,
     /// Whether it is a reader's, or has permits.
     pub shared: bool,
-    /// Whose it is.
+    /// The principal it belongs to.
     pub by: Principal,
 }
 
@@ -54,8 +54,8 @@ impl Machine {
         self.now
     }
 
-    /// The number of the latest event; 0 if there was none. Rises with every event, and leaps with every
-    /// restore: it never goes back.
+    /// The number of the latest event; 0 if there was none. Rises with every event, and leaps with every restore. It never goes
+    /// back.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -67,7 +67,7 @@ impl Machine {
         &self.limits
     }
 
-    /// How many locks are held, some perhaps by leases whose end is due but not logged yet, or kept for an orphan.
+    /// How many locks are held or kept for an orphan. Some may be held by leases that are due but whose end is not logged yet.
     #[must_use]
     pub fn locks(&self) -> usize {
         self.tables.locks.len()
@@ -252,7 +252,7 @@ impl Machine {
         }
     }
 
-    /// The grant that holds a lock at `now`; of several readers the oldest, among the first [`limits::SHOWN`].
+    /// The grant that holds a lock at `now`. Among several readers it is the oldest, among the first [`limits::SHOWN`].
     fn live_on(&self, slot: Slot, now: Timestamp) -> Option<Slot> {
         let mut holders = match self.tables.is_shared(slot) {
             true => self.tables.readers_of(slot).take(limits::SHOWN).collect(),

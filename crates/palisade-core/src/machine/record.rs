@@ -20,7 +20,7 @@ pub(crate) struct Lock {
     pub(crate) extra: Slot,
 }
 
-/// The parts that few locks have: text from the holder, and a queue.
+/// The fields that few locks have: text from the holder, and a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Extra {
     pub(crate) metadata: Option<Box<str>>,
@@ -31,7 +31,7 @@ pub(crate) struct Extra {
     pub(super) readers: Readers,
     /// How many permits there are, if the lock is a semaphore.
     pub(super) permits: Option<u32>,
-    /// What the grant said of the time after it.
+    /// How long the lock stays closed after the grant.
     pub(super) closing: Closing,
     /// Nobody has the lock, and it is closed until then.
     pub(super) closed: Option<Timestamp>,
@@ -39,7 +39,7 @@ pub(crate) struct Extra {
     pub(super) to_wake: bool,
 }
 
-/// What is known of the time after a lock's grant.
+/// How long a lock stays closed after its grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
     /// How long nobody is granted the lock after an expiry or a revocation.
@@ -71,26 +71,26 @@ pub(crate) struct Lease {
     pub(super) last: Slot,
 }
 
-/// A client id that some lease or waiter bears, under its principal.
+/// A client id that some lease or waiter has, under its principal.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) by: Principal,
     pub(crate) id: ClientId,
-    /// Leases and waiters that bear it.
+    /// Leases and waiters that have it.
     pub(crate) uses: u32,
     /// Waiters among them.
     pub(crate) waiting: u32,
 }
 
-/// Whose a lease or a waiting request is: the slot of its client, and whether that client's principal has a name. So
-/// nothing has to be looked up to see that a lease is anonymous.
+/// The owner of a lease or a waiting request: the client's slot, and whether the client's principal has a name. This shows
+/// without a lookup that a lease is anonymous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(Slot);
 
 const NAMED: Slot = 1 << 31;
 
 impl Owner {
-    /// Of a record that is not in a table yet.
+    /// The owner in a record that is not in a table yet.
     pub(super) const NONE: Owner = Owner(0);
 
     pub(super) fn new(client: Slot, by: Principal) -> Owner {
@@ -129,7 +129,7 @@ pub(crate) struct Waiter {
     pub(crate) delays: Delays,
     pub(crate) since: Timestamp,
     pub(crate) deadline: Timestamp,
-    /// An orphan, until its caller repeats the request: until when its place is kept, at most its deadline.
+    /// An orphan, until its caller repeats the request: until when its place is reserved, at most its deadline.
     pub(crate) orphan: Option<Timestamp>,
     pub(crate) mode: LockMode,
     pub(crate) role: Role,
@@ -144,9 +144,9 @@ pub(crate) struct Waiter {
 pub(crate) enum Role {
     /// The only one: the request is for one lock.
     Alone,
-    /// Of a set: the one that is found by the request's id, has the timer, and has the text for the grants.
+    /// The first record of a set: it is found by the request's id, and has the timer and the text for the grants.
     First,
-    /// Of a set: one of the others.
+    /// One of a set's other records.
     Other,
 }
 
@@ -158,7 +158,7 @@ impl Lease {
 }
 
 impl Waiter {
-    /// Whether it is not granted any more: its wait was over before this instant. Of an orphan the window is over by it.
+    /// Whether it can no longer be granted: its wait was over before this instant, or, for an orphan, its window is over by it.
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
         match self.orphan {
             Some(until) => until <= now,

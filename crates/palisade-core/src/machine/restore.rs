@@ -68,8 +68,7 @@ impl Part {
 /// Records that are read from an iterator before the first of them is taken.
 const AHEAD: usize = 32;
 
-/// Takes the records in their order, with a look at some coming ones: what is read for them then comes from memory at the
-/// same time.
+/// Takes the records in their order. Touches a few coming ones first, so that their reads from memory overlap.
 fn take_each<T>(
     part: &mut T,
     records: impl Iterator<Item = Record>,
@@ -163,7 +162,7 @@ impl Leases {
 pub struct Grants {
     /// Locks that are under no lease yet, in the order of their slots.
     tables: Tables,
-    /// The lease that each of them belongs under, but for the last ones, which are kept.
+    /// The lease that each of them belongs under, except the last ones, which are kept.
     under: Vec<LeaseKey>,
     /// As `under`, of the shared grants.
     shares: Vec<LeaseKey>,
@@ -241,7 +240,7 @@ impl Grants {
         {
             return Err(Corrupt("the holders of a lock do not agree on its permits"));
         }
-        // Of a semaphore at most one for each slot; readers have none, and may be many.
+        // A semaphore has at most one for each slot; readers have no slots, and may be many.
         let taken = permits.map(|_| self.tables.readers_of(lock));
         if taken
             .into_iter()
@@ -294,7 +293,7 @@ impl Grants {
     }
 }
 
-/// The third part: what is remembered of things that are over.
+/// The third part: remembered answers and endings.
 #[derive(Debug)]
 pub struct Past {
     answers: Answers,
@@ -326,7 +325,7 @@ impl Machine {
     /// Builds a machine from the records of a snapshot, one after the other. `seed` as in [`Machine::new`].
     ///
     /// # Errors
-    /// [`Corrupt`] if the records do not fit together; nothing half-built is returned.
+    /// [`Corrupt`] if the records contradict each other; nothing half-built is returned.
     pub fn restore(
         seed: u64,
         records: impl IntoIterator<Item = Record>,
@@ -344,7 +343,7 @@ impl Machine {
     /// The machine that the three parts of a snapshot make, all read with one seed.
     ///
     /// # Errors
-    /// [`Corrupt`] if they do not fit together.
+    /// [`Corrupt`] if they contradict each other.
     pub fn join(leases: Leases, grants: Grants, past: Past) -> Result<Machine, Corrupt> {
         let Leases { head, tables } = leases;
         let mut machine = Machine {
@@ -376,7 +375,7 @@ impl Machine {
         }
     }
 
-    /// Ties each grant to the lease with the key at its slot's place, in the order of their numbers.
+    /// Ties each grant to its lease in the order of the grants' numbers: the keys are listed by slot.
     fn put_under(&mut self, keys: &[LeaseKey], shares: &[LeaseKey]) -> Result<(), Corrupt> {
         let mut near = 0;
         let mut before: Option<(Slot, Token, LeaseKey)> = None;
@@ -561,7 +560,7 @@ impl Machine {
     }
 }
 
-/// Whether a record is the next one of a set: what the set asked for is the same, but for the lock and the text.
+/// Whether a record is the next one of a set: it repeats the set's request, except for the lock and the text.
 fn check_part(last: &WaiterRecord, part: &WaiterRecord) -> Result<(), Corrupt> {
     let expected = WaiterRecord {
         lock: part.lock.clone(),
@@ -627,8 +626,8 @@ impl Place {
         Place { kind, number }
     }
 
-    /// Numbers rise; memories have none, their order is their age. Those of a set are equal: grants with one token, and
-    /// requests with one arrival. Locks that are kept for sets may have one token too.
+    /// Numbers rise. Memories have none; their order is their age. The records of a set have equal numbers: grants with
+    /// one token, and requests with one arrival. Locks that are kept for sets may have one token too.
     fn may_follow(&self, last: &Place) -> bool {
         self > last || (self == last && matches!(self.kind, 2 | 4 | 5 | 6 | 7))
     }

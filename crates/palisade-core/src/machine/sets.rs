@@ -5,11 +5,10 @@
 //!                       a: kept     b: held     c: kept                     nothing is held while the set waits
 //! ```
 //!
-//! A set that waits has one record in the queue of each of its locks, all with one arrival number. It is granted when each
-//! lock is free with the set first in its queue, or held by the set's own client, which takes it over as it would on
-//! arrival. Until then a lock that is free is *kept* while the set is first in
-//! its queue: it has no holder, and what comes later waits behind the set. Arrival numbers order all queues alike, so the
-//! oldest set is behind no other set, and there is no deadlock.
+//! A set that waits has one record in the queue of each of its locks, all with one arrival number. It is granted when each lock
+//! is free with the set first in its queue, or held by the set's own client, which takes it over as it would on arrival. Until
+//! then a lock that is free is *kept* while the set is first in its queue: it has no holder, and later requests wait behind the
+//! set. Arrival numbers order all queues alike, so the oldest set is behind no other set, and there is no deadlock.
 //!
 //! A set that leaves without a grant may set other sets free. They are looked at one after the other
 //! ([`Machine::wake_rest`]), so that a long chain takes no stack.
@@ -78,7 +77,7 @@ impl Tables {
         self.sets_to_try.extend(its.map(|(_, arrival)| *arrival));
     }
 
-    /// Takes a set out of its queues. The record that stands for it comes back, and whose it was.
+    /// Removes a set from its queues. Returns the record that stands for it, with its principal and client.
     fn dequeue_set(&mut self, first: Slot) -> Option<(Principal, ClientId, Waiter)> {
         let Waiter {
             arrival, client, ..
@@ -93,7 +92,7 @@ impl Tables {
     }
 }
 
-/// What stands in the way of a set that is asked for now.
+/// The state of a requested set's locks.
 struct Survey {
     /// The first lock that somebody else has, or that is kept or closed.
     blocked: Option<Slot>,
@@ -106,7 +105,7 @@ struct Survey {
 }
 
 impl Machine {
-    /// What is wrong with a request for a set before anything is known of its locks.
+    /// Checks a request for a set before its locks are looked up.
     #[cold]
     pub(super) fn check_set(acquire: &Acquire) -> Result<(), Invalid> {
         acquire.check_set()?;
@@ -128,7 +127,7 @@ impl Machine {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
-        // What is due on one lock may have handed another one on: all are looked at once more, and nothing ends any more.
+        // Bringing one lock up to date may have handed on another, so all are looked at once more. Nothing ends from here on.
         let survey = match self.survey(&acquire, lease) {
             Ok(survey) => survey,
             Err(invalid) => return Outcome::Invalid(invalid),
@@ -226,7 +225,7 @@ impl Machine {
         first.unwrap_or(Outcome::Done)
     }
 
-    /// Whether so many more locks would be too many.
+    /// Whether this many more locks would be too many.
     pub(super) fn too_many_locks(&self, more: usize) -> Option<Outcome> {
         let max = self.limits.locks;
         let would_be = self.tables.locks.len() + more;
@@ -303,7 +302,7 @@ impl Machine {
         self.next_token.map_or(Token::MAX, before)
     }
 
-    /// Whether a request that waits is for exactly these locks, of which the first is known to be.
+    /// Whether a waiting request is for exactly these locks; its first lock is already known to be among them.
     pub(super) fn is_same_set(&self, slot: Slot, again: &Acquire) -> bool {
         if self.tables.waiters[slot].role == Role::Alone {
             return again.also.is_empty();
@@ -315,7 +314,8 @@ impl Machine {
         names.eq(again.locks())
     }
 
-    /// The caller of a set is there again, and its first record says so.
+    /// The caller of a set is back, and the set's first record shows it already. Updates the other records, and looks at the
+    /// set again.
     #[cold]
     #[inline(never)]
     pub(super) fn rejoin_set(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
@@ -337,7 +337,7 @@ impl Machine {
         }) else {
             return;
         };
-        // Nothing is told from this: its wait is not over.
+        // No answer comes from this: its wait is not over.
         let last = self.denial(LockMode::Exclusive, self.tables.waiters[first].lock);
         self.wake_set(None, first, &last, effects);
         self.wake_rest(effects);
@@ -412,8 +412,8 @@ impl Machine {
         self.lease_for(name, client, &waiter.under)
     }
 
-    /// What a set is told whose client has some of its locks: as on arrival, those under another lease are taken over,
-    /// unless they have a time after them, and those under its own lease are a repeat or refused.
+    /// Decides as on arrival about a set whose client has some of its locks. Locks under another lease are taken over, unless
+    /// they have a delay after them. Locks under the set's own lease make it a repeat, or it is refused.
     fn judge_own(&self, first: Slot, locks: &[Slot], lease: LeaseFor) -> Result<LeaseFor, Outcome> {
         let mine = match lease {
             LeaseFor::Live(lease) => lease,
@@ -465,7 +465,7 @@ impl Machine {
         first.unwrap_or(Outcome::Done)
     }
 
-    /// Takes a set that is not granted out of its queues, with an answer or with none, and hands its locks on.
+    /// Takes a set that is not granted out of its queues, with or without an answer, and hands its locks on.
     #[cold]
     #[inline(never)]
     pub(super) fn leave_set(
@@ -491,7 +491,7 @@ impl Machine {
         self.wake_rest(effects);
     }
 
-    /// The names of a set's locks but for the first.
+    /// The names of a set's locks except the first.
     fn others_of(&self, locks: &[Slot]) -> Others {
         let others = locks.iter().skip(1);
         others
@@ -499,7 +499,7 @@ impl Machine {
             .collect()
     }
 
-    /// Notes the locks that a set is about to leave, but for the one that is being handed on.
+    /// Notes the locks that a set is about to leave, except the one that is being handed on.
     fn put_off(&mut self, parts: &[Slot], but: Option<Slot>) {
         for part in parts {
             let lock = self.tables.waiters[*part].lock;
@@ -514,7 +514,8 @@ impl Machine {
         }
     }
 
-    /// Hands on what sets have left: at most [`limits::SET_LOCKS`] locks for each set that ended. A lock in the list keeps its record: nothing else forgets it meanwhile.
+    /// Hands on the locks that sets have left: at most [`limits::SET_LOCKS`] for each set that ended. A lock in the list keeps
+    /// its record: nothing else forgets it meanwhile.
     #[cold]
     #[inline(never)]
     pub(super) fn wake_rest(&mut self, effects: &mut Vec<Effect>) {
@@ -526,7 +527,7 @@ impl Machine {
         }
     }
 
-    /// A lock that keeps a request waiting: of a set, the first one that is not kept for the set itself.
+    /// A lock that keeps a request waiting; for a set, the first one that is not kept for the set itself.
     pub(super) fn blocking_lock(&self, slot: Slot) -> Slot {
         let waiter = &self.tables.waiters[slot];
         if waiter.role == Role::Alone {

@@ -27,7 +27,7 @@ pub(super) const SHARE: Slot = 1 << 31;
 /// A grant of a shared phase.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
-    /// Its token is the grant's own number; what its holder gets as a fencing token is the phase's.
+    /// Its token is the grant's own number; a reader's fencing token is its phase's.
     pub(super) grant: Grant,
     pub(super) lock: Slot,
     /// The lock's other readers; slots with [`SHARE`].
@@ -39,7 +39,7 @@ pub(crate) struct Share {
     metadata: Option<Box<str>>,
 }
 
-/// What a grant of a shared phase is called.
+/// The names and numbers of a grant of a shared phase.
 pub(super) struct Named<'a> {
     pub(super) lock: &'a LockName,
     /// The fencing token: a reader's is its phase's, and a semaphore's holder has its own number (P2).
@@ -255,7 +255,7 @@ impl Tables {
         &mut self.shares[share & !SHARE]
     }
 
-    // Not inlined, so that exclusive grants pay one comparison for each of these.
+    // Not inlined, so that an exclusive grant costs only one comparison for each of these.
 
     #[cold]
     #[inline(never)]
@@ -282,7 +282,7 @@ impl Tables {
         self.locks[self.share(share).lock].grant.token()
     }
 
-    /// A shared grant, and what it is called.
+    /// A shared grant with its names and numbers.
     #[inline]
     pub(super) fn named(&self, share: Slot) -> (&Grant, Named<'_>) {
         let Share {
@@ -309,7 +309,7 @@ impl Tables {
         self.named(share).1.token
     }
 
-    /// Whether a lock has readers for whom nothing is due: nobody waits, and the lease of the oldest is not over.
+    /// Whether a lock has readers and nothing is due for them: nobody waits, and the lease of the oldest is not over.
     pub(super) fn has_live_readers_only(&self, lock: Slot, now: Timestamp) -> bool {
         let record = &self.locks[lock];
         let Some(extra) = self.extras.get(record.extra) else {
@@ -329,7 +329,7 @@ impl Tables {
         self.share(share).slots
     }
 
-    /// What the holder by a grant said about itself.
+    /// The text that a grant's holder gave about itself.
     pub(crate) fn metadata_of(&self, grant: Slot) -> Option<&str> {
         if is_share(grant) {
             return self.share(grant).metadata.as_deref();

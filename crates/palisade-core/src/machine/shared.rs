@@ -1,5 +1,5 @@
-//! Readers: how they join, leave, and are told apart (rules S1–S7 and S10). How one of them becomes a writer (S8) is in
-//! [`upgrade`](super::upgrade).
+//! Readers: how they join, leave, and are distinguished (rules S1–S7 and S10). How one of them becomes a writer (S8) is
+//! in [`upgrade`](super::upgrade).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -53,15 +53,15 @@ impl Machine {
         self.grant_share(lock, number, lease, mode, metadata, Span::ZERO, effects)
     }
 
-    /// Whether a lock's phase is from before a restore. Its token may be lower than one of a writer since, who may have
-    /// written what its readers have read already (S11).
+    /// Whether a lock's phase is from before a restore. Its token may be lower than one of a later writer, which may have
+    /// changed the data that the phase's readers have read (S11).
     pub(crate) fn is_restored(&self, lock: Slot) -> bool {
         self.restored
             .is_some_and(|first| self.tables.writer(lock).token() < first)
     }
 
-    /// Adds a reader, or a holder of permits. On a lock that nobody holds it begins a phase, whose token is the reader's
-    /// number (S1).
+    /// Adds a reader, or a holder of permits. On a lock that nobody holds it begins a phase, with the reader's number as
+    /// its token (S1).
     #[cold]
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "what a grant consists of")]
@@ -183,7 +183,7 @@ impl Machine {
         self.tables.remove_share(share);
     }
 
-    /// Tells that a shared grant ends, and remembers how.
+    /// Reports that a shared grant ends, and remembers how.
     pub(super) fn note_end_of_share(
         &mut self,
         share: Slot,
@@ -281,8 +281,8 @@ impl Machine {
         }
     }
 
-    /// Brings a lock without a writer up to this instant: orphans whose window is over, and readers whose leases are,
-    /// as many of them as an entry may end beside its command. What is left of them ends within the millisecond.
+    /// Brings a lock without a writer up to this instant. Ends orphans whose window is over and readers whose leases
+    /// expired, as many as an entry may end beside its command. The rest end within the millisecond.
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
@@ -311,8 +311,8 @@ impl Machine {
         }
     }
 
-    /// The grant of the lease with this key in the lock's phase, if whoever asks may use it. One whose lease is over by
-    /// this very instant ends.
+    /// The grant of the lease with this key in the lock's phase, if the principal that asks may use it. A grant with a
+    /// lease that is over by this instant ends.
     #[cold]
     #[inline(never)]
     pub(super) fn find_reader(
@@ -358,7 +358,8 @@ impl Machine {
         }
     }
 
-    /// Who is in the way of a request that comes now: for a reader that finds readers, whoever waits before it.
+    /// Returns whoever blocks a request made now. For a reader that finds readers, this is the first request in the
+    /// queue.
     #[cold]
     #[inline(never)]
     pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Outcome {

@@ -1,18 +1,19 @@
-//! How many leases are too short to bear every pause that is no stall.
+//! Counts the leases that are too short to survive every pause below a stall.
 
 use crate::limits;
 use crate::time::{Span, Ttl};
 
 /// Live leases shorter than [`BORDER`], counted by their length: from 100, 200, 400, 800 and 1,600 ms on.
 ///
-/// A longer lease bears every pause that is shorter than a stall, and is not counted. So the shortest live
-/// lease is known, to a factor of two, for one comparison with each lease that opens or closes.
+/// A longer lease survives every pause that is shorter than a stall, and is not counted. So the shortest
+/// live lease is known, to a factor of two, at the cost of one comparison for each lease that opens or
+/// closes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Short {
     counts: [u32; CLASSES],
 }
 
-/// In milliseconds: a lease of this length bears all that is shorter than a stall.
+/// In milliseconds: a lease of this length survives every pause that is shorter than a stall.
 const BORDER: u32 = (limits::STALL.as_millis() * limits::PAUSE_PARTS) as u32;
 
 const CLASSES: usize = ((BORDER - 1) / Ttl::MIN.as_millis()).ilog2() as usize + 1;
@@ -39,7 +40,7 @@ impl Short {
             .get_mut((millis / Ttl::MIN.as_millis()).ilog2() as usize)
     }
 
-    /// The longest pause that all of them bear.
+    /// The longest pause that all of them survive.
     pub(super) fn bear(&self) -> Span {
         let shortest = self.counts.iter().position(|count| *count > 0);
         shortest.map_or(limits::STALL, |class| {

@@ -1,7 +1,7 @@
 //! The machine's state as a sequence of plain records. [`restore`](super::restore) is the way back.
 //!
-//! The sequence is canonical: equal states give equal sequences, whatever slots and tables look like
-//! inside. How records become bytes is none of this crate's business.
+//! The sequence is canonical: equal states give equal sequences, even if their slots and tables differ inside. This
+//! crate does not encode records as bytes.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -45,7 +45,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Whose it is; a grant is its lease's.
+    /// The principal it belongs to; a grant belongs to its lease's.
     #[must_use]
     pub fn by(&self) -> Principal {
         match self {
@@ -84,9 +84,9 @@ pub struct LeaseRecord {
     pub id: LeaseId,
     /// Its secret.
     pub key: LeaseKey,
-    /// Whose it is: the principal,
+    /// Its principal.
     pub by: Principal,
-    /// and the client.
+    /// Its client.
     pub client: ClientId,
     /// How long it lasts from a renewal.
     pub ttl: Ttl,
@@ -107,9 +107,9 @@ pub struct GrantRecord {
     pub key: LeaseKey,
     /// The wall clock at the grant.
     pub wall: WallTime,
-    /// What the holder said about itself.
+    /// The text that the holder gave about itself.
     pub metadata: Option<Box<str>>,
-    /// What it said of the time after it; nothing, of a shared one.
+    /// How long the lock stays closed after it; nothing for a shared one.
     pub closing: Closing,
 }
 
@@ -120,7 +120,7 @@ pub struct ShareRecord {
     pub grant: GrantRecord,
     /// The token of its phase.
     pub phase: Token,
-    /// Of a semaphore: how many permits it has, and the slots of this grant.
+    /// For a semaphore: the number of its permits, and the slots of this grant.
     pub permits: Option<(u32, Slots)>,
     /// Whether it is the one in mode update.
     pub update: bool,
@@ -131,11 +131,11 @@ pub struct ShareRecord {
 pub struct KeptRecord {
     /// The lock.
     pub lock: LockName,
-    /// The token of its last grant; of a lock that was free when a set came, the newest of any grant.
+    /// The token of its last grant. If the lock was free when a set came, the newest token of any grant.
     pub last: Token,
-    /// Of a semaphore: how many permits it has.
+    /// For a semaphore: the number of its permits.
     pub permits: Option<u32>,
-    /// Of a closed one: until when.
+    /// For a closed one: until when.
     pub closed: Option<Timestamp>,
 }
 
@@ -143,29 +143,29 @@ pub struct KeptRecord {
 /// text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterRecord {
-    /// Who asks: the principal.
+    /// The principal that asks.
     pub by: Principal,
     /// The request.
     pub request: RequestId,
-    /// For which lock.
+    /// The lock it asks for.
     pub lock: LockName,
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
-    /// What it wants.
+    /// The mode it asks for.
     pub mode: LockMode,
     /// The lease its grant would go under.
     pub under: Under,
     /// Text for the grant.
     pub metadata: Option<Box<str>>,
-    /// What it says of the time after its grant.
+    /// The delays it asks for after its grant.
     pub delays: Delays,
-    /// Since when it waits.
+    /// When its wait began.
     pub since: Timestamp,
-    /// Until when.
+    /// When its wait ends.
     pub deadline: Timestamp,
-    /// Of an orphan: until when its place is kept.
+    /// Until when an orphan's place is reserved.
     pub orphan: Option<Timestamp>,
-    /// Its place among all that ever waited.
+    /// Its number in the order of all requests that ever waited.
     pub arrival: u64,
 }
 

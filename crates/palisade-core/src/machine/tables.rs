@@ -1,7 +1,7 @@
 //! The tables, and the few ways in which records are tied to one another.
 //!
 //! This module, [`record`](super::record), [`grant`](super::grant) and [`share`](super::share) import each other: a grant lies
-//! in the record of its lock or in a share, and the last two add to [`Tables`] what only they know.
+//! in the record of its lock or in a share, and the last two extend [`Tables`].
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -47,11 +47,11 @@ pub(crate) struct Tables {
     pub(crate) sets: BTreeMap<u64, Box<[Slot]>>,
     /// The sets that wait by client, so that a grant to that client finds them.
     pub(super) sets_of: BTreeSet<(Slot, u64)>,
-    /// Requests that wait under a lease that there is, by lease and arrival: they end with it.
+    /// Requests that wait under an existing lease, by lease and arrival: they end with it.
     waits_under: BTreeMap<(Slot, u64), Slot>,
     /// Requests that wait for permits, by lock, number and arrival: a lower number of permits finds those that want more.
     permit_waits: BTreeMap<(Slot, u32, u64), Slot>,
-    /// Requests whose lease has just ended, by arrival. Empty between entries.
+    /// Requests, by arrival, that have just lost their lease. Empty between entries.
     pub(super) bereaved: BTreeMap<u64, Slot>,
     /// Sets to be looked at because of a grant to their client, by arrival. Empty between entries.
     pub(super) sets_to_try: BTreeSet<u64>,
@@ -88,12 +88,12 @@ impl Tables {
         }
     }
 
-    /// Makes room for so many more locks.
+    /// Makes room for this many more locks.
     pub(super) fn reserve_locks(&mut self, more: usize) {
         self.names.reserve(more);
     }
 
-    /// Makes room for so many more leases.
+    /// Makes room for this many more leases.
     pub(super) fn reserve_leases(&mut self, more: usize) {
         self.keys.reserve(more);
         self.lease_timers.reserve(more);
@@ -155,7 +155,7 @@ impl Tables {
         })
     }
 
-    /// Whose principal a lease or a waiter belongs to.
+    /// The principal of a lease's or a waiter's owner.
     #[inline]
     pub(crate) fn principal_of(&self, owner: Owner) -> Principal {
         match owner.is_named() {
@@ -257,7 +257,7 @@ impl Tables {
         }
     }
 
-    /// Notes that a request waits under a lease that there is, if it does.
+    /// Notes that a request waits under an existing lease, if it does.
     pub(super) fn tie_wait(&mut self, slot: Slot) {
         let Waiter { under, arrival, .. } = self.waiters[slot];
         if let Under::Existing { key, .. } = under
@@ -322,7 +322,7 @@ impl Tables {
         slot
     }
 
-    /// Hands a lock that just lost its grant to another one.
+    /// Gives a lock that just lost its grant to another lease.
     pub(super) fn regrant(&mut self, slot: Slot, token: Token, wall: WallTime, lease: Slot) {
         self.locks[slot].grant = Grant::new(token, wall);
         self.tie(slot, lease);
@@ -407,7 +407,7 @@ impl Tables {
         slot
     }
 
-    /// Takes a request out of its queue, and says whose it was.
+    /// Takes a request out of its queue, and returns it with its principal and client.
     pub(crate) fn dequeue(&mut self, slot: Slot) -> Option<(Principal, ClientId, Waiter)> {
         let waiter = self.waiters.remove(slot)?;
         if waiter.role != Role::Other {

@@ -14,7 +14,7 @@ pub(crate) struct Timers {
     line: VecDeque<Due>,
 }
 
-/// Something whose time has come. It may have ended since; its slot may even be another's.
+/// A timer that is due. Its subject may have ended since; its slot may even be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     deadline: Timestamp,
@@ -23,7 +23,7 @@ struct Due {
     slot: Slot,
 }
 
-/// Places kept for a line that is empty.
+/// Capacity that an empty line keeps.
 const KEPT: usize = 4_096;
 
 impl Timers {
@@ -46,7 +46,7 @@ impl Timers {
         self.wheel.insert(slot, deadline);
     }
 
-    /// Takes a timer out. Its place in the line, if it has one, is found to be empty later.
+    /// Removes a timer. If it has a place in the line, that is found to be empty later.
     pub(super) fn remove(&mut self, slot: Slot) {
         self.wheel.remove(slot);
     }
@@ -63,7 +63,7 @@ impl Timers {
         self.wheel.pass(now) && self.line.is_empty()
     }
 
-    /// Lines up what has come due by `now`. `of` gives a timer's deadline and number.
+    /// Lines up the timers that have come due by `now`. `of` gives a timer's deadline and number.
     pub(super) fn line_up(&mut self, now: Timestamp, of: impl Fn(Slot) -> (Timestamp, u64)) {
         let sorted = self.line.len();
         let line = &mut self.line;
@@ -81,7 +81,8 @@ impl Timers {
         }
     }
 
-    /// Lines up what was in line when the records were written; the wheel has taken it for what is to come.
+    /// Lines up the timers that were in line when the records were written; the wheel has taken them for
+    /// future ones.
     pub(super) fn line_up_again(&mut self, due: impl Iterator<Item = (Timestamp, u64, Slot)>) {
         self.line.extend(due.map(|(deadline, number, slot)| Due {
             deadline,
@@ -94,7 +95,8 @@ impl Timers {
         self.line.make_contiguous().sort_unstable();
     }
 
-    /// The first in line that has not ended. `of` gives the deadline and number of what is in a slot now.
+    /// The first in line that has not ended. `of` gives the deadline and number of a slot's present
+    /// content.
     pub(super) fn first(&mut self, of: impl Fn(Slot) -> Option<(Timestamp, u64)>) -> Option<Slot> {
         while let Some(first) = self.line.front() {
             if of(first.slot) == Some((first.deadline, first.number)) {
@@ -106,7 +108,7 @@ impl Timers {
         None
     }
 
-    /// The deadlines, numbers and slots of what stands in line; some may have ended.
+    /// The deadlines, numbers and slots of the timers in line; some may have ended.
     pub(crate) fn in_line(&self) -> impl Iterator<Item = (Timestamp, u64, Slot)> {
         let line = self.line.iter();
         line.map(|due| (due.deadline, due.number, due.slot))

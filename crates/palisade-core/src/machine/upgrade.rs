@@ -41,7 +41,8 @@ impl Tables {
 }
 
 impl Machine {
-    /// A lock that has readers is asked for by the one in mode update, or by somebody who takes himself for it.
+    /// Decides a request to upgrade on a lock with readers. It may come from the reader in mode update, or from a client
+    /// that wrongly takes itself for it.
     #[cold]
     #[inline(never)]
     pub(super) fn decide_upgrade(
@@ -73,7 +74,7 @@ impl Machine {
         self.upgrade(share, acquire.metadata, Span::ZERO, effects)
     }
 
-    /// An upgrade of a grant that the lease does not have: what became of it, if that is known.
+    /// Refuses to upgrade a grant that the lease does not have. Says what became of the grant, if that is known.
     #[cold]
     #[inline(never)]
     pub(super) fn refuse_upgrade(&self, acquire: &Acquire, lease: LeaseFor) -> Outcome {
@@ -112,7 +113,8 @@ impl Machine {
         }
     }
 
-    /// The only reader of a lock becomes its writer, with a new number: what other readers sent late is lower (S8).
+    /// Makes the only reader of a lock its writer, with a new number. Late writes of other readers have lower tokens
+    /// (S8).
     fn upgrade(
         &mut self,
         share: Slot,
@@ -141,7 +143,7 @@ impl Machine {
         })
     }
 
-    /// What a lease is told that has a lock as a reader and asks for it in another mode.
+    /// The refusal for a lease that has a lock as a reader and asks for it in another mode.
     pub(super) fn other_mode(&self, share: Slot) -> Invalid {
         match self.tables.is_update(share) {
             true => Invalid::UpdateHeld,

@@ -16,7 +16,7 @@ use crate::time::{Span, Timestamp};
 
 impl Machine {
     pub(super) fn enqueue(&mut self, lock: Slot, acquire: Acquire, wait: Span) -> Outcome {
-        // Who may wait has an id to be called by; without one the answer could never be given.
+        // Only a request with an id may wait: without one, its caller could never be given the answer.
         let Some(request) = acquire.request else {
             return self.denial(acquire.mode, lock);
         };
@@ -48,8 +48,8 @@ impl Machine {
     /// Another attempt of a request that waits keeps its place and its deadline. `None`: it was an orphan, and its
     /// place is lost by this very instant.
     ///
-    /// The holder will count from when it sent the attempt that is answered, so the wait counts from
-    /// the latest one: the time before it must not become part of what the grant is good for.
+    /// The holder will count from when it sent the attempt that is answered, so the wait counts from the latest attempt:
+    /// the time before it must not become part of the grant's time.
     pub(super) fn rejoin(
         &mut self,
         slot: Slot,
@@ -73,7 +73,7 @@ impl Machine {
             self.leave(slot, None, effects);
             return None;
         }
-        // The timer finds by itself that the end has moved from the window's to the wait's.
+        // The timer finds out later that the end has moved from the window's to the wait's.
         (waiter.since, waiter.orphan) = (now, None);
         let request = waiter.request;
         self.changed = true;
@@ -87,8 +87,8 @@ impl Machine {
         Some(self.own_answer(request, before, effects))
     }
 
-    /// The answer to a request whose caller is there and gets it by itself, if it was settled behind the first `before`
-    /// effects.
+    /// The answer to a request if it was settled behind the first `before` effects; its caller is there and gets the
+    /// answer directly.
     pub(super) fn own_answer(
         &self,
         request: RequestId,
@@ -119,10 +119,10 @@ impl Machine {
         None
     }
 
-    /// Gives a lock that no writer holds to the first waiter that is still there (rule A10), keeps it if that
-    /// one is an orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that
-    /// goes on (S6). A lock that is closed stays so until its instant. `last` is what a request was told that came just
-    /// before. Grows with the requests that it grants or ends.
+    /// Gives a lock that no writer holds to the first waiter that is still there (rule A10), keeps it if that one is an
+    /// orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that goes on (S6).
+    /// A lock that is closed stays so until its instant. `last` is the answer to the request just before. The cost grows
+    /// with the requests that it grants or ends.
     pub(super) fn wake(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
         self.wake_one(lock, last, effects);
         if !self.to_wake.is_empty() {
@@ -130,7 +130,7 @@ impl Machine {
         }
     }
 
-    /// As [`Machine::wake`], but what sets left is put off.
+    /// As [`Machine::wake`], but leaves the locks that sets left for [`Machine::wake_rest`].
     pub(super) fn wake_one(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
         match self.tables.closed(lock) {
             Some(until) if until > self.now => return,
@@ -243,9 +243,9 @@ impl Machine {
         self.leave(slot, outcome, effects);
     }
 
-    /// What grants and the ends of leases have left to do, in the order of arrival: a request whose lease ended leaves its
-    /// queue, and a set is looked at that may take its client's own locks over. Whether there was anything; it costs
-    /// nothing where there was not.
+    /// Finishes the work that grants and ended leases left, in the order of arrival. A request whose lease ended leaves
+    /// its queue; a set may take over its own client's locks. Returns whether there was anything, and costs nothing if
+    /// not.
     #[inline]
     pub(super) fn settle_rest(&mut self, effects: &mut Vec<Effect>) -> bool {
         let left = !self.tables.bereaved.is_empty() || !self.tables.sets_to_try.is_empty();
@@ -286,8 +286,8 @@ impl Machine {
         self.leave(slot, outcome, effects);
     }
 
-    /// Takes a request that is not granted out of its queue, with an answer or with none. If the lock was kept for
-    /// it, or it kept readers waiting behind readers, the next one is looked at.
+    /// Takes a request that is not granted out of its queue, with or without an answer. If the lock was kept for it, or
+    /// if it kept readers waiting behind readers, the next one is looked at.
     pub(super) fn leave(
         &mut self,
         slot: Slot,
@@ -317,8 +317,8 @@ impl Machine {
         }
     }
 
-    /// What is in the way of a writer: the holder; else the oldest reader that is not itself upgrading; else the orphan or
-    /// set that the lock is kept for, which holds nothing.
+    /// Returns whoever blocks a writer: the holder; else the oldest reader that is not itself upgrading; else the orphan
+    /// or set that the lock is reserved for, which holds nothing.
     pub(super) fn ahead_on(&self, lock: Slot) -> Outcome {
         if let Some(oldest) = self.tables.oldest_reader(lock) {
             let other = match self.tables.upgrade_waits(lock) {
@@ -392,7 +392,7 @@ impl Machine {
         Outcome::Done
     }
 
-    /// Makes a waiting request, or a part of one, an orphan.
+    /// Makes a waiting request, or one record of a set, an orphan.
     fn keep_place(&mut self, slot: Slot) {
         let waiter = &mut self.tables.waiters[slot];
         let until = self.now.after(limits::ORPHAN_WINDOW).min(waiter.deadline);
@@ -434,7 +434,7 @@ impl Machine {
         Outcome::Done
     }
 
-    /// After a restart nobody is connected who could be answered.
+    /// After a restart no connected caller is there to be answered.
     pub(super) fn forget_waiters(&mut self) {
         let slots: Vec<Slot> = self.tables.waiters.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
@@ -450,8 +450,8 @@ impl Machine {
         }
     }
 
-    /// Another node leads: no caller has found it yet, and each may come back. What was due by the entry `before`
-    /// this one and only stands in line is over.
+    /// Another node leads. No caller has found it yet, and each may come back, so waiting requests become orphans. Waits
+    /// that were due by the entry `before` this one are over, even if they are still in line.
     pub(super) fn orphan_waiters(&mut self, before: Timestamp) {
         let waiters = self.tables.waiters.iter();
         let waiting = waiters.filter(|(_, waiter)| !is_due(waiter.ends(), before));
@@ -462,7 +462,7 @@ impl Machine {
     }
 }
 
-/// What a request is told that is too late by this instant: what `last` says, and that nothing is left of it.
+/// The answer for a request that comes too late: `last`, with no time remaining.
 pub(super) fn at_once(last: &Outcome) -> Outcome {
     let mut outcome = last.clone();
     // A closed lock is handed on when its time is over, so there is nothing left of that anyway.

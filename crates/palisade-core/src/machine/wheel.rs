@@ -66,7 +66,7 @@ impl Wheel {
         }
     }
 
-    /// Makes room for so many timers at once.
+    /// Makes room for this many timers at once.
     pub(super) fn reserve(&mut self, timers: usize) {
         self.links.reserve(timers);
     }
@@ -120,7 +120,8 @@ impl Wheel {
         }
     }
 
-    /// Works off every tick up to `now` if no timer stands there, as nearly always; says whether it did.
+    /// Works off every tick up to `now` if there is no timer at them, as nearly always; returns whether
+    /// it did.
     #[inline]
     pub(super) fn pass(&mut self, now: Timestamp) -> bool {
         let now_tick = floor_tick(now);
@@ -131,8 +132,8 @@ impl Wheel {
         free
     }
 
-    /// Works off every tick up to `now`: timers whose owner says that they are due leave the wheel and
-    /// go to `fire`, in no particular order; the others move to where they belong.
+    /// Works off every tick up to `now`: timers that are due by `due_of` leave the wheel and go to
+    /// `fire`, in no particular order; the others move to where they belong.
     pub(super) fn advance(
         &mut self,
         now: Timestamp,

@@ -10,8 +10,8 @@ use palisade_core::time::{Span, Timestamp};
 /// Every client counts on clocks that run at most this wrong.
 const DRIFT_PPM: u32 = 10_000;
 
-/// A lease and what an answer says of it, in milliseconds: how long it lasts, how long the request waited, and for how
-/// long the grant is good.
+/// A lease and the times in an answer, in milliseconds: how long the lease lasts, how long the request waited, and for
+/// how long the grant is good.
 const ANSWERS: [[u64; 3]; 11] = [
     [100, 0, 100],
     [101, 0, 101],

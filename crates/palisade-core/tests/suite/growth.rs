@@ -1,10 +1,11 @@
-//! The cost of an operation depends on the request, its answer, and what it grants or ends, and not on what others have.
+//! The cost of an operation depends on the request, its answer, and the grants that it makes or ends, not on how much
+//! others have.
 //!
 //! Each operation is done many times beside 1, 1,000 and 100,000 locks, readers, waiting requests, leases of one client,
-//! and grants of one lease. Its cost is the least of many repetitions, so that whatever else the machine does cannot make
-//! it look dearer. What grows with the crowd costs thousands of times as much beside the largest one; caches explain a
-//! factor of a few. The control arm is an operation that looks at everything, and must be found. So must two mutants: each
-//! answers as the machine does, and looks for what it is asked about among everything that others have.
+//! and grants of one lease. Its cost is the least of many repetitions, so that other work on the computer cannot make it
+//! look dearer. An operation that grows with the crowd costs thousands of times as much beside the largest one; caches
+//! explain a factor of a few. The control arm is an operation that looks at everything, and must be found. So must two
+//! mutants: each answers as the machine does, but searches everything that others have.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,8 @@ use palisade_core::{
 const CROWDS: [u32; 3] = [1, 1_000, 100_000];
 const REPEATS: u32 = 300;
 
-/// As much dearer beside the largest crowd is growth; a list of so many things is dearer by far.
+/// An operation this much dearer beside the largest crowd grows with it; one that walks a list of the crowd is dearer by
+/// far.
 const FACTOR: u32 = 12;
 const SLACK: Duration = Duration::from_micros(4);
 
@@ -114,7 +116,7 @@ impl Stage {
     }
 }
 
-/// What there is much of.
+/// A kind of thing that others have many of, and the function that makes them.
 type Crowd = (&'static str, fn(&mut Stage));
 
 const KINDS: [Crowd; 6] = [
@@ -173,7 +175,7 @@ const KINDS: [Crowd; 6] = [
     }),
 ];
 
-/// What is done beside it. Each leaves everything as it was.
+/// The operations done beside a crowd. Each leaves everything as it was.
 type Operation = (&'static str, fn(&mut Stage));
 
 const OPERATIONS: &[Operation] = &[
@@ -410,8 +412,8 @@ fn no_operation_grows_with_what_others_have() {
             fill(&mut stage);
             stage
         });
-        // The control: what looks at all of them is far beyond the bound. Measured first: what is remembered
-        // of the operations is the same for all crowds.
+        // The control: an operation that looks at all of them is far beyond the bound. It is measured first, while the
+        // number of remembered operations is the same for all crowds.
         let [one, _, most] = stages
             .each_mut()
             .map(|stage| least(stage, 20, looks_at_all));

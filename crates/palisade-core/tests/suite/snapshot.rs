@@ -1,4 +1,5 @@
-//! Snapshots: what a machine writes it reads back, and what no machine could have written it refuses.
+//! Snapshots: a machine reads back everything that it writes, and refuses everything that no machine could have
+//! written.
 //!
 //! The invariants cannot be broken from outside through a snapshot: either the records are refused or
 //! the machine they make holds every one of them. That each predicate can fail at all is shown next to
@@ -139,7 +140,7 @@ fn a_restored_machine_forgets_when_the_first_one_does() {
         };
         machine.apply(entry, &mut effects);
     };
-    // One, two and two again: the first of the twos is replaced, and still takes its place.
+    // One, two and two again: the first of the twos is replaced, but still occupies an entry.
     let last = u32::try_from(limits::REMEMBERED).unwrap() - 1;
     for n in [1, 2].into_iter().chain(2..=last) {
         abandon(&mut world.machine, n);
@@ -200,10 +201,10 @@ macro_rules! spoil {
     }};
 }
 
-/// What is wrong, and how a sound list of records gets that way.
+/// A fault, and the change that brings it into a sound list of records.
 type Contradiction = (&'static str, fn(Vec<Record>) -> Vec<Record>);
 
-/// What is wrong with a lock that is kept.
+/// The faults of a lock that is kept.
 #[test]
 fn each_contradiction_of_an_orphan_is_named() {
     let contradictions: [Contradiction; 5] = [
@@ -245,7 +246,7 @@ fn each_contradiction_of_an_orphan_is_named() {
     are_named(&records(&stage_led(9).machine), &contradictions);
 }
 
-/// A set that is held, and one that waits for a part of it.
+/// A set that is held, and one that waits for some of its locks.
 fn stage_sets() -> World {
     let mut world = World::new();
     world.granted(ask_all(&["a", "b"], "holder"));
@@ -287,7 +288,7 @@ fn each_contradiction_of_a_set_is_named() {
             spoil!(records, Waiter, 0, |part| part.mode = LockMode::Shared);
             records
         }),
-        // They agree, on what no set asks for.
+        // They agree in a field that no set sets.
         ("the parts of a set do not agree", |mut records| {
             for part in 0..3 {
                 spoil!(records, Waiter, part, |part| part.mode = LockMode::Shared);
@@ -314,7 +315,7 @@ fn each_contradiction_of_a_set_is_named() {
     are_named(&records(&stage_sets().machine), &contradictions);
 }
 
-/// A writer, two readers and the holders of all permits of a semaphore; somebody waits for what the last four have.
+/// A writer, two readers and the holders of all permits of a semaphore; somebody waits for the last four locks.
 fn stage_shared() -> World {
     let mut world = World::new();
     world.granted(ask("w", "a"));
@@ -614,7 +615,7 @@ fn are_named(whole: &[Record], contradictions: &[Contradiction]) {
     }
 }
 
-/// What may happen to a list of records on its way.
+/// The damage that can happen to a list of records on its way.
 #[derive(Clone, Debug)]
 enum Damage {
     Drop(prop::sample::Index),

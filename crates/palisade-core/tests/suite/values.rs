@@ -1,4 +1,5 @@
-//! What values return and how they read: messages name the numbers that a person needs, and secrets stay unsaid.
+//! The results of values' methods and their texts: messages name the numbers that a person needs, and secrets
+//! stay unsaid.
 //!
 //! Mutation testing found that nothing in this crate looked at them (docs/evidence/lab.md).
 
@@ -250,7 +251,7 @@ fn a_fence_bound_to_a_lock_admits_the_tokens_of_that_lock_and_no_others() {
     }
 }
 
-/// What the log has is replayed after a restart: the state is that of the machine which applied it first.
+/// The log is replayed after a restart: the state is that of the machine which applied it first.
 #[test]
 fn a_replayed_entry_changes_the_state_as_it_did_when_it_was_applied() {
     let entry = |at, lock: &str, client: &str, key| Entry {
@@ -293,7 +294,7 @@ fn a_replayed_entry_changes_the_state_as_it_did_when_it_was_applied() {
     );
 }
 
-/// What changed nothing is not logged; bounds that an operator changed have to be.
+/// A command that changed nothing is not logged; bounds that an operator changed have to be.
 #[test]
 fn other_bounds_are_a_change_and_the_same_bounds_are_none() {
     let mut machine = Machine::new(7);

@@ -10,7 +10,7 @@ use palisade_core::fence::{
 };
 use palisade_core::{AuthorityId, Code, LockName, Token};
 
-/// The names of an authority and of a lock, either of which may be missing.
+/// The names of an authority and of a lock; either may be missing.
 type Names = [Option<&'static str>; 2];
 
 /// A presented operation: its kind, and the digest of a numbered write.

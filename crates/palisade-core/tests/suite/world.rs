@@ -15,9 +15,9 @@ pub(crate) const TTL_MS: u64 = 10_000;
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) now: Timestamp,
-    /// What the last entry did to others than its caller.
+    /// The effects of the last entry on others than its caller.
     pub(crate) effects: Vec<Effect>,
-    /// Who asks.
+    /// The principal that asks.
     pub(crate) by: Principal,
     keys: u32,
 }
@@ -40,7 +40,7 @@ impl World {
         world
     }
 
-    /// The clock moves; the machine is not told.
+    /// The clock moves; the machine does not hear of it.
     pub(crate) fn pass(&mut self, span: Span) {
         self.now = self.now.after(span);
     }
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// The same where anything but a place in the queue is a failure of the test.
+    /// As `acquire`; the test fails unless the request is queued.
     pub(crate) fn queued(&mut self, ask: Ask) {
         assert_eq!(self.acquire(ask), Outcome::Queued);
     }
@@ -135,7 +135,7 @@ impl World {
     }
 }
 
-/// A wish for a lock, to be refined: `ask("orders", "a").wait(5_000).request(1)`.
+/// A request for a lock, to be refined: `ask("orders", "a").wait(5_000).request(1)`.
 #[derive(Clone)]
 pub(crate) struct Ask {
     acquire: Acquire,
@@ -153,7 +153,7 @@ pub(crate) fn ask(lock: &str, client: &str) -> Ask {
     Ask { acquire, ttl }
 }
 
-/// A wish for several locks at once.
+/// A request for several locks at once.
 pub(crate) fn ask_all(locks: &[&str], client: &str) -> Ask {
     let ttl = ttl(TTL_MS);
     let names = locks.iter().map(|lock| lock_name(lock)).collect();
@@ -215,7 +215,7 @@ impl Ask {
         self
     }
 
-    /// The finished wish; a new lease gets this key.
+    /// The finished request; a new lease gets this key.
     pub(crate) fn with_key(self, key: LeaseKey) -> Acquire {
         let under = match self.acquire.under {
             Under::New { .. } => Under::New { key, ttl: self.ttl },

@@ -29,7 +29,7 @@ const ACQUIRE_UPDATE: u8 = 15;
 const ACQUIRE_UPGRADE: u8 = 16;
 const ORPHAN: u8 = 17;
 const OPEN: u8 = 18;
-/// Not a command: who asked for those that follow it.
+/// Not a command: the principal that asked for the commands behind it.
 const BY: u8 = 64;
 
 const RESTARTED: u8 = 1;
@@ -64,7 +64,7 @@ pub struct Place {
     version: Option<u8>,
 }
 
-/// To come back to with [`take_back`].
+/// A place to return to with [`take_back`].
 #[must_use]
 pub fn place(batch: &[u8]) -> Place {
     Place {
@@ -81,7 +81,7 @@ pub fn take_back(batch: &mut Vec<u8>, to: Place) {
     }
 }
 
-/// Says who asked for the commands that follow in a batch; before that it was nobody known.
+/// Names the principal of the commands that follow in a batch; the commands before are anonymous.
 pub fn encode_by(batch: &mut Vec<u8>, by: Principal) {
     batch.byte(BY);
     batch.bytes(&by.to_bytes());
@@ -234,7 +234,7 @@ fn put_prefix(out: &mut Vec<u8>, mode: LockMode, also: &[LockName]) {
     put_others(out, also);
 }
 
-/// The other locks of a set, of which there is at least one.
+/// The other locks of a set, at least one.
 pub(super) fn put_others(out: &mut Vec<u8>, also: &[LockName]) {
     out.number(also.len() as u64);
     for lock in also {

@@ -8,8 +8,9 @@
 //!   record    tag │ fields       or a bit in a flags byte, keys and ids are 16 bytes
 //! ```
 //!
-//! Integrity is the log's business (checksums); this module only refuses what it cannot read. Nothing
-//! read here is trusted: names are checked again and lengths are bounded by what is there.
+//! Checksums protect integrity in the log; this module only refuses bytes that it cannot read. It
+//! trusts nothing that it reads: names are checked again, and lengths are bounded by the bytes that
+//! are there.
 
 mod command;
 mod reader;

@@ -46,7 +46,7 @@ const CLOSED: u8 = 17;
 /// As [`WAITER`] and [`ORPHAN`], with the delays behind it.
 const DELAYS: u8 = 18;
 const ORPHAN_DELAYS: u8 = 19;
-/// As [`GRANT_CLOSING`], with what it inherited of the reservation behind it.
+/// As [`GRANT_CLOSING`], with the inherited part of the reservation behind it.
 const GRANT_INHERITING: u8 = 20;
 /// As [`SHARE`], in mode update.
 const SHARE_UPDATE: u8 = 21;
@@ -65,10 +65,10 @@ const ANSWERED_SET: u8 = 28;
 /// As [`OVER`], with how often it was remembered again behind it.
 const OVER_AGAIN: u8 = 29;
 
-/// Whose the lease, the waiting request, the answer or the ending behind it is, where that principal has a name.
+/// The principal of the lease, waiting request, answer or ending behind it, if that principal has a name.
 const BY: u8 = 64;
 
-/// To which part the bytes of a record belong; what cannot be read belongs to the last.
+/// The part that the bytes of a record belong to; unreadable bytes belong to the last.
 #[must_use]
 pub fn part(record: &[u8]) -> Part {
     let tag = match record {

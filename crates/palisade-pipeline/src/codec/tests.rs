@@ -75,7 +75,7 @@ fn existing(number: u8, ttl: Option<Ttl>) -> Under {
     }
 }
 
-/// Every kind of command, and of the optional parts each by itself. In [`machine_records`] the first gets token 4.
+/// Every kind of command, and each optional field by itself. In [`machine_records`] the first gets token 4.
 fn permits(wanted: u32, of: u32) -> LockMode {
     LockMode::Permits(Permits::new(wanted, of).unwrap())
 }
@@ -310,8 +310,8 @@ fn a_record_says_whose_it_is() {
     assert!(whose > 3);
 }
 
-/// The records of a machine on which every command was carried out, and which went on until a lease was over, but
-/// for the last command: what waits is still there.
+/// The records of a machine that carried out every command and then, before the last command, went on until a
+/// lease was over. The waiting requests are still there.
 fn machine_records() -> Vec<Record> {
     let mut machine = Machine::new(1);
     let mut now = |at, command| {
@@ -530,7 +530,8 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
     }
 }
 
-/// What is never remembered has no spelling: should one get here, its caller does not hold the lock.
+/// An answer that is never remembered has no encoding. If one gets here, it is read as if its caller did not hold
+/// the lock.
 #[test]
 fn an_answer_that_is_never_remembered_is_no_grant() {
     let mut bytes = Vec::new();
@@ -572,7 +573,7 @@ fn a_number_takes_seven_bits_a_byte() {
     }
 }
 
-/// Bytes with a fault, and what is said of it.
+/// Faulty bytes, and their error messages.
 #[test]
 fn what_cannot_be_read_is_refused_by_name() {
     let batch = |command: &[u8]| decode_batch(&[&head()[..], command].concat(), |_| {}).err();

@@ -1,9 +1,9 @@
 //! The version of batches and snapshots (rule R21).
 //!
-//! What is written bears the lowest version that expresses it. There is one so far. A new kind of entry gets a new version and
-//! a line in [`version_needed`]; nothing else changes: what needs no new kind is written as before, byte for byte, so a node of
-//! an older build reads it, and a snapshot has the newest version of the log before it. Tests have such a kind already: an
-//! acquire whose metadata begins with [`NEXT`].
+//! A batch or snapshot has the lowest version that expresses it. There is one version so far. A new kind of entry gets a new
+//! version and a line in [`version_needed`]; nothing else changes. Entries that need no new kind are written as before, byte
+//! for byte, so a node of an older build reads them. A snapshot has the newest version of the log before it. Tests have such a
+//! kind already: an acquire whose metadata begins with [`NEXT`].
 
 use palisade_core::Command;
 

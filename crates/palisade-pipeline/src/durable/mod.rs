@@ -6,8 +6,8 @@
 //!   snapshot thread: sealed segments ──replay──► second Machine ──► new snapshot, old segments go
 //! ```
 //!
-//! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread
-//! never stops for one, and what recovers a crash is exercised all the time.
+//! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread never stops for
+//! one, and the code that recovers from a crash is exercised all the time.
 
 mod partial;
 mod sign_of_life;
@@ -61,7 +61,7 @@ pub enum Error {
     /// Reading it back failed.
     #[error("the log cannot be read: {0}")]
     Read(#[from] ReadError),
-    /// Its content is not what this version writes.
+    /// The content is not of the kind that this version writes.
     #[error("the log's content cannot be replayed: {0}; was it written by another version?")]
     Replay(#[from] ReplayError),
     /// Reading the snapshot failed.
@@ -126,7 +126,7 @@ impl Authority {
 /// again (rule A7).
 ///
 /// # Errors
-/// [`Error`], whose message names the obstacle. No request was taken in.
+/// [`Error`], with a message that names the obstacle. No request was accepted.
 pub fn open(dir: &Path, settings: &Settings) -> Result<Authority, Error> {
     let opened = Wal::open_or_create(dir, &CreateOptions::default(), &settings.log)?;
     let (signs, seen) = match settings.manual_clock {
@@ -195,13 +195,13 @@ fn start_on(
     })
 }
 
-/// Makes a new authority directory from a backup: the same authority, a new incarnation, and a token
-/// counter that has leapt above every token issued since the backup (rule A5), also by an earlier restore
-/// of the same one: see [`limits::restore_leap`] for what that asks of the wall clock.
+/// Makes a new authority directory from a backup: the same authority, a new incarnation, and a token counter that has
+/// leapt above every token issued since the backup, also by an earlier restore of the same backup (rule A5).
+/// [`limits::restore_leap`] says which wall clock that needs.
 ///
-/// The directory appears under its name only when the leap is on stable storage; a crash before that
-/// leaves a directory beside it whose name begins with a dot and ends in `.restoring`. Nothing opens it by accident, and
-/// the next restore to the same name deletes it.
+/// The directory appears under its name only when the leap is on stable storage. A crash before that leaves a directory
+/// beside it with a name that begins with a dot and ends in `.restoring`. Nothing opens it by accident, and the next
+/// restore to the same name deletes it.
 ///
 /// # Errors
 /// [`Error`]; `to` was not made then.
@@ -216,8 +216,8 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
     Ok(restored)
 }
 
-/// Begins a new life of the authority in its own directory, with all that is there: for one whose files were
-/// touched, or replaced by an older copy. The counter leaps and the incarnation is new, as with [`restore`].
+/// Begins a new life of the authority in its own directory, with everything in it, after files were touched or replaced
+/// by an older copy. The counter leaps and the incarnation is new, as with [`restore`].
 ///
 /// A crash before the last step leaves the directory as it was, and this can be done again.
 ///
@@ -235,7 +235,7 @@ pub fn restore_in_place(dir: &Path) -> Result<Restored, Error> {
     begin_again(in_place, replayed, &Options::default())
 }
 
-/// Begins the new life of a directory with this state, whose counter leaps first (rule A5).
+/// Begins the new life of a directory with this state, after a leap of its counter (rule A5).
 ///
 /// # Errors
 /// [`Error`]; the directory is as it was.

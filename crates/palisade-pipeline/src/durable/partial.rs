@@ -22,7 +22,7 @@ use super::{Error, place};
 pub(super) struct Partial {
     outer: PathBuf,
     whole: PathBuf,
-    /// The lock on `outer`, which ends with this process: what is left without one was abandoned.
+    /// The lock on `outer`, which ends with this process: a directory without one was abandoned.
     _lock: File,
 }
 
@@ -98,12 +98,12 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // The next restore removes what stays.
+        // If this fails, the next restore removes the rest.
         let _ = fs::remove_dir_all(&self.outer);
     }
 }
 
-/// Removes what restores to this name have left that were killed: their directories, of this user, which nobody has locked.
+/// Removes the remains of killed restores to this name: directories of this user that nobody has locked.
 fn remove_abandoned(parent: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -131,7 +131,7 @@ fn remove_abandoned(parent: &Path, name: &OsStr) {
     }
 }
 
-/// Whether a restore to `name` calls its directory so.
+/// Whether a restore to `name` would give its directory this name.
 fn is_partial(found: &OsStr, name: &OsStr) -> bool {
     let (Some(found), Some(name)) = (found.to_str(), name.to_str()) else {
         return false;

@@ -6,9 +6,9 @@
 //!   ────┴──────────────────┴───────────────────────────┴──►  CLOCK_BOOTTIME, and the authority's clock with it
 //! ```
 //!
-//! The file `clock` holds one line: the boot, CLOCK_BOOTTIME, and what the authority's clock showed then. It is
-//! overwritten in place and never synced: after SIGKILL the kernel still has it, and after a boot it counts for nothing.
-//! Then the clock goes on from the log's last entry, which is a minute old at most while anything is leased or closed.
+//! The file `clock` holds one line: the boot, CLOCK_BOOTTIME, and the authority's clock at that moment. It is overwritten
+//! in place and never synced: after SIGKILL the kernel still has it, and after a boot it counts for nothing. Then the
+//! clock goes on from the log's last entry, which is a minute old at most while anything is leased or closed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -31,8 +31,8 @@ pub(super) struct SignOfLife {
 }
 
 impl SignOfLife {
-    /// Begins to give signs in this directory, and says what the last server gave. `None` where the system does not say
-    /// which boot this is, or the file cannot be used: then time between two processes is not known.
+    /// Begins to give signs in this directory, and returns the last sign of the server before. `None` where the system
+    /// does not say which boot this is, or the file cannot be used: then the time between two processes is not known.
     pub(super) fn begin(dir: &Path) -> Option<(SignOfLife, Option<Seen>)> {
         let begun = boot().and_then(|boot| {
             let mut options = OpenOptions::new();
@@ -44,7 +44,7 @@ impl SignOfLife {
                 .mode(0o600);
             let mut file = options.open(dir.join(NAME))?;
             let mut line = String::new();
-            // What is not text is no line of ours.
+            // Bytes that are not text are no line of ours.
             let _ = file.by_ref().take(LINE as u64).read_to_string(&mut line);
             let seen = Seen::parse(&line, &boot);
             let given = Timestamp::ZERO;
@@ -61,7 +61,7 @@ impl SignOfLife {
         None
     }
 
-    /// Where the clock is moved by hand there are none, and none is left for later.
+    /// Removes the file: an authority with a manual clock gives no signs, and leaves none for later.
     pub(super) fn forget(dir: &Path) {
         if let Err(error) = fs::remove_file(dir.join(NAME))
             && error.kind() != ErrorKind::NotFound
@@ -90,7 +90,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// What a process is to know that starts at `now` of CLOCK_BOOTTIME on a log that ends at `last`.
+    /// Tells a process that starts at `now` of CLOCK_BOOTTIME, on a log that ends at `last`, how long the authority was
+    /// away.
     pub(super) fn returning(self, last: Timestamp, now: u64) -> Option<Returning> {
         let passed = Span::from_nanos(now.checked_sub(self.boottime)?);
         let there = self.at.max(last);
@@ -122,7 +123,7 @@ fn line(boot: &str, boottime: u64, at: Timestamp) -> String {
     format!("{line:<width$}\n")
 }
 
-/// The boot of the machine, and whose CLOCK_BOOTTIME it is: a namespace may have one of its own.
+/// The boot of the machine, and the namespace of its CLOCK_BOOTTIME: a namespace may have a clock of its own.
 fn boot() -> io::Result<String> {
     const ID: &str = "/proc/sys/kernel/random/boot_id";
     let id = fs::read_to_string(ID)

@@ -1,4 +1,4 @@
-//! From a request to what the log needs, or to an answer from what is there.
+//! Turns a request into a command for the log, or into an answer from the present state.
 
 use palisade_core::{Command, LeaseKey, LockView, Machine, Timestamp};
 
@@ -8,12 +8,12 @@ use crate::request::{Answer, Failure, Request, Status};
 pub(super) enum Intake {
     /// It may change state.
     Command(Command),
-    /// It is answered from what is there.
+    /// It is answered from the present state.
     Answer(Answer),
 }
 
-/// Decides what a request needs. `now` is the stamp of the batch it is in; `key` draws the secret of a new
-/// lease.
+/// Decides how a request is handled. `now` is the stamp of the batch it is in; `key` draws the secret of a
+/// new lease.
 pub(super) fn intake(
     request: Request,
     machine: &Machine,

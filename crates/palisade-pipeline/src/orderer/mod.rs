@@ -13,17 +13,16 @@
 //!                      and events leave         that its outcome is unknown
 //! ```
 //!
-//! The orderer reads no clock, draws no random number and waits for nothing; it is given what it needs. So
-//! the pipeline's driver runs it on a thread with a real log, and the lab's simulator runs it in virtual time.
+//! The orderer reads no clock, draws no random number and waits for nothing; everything it needs is passed in. The
+//! pipeline's driver runs it on a thread with a real log; the lab's simulator runs it in virtual time.
 //!
-//! The caller reads the clock for [`Orderer::begin`] **after** it has taken in the requests of the batch: none
-//! of them was sent later than its stamp, so a lease never ends before its holder's own reckoning from the
-//! moment of sending.
+//! The caller reads the clock for [`Orderer::begin`] **after** it has received the requests of the batch: none of them was
+//! sent later than its stamp, so a lease never ends before its holder's own reckoning from the moment of sending.
 
 mod intake;
 mod presence;
 mod replies;
-/// What becomes of a request whose way to its caller broke.
+/// The command for a request whose connection to its caller broke.
 fn left_by(request: RequestId, may_return: bool) -> Command {
     if may_return {
         Command::Orphan(request)
@@ -53,8 +52,8 @@ use super::request::{Answer, Asked, Failure, Request};
 use intake::{Intake, intake};
 use replies::Replies;
 
-/// The orderer is to begin a batch at least this often, so that it notices that it was itself away; more
-/// often where a live lease does not bear a pause of this length.
+/// The orderer is to begin a batch at least this often, so that it notices its own absence; more often if a live lease
+/// would not survive a pause of this length.
 const HEARTBEAT: Span = Span::from_millis(100);
 
 /// The longest work on one batch before it is made durable, so that leases end in time under any load; and the
@@ -63,8 +62,8 @@ const TURN: Span = Span::from_millis(10);
 const LOOK_AFTER: usize = 256;
 const PAGE_WEIGHT: usize = 64;
 
-/// While something is leased or closed, a quiet authority records the time (rule A14): first after this, then each time
-/// after twice as long since the last change, and at least so often.
+/// While something is leased or closed, a quiet authority records the time (rule A14): first after [`FIRST_STAMP`], then
+/// each time after twice as long since the last change, and at least every [`STAMP_EVERY`].
 const FIRST_STAMP: Span = Span::from_millis(1_000);
 const STAMP_EVERY: Span = Span::from_millis(60_000);
 
@@ -81,7 +80,7 @@ pub const ROOM: usize = BATCH_BYTES + (40 << 10);
 /// The clocks at the beginning of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// The authority's clock. One that goes back counts as one that stands still.
+    /// The authority's clock. If it goes back, it counts as standing still.
     pub at: Timestamp,
     /// The wall clock, which decides nothing.
     pub wall: WallTime,
@@ -109,14 +108,14 @@ pub struct Orderer<A> {
     /// The batch: its stamp, its bytes, and how many of them are the head. Empty while none is being built.
     at: Timestamp,
     wall: WallTime,
-    /// Who asked for the last command in it.
+    /// The principal that asked for the last command in it.
     by: Principal,
     bytes: Vec<u8>,
     head: usize,
     effects: Vec<Effect>,
     events: Vec<Event>,
     replies: Replies<A>,
-    /// Why the log takes nothing now, if so, and the stamp of the last batch that it had room for.
+    /// The reason the log accepts nothing now, if so, and the stamp of the last batch that it had room for.
     no_room: Option<String>,
     had_room: Timestamp,
     writable: Writable,
@@ -129,7 +128,7 @@ pub struct Orderer<A> {
     worked: Timestamp,
     /// How often leases were extended before this orderer.
     extended: u64,
-    /// The authority is about to stop: requests whose places are still to be recorded, the newest last.
+    /// The authority is about to stop. The requests with places still to be recorded, the newest last.
     draining: Option<Vec<(Principal, RequestId)>>,
 }
 
@@ -163,7 +162,7 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Makes the batches smaller: the log then needs room for so many bytes and one command.
+    /// Makes the batches smaller: the log then needs room for this many bytes and one command.
     #[must_use]
     pub fn with_batches_of(self, bytes: usize) -> Orderer<A> {
         Orderer {
@@ -190,7 +189,7 @@ impl<A: Address> Orderer<A> {
         self.at
     }
 
-    /// The next instant at which something ends by itself; `None` also while the log has no room for its end.
+    /// The next instant at which something ends without a request; `None` also while the log has no room for its end.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         self.machine.next_due().filter(|_| self.no_room.is_none())
@@ -213,7 +212,7 @@ impl<A: Address> Orderer<A> {
         self.writable = writable;
     }
 
-    /// Begins the first batch with commands that have to be recorded before any request is taken in.
+    /// Begins the first batch with commands that have to be recorded before any request is accepted.
     pub fn open(&mut self, at: Timestamp, wall: WallTime, first: Vec<Command>) {
         self.stamp(at, wall);
         self.presence = Presence::new(self.at);
@@ -223,12 +222,12 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Begins a batch, and first records what ended by the passing of time. Returns the absence for which leases got
-    /// their time again (rule A7). An error in `room` is why the log takes nothing: then nothing is applied until a batch
-    /// has room, and for that time, too, leases get theirs again.
+    /// Begins a batch. First records the leases and waits that ended as time passed. Returns the absence for which leases
+    /// got their time again (rule A7). An error in `room` is the reason the log accepts nothing: then nothing is applied
+    /// until a batch has room, and leases get that time again, too.
     ///
-    /// Callers that left meanwhile leave their queues before that (rule A10): in batches of their own, whose time is
-    /// that of the last one which had room, so that no lease ends by them.
+    /// Callers that left meanwhile leave their queues before that (rule A10), in batches of their own. These batches have
+    /// the time of the last one that had room, so that no lease ends by them.
     pub fn begin(&mut self, now: Moment, room: Result<(), String>) -> Option<Away> {
         let was_full = mem::replace(&mut self.no_room, room.err()).is_some();
         if was_full && self.no_room.is_none() && !self.owed.is_empty() {
@@ -286,8 +285,8 @@ impl<A: Address> Orderer<A> {
         self.no_room.is_none()
     }
 
-    /// Whether the batch has grown so large, or taken so long, that it is to be made durable before another
-    /// request is put into it. The clock is asked for once in some hundred operations.
+    /// Whether the batch has grown so large, or taken so long, that it is to be made durable before another request is put
+    /// into it. The clock is read once in some hundred operations.
     pub fn is_batch_over(&mut self, now: impl FnOnce() -> Timestamp) -> bool {
         if self.bytes.len() >= self.batch_bytes {
             return true;
@@ -318,9 +317,9 @@ impl<A: Address> Orderer<A> {
         self.replies.answer(to, answer);
     }
 
-    /// The authority is about to stop: each request that waits becomes an orphan, so nobody is granted anything after its
-    /// caller was told that the authority stops, which single callers are with this batch. The orphans keep their places
-    /// for a new leader, and a restart forgets them. Whether there are more, for the next batch.
+    /// The authority is about to stop: each waiting request becomes an orphan, so nobody is granted anything after its
+    /// caller heard that the authority stops. Single callers hear it with this batch. The orphans keep their places for a
+    /// new leader; a restart forgets them. Returns whether there are more, for the next batch.
     pub fn drain(&mut self) -> bool {
         let mut rest = self.draining.take().unwrap_or_else(|| {
             let mut waiting = self.replies.waiting();
@@ -396,7 +395,7 @@ impl<A: Address> Orderer<A> {
         self.replies.has_answers()
     }
 
-    /// The batch is durable and over, so what rests on it may leave.
+    /// The batch is durable and over, so the answers and events that rest on it may leave.
     pub fn committed(&mut self) -> Released<'_, A> {
         self.end_batch();
         Released {
@@ -405,7 +404,7 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// The log failed, so it is not certain that the batch is durable. Every caller in flight is told that its
+    /// The log failed, so it is not certain that the batch is durable. Every caller in flight gets the answer that its
     /// outcome is unknown. The machine may be ahead of the log and must not be used any more.
     pub fn failed(&mut self) -> Drain<'_, (A, Answer)> {
         self.disown(|| Answer::Failed(Failure::lost()))
@@ -513,9 +512,9 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Records what is owed, as far as it fits into the batch. Who becomes an orphan does so first. Then the newest arrival
-    /// leaves first, so that nobody is handed a lock that another one of them stood in front of; then grants that reached
-    /// nobody are released.
+    /// Records the outstanding commands, as far as they fit into the batch. Orphans come first. Then the newest arrival
+    /// leaves first, so that none of them is granted a lock when one ahead of it leaves. Last, grants that reached nobody
+    /// are released.
     fn pay(&mut self) {
         let mut owed = mem::take(&mut self.owed);
         owed.sort_by_cached_key(|(by, command)| match command {

@@ -5,10 +5,10 @@
 //!     the thread worked (its processor time) │ it slept as it meant to │ and the rest: it was away
 //! ```
 //!
-//! Away is what is left when the thread's own work and its planned sleep are taken from the time that
-//! passed: a stopped process, a suspended machine, a processor that others had, a sync that the disk would
-//! not end. Work is never absence, however much of it was asked for: otherwise a caller that keeps this
-//! thread busy would keep the leases of dead holders alive.
+//! The authority was away for the time that passed, less the thread's own work and its planned sleep. Causes are a
+//! stopped process, a suspended machine, a processor that others had, or a sync that the disk would not end. Work is
+//! never absence, however much of it was asked for: otherwise a caller that keeps this thread busy would keep the
+//! leases of dead holders alive.
 
 use palisade_core::{Away, Span, Timestamp, limits};
 
@@ -45,8 +45,8 @@ impl Presence {
         self.slept = self.slept.plus(Span::from_nanos(idle).min(planned));
     }
 
-    /// A look at the clock, and at the processor time used. Says what leases must be given, where the
-    /// shortest of them bears a pause of `bears`.
+    /// Looks at the clock and at the processor time used. Returns the time that leases must get again, if the
+    /// shortest of them survives a pause of `bears`.
     pub fn look(&mut self, now: Timestamp, used: Span, bears: Span) -> Option<Away> {
         let passed = now.since(self.looked).as_nanos();
         let worked = used.as_nanos().saturating_sub(self.used.as_nanos());
@@ -70,9 +70,9 @@ impl Presence {
     }
 }
 
-/// On a machine that is overloaded for good, short pauses follow one another, and each would keep a dead
-/// holder's short lease alive. So in 20 s, counted from the first, eight are made good and no more. The lease
-/// is shorter than 2 s, so eight keep it alive for 16 s, and under any load it ends within the 20 s.
+/// On a machine that is overloaded for good, short pauses follow one another, and each would keep a dead holder's
+/// short lease alive. So at most eight are made good in 20 s, counted from the first. The lease is shorter than 2 s,
+/// so eight keep it alive for 16 s, and under any load it ends within the 20 s.
 const ROW: u32 = 8;
 const ROW_SPAN: Span = Span::from_millis(20_000);
 

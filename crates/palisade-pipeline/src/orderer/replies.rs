@@ -20,7 +20,7 @@ pub trait Address {
 /// A request's id, under its principal.
 pub(super) type Named = (Principal, RequestId);
 
-/// Answers that leave with the batch, and callers whose answer is not known yet.
+/// Answers that leave with the batch, and callers that have no answer yet.
 pub(super) struct Replies<A> {
     ready: Vec<(A, Answer)>,
     waiting: HashMap<Named, Waiting<A>>,
@@ -31,7 +31,7 @@ pub(super) struct Replies<A> {
 
 struct Waiting<A> {
     to: A,
-    /// Its place in the order of all requests that ever waited.
+    /// Its number in the order of all requests that ever waited.
     place: u64,
 }
 
@@ -123,7 +123,7 @@ impl<A: Address> Replies<A> {
         self.ready.drain(..)
     }
 
-    /// Puts another answer in the place of each that is ready.
+    /// Replaces each answer that is ready with another one.
     pub(super) fn replace(&mut self, by: impl Fn() -> Answer) {
         for (_, answer) in &mut self.ready {
             *answer = by();

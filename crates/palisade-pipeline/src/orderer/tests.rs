@@ -13,7 +13,7 @@ mod growth;
 mod stamps;
 mod waits;
 
-/// A numbered caller: of a session, or one that can go away.
+/// A numbered caller: in a session, or one that can go away.
 #[derive(Clone, Debug, Default)]
 struct To {
     number: u32,
@@ -51,7 +51,7 @@ struct Bench {
     log: Vec<Vec<u8>>,
     now_ms: u64,
     worked: Span,
-    /// Who asks.
+    /// The principal that asks.
     by: Principal,
 }
 
@@ -70,7 +70,7 @@ impl Bench {
         }
     }
 
-    /// Works for so long, so that it is no absence.
+    /// Works for this long, so that it is no absence.
     fn work(&mut self, ms: u64) {
         self.now_ms += ms;
         self.worked = self.worked.plus(Span::from_millis(ms));
@@ -144,7 +144,7 @@ impl Bench {
         commands
     }
 
-    /// Puts the batch into the log, and takes what it releases.
+    /// Puts the batch into the log, and takes the answers and events that it releases.
     fn commit(&mut self) -> (Vec<(u32, Answer)>, Vec<Event>) {
         self.log.extend(self.orderer.entry().map(<[u8]>::to_vec));
         let Released { answers, events } = self.orderer.committed();
@@ -484,7 +484,8 @@ fn an_absence_gives_leases_their_time_again_and_work_does_not() {
     assert_eq!(bench.begin(), None);
 }
 
-/// Each wait that leaves would admit those behind it, who leave next: they would hold locks, and be told otherwise.
+/// Each wait that leaves would admit those behind it, which leave next: they would hold locks, although their
+/// callers heard otherwise.
 #[test]
 fn an_authority_that_is_about_to_stop_grants_nothing_to_those_who_wait() {
     let mut bench = Bench::new();
@@ -607,7 +608,7 @@ fn the_room_that_the_log_must_have_holds_the_largest_batch() {
     assert!(over > 4 << 10, "the largest batch ends with a set: {over}");
 }
 
-/// The length of a batch full of the longest requests for so many locks.
+/// The length of a batch full of the longest requests for this many locks.
 fn largest_batch(locks: usize) -> usize {
     let mut bench = Bench::new();
     bench.begin();

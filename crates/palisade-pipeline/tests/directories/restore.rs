@@ -89,7 +89,7 @@ async fn a_restored_backup_issues_only_tokens_higher_than_any_before() {
     assert!(second > token);
     stop(again);
 
-    // The control: what the backup itself would have issued is a token that was issued already.
+    // The control: the backup itself would issue a token that was issued already.
     let naive = place.path().join("naive");
     palisade_wal::restore(&saved, &naive).unwrap();
     let naive = open(&naive).unwrap();
@@ -116,7 +116,7 @@ async fn a_restore_touches_nothing_that_exists() {
     stop(authority);
 }
 
-/// What is in a directory, by name.
+/// The names in a directory.
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<String> = entries
@@ -149,7 +149,7 @@ async fn of_restores_into_one_directory_at_once_one_succeeds_and_the_others_leav
             let refused = refused.unwrap_err();
             assert!(matches!(refused, Error::Place { .. }), "{refused}");
         }
-        // The one that is told about is the one that is there.
+        // The reported directory is the one that is there.
         let authority = open(&new).unwrap();
         let done = done.into_iter().next().unwrap().unwrap();
         assert_eq!(*authority.pipeline.handle.identity(), done.identity);
@@ -179,7 +179,7 @@ async fn a_restore_follows_no_link_and_deletes_nothing_of_others_beside_its_targ
     std::fs::write(running.join("half"), "of another restore").unwrap();
     let lock = std::fs::File::open(&running).unwrap();
     lock.lock().unwrap();
-    // What people or restores to other names have left.
+    // Leftovers of people, or of restores to other names.
     for other in [
         ".new.x-0.restoring",
         ".new.1.restoring",
@@ -190,7 +190,7 @@ async fn a_restore_follows_no_link_and_deletes_nothing_of_others_beside_its_targ
     }
     std::fs::write(place.path().join(".new.2-0.restoring"), "a file").unwrap();
     let before = names(place.path());
-    // And what one to this name left, that was killed. The control is the one that runs.
+    // A leftover of a restore to this name that was killed. The control is the one that runs.
     let abandoned = place.path().join(".new.1-1.restoring");
     std::fs::create_dir_all(abandoned.join("whole")).unwrap();
     std::fs::write(abandoned.join("whole/half"), "").unwrap();

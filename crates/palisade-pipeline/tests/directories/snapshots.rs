@@ -75,7 +75,7 @@ async fn a_snapshot_is_made_beside_the_work_and_its_memory_given_back() {
     .await;
     assert_eq!(snapshots(&data), Vec::<PathBuf>::new());
 
-    // So much of the log that one is due: more than a hundred MiB.
+    // Fill the log until a snapshot is due: more than a hundred MiB.
     let mut held = 0;
     while held < 400_000 && snapshots(&data).is_empty() {
         hold(&authority, held..held + 1_000).await;

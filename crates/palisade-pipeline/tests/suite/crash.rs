@@ -2,8 +2,8 @@
 //! there afterwards, with its full time, and no token ever comes twice.
 //!
 //! The storage is a simulation in memory because the real thing cannot be had in a test: after a power
-//! loss it forgets what was not synced, wholly, partly or not at all. Crashes of real processes on a
-//! real disk are tested with the binary.
+//! loss it forgets unsynced data wholly, partly or not at all. Crashes of real processes on a real
+//! disk are tested with the binary.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A pipeline that serves in turns: what it answers while another node leads, and what it keeps.
+//! A pipeline that serves in turns: how it answers while another node leads, and which state it
+//! keeps.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -26,7 +27,7 @@ struct Urn {
     deposed: bool,
     lost: bool,
     broken: bool,
-    /// What the next commit waits for. It succeeds.
+    /// The next commit waits for this, then succeeds.
     slow: Option<std::sync::mpsc::Receiver<()>>,
 }
 
@@ -178,7 +179,7 @@ async fn while_another_node_leads_requests_are_sent_there_and_the_state_outlasts
 
     node.elect().await;
     assert_eq!(node.token("a").await, 1);
-    // A leader knows better than who tells it.
+    // A leader knows better than the caller of `set_leader`.
     node.handle()
         .set_leader(Leading::At("http://b:7420".into()));
     assert_eq!(node.token("b").await, 2);

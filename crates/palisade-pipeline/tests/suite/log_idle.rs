@@ -1,4 +1,4 @@
-//! When the log is told that nothing is going on.
+//! When the log hears that the pipeline is idle.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use palisade_core::{
 use palisade_pipeline::{Identity, Log, LogError, Pipeline, Request, Start, start};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What the driver asks of its log.
+/// The driver's calls to its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     /// A round begins, because something arrived or the alarm rang.
@@ -20,7 +20,7 @@ enum Call {
 
 use Call::{Check, Commit, Idle};
 
-/// A log that only tells what it is asked. Nobody listens after the test.
+/// A log that only reports its calls. Nobody listens after the test.
 struct Telling(Sender<Call>);
 
 impl Log for Telling {
@@ -43,7 +43,7 @@ impl Log for Telling {
     }
 }
 
-/// A pipeline with a clock that is moved by hand, and what it asks of its log.
+/// A pipeline with a clock that is moved by hand, and its calls to its log.
 fn begin() -> (Pipeline, Receiver<Call>) {
     let (told, calls) = channel();
     let pipeline = start(Start {

@@ -34,7 +34,7 @@ struct Paper {
     gate: Arc<Mutex<()>>,
     /// Commits that were begun, whether or not the gate let them through.
     begun: Arc<AtomicUsize>,
-    /// How many times it was told that the pipeline is idle, and when it was told last.
+    /// How many times it heard that the pipeline is idle, and when it heard it last.
     rests: Arc<AtomicUsize>,
     rested: Arc<Mutex<u128>>,
     /// How many times it was asked whether this node leads, and whether another one does.
@@ -380,7 +380,7 @@ async fn a_request_asked_again_elsewhere_is_answered_there_and_survives_its_firs
         Answer::Failed(Failure::UnknownOutcome(_))
     ));
 
-    // A third caller joins and dies; the session asked last before it, so it was told.
+    // A third caller joins and dies. Of the others, the session asked last, so it got the answer.
     let third = call();
     assert!(matches!(
         answers.recv().await.unwrap()[..],
@@ -553,7 +553,7 @@ async fn a_deposed_node_says_what_may_have_happened_and_what_has_not() {
     let pipeline = fresh(&paper);
     let (session, mut answers) = pipeline.handle.session();
     paper.deposed.store(true, Ordering::SeqCst);
-    // Moving the clock ends the batch; what comes after that is not touched.
+    // Moving the clock ends the batch; the requests after that are not carried out.
     session.submit(vec![
         (1, Request::Acquire(wish("a", "c1", None))),
         (2, Request::Advance(Span::from_millis(1))),
@@ -619,8 +619,8 @@ fn stand_still(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms)); // real time: absence is measured by the kernel's clocks
 }
 
-/// Keeps the ordering thread for so long, by working or by doing nothing. Gives how long the thread was there
-/// without working.
+/// Occupies the ordering thread for this long, by working or by doing nothing. Returns how long the thread was
+/// there without working.
 async fn keep(handle: &Handle, ms: u128, work: bool) -> u128 {
     let kept = handle.near(async move {
         let (began, used) = (
@@ -661,7 +661,7 @@ async fn work_on_the_ordering_thread_keeps_no_dead_lease_alive_and_absence_gives
             assert!(away > 200, "work was taken for absence: {away} ms");
         }
     }
-    // The control: the thread was kept as long, and did not work.
+    // The control: the thread was occupied as long, and did not work.
     let before = graces();
     keep(handle, 700, false).await;
     handle.call(Request::Status).await;

@@ -1,4 +1,4 @@
-//! The engine's errors, as sentences. Its own texts are for those who work on it: they are logged at debug level only.
+//! The engine's errors, as sentences. Its own texts are for its developers: they are logged at debug level only.
 
 use openraft::AsyncRuntime;
 use openraft::errors::{

@@ -15,7 +15,7 @@ use crate::applier::Applier;
 use crate::state::{Head, StateError};
 use crate::store::Store;
 
-/// A snapshot as it is on disk, and what the engine must know of it.
+/// A snapshot as it is on disk, with the metadata that the engine needs.
 type OnDisk<R> = SnapshotOf<Types<R>, Arc<[u8]>>;
 
 /// The engine ends then, and says nothing that people could read.
@@ -81,7 +81,8 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for Replicated {
         Ok(())
     }
 
-    /// The engine forces one where it must have one; otherwise it is told of the one that the log made by itself.
+    /// The engine forces a snapshot where it must have one; otherwise it gets the one that the log made by
+    /// itself.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
         Some(Builder {
             of: self.clone(),

@@ -7,7 +7,7 @@
 //!                                             └ network: Transport (messages, as bytes)
 //! ```
 //!
-//! What is set, and why:
+//! The settings, and the reasons for them:
 //!
 //! - a leader that was restarted does not lead again without an election, because it may have missed entries that
 //!   were committed while it was away;
@@ -66,10 +66,10 @@ pub use openraft::impls::TokioRuntime as Tokio;
 /// A change of the members waits no longer for the one before it.
 const CHANGING: Duration = Duration::from_secs(10);
 
-/// So many entries go in one message at most.
+/// The most entries in one message.
 const ENTRIES_AT_ONCE: u64 = 64;
 
-/// After so long without a word of the leader another one would have been elected, if there were a majority.
+/// After this long without a word of the leader another one would have been elected, if there were a majority.
 const SILENT: Duration = Duration::from_secs(3);
 
 /// How long things take. The defaults suit nodes in one region.
@@ -82,7 +82,7 @@ pub struct Settings {
     /// A leader that hears no quorum pauses and tries in turns of this length (rule R6). `None` leaves it sending, so
     /// that one that can send and not hear keeps the cluster down.
     pub probe: Option<Duration>,
-    /// A part of a snapshot takes no longer.
+    /// The longest time for one part of a snapshot.
     pub snapshot_part: Duration,
 }
 
@@ -97,7 +97,7 @@ impl Default for Settings {
     }
 }
 
-/// What an engine is started with.
+/// The input with which an engine starts.
 pub struct Start<T> {
     /// This node.
     pub node: NodeId,
@@ -111,7 +111,7 @@ pub struct Start<T> {
     pub settings: Settings,
 }
 
-/// What this node does in its cluster.
+/// The role of this node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It belongs to no cluster yet, or is being added to one.
@@ -129,12 +129,12 @@ pub enum Role {
 /// How far a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// Its leadership, or the one it follows.
     pub vote: Leader,
-    /// Who leads, as far as it knows. A leader that said nothing for 3 s leads nobody; a node that was removed
-    /// would name the last one that it followed for ever.
+    /// The leader, as far as this node knows. A leader that said nothing for 3 s is not named: a node that was removed
+    /// would otherwise name the last one that it followed for ever.
     pub leader: Option<NodeId>,
     /// The index of its last entry.
     pub last: Option<u64>,
@@ -146,7 +146,7 @@ pub struct Progress {
     pub snapshot: Option<LogId>,
     /// Up to where they are purged.
     pub purged: Option<LogId>,
-    /// Who belongs to the cluster.
+    /// The members of the cluster.
     pub members: Members,
     /// How far each node's log is known to be on stable storage. Only a leader knows.
     pub matched: BTreeMap<NodeId, Option<LogId>>,
@@ -208,7 +208,7 @@ impl<R: AsyncRuntime> Clone for Engine<R> {
     }
 }
 
-/// Where a node stands: what it does, the leadership that it follows, and up to where entries are committed and applied.
+/// The role of a node, the leadership that it follows, and up to where entries are committed and applied.
 pub(crate) type Place = (Role, Leader, Option<LogId>, Option<LogId>);
 
 fn role<R: AsyncRuntime>(metrics: &RaftMetrics<Types<R>>) -> Role {
@@ -255,7 +255,7 @@ impl<R: AsyncRuntime> Engine<R> {
             enable_leader_restore: Some(false),
             enable_pre_vote: Some(true),
             snapshot_policy: SnapshotPolicy::Never,
-            // Purged is what `snapshot_made` asks for.
+            // Only `snapshot_made` has entries purged.
             max_in_snapshot_log_to_keep: u64::MAX,
             replication_lag_threshold: u64::MAX,
             // One batch is under way at a time, so more entries than that belong to a node that catches up.
@@ -286,7 +286,7 @@ impl<R: AsyncRuntime> Engine<R> {
         })
     }
 
-    /// Makes the first members of a new cluster. Every one of them may be told so, with the same members.
+    /// Makes the first members of a new cluster. This may be called on each of them, with the same members.
     ///
     /// # Errors
     /// If this node already belongs to a cluster.
@@ -296,8 +296,8 @@ impl<R: AsyncRuntime> Engine<R> {
     }
 
     /// Proposes a batch under a leadership of this node; gives its place in the log when a quorum has it on stable
-    /// storage (rule R1). It is refused if that leadership is over, also when this node leads again: entries that the
-    /// proposer does not know may stand between.
+    /// storage (rule R1). It is refused if that leadership is over, also when this node leads again: there may be
+    /// entries in between that the proposer does not know.
     ///
     /// # Errors
     /// [`NotCommitted`].
@@ -324,8 +324,8 @@ impl<R: AsyncRuntime> Engine<R> {
         }
     }
 
-    /// Makes sure that this node leads, by asking a quorum, and under which leadership. Gives an entry of this
-    /// leadership: everything that was committed before this was asked stands before it, or is it (rule R4).
+    /// Makes sure that this node leads, by asking a quorum, and under which leadership. Returns an entry of this
+    /// leadership: everything that was committed before the question is at or before that entry (rule R4).
     ///
     /// # Errors
     /// [`NotCommitted`].
@@ -414,13 +414,13 @@ impl<R: AsyncRuntime> Engine<R> {
         }
     }
 
-    /// Tells when [`progress`](Engine::progress) may say something new, which it does with every batch.
+    /// Wakes when [`progress`](Engine::progress) may have changed, which it does with every batch.
     #[must_use]
     pub fn watch(&self) -> Watch<R> {
         Watch(self.raft.metrics())
     }
 
-    /// Tells when it may say something new of who leads, and of who belongs to the cluster.
+    /// Wakes when the leader, or the cluster's members, may have changed.
     #[must_use]
     pub fn watch_leader(&self) -> LeaderWatch<R> {
         LeaderWatch {
@@ -450,7 +450,7 @@ impl<R: AsyncRuntime> Engine<R> {
         reply.encode()
     }
 
-    /// Held while the members change: one change is decided by what the one before made of them (rule R18).
+    /// Held while the members change: each change starts from the result of the one before (rule R18).
     ///
     /// # Errors
     /// [`Refused::Busy`] if another change takes too long.
@@ -494,7 +494,7 @@ impl<R: AsyncRuntime> Engine<R> {
         let _ = self.raft.trigger().transfer_leader(to).await;
     }
 
-    /// A new snapshot is on disk: entries that it contains need not be kept in memory, but for the last `keep`.
+    /// A new snapshot is on disk: entries that it contains need not stay in memory, except for the last `keep`.
     pub async fn snapshot_made(&self, keep: u64) {
         let before = self.progress().snapshot;
         let _ = self.raft.trigger().snapshot().await;
@@ -509,7 +509,7 @@ impl<R: AsyncRuntime> Engine<R> {
         }
     }
 
-    /// Ends the engine. What was proposed and not committed may still be committed by another node.
+    /// Ends the engine. Another node may still commit entries that were proposed and not committed.
     pub async fn stop(&self) {
         let _ = self.raft.shutdown().await;
     }
@@ -532,7 +532,7 @@ impl<R: AsyncRuntime> Watch<R> {
 pub struct LeaderWatch<R: AsyncRuntime> {
     shown: WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>>,
     server: WatchReceiverOf<Types<R>, RaftServerMetrics<Types<R>>>,
-    /// A change was seen and not told yet.
+    /// A change was seen and not reported yet.
     is_news: bool,
 }
 
@@ -546,7 +546,7 @@ impl<R: AsyncRuntime> LeaderWatch<R> {
             self.server.changed().await.map_err(ended)?;
             self.is_news = true;
         }
-        // The engine shows it here first, and a moment later to those who ask.
+        // The engine shows it here first, and a moment later elsewhere.
         while !self.is_shown() {
             self.shown.changed().await.map_err(ended)?;
         }

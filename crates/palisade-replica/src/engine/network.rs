@@ -20,8 +20,7 @@ use super::types::Types;
 use crate::entry::{LogId, Members, NodeId, Vote};
 use crate::message::{Candidacy, Reply, Request};
 
-/// Entries for another node go in messages of about this size; a single entry may be larger. So do the parts of a
-/// snapshot.
+/// The usual size of a message with entries for another node, or with a part of a snapshot; a single entry may be larger.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
 /// The way to another node: a message there, an answer back.

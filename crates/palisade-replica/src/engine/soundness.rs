@@ -10,10 +10,10 @@ use super::{Engine, Role, heard, role};
 use crate::entry::{Leader, LogId};
 use crate::message::Request;
 
-/// A leader that heard no quorum for so long says so: it serves nobody by then (rule R5).
+/// A leader that has heard no quorum for this long reports it: it serves nobody by then (rule R5).
 const UNHEARD: Duration = Duration::from_millis(1_500);
 
-/// A node leads that lacks what is committed: it lost that, or those that elected it did.
+/// The leader lacks committed entries: it lost them, or the nodes that elected it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsound {
     /// The leadership.
@@ -30,8 +30,9 @@ impl<R: AsyncRuntime> Engine<R> {
         role(&metrics) == Role::Leader && heard(&metrics).is_none_or(|heard| heard < UNHEARD)
     }
 
-    /// Whether a leader asks this node to drop or to replace what it knows to be committed. Every node that is elected has
-    /// that, so this one, or a majority, lost it. Nothing is dropped: this log may be the only one that has it.
+    /// Whether a leader asks this node to drop or replace an entry that it knows to be committed. Every elected node has
+    /// all committed entries, so this node, or a majority, lost some. Nothing is dropped: this log may be the only one
+    /// that has the entry.
     pub(super) fn is_unsound(&self, request: &Request) -> bool {
         let (vote, first, entries) = match request {
             Request::Append {
@@ -48,7 +49,7 @@ impl<R: AsyncRuntime> Engine<R> {
         };
         let dropped = store.look(|log| {
             let committed = log.committed()?;
-            // What an old leader asks for is refused by the engine.
+            // The engine refuses requests of an old leader.
             let is_old = log.vote().is_some_and(|own| vote.leader < own.leader);
             let differs = |id: &LogId| {
                 let ours = || log.at(id.index).is_some_and(|ours| ours != *id);
@@ -74,7 +75,7 @@ impl<R: AsyncRuntime> Engine<R> {
         true
     }
 
-    /// Tells of a leader that lacks what is committed here.
+    /// Reports a leader that lacks entries which are committed here.
     #[must_use]
     pub fn unsound(&self) -> watch::Receiver<Option<Unsound>> {
         self.unsound.subscribe()

@@ -34,7 +34,7 @@ impl LogStorage {
         LogStorage { store }
     }
 
-    /// Waits until what `write` asks for is durable.
+    /// Waits until the records that `write` submits are durable.
     async fn durable(
         &self,
         write: impl FnOnce(Box<dyn FnOnce(io::Result<()>) + Send>) -> Result<(), Gap>,

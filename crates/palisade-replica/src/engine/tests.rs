@@ -90,8 +90,8 @@ impl Transport for Nowhere {
     }
 }
 
-/// Nodes whose disks were set back elect one of them in a later term, and it wants its own entries in the place of committed
-/// ones. The control is an entry behind what is committed, which gives way to that leader's.
+/// Nodes with disks that were set back elect one of them in a later term, and it wants to replace committed entries with its
+/// own. The control is an entry behind the committed ones, which gives way to that leader's.
 #[tokio::test]
 async fn a_leader_that_lacks_what_is_committed_is_not_followed() {
     let leader = |term, node| Leader {
@@ -141,7 +141,7 @@ async fn a_leader_that_lacks_what_is_committed_is_not_followed() {
         });
         (started.await.unwrap(), store)
     };
-    // Its entry takes the place of 5, which is committed; or it wants what stands before it to be another one.
+    // Its entry replaces 5, which is committed; or it wants another entry before its own.
     for (previous, at) in [(id(before, 4), 5), (id(later, 5), 6)] {
         let (engine, store) = start().await;
         let asked = append(later, previous, at, id(before, 4));
@@ -161,7 +161,7 @@ async fn a_leader_that_lacks_what_is_committed_is_not_followed() {
     assert_eq!(reply, Reply::Appended, "control");
     assert_eq!(*engine.unsound().borrow(), None);
     assert_eq!(store.look(|log| log.last()), Some(id(later, 7)));
-    // An old leader does not know what was committed since.
+    // An old leader does not know the entries committed since.
     let asked = append(leader(2, 9), id(before, 4), 5, id(before, 4));
     let reply = Reply::decode(&engine.answer(&asked).await).unwrap();
     assert!(matches!(reply, Reply::HigherVote(_)), "{reply:?}");

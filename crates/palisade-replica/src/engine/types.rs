@@ -23,7 +23,7 @@ impl std::fmt::Display for Batch {
 /// The engine's types on a runtime `R`.
 pub(crate) struct Types<R>(PhantomData<fn() -> R>);
 
-/// What the engine asks of any type, and a phantom always has.
+/// The traits that the engine demands of any type, and that a phantom always has.
 macro_rules! phantom {
     ($($name:ident $body:tt)*) => {$( impl<R> $name for Types<R> $body )*};
 }

@@ -1,4 +1,4 @@
-//! What a node does with `--cluster a,b,c`: the decision, and the rounds of meeting that lead to it.
+//! Decides how a node starts with `--cluster a,b,c`, after rounds of meeting the other nodes.
 //!
 //! ```text
 //!   every node: meet all listed ones ──► decide ──► wait, and meet again
@@ -8,13 +8,13 @@
 //!                                          └──► Refused
 //! ```
 //!
-//! **Never two clusters.** Each blank node puts a founding together from what it heard (the members; authority and
-//! incarnation as the node with the smallest id drew them) and tells its digest. It forms when every listed node is
-//! blank and told the same digest. Two nodes that form with different foundings would each have heard the other's
-//! digest, and a node changes its own only because it heard another draft or id, which are drawn at random and so never
-//! come back. A node that finds a member at a listed address never forms: it joins that cluster, or is refused.
-//! A single server's directory seeds only after it heard from every listed node that it is blank, so two of
-//! them always find each other.
+//! **Never two clusters.** Each blank node puts a founding together from the introductions that it heard (the members;
+//! authority and incarnation as the node with the smallest id drew them) and announces its digest. It forms when every
+//! listed node is blank and announced the same digest. Two nodes that form with different foundings would each have heard
+//! the other's digest, and a node changes its own only because it heard another draft or id, which are drawn at random
+//! and so never come back. A node that finds a member at a listed address never forms: it joins that cluster, or is
+//! refused. A single server's directory seeds only after it heard from every listed node that it is blank, so two of them
+//! always find each other.
 //!
 //! Nothing but the node's id outlives a crash before the directory is a member's, and nothing needs to: a node that comes
 //! back finds either a cluster or the others waiting.
@@ -46,7 +46,7 @@ impl List {
     /// The list of a node whose own peer address is `own`.
     ///
     /// # Errors
-    /// A text that says what is wrong with it.
+    /// A text with the fault.
     pub fn new(addresses: &[String], own: &str) -> Result<List, String> {
         let set: BTreeSet<&String> = addresses.iter().collect();
         if set.len() != addresses.len() {
@@ -79,7 +79,7 @@ impl List {
         &self.addresses
     }
 
-    /// What an operator should know about it.
+    /// A warning for the operator if the number of nodes is even.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let nodes = self.addresses.len();
@@ -102,10 +102,10 @@ impl fmt::Display for List {
     }
 }
 
-/// What a node does next.
+/// The next step of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It waits; this is for whom, or for what.
+    /// It waits; the text says for which nodes, or for what.
     Wait(String),
     /// It makes its directory that of a member of a new cluster: [`Directory::form`](crate::Directory::form).
     Form(Founding),
@@ -129,13 +129,13 @@ pub struct Cluster {
     pub urls: Vec<String>,
 }
 
-/// What is known at the listed addresses: what each node said about itself, or why it could not be met.
+/// The introduction of the node at each listed address, or the reason it could not be met.
 pub type Views = BTreeMap<String, Result<Introduction, String>>;
 
-/// Decides. `own` is this node's introduction, `views` what was heard from the others.
+/// Decides. `own` is this node's introduction, `views` are those of the others.
 ///
 /// # Errors
-/// Why this node must not start, and what to do.
+/// The reason this node must not start, with the remedy.
 pub fn decide(own: &Introduction, list: &List, views: &Views) -> Result<Decision, String> {
     let heard: Vec<&Introduction> = views
         .values()
@@ -238,7 +238,7 @@ fn two_lives(own: &Introduction, cluster: &Cluster, heard: &[&Introduction]) -> 
     ))
 }
 
-/// What this node does where a cluster is.
+/// Decides for a node that found a cluster.
 fn found(
     own: &Introduction,
     mut cluster: Cluster,
@@ -313,7 +313,7 @@ fn one_single<'a>(
     }
 }
 
-/// Whom it waits for, with the reason.
+/// The nodes that it waits for, each with the reason.
 fn missing(own: &Introduction, list: &List, views: &Views) -> Vec<String> {
     let others = list
         .addresses
@@ -344,7 +344,7 @@ fn together(own: &Introduction, list: &List, heard: &[&Introduction]) -> Decisio
     }
 }
 
-/// The digest that a blank node tells, once it has heard from all listed nodes that they are blank.
+/// The digest that a blank node announces, once it has heard from all listed nodes that they are blank.
 #[must_use]
 pub fn proposal(own: &Introduction, list: &List, views: &Views) -> Option<[u8; 32]> {
     let heard: Vec<&Introduction> = views
@@ -390,11 +390,11 @@ const ROUND: Duration = Duration::from_millis(250);
 const SAY_AGAIN: u32 = 20;
 
 /// Meets the listed nodes until one of the decisions other than [`Decision::Wait`] is reached. `peers` serves already;
-/// `own` is how this node introduces itself, as [`introduction`] makes it. `say` hears for whom it waits: when that
-/// changes, and every few seconds.
+/// `own` is how this node introduces itself, as [`introduction`] makes it. `say` gets the nodes that it waits for: when
+/// they change, and every few seconds.
 ///
 /// # Errors
-/// Why this node must not start, and what to do. The others have had a second to hear the same.
+/// The reason this node must not start, with the remedy. The others have had a second to hear the same.
 pub async fn meet(
     peers: &Peers,
     own: Introduction,

@@ -60,7 +60,7 @@ fn views(others: &[Introduction]) -> Views {
     others.iter().map(view).collect()
 }
 
-/// In one line, with what matters.
+/// In one line, with the fields that matter.
 fn verdict(own: &Introduction, others: &[Introduction]) -> String {
     match decide(own, &list(), &views(others)) {
         Ok(Decision::Wait(why)) => format!("wait: {why}"),
@@ -177,7 +177,7 @@ fn what_a_node_does_next() {
                 "dddddddddddddddddddddddddddddddd",
             ],
         ),
-        // What is wrong with the others.
+        // Contradictions between the others.
         (
             a.clone(),
             vec![b.clone(), blank(2, "c:1")],
@@ -295,7 +295,7 @@ impl Dice {
     }
 }
 
-/// A node whose process may be gone. Its id and what its directory is outlive that, and nothing else does.
+/// A node, perhaps without a process. Only its id and its directory outlive the process.
 struct Node {
     own: Introduction,
     up: bool,
@@ -328,7 +328,7 @@ impl World {
         world
     }
 
-    /// What a process forgets when it ends.
+    /// Restarts a node, which forgets everything that its process had in memory.
     fn restart(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         (node.up, node.views) = (true, Views::new());
@@ -349,7 +349,8 @@ impl World {
         self.nodes[at].views.insert(address, found);
     }
 
-    /// One node decides on what it has heard, however old that is, and does it. It may crash before and after.
+    /// One node decides on the introductions that it has heard, however old they are, and acts. It may crash
+    /// before and after.
     fn act(&mut self, at: usize) -> Result<(), String> {
         let own = self.nodes[at].own.clone();
         if !self.nodes[at].up || matches!(own.standing, Standing::Member { .. }) {

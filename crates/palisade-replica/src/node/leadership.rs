@@ -15,7 +15,7 @@ use crate::applier::Applier;
 use crate::engine::{Engine, NotCommitted, Tokio};
 use crate::lead::Leadership;
 
-/// A leader that hears no quorum for so long stops serving: two election time-outs (rule R5).
+/// A leader that hears no quorum for this long stops serving: two election time-outs (rule R5).
 const NO_QUORUM: Duration = Duration::from_millis(680);
 
 /// A quorum that answers and is slow is waited for no longer than this: callers then learn that their outcome is
@@ -64,8 +64,8 @@ impl Default for Readable {
 }
 
 impl Readable {
-    /// From now on a leadership may write these, and in any case what the log contains already: every member must read
-    /// that.
+    /// From now on a leadership may write these versions, and in any case those that the log contains already: every
+    /// member must read them.
     pub fn set(&self, by_all: Writable) {
         *self.hold() = by_all;
     }

@@ -1,4 +1,4 @@
-//! Changes of the members, and of who leads, with the checks that an operator expects (rules R18, R19).
+//! Changes of the members and of the leader, with the checks that an operator expects (rules R18, R19).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum NotChanged {
     /// Another node leads, so it has to be asked.
     #[error("this node does not lead")]
     NotLeader,
-    /// The message says what is in the way, and the next step.
+    /// The message names the obstacle and the next step.
     #[error("{0}")]
     Refused(String),
 }
@@ -149,7 +149,7 @@ impl<'a, R: Runtime> Membership<'a, R> {
         .await
     }
 
-    /// One change after the other: each begins with what the one before has made of the voters.
+    /// One change after the other: each starts from the voters that the one before left.
     async fn set_voters(&self, change: impl Fn(&mut BTreeSet<NodeId>)) -> Result<(), NotChanged> {
         let _changing = self.engine.change_members().await?;
         let mut tries = 0;
@@ -228,7 +228,7 @@ impl<'a, R: Runtime> Membership<'a, R> {
         if R::timeout(HAND_OVER, handed_over).await.is_err() {
             return refuse(format!("node {to} did not take over; this one still leads"));
         }
-        // Whoever asks now is told who leads.
+        // Wait for the new leader, so that callers that ask now can be sent to it.
         let known = async {
             while self.engine.progress().leader.is_none() {
                 R::sleep(LOOK).await;
@@ -267,7 +267,7 @@ impl<'a, R: Runtime> Membership<'a, R> {
     }
 }
 
-/// So often a change is tried again that another one is in the way of.
+/// How often a change is tried again while another one is in progress.
 const BUSY: u32 = 500;
 
 fn voters(progress: &Progress) -> BTreeSet<NodeId> {

@@ -40,7 +40,7 @@ pub use writer::Disk;
 /// Entries that stay in memory behind a snapshot, for followers that are a little behind.
 const KEEP: u64 = 1_024;
 
-/// After a change, what is committed is written down at the latest after this time. Usually the next entry bears it.
+/// Commits are written down at the latest after this time. Usually the next entry carries them.
 const SAVE_COMMIT: Duration = Duration::from_millis(100);
 
 /// How a node is run.
@@ -244,7 +244,7 @@ impl Node {
     }
 }
 
-/// Lets the disk of an idle node know what was committed last.
+/// Writes the last commit of an idle node to its disk.
 async fn save_commits(mut changes: Watch<Tokio>, store: Store) {
     while changes.changed().await.is_ok() {
         tokio::time::sleep(SAVE_COMMIT).await;

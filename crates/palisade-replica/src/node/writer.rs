@@ -1,4 +1,4 @@
-//! Who writes the node's log: a thread, or, while this node follows and its disk is quick, the engine itself.
+//! Writes the node's log: in a thread, or, while this node follows and its disk is quick, in the engine itself.
 //!
 //! ```text
 //!   engine ──Work──► Queue ──► palisade-log: write, sync ──► done
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::entry::NodeId;
 use crate::store::{Sink, Work, Writer};
 
-/// After so long without work, the end of the log is marked, which helps a later recovery.
+/// After this long without work, the end of the log is marked, which helps a later recovery.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// A full disk is looked at again after this time.
@@ -62,14 +62,14 @@ impl Disk {
 /// A frame that takes no longer is quick.
 const QUICK: Duration = Duration::from_millis(2);
 
-/// The engine waits for the disk itself after so many quick frames in a row: while it waits it answers nobody, so a disk
-/// that stands still now and then is left to the thread.
+/// After this many quick frames in a row the engine waits for the disk itself. While it waits it answers nobody, so a
+/// disk that stalls now and then is left to the thread.
 const STREAK: u32 = 100;
 
 /// More bytes at once are left to the thread.
 const SMALL: usize = 64 << 10;
 
-/// The log and what both who write it know.
+/// The log, and the state that its two writers share.
 struct Shared {
     writer: Mutex<Writer>,
     /// Work that the thread was given and has not done.
@@ -130,7 +130,7 @@ impl Queue {
         if !has_room {
             return Err(work);
         }
-        // What comes next fails by itself.
+        // After a failure the next work fails by itself.
         let _ = self.shared.work(&mut writer, [work]);
         Ok(())
     }
@@ -261,7 +261,7 @@ mod tests {
     const SELF: NodeId = NodeId(1);
     const LEADER: NodeId = NodeId(2);
 
-    /// A node's log on a simulated disk. Each entry says who made it durable.
+    /// A node's log on a simulated disk. Each entry reports which thread made it durable.
     struct Node {
         store: Store,
         shared: Arc<Shared>,
@@ -306,7 +306,8 @@ mod tests {
             is_done
         }
 
-        /// Who made it durable. The thread counts a frame after it has told of it, and this waits for both.
+        /// Appends an entry, and returns the thread that made it durable. The thread counts a frame after it has
+        /// reported it, and this waits for both.
         fn writer_of(&mut self, node: NodeId, bytes: usize) -> Option<String> {
             let is_done = self.append(node, bytes);
             let by_caller = is_done.try_recv();

@@ -1,4 +1,4 @@
-//! Frames: a length and so many bytes.
+//! Frames: a length, and as many bytes.
 //!
 //! ```text
 //!   length (u32, little-endian) │ bytes
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// Reads one frame of at most `most` bytes. `None` if the connection ended before it began.
 ///
-/// Memory grows with what has arrived: a length alone costs nothing.
+/// Memory grows with the bytes that have arrived: a length alone costs nothing.
 pub(super) async fn read(
     from: &mut (impl AsyncRead + Unpin + ?Sized),
     most: usize,

@@ -15,8 +15,8 @@
 //! again; the side is in it, so none can be sent back. The dialer proves first: a stranger that connects learns nothing
 //! that a key could be guessed with.
 //!
-//! What follows on the connection is protected by TLS alone (`secure`). Without it the network must be one that nobody
-//! else can read or write to: who stands between two nodes could let them meet and then speak for either.
+//! After the handshake, TLS alone protects the connection (`secure`). Without it, nobody else may be able to read or
+//! write to the network: an attacker between two nodes could let them meet and then speak for either.
 
 use std::io;
 
@@ -38,7 +38,7 @@ const LONGEST_HELLO: usize = 256;
 pub(super) const LONGEST_CLAIM: usize = 32 << 10;
 /// The longest reason, in bytes.
 const LONGEST_REASON: usize = 1 << 10;
-/// The longest refusal, in bytes: a reason, and what a node lost.
+/// The longest refusal in bytes: a reason and a loss.
 const LONGEST_REFUSAL: usize = LONGEST_REASON + 128;
 
 /// The secret that the nodes of a cluster share. It is not printed.
@@ -49,7 +49,7 @@ impl Key {
     /// At least 16 bytes.
     ///
     /// # Errors
-    /// A text that says so, for a shorter one.
+    /// An error message for a shorter one.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Key, &'static str> {
         let bytes = bytes.into();
         match bytes.len() {
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Lane {
     /// Only to meet.
@@ -122,7 +122,7 @@ pub(super) struct Hello {
     version: u8,
     keyed: bool,
     pub(super) node: NodeId,
-    /// What the dialer wants; the acceptor repeats it.
+    /// The purpose that the dialer wants; the acceptor repeats it.
     pub(super) lane: Lane,
     nonce: [u8; 32],
 }
@@ -287,7 +287,7 @@ enum Side {
     Acceptor,
 }
 
-/// Both hellos and a key: what proofs are made of.
+/// The input of every proof: both hellos and a key.
 struct Exchange<'a> {
     key: &'a Key,
     dialer: Hello,
@@ -329,7 +329,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// What `side` answers to one that it does not let in.
+    /// The answer of `side` to a node that it does not let in.
     fn refusal(&self, side: Side, Refusal { why, loss }: &Refusal) -> io::Result<Message> {
         let why = reason(why.as_bytes());
         let Some(loss) = loss else {
@@ -408,7 +408,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
         }
     }
 
-    /// Tells the other side, before this side gives up.
+    /// Informs the other side, before this side gives up.
     async fn settle<T>(&mut self, result: Result<T, Failed>) -> Result<T, Failed> {
         if let Err(Failed::Refused(why)) = &result {
             let why = Message::Refused(reason(why.as_bytes()));
@@ -465,7 +465,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
         Ok(theirs)
     }
 
-    /// Accepts; gives what the connection is for, too.
+    /// Accepts, and returns the purpose of the connection, too.
     pub(super) async fn accept(
         mut self,
         judge: impl FnOnce(&Introduction) -> Result<(), Refusal>,

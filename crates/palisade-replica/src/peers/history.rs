@@ -1,4 +1,4 @@
-//! What a node remembers of the others, and whom it lets in (rule R14).
+//! A node's memory of the others, by which it decides which of them to let in (rule R14).
 //!
 //! ```text
 //!   handshakes, answered appends ──► PeerHistory ──► judge
@@ -7,8 +7,8 @@
 //!                                      DATA/peers
 //! ```
 //!
-//! The file is replaced without a sync: what it says may be a second old, or lost with the power, and is never more than the
-//! node knows. A node whose log ends before what it says has lost something; one whose log does not is as it was.
+//! The file is replaced without a sync. Its content may be a second old, or lost with the power, and is never more than the
+//! node knows. A node whose log ends before the entry in this file has lost something; any other node is as it was.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,12 +37,12 @@ pub struct PeerHistory {
 #[derive(Debug, Default)]
 struct Met {
     known: Option<Known>,
-    /// The last append that it took in.
+    /// The last append that it accepted.
     taken: Option<Offer>,
 }
 
 impl Met {
-    /// Raises what both have to what the last append that it took in shows, with a later one.
+    /// Raises the entry that both have, by the last append that the node accepted and a later one.
     fn agree(&mut self, later: Option<Offer>) {
         let agreed = self.taken.and_then(|taken| taken.agreed(later));
         if agreed.is_some() {
@@ -68,7 +68,7 @@ impl PeerHistory {
         }
     }
 
-    /// Decides whether a node may be talked to, as [`judge`] does with what is known of it.
+    /// Decides whether a node may be talked to, as [`judge`] does, from this memory of it.
     ///
     /// # Errors
     /// As [`judge`].
@@ -93,7 +93,7 @@ impl PeerHistory {
         known.agreed = known.agreed.max(Some(committed));
     }
 
-    /// Remembers a node that was accepted. Only members are measured by what they said before.
+    /// Remembers a node that was accepted. Only members are compared with their earlier introductions.
     pub fn met(&mut self, theirs: &Introduction) {
         if let Standing::Member { .. } = theirs.standing {
             let met = self.nodes.entry(theirs.node).or_default();
@@ -105,7 +105,7 @@ impl PeerHistory {
         }
     }
 
-    /// What is to be remembered over a restart, of the others in this life of the cluster's log.
+    /// The facts about the others to remember over a restart, in this life of the cluster's log.
     #[must_use]
     pub fn to_text(&mut self, incarnation: Id) -> String {
         let mut body = format!("palisade-peers 1\nincarnation {incarnation}\n");
@@ -128,7 +128,7 @@ impl PeerHistory {
         body + &sum
     }
 
-    /// What such a text says. Nothing of another life, and nothing if the text is damaged.
+    /// Reads such a text. The result is empty if the text is damaged, or from another life of the log.
     #[must_use]
     pub fn from_text(text: &str, incarnation: Id) -> PeerHistory {
         PeerHistory {
@@ -193,8 +193,8 @@ fn log_id(text: &str) -> Option<LogId> {
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Peers {
-    /// Takes over what this node knew before it was started, from a file, and gives what keeps that file up to date. To be
-    /// called before this node calls anybody.
+    /// Reads from a file the memory from before this node was started, and returns the task that keeps the file up to date.
+    /// To be called before this node calls anybody.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -259,7 +259,7 @@ mod tests {
         history
     }
 
-    /// The control is a node that does not remember: whoever comes is let in.
+    /// The control is a node that does not remember: it lets every node in.
     #[test]
     fn a_node_that_was_restarted_refuses_who_lost_what_it_had_acknowledged() {
         let text = known(Some(entry(9))).to_text(id(1));
@@ -320,7 +320,7 @@ mod tests {
         drop(after.remember(path.clone(), id(1)).unwrap());
         let text = hold(&after.shared.history).to_text(id(1));
         assert_eq!(text, known(Some(entry(9))).to_text(id(1)));
-        // Whatever else is in its place, a node starts.
+        // A node starts even if the file contains something else.
         fs::write(&path, [0xff, 0xfe]).unwrap();
         drop(peers().remember(path, id(1)).unwrap());
     }

@@ -23,12 +23,12 @@ const AT_ONCE: usize = 64;
 /// The time between two TLS handshakes: a flood of them must leave this thread, which consensus runs on, most of its time.
 const PACE: Duration = Duration::from_millis(2);
 
-/// What is open.
+/// The open connections.
 #[derive(Default)]
 struct Open {
     /// Strangers, by address.
     strangers: HashMap<IpAddr, usize>,
-    /// One connection for each node and lane: dropping what is here ends it.
+    /// One connection for each node and lane: dropping the sender ends it.
     nodes: HashMap<(NodeId, Lane), watch::Sender<()>>,
 }
 
@@ -70,7 +70,7 @@ impl Drop for Stranger {
 }
 
 impl Peers {
-    /// Takes in connections of other nodes until [`stop`](Peers::stop). Spawn it once, before this node tells its
+    /// Accepts connections of other nodes until [`stop`](Peers::stop). Spawn it once, before this node announces its
     /// address to others.
     pub fn serve(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
         let shared = Arc::clone(&self.shared);

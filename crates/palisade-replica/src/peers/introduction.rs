@@ -1,4 +1,4 @@
-//! What two nodes tell each other about themselves when they meet, and whether they may talk (rule R14).
+//! The introductions that two nodes exchange when they meet, and whether they may talk (rule R14).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::entry::{LogId, NodeId};
 /// A cluster has no more nodes than this, and no longer list.
 pub const MOST_NODES: usize = 64;
 
-/// So many leaderships of its log a node tells of.
+/// The most leaderships of its log that a node names.
 pub const HISTORY: usize = 64;
 
 /// The longest address or URL, in bytes.
@@ -32,23 +32,22 @@ pub struct Introduction {
     pub starts: u64,
     /// The last entry of its log.
     pub last: Option<LogId>,
-    /// Where the entries of each leadership begin in its log ([`Log::history`](crate::Log::history)): of the newest
-    /// [`HISTORY`] leaderships.
+    /// The first entry of each of the newest [`HISTORY`] leaderships in its log ([`Log::history`](crate::Log::history)).
     pub history: Vec<LogId>,
-    /// What its directory is.
+    /// The state of its directory.
     pub standing: Standing,
 }
 
-/// What a node's directory is, as far as the others must know.
+/// The state of a node's directory, as far as the others must know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// There is no log in it.
     Blank {
         /// An authority and an incarnation, drawn at random, for the case that this node's are the ones that are used.
         draft: (Id, Id),
-        /// The nodes that are to form a cluster, if it was told; in ascending order.
+        /// The nodes that are to form a cluster, if any were listed; in ascending order.
         list: Option<Vec<String>>,
-        /// The digest of the founding that this node has put together from what it heard.
+        /// The digest of the founding that this node has put together from the introductions that it heard.
         proposal: Option<[u8; 32]>,
     },
     /// A single server's.
@@ -70,7 +69,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// The nodes that it was told to form a cluster with.
+    /// The nodes that it was asked to form a cluster with.
     #[must_use]
     pub fn list(&self) -> Option<&[String]> {
         match self {
@@ -167,9 +166,9 @@ impl Introduction {
         }
     }
 
-    /// Whether its log contains an entry that is committed, as far as it tells. A log never loses such an entry: one that
-    /// ends before it, or has an entry of another leadership in its place, lost it. Entries that are older than what it
-    /// tells of count as there.
+    /// Whether its log contains a committed entry, as far as the introduction shows. A log never loses such an entry: one
+    /// that ends before it, or has an entry of another leadership in its place, lost it. Entries older than the
+    /// introduction's history count as there.
     #[must_use]
     pub fn contains(&self, committed: LogId) -> bool {
         let reaches =
@@ -180,7 +179,7 @@ impl Introduction {
             && within.is_none_or(|start| start.leader == committed.leader)
     }
 
-    /// What its directory says, for people.
+    /// A summary of its directory, for people.
     pub(crate) fn summary(&self) -> String {
         let last = self
             .last
@@ -237,12 +236,12 @@ fn members(from: &mut Take<'_>) -> Result<BTreeMap<NodeId, String>, Malformed> {
         .collect()
 }
 
-/// What a node remembers of another one that it has met.
+/// The facts that a node remembers about another one that it has met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Where.
+    /// Its address.
     pub address: String,
-    /// After how many starts.
+    /// How many times it had started.
     pub starts: u64,
     /// Up to here both have the same entries, and they are committed.
     pub agreed: Option<LogId>,
@@ -251,7 +250,7 @@ pub struct Known {
 /// Decides whether a node may be talked to. `expected` is the node that was to be reached, if one was.
 ///
 /// # Errors
-/// Why not, with both values, and what to do. It is for both sides.
+/// The reason, with both values and the remedy. It is for both sides.
 pub fn judge(
     own: &Introduction,
     expected: Option<NodeId>,
@@ -263,7 +262,7 @@ pub fn judge(
     if let Some(expected) = expected
         && let Some(place) = own.place_of(node)
     {
-        // Nothing is lost: what is at this address is good, and belongs elsewhere.
+        // Nothing is lost: the directory at this address is good, and belongs elsewhere.
         return Err(Refusal::from(format!(
             "{address} should be node {expected} and is node {node}, which the cluster has at {place}: two directories, or \
              two addresses, were exchanged. Stop the nodes at both addresses, and start each with its own directory and \

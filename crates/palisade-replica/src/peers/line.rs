@@ -26,7 +26,7 @@ use crate::entry::NodeId;
 /// Calls that wait to be written.
 const WAITING: usize = 64;
 
-/// What an answer begins with.
+/// The first byte of an answer.
 pub(super) const ANSWERED: u8 = 0;
 pub(super) const NOT_READY: u8 = 1;
 
@@ -114,7 +114,7 @@ impl Link {
                     () = link.run(&shared) => {}
                     () = shared.until_stopped() => {}
                 }
-                // Whoever waits is told; after a stop nothing is tried again.
+                // After a stop, callers fail as unreachable, and nothing is tried again.
                 if link.lane == Lane::Short {
                     shared.set_connected(link.to, false);
                 }
@@ -193,7 +193,7 @@ impl Line {
         is_answered.await.map_err(|_| ended())
     }
 
-    /// Writes calls and reads answers until either fails; then every caller is told.
+    /// Writes calls and reads answers until either fails; then every caller gets an error.
     async fn carry(&self, (from, to): Halves, outgoing: mpsc::Receiver<Outgoing>) {
         tokio::select! {
             _ = write_all(outgoing, to) => {}
@@ -214,7 +214,7 @@ impl Line {
     }
 }
 
-/// Writes what is in the queue.
+/// Writes the queue.
 pub(super) async fn write_all(
     mut queue: mpsc::Receiver<Outgoing>,
     mut to: impl AsyncWrite + Unpin,

@@ -1,5 +1,5 @@
-//! Which nodes are alive: those that answered lately, not those with a connection. The kernel of a machine whose process hangs
-//! keeps a connection, and a node whose disk stands still answers questions and no entries.
+//! Decides which nodes are alive: those that answered lately, not those with a connection. The kernel keeps the connections of
+//! a process that hangs, and a node with a stalled disk still answers questions, but no entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::engine::Transport as _;
 use crate::entry::NodeId;
 use crate::message::{PROBE, probed_by};
 
-/// A node that has answered nothing for so long counts as one that is not there.
+/// A node that has answered nothing for this long counts as absent.
 pub const SILENT: Duration = Duration::from_secs(2);
 
 /// A node that is alive answers a question within this time.

@@ -1,4 +1,4 @@
-//! A node that lost what it had acknowledged: how it is told so, and what it does then (rules R14, R24).
+//! A node that lost entries it had acknowledged: how it learns of the loss, and how it reacts (rules R14, R24).
 //!
 //! ```text
 //!   the others: Known ──judge──► Refusal with a Loss ──handshake, proved by the key──► the node
@@ -20,7 +20,7 @@ use super::{Peers, Shared, hold};
 use crate::entry::{LogId, NodeId};
 
 impl Loss {
-    /// Whether this node did lose that, by what its own directory says.
+    /// Whether this node did lose that, according to its own directory.
     #[must_use]
     pub fn is_of(&self, own: &Introduction) -> bool {
         let is_member = matches!(own.standing, Standing::Member { .. });
@@ -29,11 +29,11 @@ impl Loss {
     }
 }
 
-/// A node that starts again waits no longer for what the others know of it.
+/// The longest time that a starting node waits for the others' knowledge of it.
 const ASKING: Duration = Duration::from_secs(1);
 
 impl Peers {
-    /// Meets the members, before this node votes: one that knows more of this node than its own directory says tells it.
+    /// Meets the members before this node votes. A member that knows more of this node than its own directory says so.
     ///
     /// # Errors
     /// The text for people, if this node must not vote: see [`lost`](Peers::lost).
@@ -50,15 +50,15 @@ impl Peers {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Tells once another member has shown that this node lost what it had acknowledged, and why. All connections are
-    /// closed by then, so that this node votes no longer: it must end, and not be started again.
+    /// Shows the reason once another member has proved that this node lost entries which it had acknowledged. All
+    /// connections are closed by then, so that this node votes no longer: it must end, and not be started again.
     #[must_use]
     pub fn lost(&self) -> watch::Receiver<Option<String>> {
         self.shared.lost.subscribe()
     }
 
-    /// A node led without an entry that this one knows to be committed, so it lost that. It is told at the next meeting,
-    /// for which it is dialled.
+    /// A node led without an entry that this one knows to be committed, so it lost that entry. It hears of the loss at
+    /// the next meeting, and is dialled for it.
     pub async fn tell_of_loss(&self, node: NodeId, address: &str, committed: LogId) {
         hold(&self.shared.history).lost(node, committed);
         let met = self.shared.dial(Some(node), address, Lane::Meeting);
@@ -68,7 +68,8 @@ impl Peers {
 }
 
 impl Shared {
-    /// Another node has proved that it knows the key, and says that this one lost something. Gives what to say about it.
+    /// Another node has proved that it knows the key, and says that this one lost something. Returns the message about
+    /// it.
     pub(super) fn told(&self, by: NodeId, Refusal { why, loss }: Refusal) -> String {
         let own = self.own();
         let Some(loss) = loss else { return why };

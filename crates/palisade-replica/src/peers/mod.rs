@@ -9,11 +9,11 @@
 //! A node dials each other one for its own calls, with one connection for short messages and one for long ones, so that
 //! a heartbeat never waits behind a part of a snapshot. Connections are made when a call needs one.
 //!
-//! With certificates ([`Security`]) the connections are TLS, and both sides show one. A stranger without one has
-//! [`Settings::handshake`] for a TLS handshake, on a bounded number of connections, and is told nothing. A stranger who
-//! comes further, and does not know the cluster's key, has the rest of that time for 256 bytes of a hello and, after
-//! that, 32 KiB of a claim, and learns a node id and the version. Without a key the port must not be reachable for
-//! anybody else: whoever reaches it is a node.
+//! With certificates ([`Security`]) the connections are TLS, and both sides show one. A stranger without a certificate
+//! has [`Settings::handshake`] for a TLS handshake, on a bounded number of connections, and learns nothing. A stranger
+//! that gets further without the cluster's key has the rest of that time for 256 bytes of a hello and, after that, 32
+//! KiB of a claim, and learns a node id and the version. Without a key nobody else may be able to reach the port: every
+//! caller that reaches it counts as a node.
 
 mod clock;
 mod frame;
@@ -53,7 +53,7 @@ pub use liveness::SILENT;
 pub use refusal::{Loss, Refusal};
 pub use secure::{PROTOCOL, Security, host};
 
-/// The longest message: the largest batch, or as many entries as the engine puts into one, and what stands around them.
+/// The longest message: the largest batch, or as many entries as the engine puts into one message, with the envelope.
 const LONGEST_MESSAGE: usize = MESSAGE_BYTES + ROOM + (64 << 10);
 
 /// A message up to this length goes with the short ones.
@@ -66,7 +66,7 @@ pub struct Settings {
     pub connect: Duration,
     /// Both sides have introduced themselves within this time.
     pub handshake: Duration,
-    /// A peer that acknowledges nothing for so long is gone.
+    /// A peer that acknowledges nothing for this long is gone.
     pub silence: Duration,
     /// After a failure nothing is tried for the first of these times, then twice that, up to the second.
     pub backoff: (Duration, Duration),
@@ -86,7 +86,7 @@ impl Default for Settings {
     }
 }
 
-/// What is known about another node, for people and metrics.
+/// The status of another node, for people and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Where it is reached.
@@ -95,11 +95,11 @@ pub struct PeerStatus {
     pub url: String,
     /// Whether there is a connection to it.
     pub connected: bool,
-    /// For how long that has been so.
+    /// How long this has been the case.
     pub since: Duration,
     /// Why the last attempt failed, or was refused by either side; nothing once one succeeds.
     pub refusal: Option<String>,
-    /// The newest version of a batch that it reads (rule R21), once it has said so.
+    /// The newest version of a batch that it reads (rule R21), once it has announced it.
     pub reads: Option<u8>,
     /// How long the last call took that was answered.
     pub round_trip: Option<Duration>,
@@ -125,14 +125,14 @@ struct Shared {
     links: Mutex<HashMap<(NodeId, Lane), Arc<Link>>>,
     nodes: Mutex<BTreeMap<NodeId, Seen>>,
     history: Mutex<PeerHistory>,
-    /// What was logged about each address: it is logged once.
+    /// The messages logged about each address, so that each is logged once.
     logged: Mutex<BTreeSet<(String, String)>>,
     stopped: watch::Sender<bool>,
     /// Why this node must not vote (`loss`).
     lost: watch::Sender<Option<String>>,
 }
 
-/// What was seen of a node.
+/// The observations of a node.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     status: PeerStatus,
@@ -150,8 +150,8 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peers {
-    /// Peers of a node that introduces itself so, protected by certificates, by the key that all of them share, by
-    /// both or by nothing.
+    /// Peers of a node with this introduction, protected by certificates, by the key that all of them share, by both or
+    /// by nothing.
     #[must_use]
     pub fn new(security: impl Into<Security>, settings: Settings, own: Introduction) -> Peers {
         Peers {
@@ -170,7 +170,7 @@ impl Peers {
         }
     }
 
-    /// From now on this node introduces itself so. Called at each handshake.
+    /// From now on this node introduces itself with the result of this function, called at each handshake.
     pub fn introduce(&self, introduce: impl Fn() -> Introduction + Send + Sync + 'static) {
         *hold(&self.shared.introduce) = Arc::new(introduce);
     }
@@ -181,8 +181,7 @@ impl Peers {
         self.shared.own()
     }
 
-    /// From now on messages of other nodes are answered so. Until then the callers are told that this node is
-    /// unreachable.
+    /// From now on `answer` answers the messages of other nodes. Until then their calls fail: this node is unreachable.
     pub fn answer<F>(&self, answer: impl Fn(NodeId, Vec<u8>) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Vec<u8>> + Send + 'static,
@@ -191,7 +190,7 @@ impl Peers {
         *hold(&self.shared.answer) = Some(Arc::new(boxed));
     }
 
-    /// Meets the node at an address, and parts: for nodes that do not form a cluster yet.
+    /// Meets the node at an address, then disconnects: for nodes that do not form a cluster yet.
     ///
     /// # Errors
     /// Why it could not be met, or was refused, for people.
@@ -200,7 +199,7 @@ impl Peers {
         Ok(theirs)
     }
 
-    /// What is known about each node that was called, or that has called.
+    /// The status of each node that was called, or that has called.
     #[must_use]
     pub fn status(&self) -> BTreeMap<NodeId, PeerStatus> {
         let now = clock::now();
@@ -224,8 +223,8 @@ impl Peers {
         url.filter(|url| !url.is_empty())
     }
 
-    /// Closes all connections for good, and lets go of what was given to [`introduce`](Peers::introduce) and
-    /// [`answer`](Peers::answer). The port is closed when what [`serve`](Peers::serve) gave has ended.
+    /// Closes all connections for good, and drops the functions given to [`introduce`](Peers::introduce) and
+    /// [`answer`](Peers::answer). The port is closed when the task of [`serve`](Peers::serve) has ended.
     pub fn stop(&self) {
         let own = self.shared.own();
         self.introduce(move || own.clone());
@@ -364,7 +363,7 @@ impl Shared {
         certificate: Option<&Certificate>,
         theirs: &Introduction,
     ) -> Result<(), Refusal> {
-        // Nobody else may change what is known of a node.
+        // Only a node with the right certificate may change its record here.
         certified(certificate, own, theirs).map_err(Refusal::from)?;
         let judged = hold(&self.history).judge(own, expected, theirs);
         if let (Err(refusal), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {
@@ -373,7 +372,7 @@ impl Shared {
         judged
     }
 
-    /// Tells the operator of a node that was removed while it was down: nobody else will.
+    /// Informs the operator of a node that was removed while it was down: nobody else will.
     fn notice_removal(&self, own: &Introduction, theirs: &Introduction) {
         let (Standing::Member { members: here, .. }, Standing::Member { members: there, .. }) =
             (&own.standing, &theirs.standing)
@@ -414,7 +413,7 @@ impl Shared {
         });
     }
 
-    /// Logs a reason, unless it was logged for this place since that was last reached.
+    /// Logs a reason, unless it was already logged for this place since the place was last reached.
     fn log(&self, place: &str, why: &str) {
         let mut logged = hold(&self.logged);
         if logged.len() >= 4 * MOST_NODES {
@@ -498,7 +497,7 @@ mod tests {
     /// The other side of an append that was answered must not come back with a log that ends before it.
     #[tokio::test]
     async fn a_node_that_lost_what_it_acknowledged_is_refused_when_it_comes_back() {
-        // One that is refused has looked into its log, and speaks no longer: another process comes in its place.
+        // A node that is refused has looked into its log, and goes silent: another process replaces it.
         let start = async || {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap().to_string();

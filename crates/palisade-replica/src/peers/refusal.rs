@@ -1,4 +1,4 @@
-//! What a node is told that is not let in.
+//! The answer to a node that is not let in.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::entry::LogId;
 pub struct Refusal {
     /// For people, on both sides.
     pub why: String,
-    /// What it had and has no longer, if that is why.
+    /// The state that it had and has no longer, if that is why.
     pub loss: Option<Loss>,
 }
 
@@ -26,10 +26,10 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a node was known to have.
+/// The state that a node was known to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// So often its log was opened.
+    /// How many times its log had been opened.
     pub starts: u64,
     /// The entry that it had acknowledged, which is committed.
     pub agreed: Option<LogId>,

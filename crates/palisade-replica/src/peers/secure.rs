@@ -1,4 +1,4 @@
-//! What protects the connections between nodes: the cluster's key, and certificates.
+//! Protects the connections between nodes with the cluster's key and with certificates.
 //!
 //! ```text
 //!   plain   TCP ─────────────────────────────────► handshake (key) ─► messages, which others can read and change
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::handshake::{Failed, Key, refusal};
 use super::introduction::{Introduction, Standing};
 
-/// What nodes speak inside TLS, so that a connection meant for another port is not taken for theirs.
+/// The protocol that nodes name in TLS, so that a connection meant for another port is not taken for theirs.
 pub const PROTOCOL: &[u8] = b"palisade-peer";
 
 /// How long a peer that was refused may still send.
@@ -35,7 +35,7 @@ const FLAGS: Flags = Flags {
     plain: "start every node of the cluster with --tls-cert, or none",
 };
 
-/// What protects connections.
+/// The protection of connections.
 #[derive(Clone, Debug, Default)]
 pub struct Security {
     /// The secret that all nodes share.
@@ -53,7 +53,7 @@ impl From<Option<Key>> for Security {
 /// An open connection, secured as this node demands it.
 pub(super) struct Connection {
     stream: Stream,
-    /// What a dialer has shown. That of an acceptor is checked already.
+    /// The certificate that a dialer has shown. That of an acceptor is checked already.
     certificate: Option<Certificate>,
 }
 
@@ -135,7 +135,7 @@ impl Security {
         let opens_tls = first[0] == FIRST_BYTE;
         match &self.tls {
             None if opens_tls => {
-                // The other side takes this for something that is not TLS, and says so.
+                // The other side does not recognise this as TLS, and reports that.
                 farewell(stream, b"palisade: no TLS between nodes here").await;
                 let why = format!(
                     "the other node speaks TLS and this one does not; {}",
@@ -172,8 +172,8 @@ impl Security {
     }
 }
 
-/// Refuses a dialer whose certificate is not for the host where the membership has it, or, if it has none, where it says
-/// that it is.
+/// Refuses a dialer with a certificate that is not for its host: the host in the membership, or, if it has none, the
+/// host that it names.
 pub(super) fn certified(
     certificate: Option<&Certificate>,
     own: &Introduction,
@@ -198,8 +198,8 @@ pub(super) fn certified(
     ))
 }
 
-/// Sends the last bytes and reads what the other side still sends: closing with unread bytes would take away what it was
-/// told.
+/// Sends the last bytes and reads those that the other side still sends: closing with unread bytes would take the answer
+/// away.
 async fn farewell(mut stream: TcpStream, last: &[u8]) {
     let parting = async {
         stream.write_all(last).await?;

@@ -47,7 +47,7 @@ fn write_on_a_thread(mut writer: Writer) -> Queue {
     Queue(queue)
 }
 
-/// A process: what a node has in memory.
+/// A process: the state that a node has in memory.
 struct Process {
     node: NodeId,
     address: String,
@@ -202,7 +202,7 @@ impl Process {
         self.engine.as_ref().unwrap()
     }
 
-    /// As a kill does, as far as others can tell.
+    /// As a kill does, as far as others can see.
     async fn stop(self) {
         self.engine().stop().await;
         self.end().await;
@@ -271,7 +271,7 @@ pub(crate) fn grant(number: u64) -> Arc<[u8]> {
     batch.into()
 }
 
-/// Proposes them one after the other, under one leadership; gives the place of the last.
+/// Proposes them one after the other, under one leadership; returns the log position of the last.
 async fn propose(leader: &Process, grants: std::ops::Range<u64>) -> LogId {
     let leadership = leader.engine().confirm().await.unwrap().leader;
     let mut last = LogId::default();
@@ -319,7 +319,7 @@ async fn three_blank_nodes_form_a_cluster_that_outlives_its_leader() {
     assert_eq!(voters, [BTreeSet::from(members)]);
 }
 
-/// Whether a watch of a follower tells of changes while it is polled once.
+/// Whether a watch of a follower reports changes while it is polled once.
 async fn tells(changed: impl Future<Output = Result<(), NotCommitted>>) -> bool {
     tokio::select! {
         biased;
@@ -349,7 +349,7 @@ async fn who_waits_for_a_leader_is_not_woken_by_its_batches() {
 
     killed.stop().await;
     let second = leader(&nodes.iter().collect::<Vec<_>>()).await.node;
-    // A candidate is told of before a leader is.
+    // The watch reports a candidate before it reports a leader.
     while led_by(&nodes) != Some(second) {
         who.changed().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Peers on real sockets: calls, and what strangers can do.
+//! Peers on real sockets: calls, and the attempts of strangers.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -57,7 +57,7 @@ impl Node {
         let listener = TcpListener::bind(at).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let peers = Peers::new(key, settings(), introduction(node, &address, starts));
-        // Says who asked.
+        // Answers with the node that asked.
         peers.answer(move |from, message| async move {
             let mut answer = format!("{node} to {from}: ").into_bytes();
             answer.extend_from_slice(&message[..message.len().min(20)]);
@@ -200,7 +200,7 @@ async fn another_node_at_an_address_and_an_older_copy_are_refused_with_what_to_t
         }
         tokio::task::yield_now().await;
     }
-    // It is told, looks into its own directory, and speaks no longer.
+    // It hears of the loss, looks into its own directory, and goes silent.
     let mut told = copy.peers.lost();
     let why = told.wait_for(Option::is_some).await.unwrap().clone();
     let why = why.unwrap();
@@ -211,7 +211,7 @@ async fn another_node_at_an_address_and_an_older_copy_are_refused_with_what_to_t
     assert!(copy.call(&a, b"hello").await.is_err());
 }
 
-/// The message that stands first on a connection.
+/// The first message on a connection.
 fn framed(bytes: &[u8]) -> Vec<u8> {
     let mut frame = (bytes.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(bytes);
@@ -281,7 +281,7 @@ async fn strangers_have_so_many_places_and_give_them_back() {
     }
 }
 
-/// A man in the middle who answers a dialer with the dialer's own words, and with those of its own port.
+/// A man in the middle answers a dialer with the dialer's own words, and with those of its own port.
 #[tokio::test]
 async fn what_a_node_says_is_no_answer_to_itself() {
     let victim = Node::start(1, Some(key(1))).await;
@@ -308,7 +308,7 @@ async fn what_a_node_says_is_no_answer_to_itself() {
     }
 }
 
-/// A way to a node that lets so many bytes of each connection through at first, and the rest when it is told to.
+/// A connection to a node that lets this many bytes through at first, and the rest on demand.
 async fn narrow_way_to(node: &Node, first: u64, rest: Arc<Notify>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -330,7 +330,7 @@ async fn narrow_way_to(node: &Node, first: u64, rest: Arc<Notify>) -> String {
     address
 }
 
-/// A part of a snapshot is stuck on its way: heartbeats are answered all the same.
+/// A part of a snapshot is stuck on its way; heartbeats are still answered.
 #[tokio::test]
 async fn a_long_message_does_not_hold_up_short_ones() {
     let [a, b, _] = three().await;
@@ -395,8 +395,9 @@ fn entry(term: u64, index: u64) -> LogId {
     LogId { leader, index }
 }
 
-/// A node knows that another one had acknowledged entry 9, and tells it when they meet, whoever dials. One that lacks the entry
-/// hears nobody any more; one that has it goes on, and refuses the teller's word (the control). A later term makes no difference.
+/// A node knows that another one had acknowledged entry 9, and says so when they meet, whichever of the two dials. A node that
+/// lacks the entry answers nobody any more. One that has it goes on, and refuses the other node's claim (the control). A later
+/// term makes no difference.
 #[tokio::test]
 async fn a_node_that_is_told_that_it_lost_entries_looks_into_its_own_log() {
     let (older, newer) = (entry(3, 0), entry(5, 4));
@@ -422,7 +423,7 @@ async fn a_node_that_is_told_that_it_lost_entries_looks_into_its_own_log() {
                 history: history.clone(),
                 ..introduction(2, &b.address, 1)
             };
-            // What it says of itself is what it had, so that it is let in, if it lost nothing.
+            // It introduces itself with the log it had, so it is let in if it lost nothing.
             b.peers.introduce(move || own.clone());
             let met = match teller_dials {
                 true => a.call(&b, b"hello").await,
@@ -449,7 +450,7 @@ async fn a_node_that_is_told_that_it_lost_entries_looks_into_its_own_log() {
     }
 }
 
-/// The other side has its own record of it. What this one knows of itself decides.
+/// The other side has its own record of the node's log, but the node's own record decides.
 #[tokio::test]
 async fn a_node_that_has_what_it_is_said_to_have_lost_refuses_the_teller() {
     let (a, b) = (
@@ -462,7 +463,7 @@ async fn a_node_that_has_what_it_is_said_to_have_lost_refuses_the_teller() {
     let path = dir.path().join("peers");
     std::fs::write(&path, history.to_text(id)).unwrap();
     drop(a.peers.remember(path, id).unwrap());
-    // It says less of itself once, and has more by the time that it is told.
+    // Its first introduction names fewer entries than it has later, when it hears of the loss.
     let asked = std::sync::atomic::AtomicU64::new(0);
     let address = b.address.clone();
     b.peers.introduce(move || {

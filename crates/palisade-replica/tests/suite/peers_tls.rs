@@ -1,4 +1,4 @@
-//! Peers over TLS: certificates that are refused, and what somebody between two nodes can read.
+//! Peers over TLS: certificates that are refused, and the bytes that an attacker between two nodes can read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,7 +54,7 @@ impl Ca {
         server(self.files(host, valid()))
     }
 
-    /// Copies what another one has issued over this one's files.
+    /// Replaces this CA's files with copies of another one's.
     fn replace_with(&self, other: &Ca) {
         let copy = |file: &Path| {
             let name = file.file_name().unwrap();
@@ -162,8 +162,8 @@ async fn nodes_with_certificates_call_each_other() {
     }
 }
 
-/// Each stranger knows the cluster's key; what it has besides is not enough. Nothing of it reaches the node, and the
-/// cluster goes on.
+/// Each stranger knows the cluster's key, but does not have the right certificate. None of its messages reaches the
+/// node, and the cluster goes on.
 #[tokio::test]
 async fn a_node_without_the_right_certificate_is_refused_and_told_why() {
     let (ca, other) = (Ca::make(), Ca::make());
@@ -186,7 +186,7 @@ async fn a_node_without_the_right_certificate_is_refused_and_told_why() {
             9,
             "expired",
         ),
-        // A client of this CA, who says that it is a new node here.
+        // A client of this CA that claims to be a new node here.
         (
             "another name",
             ca.tls("client-a"),
@@ -194,7 +194,7 @@ async fn a_node_without_the_right_certificate_is_refused_and_told_why() {
             9,
             "is not for 127.0.0.1",
         ),
-        // The same, who says that it is a member, and has moved to where its certificate is for.
+        // The same client claims to be a member that has moved to the host of its certificate.
         (
             "another node",
             ca.tls("client-a"),
@@ -205,7 +205,8 @@ async fn a_node_without_the_right_certificate_is_refused_and_told_why() {
     ];
     for (what, tls, name, node, why) in strangers {
         let stranger = Node::start(node, name, with(key(1), Some(tls)), &[]).await;
-        // The expired one trusts the CA, and so does the one with another name; they are refused by what they show.
+        // The expired one trusts the CA, and so does the one with another name; they are refused for the
+        // certificates that they show.
         let refused = stranger.call(&a, b"let me in").await;
         assert!(refused.is_err(), "{what}: {refused:?}");
         let told = stranger.refusal_of(&a);
@@ -293,7 +294,7 @@ async fn somebody_between_two_nodes_reads_nothing() {
     }
 }
 
-/// What is open goes on; what is new shows, and demands, what the files contain now.
+/// Open connections go on. New ones present, and demand, the certificates that the files contain now.
 #[tokio::test]
 async fn new_certificates_are_in_force_for_new_connections() {
     let (ca, next) = (Ca::make(), Ca::make());

@@ -1,4 +1,5 @@
-//! A member's directory without its cluster: what a backup and a recovery take of its log, and what they leave out.
+//! A member's directory without its cluster: which entries of its log a backup and a recovery take, and which they
+//! leave out.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,7 @@ impl Sink for Waiting {
     }
 }
 
-/// One member of three, whose log the test writes.
+/// One member of three; the test writes its log.
 struct Member {
     home: tempfile::TempDir,
     node: NodeId,
@@ -93,7 +94,7 @@ impl Member {
         self.sync();
     }
 
-    /// A backup of what its log says now, restored.
+    /// A backup of its log as it is now, restored.
     fn backed_up(&self, name: &str) -> (u64, u64, Restored) {
         let (saved, restored) = (self.path(name), self.path(&format!("{name}-restored")));
         let from = DirStorage::observe(&self.data()).unwrap();
@@ -130,7 +131,7 @@ fn a_backup_has_what_is_committed_and_nothing_else() {
     assert_eq!(*restored.identity.authority, *"aa".repeat(16));
     assert_ne!(restored.identity.incarnation, "01".repeat(16));
 
-    // Of an idle node there is no next entry.
+    // An idle node has no next entry.
     member.store.commit(place(1, 9)).unwrap();
     member.store.save_commit().unwrap();
     member.sync();
@@ -146,7 +147,7 @@ fn a_backup_has_what_is_committed_and_nothing_else() {
     assert_eq!((entries, left_out, restored.locks), (401, 400, 400));
 }
 
-/// A node that runs says a moment later what is committed: the backup waits for that.
+/// A running node writes its commits down a moment later: the backup waits for that.
 #[test]
 fn a_backup_of_a_node_that_runs_has_what_was_committed_when_it_was_asked_for() {
     let mut member = Member::new();
@@ -168,7 +169,7 @@ fn a_recovery_takes_the_whole_log_that_is_left() {
     member.append(1, 1..=5);
     member.store.commit(place(1, 5)).unwrap();
     member.append(1, 6..=9);
-    // What another leader overwrote is not in the log any more.
+    // Entries that another leader overwrote are not in the log any more.
     member.truncate_after(place(1, 7));
     member.append(2, 8..=8);
 

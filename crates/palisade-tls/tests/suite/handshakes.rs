@@ -1,4 +1,4 @@
-//! Who is let in, and what both sides say when nobody is.
+//! Which clients are let in, and the messages of both sides when a handshake fails.
 
 use std::sync::Arc;
 

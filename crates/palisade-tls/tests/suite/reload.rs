@@ -135,7 +135,7 @@ async fn a_client_presents_the_certificate_that_is_in_its_files_now() {
         let said = handshake(&server, &client, "locks.test").await;
         assert_eq!(said, (Ok(()), Ok(())));
     }
-    // Between the writing of a certificate and of its key, what was there stays in force.
+    // After the certificate is written and before its key is, the old ones stay in force.
     let other = ca.issue(&["spiffe://home/backup"], valid()).unwrap();
     for half in ["", &other.key] {
         fs::write(folder.path("client.key"), half).unwrap();
@@ -225,7 +225,7 @@ fn a_port_says_when_the_ca_of_its_clients_and_its_list_end() {
         fs::write(folder.path("ca.crl"), list).unwrap();
         seconds(validity.until)
     };
-    // A list that should have been replaced counts on, and says so.
+    // A list that should have been replaced counts on, and its end is reported.
     let past = over();
     let due = list(past);
     let server = folder.server_with_list("server", "ca", "ca.crl");
@@ -236,7 +236,7 @@ fn a_port_says_when_the_ca_of_its_clients_and_its_list_end() {
     assert_ne!(due, later);
     assert_eq!(server.reload().unwrap(), Reloaded::Taken);
     assert_eq!(server.ends().client_crl, later);
-    // Of two CAs, the first to end is told.
+    // With two CAs, the earlier end is reported.
     let (_, soon) = Authority::make(past).unwrap();
     let mut both = fs::read_to_string(folder.path("ca.pem")).unwrap();
     both.push_str(&soon.certificate);

@@ -101,7 +101,7 @@ impl Folder {
     }
 }
 
-/// One connection to the end of one message in both directions: what each side says of it.
+/// One connection up to the end of one message in both directions, with the result on each side.
 pub(crate) async fn handshake(
     server: &Server,
     client: &Client,

@@ -81,7 +81,8 @@ fn sealed_bytes_are_folded_once_and_their_files_go() {
     assert_eq!(compactor.sealed_bytes(), 0);
     assert_eq!(compactor.compact(&mut Journal::default()).unwrap(), None);
 
-    // One of everything so far covers a part of the active segment, which is folded from there on once it is sealed.
+    // A snapshot of everything so far covers a prefix of the active segment; once sealed, the segment is folded from
+    // there on.
     let last = wal.last_seq().unwrap().get();
     let mut journal = Journal::upto(last);
     let made = wal.snapshot(|out| journal.save(out)).unwrap().unwrap();

@@ -120,8 +120,8 @@ fn a_crash_during_recovery_loses_nothing_acknowledged() {
     }
 }
 
-/// A failed call, the process ends and starts again on the same machine, works on, then the power goes: what
-/// the first life left in the cache, marked clean, must not be relied on.
+/// A call fails, the process ends, starts again on the same machine and works on, then the power goes. Data that the
+/// first life left in the cache, marked clean, must not be relied on.
 #[test]
 fn a_failure_at_any_call_then_a_restart_then_a_power_loss_loses_nothing_acknowledged() {
     let calls = calls_of_a_run(30);
@@ -171,8 +171,8 @@ fn a_failed_sync_then_a_crash_during_recovery_is_no_damage() {
     }
 }
 
-/// The control arm: a storage whose sync does nothing must lose something acknowledged, or these tests
-/// could not fail.
+/// The control arm: a storage with a sync that does nothing must lose something acknowledged, or these tests could
+/// not fail.
 #[test]
 fn a_sync_that_does_nothing_loses_acknowledged_frames() {
     let storage = SimStorage::new(1);
@@ -251,7 +251,7 @@ fn a_crash_at_any_call_of_a_rotation_right_after_a_snapshot_leaves_a_log_that_op
     }
 }
 
-/// Nothing was acknowledged behind it yet, so a part of an opening's frame proves nothing.
+/// Nothing was acknowledged behind it yet, so a torn frame of an opening proves nothing.
 #[test]
 fn an_opening_that_is_torn_at_any_byte_is_done_again() {
     let storage = SimStorage::new(1);

@@ -8,7 +8,7 @@ use crate::common::{Hooked, Journal, create, fill, open, segments, snapshots};
 use palisade_wal::testing::{Fault, SimStorage};
 use palisade_wal::{CopyReport, Id, OpenError, Seq, Wal, backup_on, restore_on};
 
-/// Backs `storage` up; `meanwhile` runs once, right before the call of this name on a file whose name has this prefix.
+/// Backs `storage` up; `meanwhile` runs once, right before the call of this name on a file with this prefix.
 fn backup_while(
     storage: &SimStorage,
     (call, prefix): (&'static str, &'static str),
@@ -154,7 +154,7 @@ fn a_copy_that_fails_leaves_no_log_files() {
     }
 }
 
-/// Of a frame that was torn, the number it says is synced tells which one came before.
+/// If a frame is torn, the number that it says is synced shows which frame came before it.
 #[test]
 fn each_frame_of_a_copy_says_that_the_frame_before_it_is_synced() {
     let storage = SimStorage::new(1);

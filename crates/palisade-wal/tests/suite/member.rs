@@ -27,7 +27,7 @@ fn open_member(storage: &SimStorage) -> Result<Opened, OpenError> {
     Wal::open_member_on(Arc::new(storage.clone()), &options())
 }
 
-/// One that begins with the journal up to `first`, which takes the place of frame 1.
+/// A member's log that begins with the journal up to `first`, as a snapshot in the place of frame 1.
 fn create_member(storage: &SimStorage, first: Option<u64>) -> Result<Opened, OpenError> {
     let save = first.map(|last| move |out: &mut SnapshotWriter| Journal::upto(last).save(out));
     Wal::create_member_on(Arc::new(storage.clone()), cluster(), &options(), save)
@@ -59,7 +59,7 @@ fn recover(storage: &SimStorage) -> Result<Identity, OpenError> {
     begun.finish(&options(), |out| journal.save(out))
 }
 
-/// What a log ends in, whatever its frames are numbered.
+/// The state that a log ends in, whatever the numbers of its frames.
 fn contents(opened: &Opened) -> Journal {
     let mut journal = Journal::default();
     if let Some(mut snapshot) = opened.snapshot().unwrap() {
@@ -179,7 +179,7 @@ fn a_conversion_keeps_everything_and_the_owner_and_begins_a_new_incarnation() {
     }
 }
 
-/// The steps of a node's directory, each crashed at every call; what is left goes on with the same id.
+/// Each step of a node's directory crashes at every call; the directory that is left goes on with the same id.
 #[test]
 fn a_crash_at_any_call_leaves_a_directory_that_goes_on() {
     let single = SimStorage::new(1);
@@ -251,7 +251,7 @@ fn an_interrupted_conversion_leaves_a_server_that_starts() {
     assert!(singles > 10, "{singles}");
 }
 
-/// An attempt for one cluster does not stand in the way of another one's: the others may have drawn anew.
+/// An attempt for one cluster does not prevent one for another cluster: the other nodes may have drawn new ids.
 #[test]
 fn a_creation_may_be_done_again_for_another_cluster() {
     let whole = SimStorage::new(1);
@@ -350,7 +350,7 @@ fn an_interrupted_recovery_leaves_a_member_or_a_server_with_everything() {
     );
 }
 
-/// A copy of a member has forgotten what it acknowledged and must not vote, but a recovery is right for it.
+/// A copy of a member has forgotten entries that it acknowledged and must not vote, but it may be recovered.
 #[test]
 fn a_copied_member_is_recovered_and_a_single_server_is_not() {
     let storage = SimStorage::new(1);

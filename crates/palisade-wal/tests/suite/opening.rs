@@ -27,7 +27,7 @@ fn refusal(storage: &SimStorage) -> String {
     }
 }
 
-/// Does what `palisade restore --in-place` does: keeps all frames and adds one for the leap.
+/// As `palisade restore --in-place`: keeps all frames and adds one for the leap.
 fn restore_in_place(storage: &SimStorage) -> Result<u64, OpenError> {
     let in_place = InPlace::begin_on(Arc::new(storage.clone()))?;
     let mut journal = Journal::default();
@@ -206,7 +206,7 @@ fn a_crash_at_any_call_of_a_restore_in_place_leaves_the_old_life_or_the_new_one(
     }
 }
 
-/// A directory that needed none: what an interrupted attempt left does not stand in the way of a start.
+/// The directory needed no restore: the remains of an interrupted attempt do not prevent a start.
 #[test]
 fn an_interrupted_restore_in_place_of_a_good_directory_is_cleared_at_the_next_start() {
     let (storage, _) = original_and_copy(5, false, false, true);

@@ -38,7 +38,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, Query, State, rejection::PathRejection};
+use axum::extract::{
+    DefaultBodyLimit, Path, Query, State,
+    rejection::{PathRejection, QueryRejection},
+};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -180,12 +183,46 @@ async fn metrics(State(app): State<Arc<App>>) -> String {
     crate::store::exposition("palisade_tfstate", &counts, Default::default())
 }
 
-/// Every request about a state.
+/// Every request about a state. Terraform hides the text of a refusal from its user, so the log has it.
 async fn exchange(
+    state: State<Arc<App>>,
+    method: Method,
+    uri: Uri,
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<BTreeMap<String, String>>, QueryRejection>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let what = format!("{method} {}", uri.path());
+    let answer = answer(state, method, name, query, headers, body).await;
+    if let Err(problem) = &answer {
+        match problem.code() {
+            Code::Stale
+            | Code::SequenceStale
+            | Code::Tokenless
+            | Code::Forbidden
+            | Code::NotHeld => {
+                tracing::warn!(
+                    code = problem.code().name(),
+                    "{what} was refused: {}",
+                    problem.message()
+                );
+            }
+            code => tracing::debug!(
+                code = code.name(),
+                "{what} was refused: {}",
+                problem.message()
+            ),
+        }
+    }
+    answer
+}
+
+async fn answer(
     State(app): State<Arc<App>>,
     method: Method,
     name: Result<Path<String>, PathRejection>,
-    query: Result<Query<BTreeMap<String, String>>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<BTreeMap<String, String>>, QueryRejection>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {

@@ -1,6 +1,7 @@
 //! GET and POST: the state itself, in versions.
 
 use std::io::{Read as _, Write as _};
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -12,6 +13,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use md5::{Digest as _, Md5};
+use palisade_client::Attempt;
 use palisade_fence::http::Problem;
 use palisade_fence::store::Resource;
 use palisade_fence::{Change, Error, Fence as _, Pass};
@@ -110,20 +112,11 @@ pub(super) async fn post(
     if body.is_empty() {
         return Err(Problem::invalid("an upload has a body: the state"));
     }
+    let Some(id) = &asked.id else {
+        return without_lock(app, at, caller, &body).await;
+    };
     let _turn = at.turn(app).write().await;
     let mut record = Record::read(&at.resource).await?;
-    let Some(id) = &asked.id else {
-        // `-lock=false`. The authority is asked whether this caller may at least look; the fence refuses it once anybody locked.
-        let client = app.callers.client(caller).await?;
-        client
-            .show(at.lock.as_str())
-            .await
-            .map_err(|error| failed(&error))?;
-        let version = Version::new(&record, None, "", &body);
-        return add(app, at, &mut record, version, None, &body)
-            .await
-            .map_err(without_lock);
-    };
     let Some(grant) = record.grant(id).cloned() else {
         let message = format!(
             "{} was never locked with the ID {id}, or more than 30 days ago",
@@ -175,12 +168,48 @@ pub(super) async fn post(
         &body,
     )
     .await;
-    let response = added.map_err(|error| {
-        tracing::warn!(lock = %at.lock, lock_id = %id, who = grant.who, "an upload was refused: {}", error.report());
-        Problem::from(error)
-    })?;
+    let response = added?;
     app.keep(at, &grant, caller);
     Ok(response)
+}
+
+/// Accepts an upload with `-lock=false`, as long as nobody has ever locked the state. The lock is acquired all the same, so
+/// that the authority decides whether this caller may hold it.
+async fn without_lock(
+    app: &App,
+    at: &Place,
+    caller: &Caller,
+    body: &[u8],
+) -> Result<Response, Problem> {
+    let view = at.resource.view().await?;
+    if view.is_some_and(|view| view.fence.highest().is_some()) {
+        return Err(names_no_lock());
+    }
+    let client = app.callers.client(caller).await?;
+    let request = client.lock(at.lock.as_str()).wait(Duration::ZERO);
+    let lease = match request.attempt().await.map_err(|error| failed(&error))? {
+        Attempt::Granted(lease) => lease,
+        _ => return Err(names_no_lock()),
+    };
+    let _turn = at.turn(app).write().await;
+    let mut record = Record::read(&at.resource).await?;
+    let version = Version::new(&record, None, "", body);
+    let added = add(app, at, &mut record, version, None, body).await;
+    if let Err(error) = lease.release().await {
+        tracing::debug!(lock = %at.lock, "the lock of an upload without one ends by itself: {error:#}");
+    }
+    added.map_err(|error| match error.rejected() {
+        Some(_) => names_no_lock(),
+        None => error.into(),
+    })
+}
+
+fn names_no_lock() -> Problem {
+    refused(
+        Code::Tokenless,
+        "the state is locked for its uploads, and this one names no lock: leave out -lock=false, and set lock_address",
+    )
+    .with_status(StatusCode::PRECONDITION_FAILED)
 }
 
 /// Writes the bytes, then the record that names them, then removes the oldest versions: after a crash in between, the
@@ -307,18 +336,6 @@ pub(super) fn now() -> u64 {
         .as_millisecond()
         .try_into()
         .unwrap_or(0)
-}
-
-/// The fence's word about an upload without a lock: 412, as for any other late one.
-fn without_lock(error: Error) -> Problem {
-    match error.rejected() {
-        Some(_) => refused(
-            Code::Tokenless,
-            "the state is locked for its uploads, and this one names no lock: leave out -lock=false, and set lock_address",
-        )
-        .with_status(StatusCode::PRECONDITION_FAILED),
-        None => error.into(),
-    }
 }
 
 /// The largest object of a state in the store.

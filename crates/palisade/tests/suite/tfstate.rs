@@ -459,6 +459,8 @@ rules = [
     );
     assert_eq!(ask("GET", &wrong, b""), 401);
     assert_eq!(ask("LOCK", &viewer, &info("v", "Apply")), 403);
+    // Nor without a lock, which would need the same right.
+    assert_eq!(ask("POST", &viewer, &state(1, "viewer's")), 403);
     assert_eq!(ask("LOCK", &viewer, &info("v", "Plan")), 200);
     assert_eq!(ask("UNLOCK", &viewer, &info("v", "Plan")), 200);
     assert_eq!(ask("LOCK", &ci, &info("a", "Apply")), 200);

@@ -1,4 +1,4 @@
-//! Restarts and stalls: whoever was away gives its clients their time back (rule A7).
+//! Restarts and stalls: an authority that was away gives its clients their time back (rule A7).
 
 use palisade_core::machine::Record;
 use palisade_core::{Away, Command, Machine, Outcome, Span, limits};
@@ -36,7 +36,7 @@ fn grace_gives_every_live_lease_its_full_time_again() {
     }
 }
 
-/// A release tells nobody that the rest of the lease is over.
+/// After a release, nobody has heard that the rest of the lease is over.
 #[test]
 fn grace_gives_its_time_back_also_to_a_lease_of_which_one_lock_was_released() {
     let mut world = World::new();
@@ -48,7 +48,7 @@ fn grace_gives_its_time_back_also_to_a_lease_of_which_one_lock_was_released() {
     assert_eq!(world.holder("y").unwrap().remaining, ms(TTL_MS));
 }
 
-/// Whatever the reasons of the absences, and however many there are.
+/// The result does not depend on the reasons for the absences or on their number.
 #[test]
 fn a_lease_is_extended_to_twice_its_time_and_absence_does_not_count() {
     for kind in 0..4 {
@@ -83,7 +83,7 @@ fn a_lease_is_extended_to_twice_its_time_and_absence_does_not_count() {
             let full = ms(TTL_MS).min(ms(2 * TTL_MS - served));
             assert_eq!(after, full, "{kind}: after {served} ms");
             extended += 1;
-            // What a restart finds goes on alike.
+            // A restored machine goes on alike.
             world.machine = Machine::restore(99, world.machine.records()).unwrap();
         }
         assert_eq!((served, extended), (2 * TTL_MS, 19));

@@ -1,4 +1,4 @@
-//! What is out of range is refused with the range, and a refusal is a value that changes nothing.
+//! A value out of range is refused with the range, and a refusal is a value that changes nothing.
 
 use palisade_core::{Command, GrantRef, Invalid, Limits, Outcome, Timestamp, limits};
 

@@ -29,7 +29,7 @@ fn revoke(world: &mut World, token: Token) -> Outcome {
     })
 }
 
-/// A lock whose first grant, with a lock-delay, has just expired.
+/// A lock after its first grant, with a lock-delay, has just expired.
 fn expired() -> World {
     let mut world = World::new();
     world.granted(with_delay("a"));
@@ -112,7 +112,7 @@ fn waiters_keep_their_places_and_the_first_is_granted_when_the_delay_ends() {
     world.queued(ask("x", "b").wait(60_000).request(1));
     revoke(&mut world, first.token);
     assert_eq!(world.settled(), []);
-    // One that comes during the delay stands behind, and one whose wait is over is told why.
+    // Requests that come during the delay queue behind; when a wait ends, its denial names the delay.
     world.queued(ask("x", "c").wait(60_000).request(2));
     world.queued(ask("x", "d").wait(1_000).request(3));
     world.pass(ms(1_000));
@@ -191,7 +191,7 @@ fn a_delay_that_was_over_by_the_last_entry_stays_over() {
     world.expire();
     world.granted(ask("w", "a").ttl(DELAY_MS));
     world.pass(ms(DELAY_MS));
-    // One entry ends one thing: the other lock's lease. The closed lock stands in line.
+    // One entry ends one thing: the other lock's lease. The closed lock waits in line.
     world.expire();
     assert_eq!((world.held_by("w"), world.machine.locks()), (None, 1));
     restart(&mut world);
@@ -320,7 +320,7 @@ fn readers_and_permits_have_no_delay_and_a_grant_with_one_does_not_become_shared
 
 #[test]
 fn a_grant_without_delays_becomes_shared_whatever_came_before_it() {
-    // Its client took the lock over at the very end of what it had reserved.
+    // Its client took the lock over at the very end of its reservation.
     let mut world = World::new();
     world.granted(ask("x", "a").delays(0, 1_000));
     world.pass(ms(1_000));
@@ -377,7 +377,7 @@ fn an_operator_opens_a_closed_lock_and_it_is_handed_on() {
         assert_eq!(world.held_by("x"), None);
         let _ = world.events();
         assert_eq!(open(&mut world), Outcome::Done);
-        // It is told before the grant that it allows, by the token of the last grant.
+        // Its event comes before the grant that it allows, with the token of the last grant.
         let seen = world.events();
         let opened = Change::Opened {
             reason: "the job failed".into(),

@@ -11,7 +11,7 @@ fn proclaim(grant: &GrantRef, value: &str) -> Command {
     }
 }
 
-/// What `show` says that the holder says.
+/// The holder's value, as `show` reports it.
 fn value(world: &World) -> Option<String> {
     let view = world.machine.view("primary", world.now)?;
     view.metadata.map(String::from)
@@ -71,7 +71,7 @@ fn the_value_dies_with_the_grant() {
     world.release(&first);
     world.handed_over();
     assert_eq!(value(&world), None);
-    // And what the former leader says now reaches nobody.
+    // A later value of the former leader reaches nobody.
     let late = world.applied(proclaim(&first, "late"));
     assert!(matches!(late.outcome, Outcome::Ended { .. }), "{late:?}");
     assert!(!late.changed);

@@ -1,4 +1,5 @@
-//! A wait ends with the lease that it is under (A10), and a wait and what it waits for that end together.
+//! A wait ends with the lease that it is under (A10). A wait may end at the same instant as the grant that it waits
+//! for.
 
 use palisade_core::{Away, Command, Ending, Outcome};
 
@@ -44,7 +45,7 @@ fn a_wait_ends_with_its_lease_and_what_is_behind_it_goes_on() {
         let (id, outcome) = &settled[1];
         assert_eq!(*id, request(2));
         assert!(matches!(outcome, Outcome::Granted(_)), "{how:?}");
-        // A try is not told of the writer that is gone.
+        // A new request does not meet the writer that is gone.
         world.granted(ask("R", "r3").shared());
         assert_eq!(world.machine.waiters(), 0);
     }
@@ -65,7 +66,7 @@ fn a_wait_goes_on_as_long_as_its_lease() {
     assert_eq!(settled.len(), 2);
 }
 
-/// To the nanosecond: whoever asks finds the lease over, though no timer has seen it.
+/// Expiry is exact to the nanosecond: the next request finds the lease over, though no timer has fired.
 #[test]
 fn a_waiter_whose_lease_is_over_at_this_instant_is_passed() {
     let mut world = World::new();
@@ -78,7 +79,7 @@ fn a_waiter_whose_lease_is_over_at_this_instant_is_passed() {
     assert_eq!(world.settled(), [(request(1), ended(2, Ending::Expired))]);
 }
 
-/// Whoever waits behind a set is not kept by one whose lease is over; an orphan of that kind is told nothing.
+/// A set whose lease is over does not hold up the requests behind it. If the set is an orphan, it gets no answer.
 #[test]
 fn a_set_and_an_orphan_end_with_their_lease() {
     for orphan in [false, true] {
@@ -120,7 +121,7 @@ fn what_comes_free_as_a_wait_ends_is_granted_to_it() {
     assert_eq!(world.handed_over().0, request(2));
 }
 
-/// What ends in one entry ends in the order of the instants, whatever it is.
+/// All endings in one entry follow the order of their instants, whatever ends.
 #[test]
 fn a_wait_that_ended_before_its_lock_came_free_is_denied() {
     let mut world = World::new();

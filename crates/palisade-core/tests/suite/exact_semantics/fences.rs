@@ -1,5 +1,5 @@
-//! What resources do with the tokens: the same store behind a fence, behind the textbook's check, and
-//! behind nothing.
+//! Resources check tokens: the same store behind a fence, behind the textbook's check, and behind
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -209,7 +209,7 @@ fn writing_without_holding_says_so() {
     assert!(tokenless.to_string().contains("must carry a fencing token"));
 }
 
-/// The authority's side of the same line: who does not hold is told so, as a value.
+/// The authority's side of the same line: a caller that does not hold the lock gets that as a value.
 #[test]
 fn renewing_without_holding_says_so() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Who holds, until when, and who may end it.
+//! Holders, the end of their time, and the callers that may end it earlier.
 
 use palisade_core::{Change, Command, Ending, GrantRef, Holder, Outcome, Renewed, Span, Timestamp};
 
@@ -189,7 +189,7 @@ fn a_renewal_is_near_its_deadline_when_less_than_a_quarter_of_the_time_before_it
         (Span::ZERO, None, false),
         (ms(TTL_MS / 4 * 3), None, false),
         (ms(TTL_MS / 4 * 3).plus(ns(1)), None, true),
-        // What counts is the time to live that the lease had.
+        // The time to live that the lease had before the renewal counts.
         (ms(TTL_MS / 2), Some(ttl(60_000)), false),
         (ms(TTL_MS / 4 * 3).plus(ns(1)), Some(ttl(1_000)), true),
     ] {
@@ -218,7 +218,7 @@ fn the_event_of_an_end_says_how_long_the_grant_lasted() {
     world.pass(ms(800));
     world.release(&grant("orders", &a));
     assert_eq!(world.events()[0].held, ms(1_500));
-    // Of a phase, each reader's own time.
+    // In a phase, each reader has its own time.
     let first = world.granted(ask("orders", "a").shared());
     world.pass(ms(100));
     let second = world.granted(ask("orders", "b").shared());
@@ -254,7 +254,7 @@ fn a_renewal_may_change_the_time_to_live_and_a_shorter_one_takes_nothing_away() 
     let Outcome::Renewed(renewed) = world.apply(shorter.clone()) else {
         panic!("not renewed")
     };
-    // If this answer is lost, the holder still believes in the time that it had: the lease says so, too.
+    // If this answer is lost, the holder still relies on its earlier time; the lease has that time, too.
     assert_eq!((renewed.ttl, renewed.valid_for), (ttl(TTL_MS), ms(TTL_MS)));
     world.pass(ms(TTL_MS - 1_001));
     let Outcome::Renewed(renewed) = world.apply(shorter.clone()) else {

@@ -1,4 +1,5 @@
-//! Queries change nothing and are exact: what is over by the instant asked for is not shown.
+//! Queries change nothing and are exact: they do not show anything that is over by the instant
+//! asked for.
 
 use palisade_core::{Command, Entry, LockMode, LockView, Machine, Queued, Span};
 

@@ -1,17 +1,17 @@
 //! The authority's exact semantics (docs/promise/rules.md), one test for each line.
 //!
-//! | file | what it pins |
+//! | file | rules that it pins |
 //! |---|---|
 //! | `tokens` | the counter, grant order, the end of the range |
-//! | `holding` | who is denied, the boundary of expiry, renew, release, taking back |
-//! | `waiting` | queues: order, deadlines, who is skipped, who leaves |
-//! | `ended_waits` | waits that end with their lease, or at the instant of what they wait for |
+//! | `holding` | denials, the boundary of expiry, renew, release, taking back |
+//! | `waiting` | queues: order, deadlines, requests that are skipped or leave |
+//! | `ended_waits` | waits that end with their lease, or at the same instant as the grant ahead |
 //! | `waiting_times` | how long a request waits at most |
-//! | `repeats` | request ids, late messages, abandoned wishes |
+//! | `repeats` | request ids, late messages, abandoned requests |
 //! | `leases` | one lease with many grants |
-//! | `bounds` | what is refused, and that a refusal is a value that changes nothing |
+//! | `bounds` | refusals: each is a value that changes nothing |
 //! | `away` | restarts and stalls |
-//! | `orphans` | a change of leader: who keeps a place, for whom, and for how long |
+//! | `orphans` | a change of leader: which requests keep a place, and how long |
 //! | `looking` | holder, view and page |
 //! | `shared` | readers and writers |
 //! | `upgrade` | mode update, and the writer that comes of it |
@@ -19,7 +19,7 @@
 //! | `sets` | several locks at once |
 //! | `take_over` | a waiting set and its own client's locks |
 //! | `elections` | the value of a holder |
-//! | `fences` | what a resource does with the tokens |
+//! | `fences` | how resources check tokens |
 
 mod away;
 mod bounds;

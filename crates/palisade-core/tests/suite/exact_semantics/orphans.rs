@@ -1,5 +1,5 @@
-//! A change of leader: every request that waits keeps its place for a window, so that its caller can come back (R15,
-//! R16). So does one request, where the node that sent it on is gone.
+//! A change of leader: every request that waits keeps its place for a window, so that its caller can come back (R15, R16).
+//! So does a single request if the node that forwarded it is gone.
 
 use palisade_core::limits::ORPHAN_WINDOW;
 use palisade_core::machine::Expiry;
@@ -145,7 +145,7 @@ fn an_orphan_is_skipped_when_its_window_ends() {
         assert_eq!(world.held_by("x"), None, "a nanosecond before its end");
         world.pass(ns(1));
         if caught {
-            // Whoever looks at the lock first ends the window.
+            // The first caller that looks at the lock ends the window.
             assert!(matches!(world.acquire(ask("x", "d")), Outcome::Held(_)));
         } else {
             assert!(world.machine.next_due().unwrap() <= world.now);
@@ -275,8 +275,8 @@ fn an_orphan_that_is_withdrawn_or_abandoned_lets_the_next_one_pass() {
     }
 }
 
-/// The node that sent `b`'s request on is gone. Without the repeat, in the second arm, `b` loses its place, and in the third
-/// its connection was its own.
+/// The node that forwarded `b`'s request is gone. In the second arm `b` does not repeat the request, and loses its place. In
+/// the third, the connection that ended was `b`'s own.
 #[test]
 fn one_request_becomes_an_orphan_and_the_others_wait_as_before() {
     for (command, comes_back) in [

@@ -121,7 +121,7 @@ fn permits_are_over_with_their_lease_though_no_timer_has_seen_it() {
     world.granted(ask("w", "a"));
     world.granted(permits("a", 2, 2));
     world.pass(ms(TTL_MS));
-    // What one entry ends beside its command is the other lock's grant.
+    // The only grant that a timer ends in this entry is the other lock's.
     let next = world.granted(permits("b", 2, 2));
     assert_eq!((next.token, slots(&next)), (token(3), vec![1, 2]));
 }
@@ -311,7 +311,7 @@ fn nobody_is_granted_a_permit_while_as_many_are_held_as_there_are_now() {
     assert_eq!(slots(&world.granted(permits("f", 1, 2))), [2]);
 }
 
-/// Nobody holds it, and it is kept for a request whose caller is not back yet.
+/// Nobody holds it, and it is kept for a request that has no caller back yet.
 #[test]
 fn a_semaphore_that_gets_smaller_is_handed_on_to_nobody_who_wants_more() {
     let mut world = World::new();

@@ -95,7 +95,7 @@ fn a_request_id_answers_its_own_principal_only() {
     world.by = principal(EVE);
     let again = world.acquire(ask("orders", "a").request(1));
     assert!(matches!(again, Outcome::Held(_)), "{again:?}");
-    // Whoever knows the id neither uses it up nor gives the grant back.
+    // Another principal that knows the id can neither use it up nor give the grant back.
     assert_eq!(world.apply(Command::Abandon(request(1))), Outcome::Done);
     world.by = principal(ADA);
     let again = world.granted(ask("orders", "a").request(1));
@@ -124,7 +124,7 @@ fn requests_with_one_id_wait_side_by_side() {
     assert!(matches!(outcome, Outcome::Granted(_)));
 }
 
-/// What a directory from before the rules contains belongs to nobody known.
+/// Leases in a directory from before the access rules belong to the anonymous principal.
 #[test]
 fn an_anonymous_lease_is_its_key_holders_until_it_ends_and_superseded_by_nobody_known() {
     let mut world = World::new();

@@ -331,8 +331,8 @@ fn an_entry_that_changes_nothing_says_so() {
     }
 }
 
-/// A request that is granted what its lease has already, with others: the repeat gets the first answer, and abandoning it
-/// touches the lock that it named alone.
+/// A request is granted a lock that its lease has already, together with others. The repeat gets the first answer, and
+/// abandoning it touches only the lock that it named.
 #[test]
 fn a_request_under_a_lease_with_a_set_is_repeated_and_abandoned_by_its_own_names() {
     let mut world = World::new();
@@ -351,7 +351,7 @@ fn a_request_under_a_lease_with_a_set_is_repeated_and_abandoned_by_its_own_names
         ["S1", "S2", "S3"].map(|lock| held(&world, lock)),
         [true, false, true]
     );
-    // Its answer is a part of what the lease has, and it is another request that asks for less or more.
+    // The lease has more than its answer; a request for less or more is another one.
     let first = world.granted(two.clone());
     assert_eq!(world.granted(two), first);
     let reused = Outcome::Invalid(Invalid::RequestReused);

@@ -14,7 +14,7 @@ fn ab(client: &str) -> Ask {
     ask_all(&["a", "b"], client)
 }
 
-/// Who holds each lock, by token.
+/// The token under which each lock is held.
 fn tokens(world: &World, locks: &[&str]) -> Vec<Option<u64>> {
     let held = locks.iter().map(|lock| world.held_by(lock));
     held.map(|held| held.map(|(token, _)| token)).collect()
@@ -193,7 +193,7 @@ fn a_part_is_released_early_and_the_rest_stays() {
         Outcome::Renewed(_)
     ));
     assert_eq!(world.granted(ask("b", "other")).token, token(2));
-    // A repeat is told of the part that is gone.
+    // A repeat is answered with the lock that is gone.
     let ended = Outcome::Ended {
         token: set.token,
         how: Ending::Released,
@@ -503,7 +503,7 @@ fn what_is_no_set_is_refused_by_name() {
     assert!(of_all(many(limits::SET_LOCKS)).is_ok());
     let said = Invalid::SetSize { given }.to_string();
     assert!(said.contains("65") && said.contains("64"), "{said}");
-    // The core does not trust what comes from a log or another face.
+    // The core trusts neither the log nor an interface.
     let mut unordered = of_all(names(&["a", "b"])).unwrap();
     let first = std::mem::replace(&mut unordered.lock, unordered.also[0].clone());
     unordered.also = [first].into_iter().collect();
@@ -577,7 +577,7 @@ fn after_a_change_of_leader_a_set_keeps_all_its_places_for_its_window() {
     assert_eq!(tokens(&world, &["a", "b"]), [Some(2), Some(2)]);
     assert_eq!(set.waited, ms(0));
     assert_eq!(world.settled(), [], "the answer is the caller's alone");
-    // Of another one nobody comes back.
+    // For another set, no caller comes back.
     world.queued(ab("lost").wait(60_000).request(2));
     world.apply(Command::Grace(Away::Led));
     world.apply(Command::Revoke {
@@ -635,11 +635,11 @@ fn a_chain_of_sets_that_end_together_takes_no_stack() {
     let first = Acquire::new(name(0), client_id("first"), under, None);
     apply(Timestamp::ZERO, Command::Acquire(first));
     for n in 0..SETS {
-        // The first one ends a moment before the others, so that they end where they stand in line, one after the other.
+        // The first one ends a moment before the others, so that they end in line, one after the other.
         let wait = if n == 0 { 1_000 } else { 2_000 };
         assert_eq!(apply(Timestamp::ZERO, wish(n, wait)).0, Outcome::Queued);
     }
-    // Nobody looked at the clock for so long: with the first one all the others are over.
+    // Nobody looked at the clock for a while: when the first one is over, all the others are too.
     let (_, settled) = apply(Timestamp::from_millis(2_001), Command::Withdraw(id(0)));
     assert_eq!(settled, SETS as usize, "each has its answer");
     assert_eq!((machine.waiters(), machine.locks()), (0, 1));

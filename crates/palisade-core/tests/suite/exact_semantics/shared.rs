@@ -54,7 +54,7 @@ fn readers_of_one_phase_have_one_token_and_numbers_of_their_own() {
         [(1, 1), (1, 3), (1, 4)]
     );
     assert_eq!((other.token, other.shared), (token(2), None));
-    // The phase goes on although its first reader, whose number it bears, is gone.
+    // The phase goes on although its first reader, with the phase's number, is gone.
     world.release(&grant(&first));
     assert_eq!(numbers(&world.granted(read("c"))), (1, 5));
     assert_eq!(world.held_by("x"), Some((1, "b".into())));
@@ -154,7 +154,7 @@ fn a_repeat_gets_the_same_grant_and_an_old_name_never_touches_the_next_one() {
     world.release(&grant(&first));
     let second = world.granted(read("a").under(anchor.key));
     assert_eq!((numbers(&first), numbers(&second)), ((2, 3), (2, 4)));
-    // One token, one lease, one lock: only the number tells them apart.
+    // One token, one lease, one lock: only the number distinguishes them.
     let how = Ending::Released;
     let token = token(3);
     assert_eq!(world.release(&grant(&first)), Outcome::Ended { token, how });
@@ -223,7 +223,7 @@ fn a_readers_lease_ends_to_the_nanosecond() {
     assert!(matches!(world.renew(&grant(&b)), Outcome::Ended { .. }));
 }
 
-/// Beside its command an entry ends so many that stand in line, and so many of the lock that is asked for.
+/// Beside its command an entry ends one number of leases in line, and another number on the lock that is asked for.
 #[test]
 fn a_request_ends_a_bounded_number_of_its_locks_readers() {
     let mut world = World::new();
@@ -255,7 +255,7 @@ fn a_reader_does_not_join_a_writer_that_was_just_granted() {
     world.granted(write("a"));
     world.queued(write("b").wait(60_000).request(1));
     world.pass(ms(TTL_MS));
-    // What one entry ends beside its command is the other lock's grant.
+    // The only grant that a timer ends in this entry is the other lock's.
     let denied = world.acquire(read("c"));
     assert!(matches!(denied, Outcome::Held(_)), "{denied:?}");
     assert_eq!(world.held_by("x"), Some((3, "b".into())));
@@ -357,7 +357,7 @@ fn a_machine_with_readers_is_restored_alike() {
     }
 }
 
-/// However many readers there are, an entry does a bounded part of the work, and joining does not depend on them.
+/// However many readers there are, an entry does a bounded amount of work, and joining does not depend on them.
 #[test]
 fn a_crowd_of_readers_comes_and_goes_in_bounded_steps() {
     let mut world = World::with(Limits::DEFAULT);
@@ -503,8 +503,8 @@ fn one_lock_is_shown_with_its_readers_and_its_queue() {
     assert!(page[0].readers.is_empty() && page[0].queue.is_empty());
 }
 
-/// Bounded overtaking, with the bound zero: in storms of both kinds nobody who waits is passed by a later request, and a
-/// writer waits for no other readers than those that held or waited before it.
+/// Bounded overtaking, with the bound zero: in storms of both kinds no later request passes a waiting one, and a writer
+/// waits for no other readers than those that held or waited before it.
 #[test]
 fn in_a_storm_of_readers_and_writers_nobody_who_waits_is_passed() {
     for seed in 1..40_u64 {

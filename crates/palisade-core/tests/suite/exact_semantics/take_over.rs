@@ -38,7 +38,8 @@ fn a_waiting_set_takes_over_its_own_locks_when_the_others_come_free() {
     }
 }
 
-/// Those who wait for the client's lock are passed, as they are by a set that takes it over on arrival.
+/// Taking over the client's own lock passes the requests that wait for it, as it does when a set takes it
+/// over on arrival.
 #[test]
 fn who_waits_for_the_clients_own_lock_waits_on() {
     let mut world = World::new();
@@ -79,7 +80,7 @@ fn an_orphaned_set_takes_over_when_its_caller_is_back() {
     assert_eq!(world.granted(set).token, token(3));
 }
 
-/// What would be refused on arrival is refused when nobody else is in the way any more.
+/// A waiting set that would be refused on arrival is refused once nobody else blocks it.
 #[test]
 fn a_waiting_set_is_refused_for_what_would_be_refused_on_arrival() {
     let mut world = World::new();
@@ -94,7 +95,7 @@ fn a_waiting_set_is_refused_for_what_would_be_refused_on_arrival() {
         lock: lock_name("T1"),
     };
     assert_eq!(world.settled(), [(request(2), Outcome::Invalid(partly))]);
-    // A grant of the client's that says what is after it.
+    // A grant of the client's, with a delay after it.
     let other = world.granted(ask("T3", "x"));
     world.granted(ask("T4", "y").ttl(500));
     world.queued(ask("T4", "c1").delays(1_000, 0).wait(60_000).request(3));
@@ -108,7 +109,8 @@ fn a_waiting_set_is_refused_for_what_would_be_refused_on_arrival() {
     assert_eq!(world.settled(), [(request(4), Outcome::Invalid(delayed))]);
 }
 
-/// Another client's lock is not taken over, and one whose lease is over is not either: it is handed on first.
+/// Another client's lock is not taken over. A lock with a lease that is over is not either: it is handed on
+/// first.
 #[test]
 fn only_a_live_grant_of_the_same_client_is_taken_over() {
     let mut world = World::new();

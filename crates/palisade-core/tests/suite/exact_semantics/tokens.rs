@@ -50,7 +50,7 @@ fn a_leap_moves_the_counter_and_touches_no_grant() {
     ));
 }
 
-/// A world whose next token is the last one of the range.
+/// A world with only the last token of the range left.
 fn at_the_end() -> World {
     let mut world = World::new();
     assert_eq!(

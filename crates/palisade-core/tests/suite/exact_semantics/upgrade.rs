@@ -322,7 +322,7 @@ fn a_repeat_gets_the_same_answer_and_draws_no_second_number() {
         assert_eq!((again.token, again.lease), (writer.token, writer.lease));
     }
     assert_eq!(world.machine.next_token(), Some(token(4)));
-    // What it was before is told as over, and an abandoned upgrade gives the lock back.
+    // The former grant in mode update is over, and an abandoned upgrade gives the lock back.
     assert_eq!(
         world.acquire(update("u").under(held.key)),
         Outcome::Invalid(Invalid::NotUpdate)
@@ -423,7 +423,7 @@ fn an_orphaned_upgrade_keeps_its_place_until_its_caller_is_back() {
     assert_eq!(ahead(world.acquire(read("s"))), "u");
     let writer = world.granted(upgrade(&held).request(1));
     assert_eq!((writer.token, writer.lease), (token(3), held.lease));
-    // The control: whoever does not come back loses the place, and stays as it was.
+    // The control: a caller that does not come back loses the place, and stays a reader as before.
     let (mut world, held, _) = beside_a_reader();
     world.queued(upgrade(&held).wait(60_000).request(1));
     world.apply(Command::Grace(Away::Led));
@@ -433,7 +433,8 @@ fn an_orphaned_upgrade_keeps_its_place_until_its_caller_is_back() {
     assert!(renews(&mut world, &held));
 }
 
-/// Its lease may have ended after the backup, and others may have written: what it read is no ground for a write.
+/// Its lease may have ended after the backup, and others may have written, so it must not write on the basis of its
+/// reads.
 #[test]
 fn a_reader_from_before_a_restore_is_not_upgraded() {
     let (mut world, held, reader) = beside_a_reader();
@@ -459,7 +460,7 @@ fn a_reader_from_before_a_restore_is_not_upgraded() {
     let anew = world.granted(update("u"));
     assert!(anew.token >= next.unwrap());
     world.granted(upgrade(&anew));
-    // The control: after a restart it is what it was.
+    // The control: after a restart it is as before.
     restarted.apply(Command::Grace(Away::Restarted));
     restarted.release(&grant(&reader));
     restarted.granted(upgrade(&held).request(1));
@@ -503,7 +504,7 @@ fn a_machine_with_an_upgrade_that_waits_is_restored_alike() {
         world.release(&grant(&reader));
         assert_eq!(world.handed_over().0, request(3));
     }
-    // What no machine wrote is refused.
+    // Records that no machine wrote are refused.
     let spoil: [(Spoil, &str); 3] = [
         (
             |record| {
@@ -565,7 +566,8 @@ fn in_a_storm_nobody_who_waits_is_passed_but_by_upgrades_asked_for_before_it() {
                 .wrapping_add(1);
             (random >> 33) % below
         };
-        // Who holds, and whether in mode update; who waits, whether for that, and how often it may still be passed.
+        // The holders, and whether each is in mode update; the waiting requests, whether each is for that, and how often
+        // it may still be passed.
         let mut held: Vec<(Granted, bool)> = Vec::new();
         let mut waiting: Vec<(u8, bool, usize)> = Vec::new();
         let mut pass = |waiting: &mut Vec<(u8, bool, usize)>| {

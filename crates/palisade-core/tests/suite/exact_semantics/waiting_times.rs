@@ -1,8 +1,10 @@
-//! How long a request waits at most: for what was ahead of it when it arrived, and for nothing that came later (M2, S6).
+//! How long a request waits at most: for everything ahead of it when it arrived, and for nothing that came later (M2,
+//! S6).
 //!
 //! The bound is computed when a request arrives. Everything ahead of it that it cannot share a lock with is over at a
 //! known instant: a holder when its lease ends, a waiting request one lease after its own bound. The latest of these is
-//! the bound, so it contains what those ahead wait for, too. All instants are whole milliseconds, where timers are exact.
+//! the bound, so it includes the waits of the requests ahead. All instants are whole milliseconds, where timers are
+//! exact.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -11,7 +13,7 @@ use palisade_core::{Command, GrantRef, Granted, Outcome, Timestamp};
 
 use crate::world::{Ask, World, ask, ask_all, lock_name, ms, request};
 
-/// A request of a storm: when it arrives, what for, and how long it would hold.
+/// A request of a storm: when it arrives, its mode, and how long it would hold.
 #[derive(Clone)]
 struct Arrival {
     at: u64,
@@ -268,7 +270,7 @@ fn storm_of_readers(seed: u64) -> Vec<Arrival> {
     arrivals
 }
 
-/// Of these requests: how many waited, how many longer than their bounds, and the longest wait.
+/// For these requests: how many waited, how many longer than their bounds, and the longest wait.
 fn late(waited: &[Waited], which: impl Fn(usize) -> bool) -> (usize, usize, u64) {
     let of = waited.iter().enumerate().filter(|(n, _)| which(*n));
     let of: Vec<&Waited> = of.map(|(_, one)| one).collect();

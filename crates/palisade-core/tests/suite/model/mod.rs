@@ -1,8 +1,7 @@
 //! The machine against the rules written down once more, on random scripts.
 //!
-//! Every line of a script is applied to both; answers, settled requests and events must be equal, in
-//! order. On the way the machine is restored from its own records, and in the end replayed from what
-//! it said must be logged.
+//! Every line of a script is applied to both; answers, settled requests and events must be equal, in order. On the way
+//! the machine is restored from its own records, and in the end replayed from the entries that it said must be logged.
 
 mod reference;
 mod script;
@@ -26,7 +25,7 @@ fn records(machine: &Machine) -> Vec<Record> {
     machine.records().collect()
 }
 
-/// What the holders of exclusive grants say about themselves.
+/// The values that the holders of exclusive grants proclaim.
 fn values(machine: &Machine) -> BTreeMap<LockName, Option<Box<str>>> {
     let records = machine.records();
     let grants = records.filter_map(|record| match record {
@@ -42,7 +41,7 @@ fn apply(machine: &mut Machine, entry: Entry) -> (Applied, Vec<Effect>) {
     (applied, effects)
 }
 
-/// Something that differs, told with where.
+/// Fails with the first difference and its place.
 fn same<T: PartialEq + std::fmt::Debug>(
     what: &str,
     got: &T,
@@ -145,7 +144,7 @@ fn finish(
     for entry in log {
         apply(&mut replayed, entry);
     }
-    // What is not logged may still have moved the clock; the next entry moves it for both.
+    // An entry that is not logged may still have moved the clock; the next entry moves it for both.
     let leap = Entry {
         at,
         wall: crate::world::wall(at),
@@ -177,10 +176,10 @@ proptest! {
     }
 }
 
-/// What a machine gets instead of the entry that the reference gets.
+/// Changes the entry that the machine gets; the reference gets the original.
 type Bend = fn(Entry) -> Entry;
 
-/// As [`Bend`], for several entries, one of which has the answer; it sees what the reference knows before.
+/// As [`Bend`], for several entries, one of which has the answer. It sees the state of the reference before the entry.
 type Split = fn(Entry, &Reference) -> (usize, Vec<Entry>);
 
 trait Bends {
@@ -250,7 +249,7 @@ fn asked_by(entry: Entry, which: fn(&Command) -> bool, by: Principal) -> Entry {
     }
 }
 
-/// How many scripts it takes until a machine whose entries are bent is told from the rules.
+/// How many scripts it takes to find that a machine with bent entries breaks the rules.
 fn scripts_until_caught(bend: impl Bends + Copy) -> Option<u32> {
     let config = Config {
         cases: 3_000,
@@ -466,8 +465,7 @@ fn mode_for(entry: Entry, mode: LockMode, taken_for: LockMode) -> Entry {
     }
 }
 
-/// The lock for which an upgrade is asked, if the reference knows the grant that it is for, and everybody else who waits
-/// for that lock alone.
+/// An upgrade's lock, if the reference knows the grant to upgrade, and all other requests that wait for that lock alone.
 fn upgrade_of<'a>(
     command: &'a Command,
     known: &'a Reference,
@@ -484,7 +482,7 @@ fn upgrade_of<'a>(
     Some((acquire, waits.collect()))
 }
 
-/// Control arms of mode update: what a machine would do that takes a rule of it too lightly.
+/// Control arms of mode update: each is a machine that breaks one of its rules.
 #[test]
 fn a_planted_deviation_of_upgrades_is_found() {
     let deviations: [(&str, Split); 5] = [
@@ -582,7 +580,7 @@ fn one_by_one(acquire: &Acquire, entry: &Entry) -> Vec<Entry> {
         .collect()
 }
 
-/// Control arms of sets: what a machine would do that takes a rule of theirs too lightly.
+/// Control arms of sets: each is a machine that breaks one of their rules.
 #[test]
 fn a_planted_deviation_of_sets_is_found() {
     let deviations: [(&str, Split); 5] = [
@@ -643,7 +641,7 @@ fn a_planted_deviation_of_sets_is_found() {
         (
             "nobody waits behind a set for a lock that is free",
             |entry, known| {
-                // The set waits for the lock alone that it is kept from; the others are as if nobody waited for them.
+                // The set waits only for the lock that is held; the others are as if nobody waited for them.
                 let mut all = vec![entry.clone()];
                 if let Command::Acquire(acquire) = &entry.command
                     && is_set(&entry.command)
@@ -667,7 +665,7 @@ fn a_planted_deviation_of_sets_is_found() {
     }
 }
 
-/// The other half of the control: scripts reach what they are meant to reach.
+/// The other half of the control: scripts reach the cases that they are meant to reach.
 #[test]
 fn the_scripts_reach_every_outcome() {
     let config = Config {
@@ -816,7 +814,7 @@ fn the_scripts_reach_every_outcome() {
     }
 }
 
-/// An outcome's name, with what kind of it where that is a rule of its own.
+/// An outcome's name, with its variety where that is a rule of its own.
 fn kind(outcome: &Outcome) -> String {
     let first = |debug: String| debug.split([' ', '(', '{']).next().unwrap().to_owned();
     let name = first(format!("{outcome:?}"));

@@ -1,9 +1,9 @@
 // long file: the rules in one place, so that they are read from the first to the last
 //! The rules once more, as plainly as they can be written: lists that are searched from the front.
 //!
-//! Nothing here is shared with the machine but the types of questions and answers. There is one
-//! concession to how the machine works: what nobody asks about ends at the next whole millisecond
-//! ([`rung`]), and so many of those in one entry; what somebody asks about ends to the nanosecond.
+//! Nothing here is shared with the machine but the types of questions and answers. There is one concession to how the
+//! machine works. Leases and waits that nobody asks about end at the next whole millisecond ([`rung`]), and only a bounded
+//! number of them in one entry. If somebody asks, they end to the nanosecond.
 
 use palisade_core::machine::{Answered, Expiry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -37,8 +37,8 @@ pub(crate) struct Grant {
     by: Principal,
     pub(crate) client: ClientId,
     wall: WallTime,
-    /// Of a reader: the token of its phase, which is its fencing token. Of permits: the first number of those who hold
-    /// the semaphore without a gap.
+    /// For a reader, the token of its phase, which is its fencing token. For permits, the first number of the holders that
+    /// have had the semaphore without a gap.
     phase: Option<Token>,
     /// A reader that may become the writer.
     pub(crate) update: bool,
@@ -46,9 +46,9 @@ pub(crate) struct Grant {
     lock_delay: Span,
     /// Nobody else is granted before this.
     reserved: Option<Timestamp>,
-    /// What the grants that it superseded reserved.
+    /// The reservations of the grants that it superseded.
     inherited: Option<Timestamp>,
-    /// What the holder says about itself.
+    /// The value that the holder gives about itself.
     says: Option<Box<str>>,
 }
 
@@ -66,13 +66,13 @@ impl Grant {
     }
 }
 
-/// A request in a queue. There is one list for all queues, in order of arrival but for upgrades, which are at its head.
+/// A request in a queue. There is one list for all queues, in order of arrival except for upgrades, which are at its head.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wait {
     pub(crate) by: Principal,
     pub(crate) request: RequestId,
     pub(crate) lock: LockName,
-    /// Of a set: its other locks. It is one line of the list all the same, and in the queue of each.
+    /// The other locks of a set. The set is still one line of the list, and in the queue of each lock.
     pub(crate) also: Vec<LockName>,
     pub(crate) client: ClientId,
     pub(crate) mode: LockMode,
@@ -81,7 +81,7 @@ pub(crate) struct Wait {
     says: Option<Box<str>>,
     since: Timestamp,
     deadline: Timestamp,
-    /// Of an orphan: until when its place is kept.
+    /// Until when an orphan's place is reserved.
     orphan: Option<Timestamp>,
     /// How many came before it.
     arrival: usize,
@@ -122,7 +122,7 @@ impl Wait {
         }
     }
 
-    /// When it leaves the queue by itself.
+    /// When it leaves the queue if nothing else happens.
     pub(crate) fn ends(&self) -> Timestamp {
         self.orphan.unwrap_or(self.deadline)
     }
@@ -170,7 +170,7 @@ pub(crate) struct Reference {
     pub(crate) last: Timestamp,
 }
 
-/// What a request wants.
+/// The fields of a request.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     by: Principal,
@@ -224,7 +224,7 @@ struct Now {
     effects: Vec<Effect>,
     /// Grants that ended and requests that were settled.
     ended: u32,
-    /// Locks that sets have left, with what a request is told that is over; looked at one after the other.
+    /// Locks that sets have left, each with the answer for a request that is over; looked at one after the other.
     left: VecDeque<(LockName, Outcome)>,
 }
 
@@ -254,7 +254,7 @@ impl Reference {
         }
     }
 
-    /// What the machine should answer and cause. The entry's instant is not before the last one's.
+    /// The answer and the effects that the machine should have. The entry's instant is not before the last one's.
     pub(crate) fn step(&mut self, entry: Entry) -> (Outcome, Vec<Effect>) {
         let mut now = Now {
             at: entry.at,
@@ -337,8 +337,8 @@ impl Reference {
         (outcome, now.effects)
     }
 
-    /// Requests leave whose leases have ended, and then sets are granted or refused that nobody but their own clients are in
-    /// the way of: the oldest first.
+    /// Requests leave if their leases have ended. Then sets are granted or refused if only their own clients block them: the
+    /// oldest first.
     fn settle_rest(&mut self, now: &mut Now) {
         loop {
             let bereaved = |wait: &&Wait| match wait.under {
@@ -474,7 +474,7 @@ impl Reference {
             let waits = self.waits.iter();
             let wait = waits.filter(|wait| rung(wait.ends()) <= now.at);
             let wait = wait.min_by_key(|wait| (wait.ends(), wait.arrival)).cloned();
-            // Of equal instants: leases, openings, waits.
+            // At equal instants: leases, openings, waits.
             let instants = [
                 lease.as_ref().map(|lease| lease.expires),
                 closed.as_ref().map(|closed| closed.until),
@@ -529,7 +529,7 @@ impl Reference {
         }
     }
 
-    /// The oldest readers whose leases are over, as many as an entry may end beside its command.
+    /// The oldest readers that have leases over, as many as an entry may end beside its command.
     fn touch_readers(&mut self, lock: &LockName, now: &mut Now) {
         let most = self.expiry.beside;
         if self.size(lock).is_some() {
@@ -771,7 +771,7 @@ impl Reference {
             && self.closed.iter().all(|closed| closed.lock != *lock)
     }
 
-    /// The lock that a request waits for: of a set, the first one that others have or come before.
+    /// The lock that a request waits for; for a set, the first one that others have or come before.
     fn blocks(&self, wait: &Wait, now: &Now) -> LockName {
         if wait.also.is_empty() {
             return wait.lock.clone();
@@ -971,7 +971,7 @@ impl Reference {
         self.grant(wanted, waited, now)
     }
 
-    /// The lease of a grant that another one takes the place of goes on.
+    /// A lease goes on when another grant replaces its grant.
     fn keep(&mut self, lease: Lease) {
         if self.lease(&lease.key).is_none() {
             self.leases.push(lease);
@@ -1034,7 +1034,7 @@ impl Reference {
         }
     }
 
-    /// What the holders of exclusive grants say about themselves.
+    /// The values that the holders of exclusive grants proclaim.
     pub(crate) fn values(&self) -> BTreeMap<LockName, Option<Box<str>>> {
         let leaders = self.grants.iter().filter(|grant| grant.phase.is_none());
         leaders
@@ -1097,8 +1097,8 @@ impl Reference {
         outcome
     }
 
-    /// Grants under a lease that is good, where nobody is in the way. Of a set, the locks that its client has under another
-    /// lease are taken over.
+    /// Grants under a valid lease, where nobody blocks the request. A set takes over the locks that its client has under
+    /// another lease.
     fn grant(&mut self, wanted: Wanted<'_>, waited: Span, now: &mut Now) -> Outcome {
         let Wanted {
             by,
@@ -1228,7 +1228,7 @@ impl Reference {
         self.hand_on(&grant.lock, &last, now);
     }
 
-    /// A request leaves its queue; what it was in the way of goes on.
+    /// A request leaves its queue; the requests that it blocked go on.
     fn leave(&mut self, wait: &Wait, outcome: Option<Outcome>, now: &mut Now) {
         self.take_leave(wait, None, now);
         match outcome {
@@ -1238,8 +1238,8 @@ impl Reference {
         self.hand_on_what_is_left(now);
     }
 
-    /// Takes a request out of its queues; the locks that nobody holds are looked at later, but for one that is being
-    /// handed on.
+    /// Takes a request out of its queues. The locks that nobody holds are looked at later, except one that is being handed
+    /// on.
     fn take_leave(&mut self, wait: &Wait, but: Option<&LockName>, now: &mut Now) {
         for lock in wait.locks() {
             let listed = now.left.iter().any(|(left, _)| *left == lock);
@@ -1287,8 +1287,8 @@ impl Reference {
         }
     }
 
-    /// Gives a lock that no writer holds to whoever is first and still there; an orphan that is first keeps it. After
-    /// a reader come the readers right behind it.
+    /// Gives a lock that no writer holds to the first request that is still there; an orphan that is first keeps it. After a
+    /// reader come the readers right behind it.
     fn hand_on(&mut self, lock: &LockName, last: &Outcome, now: &mut Now) {
         self.hand_on_one(lock, last, now);
         self.hand_on_what_is_left(now);
@@ -1341,7 +1341,7 @@ impl Reference {
         }
     }
 
-    /// A request is granted, or told why not. Whether it has its locks alone now.
+    /// Grants a request, or answers why not. Returns whether it has its locks alone now.
     fn turn_of(
         &mut self,
         wait: Wait,
@@ -1417,7 +1417,7 @@ impl Reference {
         }
     }
 
-    /// What a set is told whose client has some of its locks, unless it takes them over.
+    /// The answer for a set whose client has some of its locks, unless it takes them over.
     fn judge_own(&self, wait: &Wait, now: &Now) -> Option<Outcome> {
         let locks = wait.locks();
         let writers: Vec<Grant> = locks.iter().filter_map(|lock| self.writer(lock)).collect();
@@ -1440,7 +1440,7 @@ impl Reference {
         })
     }
 
-    /// What is wrong with the lease a request wants its grant under.
+    /// The fault of the lease that a request wants its grant under.
     fn wrong_lease(&self, wanted: Wanted<'_>, now: &Now) -> Option<Outcome> {
         let Wanted {
             by,
@@ -1498,7 +1498,7 @@ impl Reference {
         meant.then_some(grant)
     }
 
-    /// What is known of a grant that is not live.
+    /// The answer for a grant that is not live.
     fn missing(&self, named: &GrantRef, now: &Now) -> Outcome {
         let has = self.holders(&named.lock).into_iter();
         let mut has = has.filter(|grant| grant.key == named.key && may_use(grant, now));
@@ -1535,7 +1535,7 @@ impl Reference {
         self.leases.iter().find(|lease| lease.key == *key).cloned()
     }
 
-    /// The client that has a lock; of several the oldest.
+    /// The client that has a lock, or the oldest of several.
     pub(crate) fn holder_of(&self, lock: &LockName) -> Option<ClientId> {
         let holders = self.holders(lock);
         holders.first().map(|grant| grant.client.clone())
@@ -1577,7 +1577,7 @@ impl Reference {
         slots
     }
 
-    /// How many permits are left: of a semaphore that was made smaller none, as long as as many are held.
+    /// How many permits are left. A semaphore that was made smaller has none as long as too many are held.
     fn room(&self, lock: &LockName) -> u32 {
         let held = self
             .holders(lock)
@@ -1640,7 +1640,8 @@ impl Reference {
         self.kept.contains_key(lock) || self.closed.iter().any(|closed| closed.lock == *lock)
     }
 
-    /// Who is in the way of a request that comes now; a reader must not overtake those who wait for readers to leave.
+    /// The holder or waiter that blocks a request made now. A reader must not overtake requests that wait for readers to
+    /// leave.
     fn in_the_way(&self, acquire: &Acquire, now: &Now) -> Outcome {
         let ahead = match self.told(&acquire.lock, now) {
             Outcome::Held(ahead) => ahead,
@@ -1666,7 +1667,7 @@ impl Reference {
         }
     }
 
-    /// What a writer is told that cannot have the lock now.
+    /// The answer for a writer that cannot have the lock now.
     fn told(&self, lock: &LockName, now: &Now) -> Outcome {
         match self.closed.iter().find(|closed| closed.lock == *lock) {
             Some(closed) => Outcome::Delayed(Delayed {
@@ -1677,7 +1678,7 @@ impl Reference {
         }
     }
 
-    /// The oldest holder that does not wait for the others, or the orphan that the lock is kept for.
+    /// The oldest holder that does not wait for the others, or the orphan that the lock is reserved for.
     fn ahead(&self, lock: &LockName, now: &Now) -> Outcome {
         let mut holders = self.holders(lock);
         let first = self.waits.iter().find(|wait| wait.wants(lock));
@@ -1797,12 +1798,12 @@ impl Reference {
     }
 }
 
-/// Whether a reader has what a request asks for.
+/// Whether a reader has the mode that a request asks for.
 fn is_of_mode(grant: &Grant, mode: LockMode) -> bool {
     mode.is_shared() && grant.update == (mode == LockMode::Update)
 }
 
-/// What a lease is told that has a lock as a reader and asks for it in another mode.
+/// The refusal for a lease that has a lock as a reader and asks for it in another mode.
 fn other_mode(grant: &Grant) -> Outcome {
     Outcome::Invalid(match grant.update {
         true => Invalid::UpdateHeld,
@@ -1814,7 +1815,7 @@ fn token_of(number: u64) -> Token {
     Token::new(number).unwrap()
 }
 
-/// Whether whoever asks may renew or release a grant whose secret it has shown.
+/// Whether the principal that asks may renew or release a grant after showing its secret.
 fn may_use(grant: &Grant, now: &Now) -> bool {
     grant.by == Principal::ANONYMOUS || grant.by == now.by
 }

@@ -1,4 +1,4 @@
-//! Random scripts. A line names things by where they stand ("the second live grant", "one nanosecond
+//! Random scripts. A line names things by their position ("the second live grant", "one nanosecond
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
@@ -18,7 +18,7 @@ pub(crate) struct Line {
     what: What,
 }
 
-/// Who asks.
+/// The principal that asks.
 #[derive(Clone, Copy, Debug)]
 enum By {
     /// The principal whose lease or request is named; nobody known, if none is.
@@ -34,7 +34,7 @@ enum When {
     Later(u64),
     /// A whole millisecond.
     NextTick,
-    /// Around the end of a lease: at it, or so many nanoseconds off.
+    /// Around the end of a lease: at it, or this many nanoseconds off.
     LeaseEnd(usize, i64),
     /// Around the deadline of a waiting request.
     WaitEnd(usize, i64),
@@ -221,7 +221,7 @@ fn what() -> impl Strategy<Value = What> {
                 LockMode::Permits(_) => (mode, 0),
                 _ => (mode, also),
             };
-            // Nearly always only with what they are for.
+            // Nearly always, delays come only with the modes that they are for.
             let delays = match (mode == LockMode::Exclusive && !plain) || chance == 0 {
                 true => delays,
                 false => Delays::NONE,
@@ -343,7 +343,7 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 impl Line {
-    /// The entry this line stands for, given what is the case; `n` is the number of the line.
+    /// The entry that this line stands for in the state `known`; `n` is the number of the line.
     pub(crate) fn entry(&self, n: usize, now: Timestamp, known: &Reference) -> Entry {
         let at = self.when.instant(now, known).max(now);
         let command = self.what.command(n, known);
@@ -435,7 +435,7 @@ impl What {
                 delays,
             } => {
                 let under = under.resolve(n, known);
-                // Who names a lease mostly is its client.
+                // A request that names a lease mostly comes from the lease's client.
                 let own = match under {
                     Under::Existing { key, .. } => known.lease(&key).map(|lease| lease.client),
                     Under::New { .. } => None,

@@ -239,6 +239,22 @@ async fn transact_loses_no_add() {
     assert_eq!(failed.await.unwrap_err().to_string(), "no");
     let n: Option<i64> = db.query_first("SELECT n FROM things").await.unwrap();
     assert_eq!(n, Some(added));
+    // The control: what was read before the transaction is older than the claim, and the first of two adds is lost.
+    let mut acknowledged = 0;
+    for number in 501.. {
+        let done = transact(&mut db, "r", t(number), None, async |tx| {
+            tx.exec_drop("UPDATE things SET n = ?", (added + 1,))
+                .await?;
+            Ok::<_, AnyError>(())
+        });
+        // Error 1615, as above.
+        acknowledged += i32::from(done.await.is_ok());
+        if acknowledged == 2 {
+            break;
+        }
+    }
+    let n: Option<i64> = db.query_first("SELECT n FROM things").await.unwrap();
+    assert_eq!(n, Some(added + 1), "two were acknowledged");
 }
 
 /// Else a later transaction of the connection, perhaps without a claim, would be ended by the bound of this one.

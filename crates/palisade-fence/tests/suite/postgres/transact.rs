@@ -48,19 +48,30 @@ async fn transact_loses_no_add() {
     assert!(added > 100, "{added} of 400 adds were admitted");
     assert_eq!(total(&client).await, added);
     // An error of the work rolls back, and a rejected claim does no work.
-    let mut client = connect(&url).await;
-    let failed = transact(&mut client, "orders", t(500), None, async |tx| {
+    let mut own = connect(&url).await;
+    let failed = transact(&mut own, "orders", t(500), None, async |tx| {
         tx.batch_execute("UPDATE orders SET total = 0").await?;
         Err::<(), AnyError>("no".into())
     });
     assert_eq!(failed.await.unwrap_err().to_string(), "no");
-    let stale = transact(&mut client, "orders", t(1), None, async |_| {
+    let stale = transact(&mut own, "orders", t(1), None, async |_| {
         panic!("a stale holder works");
         #[allow(unreachable_code, reason = "the type of the error")]
         Ok::<(), AnyError>(())
     });
     assert!(rejection(&*stale.await.unwrap_err()).is_some());
-    assert_eq!(total(&client).await, added);
+    let seen = total(&client).await;
+    assert_eq!(seen, added);
+    // The control: what was read before the transaction is older than the claim, and the first of two adds is lost.
+    for token in [t(501), t(502)] {
+        let done = transact(&mut own, "orders", token, None, async |tx| {
+            let update = "UPDATE orders SET total = $1";
+            tx.execute(update, &[&(seen + 1)]).await?;
+            Ok::<_, AnyError>(())
+        });
+        done.await.unwrap();
+    }
+    assert_eq!(total(&client).await, seen + 1, "two were acknowledged");
 }
 
 async fn read(connection: &mut PgConnection) -> Result<i64, AnyError> {

@@ -1,9 +1,10 @@
-//! A batch costs what its requests cost, and not what others hold or wait for, in the orderer as in the machine (A13).
+//! The cost of a batch depends on its requests, not on the grants and waits of others, in the orderer as in the
+//! machine (A13).
 
 use super::*;
 use palisade_testbed::growth::{CROWDS, Costs, grows, least};
 
-/// What is done beside a crowd. Each leaves everything as it was.
+/// The operations done beside a crowd. Each leaves everything as it was.
 type Operation = (&'static str, fn(&mut Bench, u64));
 
 const OPERATIONS: &[Operation] = &[
@@ -91,7 +92,7 @@ impl Bench {
         self.orderer.request(asked, to, || key);
     }
 
-    /// So many sessions wait, each for a lock of its own, which another one holds.
+    /// As many sessions as `crowd` wait, each for a lock of its own that another client holds.
     fn beside(crowd: u64) -> Bench {
         let mut bench = Bench::new();
         let id = |number: u64| 1 << 40 | number;

@@ -1,4 +1,4 @@
-//! Requests that wait: what ends them, what keeps their places, and who is let in behind them.
+//! Requests that wait: how they end, how they keep their places, and which requests are let in behind them.
 
 use super::*;
 
@@ -92,7 +92,8 @@ fn a_request_asked_again_elsewhere_outlives_its_first_caller() {
     assert_eq!(bench.commands().len(), 1);
 }
 
-/// The last word of a client counts: the first caller's wait would last a minute, whoever is there to be answered.
+/// The last request of a client decides, although the first caller's wait would last a minute and that caller may still
+/// be there.
 #[test]
 fn a_request_asked_again_without_a_wait_waits_no_longer() {
     for no_wait in [None, Some(0)] {
@@ -115,7 +116,7 @@ fn a_request_asked_again_without_a_wait_waits_no_longer() {
         assert!(told(3).any(|(_, answer)| reused(answer)), "{answers:?}");
         assert!(events.is_empty());
         assert_eq!(bench.recovered().waiters(), 1);
-        // Nobody is left to hang up, and the answer stays what it was.
+        // Nobody is left to hang up, and the answer stays the same.
         bench.begin();
         bench.orderer.hang_up(7);
         bench.orderer.hang_up(8);
@@ -149,7 +150,8 @@ fn a_wait_that_is_ended_lets_those_behind_it_in() {
     assert_eq!((recovered.readers(), recovered.waiters()), (2, 0));
 }
 
-/// What another node sent on keeps its place for its caller. The other arm is the control, in which it is lost.
+/// A request that another node forwarded keeps its place for its caller. The other arm is the control, in which the
+/// place is lost.
 #[test]
 fn a_wait_that_another_node_sent_on_keeps_its_place() {
     for kept in [true, false] {
@@ -180,7 +182,7 @@ fn a_wait_that_another_node_sent_on_keeps_its_place() {
     }
 }
 
-/// Its place is kept for it, and nobody else is there to be told.
+/// Its place is reserved for it, and no other caller waits for its answer.
 #[test]
 fn an_orphan_that_comes_back_without_a_wait_has_its_turn() {
     let mut bench = Bench::new();

@@ -1,4 +1,5 @@
-//! Who gets which answer: callers that leave at any moment, sessions beside each other, and everybody at the end.
+//! Answers reach the right caller: callers that leave at any moment, sessions beside each other, and everybody at
+//! the end.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -8,7 +9,7 @@ use palisade_pipeline::Answers;
 
 use super::*;
 
-/// Hands a question in, and does not look for its answer.
+/// Submits a question, and does not look for its answer.
 async fn hand_in(call: &mut (impl Future + Unpin)) {
     poll_fn(|context| {
         let _ = Pin::new(&mut *call).poll(context);
@@ -81,7 +82,7 @@ async fn a_caller_that_left_does_not_take_the_request_with_it_that_was_asked_aga
             true => session.submit(vec![(1, Request::Acquire(wish.clone()))]),
             false => hand_in(&mut call).await,
         }
-        // The first caller was told, and is gone before it reads that.
+        // The first caller's answer was sent, and it leaves before it reads that.
         waiters(handle).await;
         drop(left);
         assert_eq!(waiters(handle).await, 1);
@@ -90,7 +91,8 @@ async fn a_caller_that_left_does_not_take_the_request_with_it_that_was_asked_aga
     }
 }
 
-/// Its answer was delivered and not read: the other way than a grant whose caller is gone already when it leaves.
+/// Its answer was delivered and not read, unlike that of a grant whose caller is gone already when the answer
+/// leaves.
 #[tokio::test]
 async fn a_grant_that_its_caller_never_read_is_released_unless_it_can_be_asked_for_again() {
     let paper = Paper::default();

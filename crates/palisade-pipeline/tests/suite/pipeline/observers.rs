@@ -1,4 +1,4 @@
-//! What can be seen from outside: counters, and events for those who watch.
+//! The pipeline as seen from outside: counters, and events for those who watch.
 
 use palisade_pipeline::{Counter, Stats};
 

@@ -1,4 +1,4 @@
-//! When a round begins, and what it takes in.
+//! The beginning of a round, and the requests that it takes in.
 
 use palisade_pipeline::{Forgetful, orderer};
 
@@ -51,8 +51,8 @@ async fn no_batch_grows_beyond_the_room_that_the_log_was_asked_for() {
     }
 }
 
-/// What is due before the alarm rings brings the alarm forward. How long a machine takes is no part of the test: one
-/// wait that ends before the alarm of a heartbeat can ring is enough, and without the rule there is none.
+/// A wait that ends before the alarm rings brings the alarm forward. The test does not depend on the machine's
+/// speed: one wait that ends before the alarm of a heartbeat can ring is enough, and without the rule there is none.
 #[tokio::test]
 async fn a_wait_ends_when_it_is_over_and_not_at_the_next_heartbeat() {
     const HEARTBEAT_MS: u128 = 100;

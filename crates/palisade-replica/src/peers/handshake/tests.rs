@@ -1,4 +1,4 @@
-//! What nodes say when they meet.
+//! The messages of nodes that meet.
 
 use super::super::introduction::tests::{entry, member};
 use super::*;
@@ -26,7 +26,8 @@ fn lost() -> Refusal {
     }
 }
 
-/// Only the key, in this meeting, tells a node that it lost something. The control is the proof itself.
+/// A node learns that it lost something only through a proof by the key, in this meeting. The control
+/// is the proof itself.
 #[test]
 fn a_node_believes_only_who_knows_the_key_that_it_lost_something() {
     let (key, other) = (key(1), key(2));

@@ -95,7 +95,7 @@ fn an_introduction_is_bounded() {
     assert!(largest.len() < super::super::handshake::LONGEST_CLAIM);
 }
 
-/// Each refusal, with what it must name.
+/// Each refusal, with the words that it must contain.
 #[test]
 fn who_must_not_be_talked_to() {
     let own = member(1);
@@ -192,7 +192,7 @@ fn who_must_not_be_talked_to() {
 }
 
 /// Nodes that lost entries and elected each other have later entries than those that lost nothing. The control is a log
-/// that went on in a later term from what it had.
+/// that went on in a later term without a loss.
 #[test]
 fn a_later_term_does_not_make_up_for_lost_entries() {
     let later = |index| LogId {
