@@ -115,10 +115,10 @@ pub enum Unknown {
     /// The token has ended.
     #[error("the token {0} expired: make a new one with `palisade auth token new`")]
     Expired(Box<str>),
-    /// It is no token of this file, and no JWT that counts here.
+    /// It is not a token of this file, and not a JWT that counts here.
     #[error(transparent)]
     Jwt(#[from] BadJwt),
-    /// It is no token at all.
+    /// It is not a token at all.
     #[error(transparent)]
     Malformed(#[from] BadToken),
     /// No name of the certificate is known.
@@ -194,8 +194,8 @@ impl Access {
         })
     }
 
-    /// Whether a credential that [`Access::identify`] has found ends by itself. One that does is to be asked for again,
-    /// because it may end while its connection lasts.
+    /// Whether a credential that [`Access::identify`] has found expires. If so, identify it again later, because it may
+    /// expire while its connection lasts.
     #[must_use]
     pub fn ends(&self, credential: &Credential) -> bool {
         match &credential.token {

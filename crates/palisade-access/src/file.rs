@@ -117,7 +117,7 @@ pub fn key_stamps(path: &Path, access: &Access) -> Vec<Stamp> {
 /// A set of some hundred keys.
 const MOST_OF_A_KEY_SET: u64 = 1 << 20;
 
-/// Adds a token of a principal that the file names, and which ends by itself if `expires` says when.
+/// Adds a token for a principal in the file; it expires at `expires`, if that is given.
 ///
 /// # Errors
 /// [`Error`]; the file stays as it was.

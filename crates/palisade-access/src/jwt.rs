@@ -52,7 +52,7 @@ pub enum BadJwt {
     /// It is not looked at.
     #[error("the JWT has {0} bytes, and at most {MAX_BYTES} are taken")]
     TooLong(usize),
-    /// It is no JWT.
+    /// It is not a JWT.
     #[error("the JWT is malformed: {0}; is it complete?")]
     Malformed(&'static str),
     /// It has a critical header parameter that is not supported.
@@ -141,7 +141,7 @@ fn time(seconds: u64) -> String {
     at.map_or_else(|| format!("second {seconds}"), |at| at.to_string())
 }
 
-/// Somebody whose JWTs are believed.
+/// An issuer whose JWTs are accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Issuer {
     pub(crate) audience: Box<str>,

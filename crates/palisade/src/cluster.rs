@@ -36,7 +36,7 @@ const TRIES: usize = 40;
 /// The reason why a node did not carry out a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// It cannot be reached, or is no lock server.
+    /// It cannot be reached, or is not a lock server.
     #[error("{0}")]
     Unreachable(String),
     /// It answered, and this is why not.
@@ -44,7 +44,7 @@ pub(crate) enum Error {
     Refused { code: String, message: String },
 }
 
-/// Why there is no connection: a certificate, or nobody is there.
+/// The reason for the missing connection: a certificate, or no server.
 fn not_connected(error: &hyper_util::client::legacy::Error) -> String {
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     while let Some(inner) = cause {

@@ -57,8 +57,7 @@ impl From<Reply> for Outcome {
 /// Adds the replies of a frame with their ids to `to`, as decoding [`v1::Replies`] finds them. A reply that says nothing is
 /// left out.
 ///
-/// # Errors
-/// [`DecodeError`] if the frame is no message; `to` has some of its replies then.
+/// # Errors [`DecodeError`] if the frame is not a message; `to` then contains some of its replies.
 pub fn replies(frame: &[u8], to: &mut Vec<(u64, Reply)>) -> Result<(), DecodeError> {
     let (mut fields, mut rest) = (Fields(frame), frame);
     while let Some(entry @ [_, ..]) = fields.bytes(1) {

@@ -45,7 +45,7 @@ use palisade_pipeline::clock::boottime;
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event<'a> {
-    /// Nothing shows who asks, or no rule grants it. Nothing changed.
+    /// The caller is unknown, or no rule grants the request. Nothing changed.
     Denied {
         principal: Option<&'a str>,
         code: &'static str,

@@ -326,7 +326,7 @@ impl Kind {
     }
 }
 
-/// Waits until another node leads, or none, and the former leader has had some time to answer by itself.
+/// Waits until another node leads, or none, and the former leader has had some time to answer on its own.
 async fn deposed(mut leading: watch::Receiver<Leading>, url: &Arc<str>) {
     let here = |leading: &Leading| matches!(leading, Leading::At(leader) if leader == url);
     loop {

@@ -12,8 +12,8 @@
 //! A lease's key begins with [`MARK`], which tells under which of several keys it was encrypted, and that what a caller shows
 //! was encrypted at all.
 //!
-//! A backup does not contain the file. Where it is lost, a new one is made: those who hold locks then lose their leases, which
-//! end after their time, and a repeated request is a new one.
+//! A backup does not contain the file. Where it is lost, a new one is made: holders then lose their leases, which expire, and
+//! a repeated request is a new one.
 
 use std::fs;
 use std::io;

@@ -11,7 +11,7 @@
 //! has changed. A backup does not contain it, and a file of another incarnation is replaced: a restore makes a new key.
 //!
 //! The first key is random. The nodes of a cluster all make the same one, from the secret that they share: each of them may
-//! lead, and a fence believes whichever does.
+//! lead, and a fence accepts the sequencers of any leader.
 //!
 //! Fences read the form of a sequencer in `palisade_fence::sequencer`.
 

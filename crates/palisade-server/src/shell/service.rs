@@ -176,7 +176,7 @@ impl Caller {
         }
     }
 
-    /// How long its identity is still valid; `None` if it does not end by itself.
+    /// How long its identity is still valid; `None` if it does not expire.
     pub(super) fn remaining(&self) -> Option<Duration> {
         match self {
             Caller::Certificate { lifetime, .. } => Some(lifetime.remaining(wall())),

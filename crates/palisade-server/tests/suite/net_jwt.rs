@@ -149,7 +149,7 @@ async fn a_jwt_of_the_issuer_is_let_in_at_every_interface_and_another_one_at_non
 async fn a_session_ends_with_its_token_and_a_new_token_of_the_principal_goes_on() {
     let issued = Issued::new().await;
     let leeway = i64::try_from(LEEWAY).unwrap();
-    // Valid for two more seconds: there is no other clock than that of the machine.
+    // Valid for two more seconds, by the machine's clock.
     let short = issued.key.sign(BILLING, 2 - leeway);
     let long = issued.key.sign(BILLING, 3_600);
     let mut session = open_session(&issued.server, Some(&short)).await;

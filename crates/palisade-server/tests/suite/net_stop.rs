@@ -216,7 +216,7 @@ async fn after_fifty_planned_stops_nobody_who_was_turned_away_holds_anything() {
         let key = held.json()["lock_token"].as_str().unwrap().to_owned();
         let (mut waiting, mut count) = (Vec::new(), 0);
         if kind == 3 {
-            // Those who come now wait for the upgrade alone, which waits for a reader.
+            // Later requests wait only for the upgrade, which waits for a reader.
             let body = r#"{"client_id": "r", "lease_duration_ms": 3600000, "mode": "shared"}"#;
             let reads = server.post("/v1/locks/A/acquire", body).await;
             assert_eq!(reads.status, 200, "{}", reads.body);

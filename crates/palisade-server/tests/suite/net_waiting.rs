@@ -152,7 +152,7 @@ async fn a_waiter_hears_something_in_time_and_keeps_its_place() {
     let server = Server::start().await;
     let (key, _) = server.lock("x", "a").await;
     let polled = named(1) + r#", "poll_ms": 1000"#;
-    // The control waits without `poll_ms` and hears nothing.
+    // The control waits without `poll_ms` and gets nothing.
     let mut silent = waits_on(&server, &wait("c", &named(2)), 1).await;
     let first = asks(&server, wait("b", &polled));
     server.waiters(2).await;

@@ -180,7 +180,7 @@ pub(crate) struct RunArgs {
     /// The exit status when the lock was not acquired in time: 0 – 255.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = super::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
-    /// Pass the token as the authority signs it, too, as PALISADE_SEQUENCER: for fences that believe no bare number.
+    /// Pass the token as the authority signs it, too, as PALISADE_SEQUENCER: for fences that accept no bare number.
     #[arg(long)]
     pub(crate) sequencer: bool,
     /// Print nothing while waiting, when renewals fail, when the command leaves processes behind or has to be killed, or

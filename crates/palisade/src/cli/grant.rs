@@ -157,7 +157,7 @@ fn export(leases: &[Lease], url: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The numbers of slots, separated by commas; nothing for a lock that is no semaphore.
+/// The numbers of slots, separated by commas; nothing for a lock that is not a semaphore.
 pub(crate) fn slot_list(slots: Slots) -> Option<String> {
     let numbers: Vec<String> = slots.iter().map(|slot| slot.to_string()).collect();
     (!numbers.is_empty()).then(|| numbers.join(","))

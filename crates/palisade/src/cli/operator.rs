@@ -43,8 +43,8 @@ pub(crate) struct ServeArgs {
     /// The longest lease granted.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = value::ttl, allow_hyphen_values = true)]
     max_ttl: Ttl,
-    /// Whether time passes by itself. A manual clock moves only on request (POST /v1/clock/advance): for tests,
-    /// never for locks that matter.
+    /// Whether time passes on its own. A manual clock moves only on request (POST /v1/clock/advance): for tests, never for
+    /// locks that matter.
     #[arg(long, value_name = "KIND", default_value = "system")]
     clock: ClockKind,
     #[command(flatten)]

@@ -42,7 +42,7 @@ pub(crate) struct StoreArgs {
     sequencers: SequencerArgs,
 }
 
-/// Which tokens a fence believes (rule Q3).
+/// The tokens that a fence accepts (rule Q3).
 #[derive(Args, Clone, Debug)]
 pub(super) struct SequencerArgs {
     /// The public keys of the authority, to check sequencers with: its /.well-known/jwks.json. It is read again when it

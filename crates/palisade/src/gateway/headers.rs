@@ -192,7 +192,7 @@ mod tests {
             ];
             assert_eq!(sent(&forged, client), owned(&expected), "{address}");
         }
-        // A proxy of this machine is believed.
+        // A proxy on this machine is trusted.
         let left = sent(&forged, LOCAL);
         assert!(left.contains(&("x-real-ip".to_owned(), "1.2.3.4".to_owned())));
     }

@@ -129,8 +129,7 @@ pub(crate) struct Ports {
 impl Gateway {
     /// Serves until `shutdown`, then finishes the requests in flight.
     ///
-    /// # Errors
-    /// Why it did not start, or stopped by itself.
+    /// # Errors The reason why it did not start, or stopped on its own.
     pub(crate) async fn serve(
         self,
         ports: Ports,

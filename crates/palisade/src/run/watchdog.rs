@@ -5,8 +5,8 @@
 //! of its own, holds the reading end of a pipe; only the first process has the writing end. The pipe carries the
 //! job's group and every new deadline. End of file means that the first process is gone.
 //!
-//! Once the job is dead it releases the lock in the place of the first process, if it is certain that nothing of the job
-//! is left: see [`KilledParent`]. Otherwise the lease ends by itself.
+//! Once the job is dead, it releases the lock in place of the first process, if it is certain that no process of the job
+//! is left: see [`KilledParent`]. Otherwise the lease expires.
 //!
 //! A second pipe leads back. The watchdog records a kill there before it kills, so the first process never mistakes
 //! that kill for the job's own end.
@@ -71,7 +71,7 @@ impl ReleaseCommand {
         Ok(serde_json::from_slice(&text)?)
     }
 
-    /// Releases each lock. A failure is nobody's concern any more: the lease ends by itself.
+    /// Releases each lock. A failure is ignored: the lease expires.
     fn release(&self) {
         for (lock, number, secret) in &self.grants {
             let mut command = Command::new("/proc/self/exe");

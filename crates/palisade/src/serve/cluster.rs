@@ -390,7 +390,7 @@ pub(crate) struct View {
     handle: Handle,
     disk: Arc<node::Disk>,
     leader_changes: AtomicU64,
-    /// The leadership whose leader said last that it hears no quorum: nobody is to be sent to it.
+    /// The term whose leader reported last that it reaches no quorum: no caller must be sent to it.
     alone: Mutex<Option<Leader>>,
     /// The URLs of the nodes that this one has lost.
     lost: watch::Sender<BTreeSet<String>>,
@@ -418,8 +418,8 @@ impl View {
         })
     }
 
-    /// How far this node is. A leader that hears no quorum, as it says itself, leads nobody: its followers still hear it now
-    /// and then.
+    /// How far this node is. A leader that reports that it reaches no quorum does not count as leader, though its followers
+    /// may still hear from it now and then.
     fn progress(&self) -> Progress {
         let progress = self.engine.progress();
         let alone = *self.alone.lock().unwrap_or_else(PoisonError::into_inner);

@@ -360,7 +360,7 @@ fn announce(settings: &Settings, at: &[Listen], authority: &Authority) {
             if settings.manual_clock { &*manual } else { "" },
         )
     };
-    // A reader that has stopped reading (`| head`) is no reason to stop serving.
+    // If a reader has stopped reading (`| head`), the server goes on.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 

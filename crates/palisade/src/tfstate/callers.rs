@@ -40,7 +40,7 @@ impl Mark {
     }
 }
 
-/// One who asks.
+/// A caller.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     token: Option<BearerToken>,

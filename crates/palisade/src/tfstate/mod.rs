@@ -92,8 +92,7 @@ pub(crate) fn settings(state_bytes: usize) -> shell::Settings {
 
 /// Serves until `shutdown`, then finishes the requests in flight. The grants stay: the next start takes them up again.
 ///
-/// # Errors
-/// Why it could not serve, or why the store stopped by itself.
+/// # Errors The reason why it could not serve, or why the store stopped on its own.
 pub(crate) async fn serve(
     listeners: Listeners,
     store: Store,

@@ -155,7 +155,7 @@ class Page:
         self.tab.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
         self.tab.on(
             "console",
-            # The browser itself logs each answer that is no success.
+            # The browser itself logs each answer that is not a success.
             lambda said: said.type == "error" and "Failed to load resource" not in said.text
             and self.problems.append(said.text),
         )

@@ -213,7 +213,8 @@ fn a_leader_that_was_paused_answers_nothing_that_another_one_has_overtaken() {
     assert_eq!(cluster.token(leader, "b"), 3);
 }
 
-/// The only node that votes hears nobody. It needs nobody, and serves for longer than a leader may hear no quorum.
+/// The only voter hears from no other node. It needs none, and serves for longer than a leader may go without a
+/// quorum.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -269,7 +270,7 @@ fn nodes_come_and_go_while_the_cluster_serves() {
     cluster.until_ready();
     assert_eq!(cluster.token(new, "through-the-new-one"), 2);
 
-    // The leader is removed: another one leads, and it is no member any more.
+    // The leader is removed: another one leads, and the old one is no longer a member.
     let leader = cluster.until_ready();
     let node = cluster.nodes[leader].get("/v1/cluster").unwrap().1["node"].clone();
     let view = cluster.json(&["cluster", "remove", node.as_str().unwrap()]);

@@ -100,7 +100,7 @@ fn a_member_of_another_cluster_is_refused_by_name() {
         "{}",
         text(&refused.stderr)
     );
-    // A member's directory is no single server's.
+    // A single server cannot use a member's directory.
     other.nodes[0].kill();
     let mut alone = palisade();
     alone

@@ -1,5 +1,5 @@
-//! A cluster whose nodes are of two builds that follow each other (R21). There is no next build yet, so some of the nodes read
-//! the next version of the log and the others do not: the feature `testing`. An acquire with certain metadata needs it.
+//! A cluster whose nodes run two successive builds (R21). There is no next build yet, so some of the nodes read the next
+//! version of the log and the others do not: the feature `testing`. An acquire with certain metadata needs it.
 
 use std::fs;
 use std::process::{Child, Command};

@@ -124,7 +124,7 @@ fn a_wait_through_a_node_that_is_killed_goes_on_at_another_one_in_its_place() {
 }
 
 /// The leader does not know that a node is paused, so the place stays reserved for longer. In the second arm, the control, the
-/// client does not come back: the lock is granted to nobody who hears of it, and free when that lease is over.
+/// client does not come back: the lock is granted without anybody learning of it, and is free when that lease is over.
 #[test]
 #[expect(
     clippy::disallowed_methods,

@@ -1,5 +1,5 @@
 //! `palisade tfstate` over the wire, as Terraform and OpenTofu speak it: the requests of a run that is paused, of one that
-//! hears no answer, and of the others. `deploy/check_terraform.py` does the same with the real programs.
+//! gets no answer, and of the others. `deploy/check_terraform.py` does the same with the real programs.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

@@ -42,7 +42,7 @@ pub(super) struct Known {
     pub(super) by: palisade_core::Principal,
     /// The rules under which the principal was found.
     pub(super) access: Arc<Access>,
-    /// Whether the credential ends by itself, by the wall clock.
+    /// Whether the credential expires, by the wall clock.
     ends: bool,
 }
 

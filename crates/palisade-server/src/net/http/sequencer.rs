@@ -60,7 +60,7 @@ pub(super) async fn sign(
 
 /// Read the keys for sequencers
 ///
-/// A JWK set (RFC 7517) whose `issuer` is the authority. Nobody has to say who they are to read it.
+/// A JWK set (RFC 7517) whose `issuer` is the authority. Reading it needs no credentials.
 #[utoipa::path(
     get,
     path = "/.well-known/jwks.json",

@@ -29,7 +29,7 @@ pub(super) struct Locks {
     counted: HashMap<Subject, Counted>,
     /// At whose address a grant was made, and by which request. The grants of a set have one number.
     owners: HashMap<(u64, LockName), Owner>,
-    /// Requests of readers that are granted: a repeat is no second grant.
+    /// Requests of readers that are granted: a repeat is not a second grant.
     requests: BTreeSet<(Principal, RequestId)>,
     coming: HashMap<LockName, Coming>,
     /// Locks that are closed after their last grant: until when, and the subjects that they count for.

@@ -1,5 +1,5 @@
-//! TLS to databases and to Redis: the certificate of the server must be of a CA in `PALISADE_CA_FILE`, or of one that this
-//! machine trusts, and must contain the host of the URL. There is no way to encrypt without that check.
+//! TLS to databases and to Redis: the server's certificate must come from a CA in `PALISADE_CA_FILE`, or from one that
+//! this machine trusts, and must contain the host of the URL. There is no way to encrypt without that check.
 
 use std::env;
 use std::future::Future;

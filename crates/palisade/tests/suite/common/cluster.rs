@@ -270,7 +270,7 @@ impl Node {
         settled.unwrap()
     }
 
-    /// A page that is no JSON.
+    /// A page that is not JSON.
     pub(crate) fn text(&self, path: &str) -> String {
         let mut stream = self
             .send_request(&format!("GET {path} HTTP/1.1\r\n"), "")

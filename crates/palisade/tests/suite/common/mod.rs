@@ -169,7 +169,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Takes ownership of any command that does not end by itself.
+    /// Takes ownership of any command that does not end on its own.
     pub(crate) fn keep(child: Child) -> Run {
         Run { child: Some(child) }
     }
