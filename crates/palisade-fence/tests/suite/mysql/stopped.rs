@@ -239,7 +239,7 @@ async fn transact_loses_no_add() {
     assert_eq!(failed.await.unwrap_err().to_string(), "no");
     let n: Option<i64> = db.query_first("SELECT n FROM things").await.unwrap();
     assert_eq!(n, Some(added));
-    // The control: what was read before the transaction is older than the claim, and the first of two adds is lost.
+    // The control: the read before the transaction is older than the claim, and the first of two adds is lost.
     let mut acknowledged = 0;
     for number in 501.. {
         let done = transact(&mut db, "r", t(number), None, async |tx| {
