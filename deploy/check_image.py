@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Builds the container image from deploy/Dockerfile, and runs what is in it.
+"""Builds the container image from deploy/Dockerfile, and runs its program.
 
     check_image.py [--program FILE] [--without STEP]
 
 Called by `cargo xtask package image`, as root, with buildah. No image can be fetched here, so the Dockerfile's first stage,
 which only has Rust in it, is this machine: `deploy/build_static` runs on it, as the Dockerfile runs it. Everything else is the
-Dockerfile's own. What the image says is then started in its root, as its user, with processes and a network of its own.
+Dockerfile's own. Then the image's command is started in its root, as its user, with processes and a network of its own.
 
 `--program` takes a program that is already built; one that needs libraries makes this fail. `--without ownership` leaves the
 volume to root, and must make this fail, too.
@@ -53,7 +53,7 @@ class Image:
         return ended.stdout
 
     def command(self, *words: str) -> list[str]:
-        """What a runtime starts: the image's own command, unless another one is given."""
+        """Runs the image's own command, as a runtime does, unless another one is given."""
         words = words or tuple(self.config["Cmd"])
         user = self.config["User"]
         return [CHROOT, f"--userspec={user}", os.fspath(self.root), *self.config["Entrypoint"], *words]
@@ -104,7 +104,7 @@ def check(image: Image) -> None:
     must(image.config["User"].split(":")[0] not in ("", "0", "root"), "it runs as root")
     must(image.config["Volumes"] == {"/var/lib/palisade": {}}, "the data are no volume")
     print(f"one file of {program.stat().st_size / 2**20:.1f} MiB")
-    # What every runtime brings.
+    # The directories that every runtime provides.
     for name in ("dev", "proc"):
         (image.root / name).mkdir()
         subprocess.run(["mount", "--rbind", f"/{name}", image.root / name], check=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the Kubernetes manifests, and runs what their containers run.
+"""Checks the Kubernetes manifests, and runs the commands of their containers.
 
     check_kubernetes.py PROGRAM [--without STEP]
 
@@ -52,7 +52,7 @@ prefix = ""
 verbs = ["hold", "observe", "admin"]
 """
 
-#: What `kubectl` does with the commands of the manifests: a file for each key of a secret or config map.
+#: Acts as `kubectl` for the commands of the manifests: makes a file for each key of a secret or config map.
 KUBECTL = r"""
 kubectl() {
   [ "$1" = -n ] && shift 2
@@ -88,7 +88,7 @@ class Manifest:
         self.belongs_together()
 
     def belongs_together(self) -> None:
-        """What no schema says, and Kubernetes finds out too late or never."""
+        """Checks rules that no schema has, and that Kubernetes would notice too late or never."""
         labels = self.set["spec"]["template"]["metadata"]["labels"]
         ports = {port["name"]: port["containerPort"] for port in self.container["ports"]}
         must(self.set["spec"]["selector"]["matchLabels"].items() <= labels.items(), "the set does not select its pods")
@@ -174,7 +174,7 @@ class Pod:
                 yield objects / name, at
 
     def probe(self, kind: str) -> bool:
-        """As the kubelet asks: by the address, and whatever the certificate says."""
+        """Asks as the kubelet does: by the address, without a check of the certificate."""
         get = self.cluster.manifest.container[kind]["httpGet"]
         (port,) = (
             port["containerPort"] for port in self.cluster.manifest.container["ports"] if port["name"] == get["port"]
@@ -194,7 +194,7 @@ class Pod:
         grace = self.cluster.manifest.pod["terminationGracePeriodSeconds"]
         ended = self.process.wait(grace)
         must(how == signal.SIGKILL or ended == 0, f"{self.name} ended with {ended}: {self.said()}")
-        # The kernel takes its time to remove what is in a network.
+        # The kernel takes its time to remove the content of a network.
         for command in (f"ip link delete {self.network}", f"ip netns delete {self.network}"):
             subprocess.run(command.split(), check=True)
         self.address = None
@@ -273,7 +273,7 @@ def network() -> None:
 
 
 def prepared(machine: Machine, manifest: Manifest) -> None:
-    """Types what the head of the manifest says."""
+    """Types the commands in the head of the manifest."""
     for folder in ("objects", HOME.lstrip("/")):
         machine.path(folder).mkdir(parents=True)
     machine.path(f"{HOME[1:]}/access.toml").write_text(ACCESS)

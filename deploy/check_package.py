@@ -39,7 +39,7 @@ INSIDE = "PALISADE_INSIDE"
 
 
 class Wrong(Exception):
-    """The package does not do what it must."""
+    """The package breaks a requirement."""
 
 
 def must(holds: bool, what: str) -> None:
@@ -67,7 +67,7 @@ class Machine:
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
     def run(self, *command: str, fails: bool = False) -> str:
-        """What the command prints; it must succeed, or fail when that is promised."""
+        """Returns the output of the command, which must succeed, or fail with `fails`."""
         environment = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "LC_ALL": "C.UTF-8",
@@ -289,7 +289,7 @@ def step(name: str) -> None:
 
 BEGAN = time.monotonic()
 
-#: What `Machine` does, in short.
+#: A short form of `Machine`.
 PROBE = """
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/changes /mnt/work /mnt/root
@@ -306,7 +306,7 @@ def enter(what: str) -> bool:
     tried = subprocess.run(["unshare", *spaces, "sh", "-euc", PROBE], stderr=subprocess.PIPE, text=True, check=False)
     if tried.returncode == 0:
         os.execvpe("unshare", ["unshare", *spaces, sys.executable, *sys.argv], os.environ | {INSIDE: "1"})
-    # A container may allow neither, and who is not root may not, either.
+    # A container may allow neither, and neither may a user who is not root.
     print(f"NOT RUN: the test of the {what} needs root, namespaces and overlays: {tried.stderr.strip()}")
     return False
 

@@ -139,7 +139,7 @@ def inputs(address: str) -> set[str]:
 
 
 def paused(runs: Runs, address: str) -> tuple[int, str]:
-    """What becomes of a run that is stopped while another one takes the lock and applies."""
+    """Stops a run while another one takes the lock and applies, and returns its result."""
     # Terraform reads the state once more before it uploads the first one of all, so there is one.
     runs.make("first", PLAIN % ("x", "older"))
     runs.ok("first", "apply", "-auto-approve")

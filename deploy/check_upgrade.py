@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Upgrades a cluster from one program to another, under load, and checks what its clients were told.
+"""Upgrades a cluster from one program to another, under load, and checks the answers that its clients got.
 
     check_upgrade.py OLD NEW [--seconds N] [--no-key] [--json]
     check_upgrade.py --self-test
@@ -110,7 +110,7 @@ class Cluster:
         node.start(program, self.flags)
 
     def statuses(self) -> list[Optional[str]]:
-        """What each node says at `/readyz`; nothing if it is not ready."""
+        """The answer of each node at `/readyz`; nothing for a node that is not ready."""
         said: list[Optional[str]] = []
         for node in self.nodes:
             said.append(None)
@@ -161,7 +161,7 @@ class Cluster:
 
 
 class Client:
-    """Repeats what is not settled, as docs/reference/protocol.md says."""
+    """Repeats a request until it is settled, as docs/reference/protocol.md says."""
 
     #: Of all clients.
     repeated: ClassVar[collections.Counter[str]] = collections.Counter()
@@ -234,7 +234,7 @@ class Held:
 
 
 class Load:
-    """Clients in threads; what one of them complains of is raised at the next step."""
+    """Clients in threads; an error of one of them is raised at the next step."""
 
     def __init__(self, cluster: Cluster, client: Client) -> None:
         self.cluster, self.client = cluster, client
@@ -343,7 +343,7 @@ class Upgrade:
         self.mixed = True
 
     def step(self, name: str, since: float, **more: Any) -> None:
-        """One that has been done since then: what the clients saw of it."""
+        """Records a step that has been done since then, and the clients' view of it."""
         self.load.check()
         now = time.monotonic()
         work = sorted(grant.answered for grant in self.history.grants if grant.answered > since)
@@ -405,8 +405,8 @@ class Upgrade:
         self.step(name, began, node=node.name)
 
     def refusals(self, at: Node) -> None:
-        """While a node is OLD, a kind that it does not know is refused, with what to do. An OLD leader can only say
-        that the request is wrong."""
+        """While a node is OLD, a request of a kind that it does not know is refused, with the next step. An OLD leader
+        can only answer that the request is wrong."""
         for kind in self.newer:
             status, error = self.try_kind(kind, at)
             code, message = error.get("code"), error.get("message", "")
@@ -441,7 +441,7 @@ class Upgrade:
             time.sleep(0.02)  # real time: asked again, up to a deadline
 
     def no_way_back(self, node: Node) -> None:
-        """OLD does not skip what it does not know."""
+        """OLD does not skip entries that it does not know."""
         began = time.monotonic()
         node.stop()
         written = len(node.log.read_text())

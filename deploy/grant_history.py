@@ -1,4 +1,4 @@
-"""What clients were told of grants, and what must hold of it: for check_upgrade.py."""
+"""The grants that clients received, and the rules that they must satisfy: for check_upgrade.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from check_package import must
 
 @dataclasses.dataclass
 class Grant:
-    """What a client was told, on this machine's clock."""
+    """A grant as its client received it, on this machine's clock."""
 
     lock: str
     token: int
@@ -25,7 +25,7 @@ class Grant:
 
 @dataclasses.dataclass
 class Loss:
-    """A client was told that its grant is over."""
+    """A grant that a client learned was over."""
 
     grant: Grant
     at: float
@@ -43,7 +43,7 @@ class History:
             other = first.setdefault(grant.token, grant)
             if other is not grant:
                 yield f"token {grant.token} was given twice: for {other.lock} and for {grant.lock}"
-        # One counter: whatever is asked for later has a higher token, for any lock.
+        # There is one counter: a later request gets a higher token, for any lock.
         acknowledged = sorted(self.grants, key=lambda grant: grant.answered)
         highest, at = 0, 0
         for grant in sorted(self.grants, key=lambda grant: grant.asked):
@@ -69,7 +69,7 @@ class History:
 
 
 def damages(history: History) -> Iterator[tuple[str, History]]:
-    """Damaged copies, and what must be said of each."""
+    """Damaged copies, and the message that each must cause."""
     locks = collections.defaultdict(list)
     for at, grant in enumerate(history.grants):
         locks[grant.lock].append(at)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A wish is a request for a lock, or for several at once, as the caller put it, and what became of it.
+// A wish is the caller's request for a lock, or for several at once, with its outcome.
 type wish struct {
 	// Sorted. The first one names the request in paths and messages.
 	names     []string
@@ -147,7 +147,7 @@ func (w *wish) asWriter(reader *Lease, wait time.Duration) (*wish, error) {
 	}, err
 }
 
-// name is the first lock's: it stands for all of them.
+// name is the first lock's name, which represents all of them.
 func (w *wish) name() string { return w.names[0] }
 
 func randomID() (string, error) {
@@ -235,8 +235,8 @@ func (w *wish) times(left time.Duration, alive bool) (wait, poll time.Duration) 
 	return atLeast(left, millisecond), firstPollTime
 }
 
-// attemptTime leaves time for the next address: a server has half of what is left, at most half of the patience, beyond the
-// time that it is asked to wait.
+// attemptTime leaves time for the next address: beyond the time that it is asked to wait, a server gets half of the remaining
+// time, at most half of the patience.
 func attemptTime(asked, left, patience time.Duration) time.Duration {
 	return atLeast(asked+atMost(patience, left-asked)/2, leastTime)
 }

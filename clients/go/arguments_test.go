@@ -12,7 +12,7 @@ import (
 	"palisade.example/palisade/internal/testserver"
 )
 
-// Objects as people have them: each call works, or its error names what to pass.
+// Arguments that people pass: each call works, or its error names the right argument.
 func TestArgumentsAsPeopleHaveThem(t *testing.T) {
 	server := testserver.Serve(t)
 	client := newClient(t, palisade.Endpoints(server.URL), palisade.Patience(2*time.Second))

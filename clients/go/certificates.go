@@ -15,9 +15,9 @@ import (
 // tlsFiles are the CAs of the servers, the client's certificate, and its key, in PEM. "": none.
 type tlsFiles struct{ ca, certificate, key string }
 
-// certificates are what the files had in them when the last connection was made. A certificate may live for an hour and the
-// client for weeks, so each connection looks at the files again. Files that cannot be used, because one of two is being
-// replaced, leave what was there in force.
+// certificates are the content of the files when the last connection was made. A certificate may be valid for an hour, and
+// the client may run for weeks, so each connection reads the files again. While the files cannot be used, because one of two
+// is being replaced, the old content stays in use.
 type certificates struct {
 	files tlsFiles
 	base  *tls.Config
@@ -41,7 +41,7 @@ func newCertificates(files tlsFiles, base *tls.Config) (*certificates, error) {
 	return c, nil
 }
 
-// look takes what is in the files now.
+// look reads the current files.
 func (c *certificates) look() error {
 	var contents [3][]byte
 	for i, name := range []string{c.files.ca, c.files.certificate, c.files.key} {
@@ -76,7 +76,7 @@ func (c *certificates) look() error {
 	return nil
 }
 
-// dial makes a connection with what is in the files now, or else with what was there.
+// dial makes a connection with the current files, or else with the previous ones.
 func (c *certificates) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -108,8 +108,8 @@ func (c *certificates) current() *tls.Config {
 	return c.config.Clone()
 }
 
-// ended is what to say if the client's certificate has ended by the clock here: a server ends the connection then, and often
-// nothing comes through of its reason.
+// ended is the message for a client certificate that has expired by this machine's clock: a server then ends the connection,
+// and often its reason does not arrive.
 func ended(config *tls.Config) string {
 	if config == nil || len(config.Certificates) == 0 || config.Certificates[0].Leaf == nil {
 		return ""

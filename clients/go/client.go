@@ -15,10 +15,10 @@ type Client struct {
 	transport *transport
 	patience  time.Duration
 	margin    time.Duration
-	// For people: where a client runs. What makes a client id unique is drawn for each acquire.
+	// The host that a client runs on, for people. Each acquire adds random characters, which make its client id unique.
 	host string
 
-	// Ends renewals and what runs in the background.
+	// Ends renewals and background work.
 	base context.Context
 	end  context.CancelFunc
 
@@ -27,7 +27,7 @@ type Client struct {
 	background sync.WaitGroup
 }
 
-// noCopy has `go vet` find copies of what it is a part of.
+// noCopy makes `go vet` report copies of the struct that contains it.
 type noCopy struct{}
 
 func (*noCopy) Lock()   {}
@@ -73,8 +73,8 @@ func New(options ...Option) (*Client, error) {
 	}, nil
 }
 
-// Close ends the connections, after what is being given up in the background has been given up, at most for the client's
-// patience. Leases that are still held are no longer renewed: release them first.
+// Close finishes giving up requests and locks in the background, at most for the client's patience, and then ends the
+// connections. Leases that are still held are no longer renewed: release them first.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -181,7 +181,7 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 	return answer, err
 }
 
-// open refuses what cannot be sent: by a client that is closed, or without a context.
+// open refuses a request of a closed client, or without a context.
 func (c *Client) open(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return err
@@ -201,7 +201,7 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// inBackground runs what nobody waits for, until the client is closed.
+// inBackground runs work that nobody waits for, until the client is closed.
 func (c *Client) inBackground(run func(context.Context)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -240,7 +240,7 @@ func TestACancelledAcquireLeavesTheQueue(t *testing.T) {
 	waitForWaiter(t, client, "orders", 0)
 }
 
-// Also with a context that has ended: `defer lease.Release(ctx)` is what people write.
+// Also with a context that has ended: people write `defer lease.Release(ctx)`.
 func TestAReleaseGoesOnWithoutItsContext(t *testing.T) {
 	client, _ := served(t)
 	lease := mustLock(t, client, "orders", palisade.TTL(time.Hour))

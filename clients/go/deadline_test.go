@@ -47,7 +47,7 @@ func deadlineOf(t *testing.T, one deadlineCase, validFor int64) int64 {
 
 func TestEveryVectorHasThisDeadline(t *testing.T) {
 	for _, one := range deadlineCases(t) {
-		// A client may stop earlier by what it rounds.
+		// A client may stop earlier by its rounding.
 		early := one.Deadline - deadlineOf(t, one, one.ValidFor)
 		if early < 0 || early >= int64(millisecond) || one.Drift != 10_000 {
 			t.Errorf("%+v: %d ns earlier", one, early)

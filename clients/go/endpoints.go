@@ -93,7 +93,7 @@ func (e *endpoints) failedLocked(address string) {
 	}
 }
 
-// answered takes note of what an answer says about the address and the leader. It returns true if the leader is to be asked
+// answered records an answer's information about the address and the leader. It returns true if the leader is to be asked
 // at once.
 func (e *endpoints) answered(address string, r reply) bool {
 	e.mu.Lock()
@@ -123,7 +123,7 @@ func (e *endpoints) answered(address string, r reply) bool {
 	return true
 }
 
-// keepsSecrets tells whether nobody on the way can read what is sent there: TLS, or this machine.
+// keepsSecrets tells whether nobody on the way can read the requests: they use TLS, or stay on this machine.
 func keepsSecrets(address string) bool {
 	parsed, err := url.Parse(address)
 	if err != nil {

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Errors by what the caller does next; use them with errors.Is.
+// Errors by the caller's next step; use them with errors.Is.
 var (
 	// ErrNotAcquired: the lock was not granted and nothing is held. Trying again later is safe.
 	ErrNotAcquired = errors.New("palisade: the lock was not acquired")
 	// ErrHeld: another client has the lock, and kept it for as long as the caller was willing to wait. It is an
-	// ErrNotAcquired, too; errors.As with *HeldError says who has it.
+	// ErrNotAcquired, too; errors.As with *HeldError names the holder.
 	ErrHeld = errors.New("palisade: another client has the lock")
 	// ErrLost: the lease is over. Stop the work; the next grant has another token.
 	ErrLost = errors.New("palisade: the lease is lost")
@@ -26,7 +26,7 @@ var (
 	ErrOperator = errors.New("palisade: an operator is needed")
 )
 
-// An Error is what a call ended with. Every error of this package that is not the context's own has one in its chain.
+// An Error is the failure of a call. Every error of this package that is not the context's own has one in its chain.
 type Error struct {
 	// Code is the name in the server's table of codes (docs/reference/errors.md).
 	Code    string

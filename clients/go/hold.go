@@ -51,7 +51,7 @@ func (h *hold) nextAlarm() time.Duration {
 
 func (h *hold) deadline() instant { return instant(h.until.Load()) }
 
-// holds tells whether the holder may act now. What it learns from the clock it does not forget.
+// holds tells whether the holder may act now. Once the clock has passed the deadline, it stays false.
 func (h *hold) holds() bool {
 	if h.over.Load() != nil {
 		return false

@@ -22,7 +22,7 @@ type Holder struct {
 	Slots []int
 }
 
-// LockInfo is what the server knows about a lock.
+// LockInfo is the server's information about a lock.
 type LockInfo struct {
 	Name string
 	// Holder is nil while the lock is free, and the oldest of several.
@@ -36,7 +36,7 @@ type LockInfo struct {
 	Permits int
 }
 
-// Status is what the server says about itself.
+// Status is the server's description of itself.
 type Status struct {
 	Authority   string
 	Incarnation string

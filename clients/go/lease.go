@@ -96,7 +96,7 @@ func (l *Lease) Name() string {
 // Locks are the names of all locks that were granted, sorted.
 func (l *Lease) Locks() []string { return copied(l.wish.names) }
 
-// Part is what the fence of one of several locks takes: the token, with that lock's name. The error is ErrInvalid if the
+// Part is the proof for the fence of one of several locks: the token, with that lock's name. The error is ErrInvalid if the
 // lease has no such lock, and ErrLost if it is not held any more; a fence that is given the part later has the same error.
 func (l *Lease) Part(name string) (fence.Holder, error) {
 	if err := l.checkPart(name); err != nil {
@@ -207,7 +207,7 @@ func (l *Lease) releaseNow(ctx context.Context, names []string) error {
 	return about(l.wish.name(), err)
 }
 
-// giveBack releases in the background what is not held any more.
+// giveBack releases in the background the locks that the lease no longer holds.
 func (l *Lease) giveBack() {
 	until := now().add(2 * l.wish.ttl)
 	l.client.inBackground(func(ctx context.Context) { _ = l.release(ctx, l.parts.toRelease(), until) })
@@ -247,7 +247,7 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 // Upgrade makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue
 // and waits for the other readers alone, 0 – 24 h. The lease returned has a new token, with which it claims before it writes,
 // and a context of its own; this one is not held any more then. Until then it is held and renewed as before, also after
-// ErrHeld, which names a reader that was in the way.
+// ErrHeld, which names a reader that still held the lock.
 //
 // The errors are those of Client.Lock, and ErrLost if this lease is lost meanwhile. If the context ends first, the upgrade is
 // given up in the background. If it was granted by then, or can be granted at that moment, the lock is released, and this lease
@@ -353,7 +353,7 @@ func (l *Lease) release(ctx context.Context, names []string, until instant) erro
 	return over
 }
 
-// keep renews until the hold is over: at a third of what is left, or soon after a failure.
+// keep renews until the hold is over: at a third of the remaining time, or soon after a failure.
 func (l *Lease) keep(ctx context.Context) {
 	longest, deadlines := day, map[string]instant{}
 	for _, name := range l.wish.names {
@@ -414,7 +414,8 @@ func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) bool {
 	return true
 }
 
-// lose takes the word of the server that a lock is over: what is left of several is of no use without it.
+// lose records that the server ended a lock. If the lease has several locks, the others are released, because they are useless
+// without it.
 func (l *Lease) lose(name, code string) {
 	if !l.hold.holds() {
 		return
@@ -435,7 +436,7 @@ func (l *Lease) request(name, verb string, differs func(reply) string) request {
 	return request{method: "POST", path: lockPath(name, verb), body: body, differs: differs}
 }
 
-// isOf tells why an answer is not about this grant; number is what a good answer calls it.
+// isOf tells why an answer is not about this grant; number is the grant's number in a good answer.
 func (l *Lease) isOf(name string, number uint64, r reply) string {
 	if r.over() {
 		if ended := r.problemFields(); has(ended, "fencing_token") && !is(ended, "fencing_token", l.grant.number) {

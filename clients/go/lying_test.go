@@ -351,7 +351,7 @@ func TestAnAddressWithAnotherProgramIsLeft(t *testing.T) {
 			if err := lease.Release(within(t)); err != nil {
 				t.Error(err)
 			}
-			// A control: alone it is told, with its address.
+			// A control: alone, it is reported, with its address.
 			alone := newClient(t, palisade.Endpoints(other.URL), palisade.Patience(200*time.Millisecond))
 			if _, err := alone.Show(within(t), "orders"); err == nil {
 				t.Error("another program was believed")

@@ -45,13 +45,13 @@ func BearerToken(token string) Option { return func(s *settings) { s.bearer = &t
 // runs; while the file cannot be used, the last token stays.
 func BearerTokenFile(path string) Option { return func(s *settings) { s.file = &path } }
 
-// TLSConfig is for https addresses: authorities, a client certificate. The client keeps a copy, so what is in it is not read
-// again: for a certificate that is replaced, use TLSFiles, or GetClientCertificate of the config.
+// TLSConfig is for https addresses: authorities, a client certificate. The client stores a copy, and does not read the
+// config again: for a certificate that is replaced, use TLSFiles, or GetClientCertificate of the config.
 func TLSConfig(config *tls.Config) Option { return func(s *settings) { s.tls = config } }
 
-// TLSFiles are files in PEM for https addresses: the CAs of the servers ("": those of this machine), the client's certificate,
-// and its key ("" for both: none). They are read again for each new connection, so they may be replaced while the client
-// runs; while they cannot be used together, what was there stays. What is in a TLSConfig counts as well.
+// TLSFiles are files in PEM for https addresses: the CAs of the servers ("": those of this machine), the client's
+// certificate, and its key ("" for both: none). They are read again for each new connection, so they may be replaced while
+// the client runs. While the new files do not match, the old ones stay in use. A TLSConfig applies as well.
 func TLSFiles(ca, certificate, key string) Option {
 	return func(s *settings) { s.tlsFiles = &tlsFiles{ca, certificate, key} }
 }
@@ -60,7 +60,8 @@ func TLSFiles(ca, certificate, key string) Option {
 // wait. The default is 5 s.
 func Patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
-// Margin is taken off each deadline: time between a check and the effect of what follows, 0 – 24 h. The default is 0.
+// Margin is subtracted from each deadline: the time to leave between a check and the effect of the next operation, 0 – 24
+// h. The default is 0.
 func Margin(d time.Duration) Option { return func(s *settings) { s.margin = d } }
 
 func (s *settings) check() error {

@@ -5,9 +5,9 @@ import "sync"
 // parts are the locks of a lease, in the order of their names.
 type parts struct {
 	mu sync.Mutex
-	// What is renewed.
+	// The locks that renewals extend.
 	held []string
-	// What the server has not acknowledged the release of.
+	// The locks whose release the server has not acknowledged.
 	unreleased []string
 }
 

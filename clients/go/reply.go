@@ -22,7 +22,7 @@ type fault struct {
 	unknown bool
 }
 
-// What a server says about a refusal.
+// The server's reason for a refusal.
 type problem struct {
 	Code         string `json:"code"`
 	Message      string `json:"message"`
@@ -30,7 +30,7 @@ type problem struct {
 	RetryAfterMS uint64 `json:"retry_after_ms"`
 }
 
-// readReply takes only what a Palisade server may answer. Anything else leaves the outcome unknown.
+// readReply accepts only answers of a Palisade server. Anything else leaves the outcome unknown.
 func readReply(status int, body []byte) (reply, *fault) {
 	var object map[string]json.RawMessage
 	expected := status == 200 || status == 202 || (status >= 400 && status < 600)
@@ -60,7 +60,7 @@ func has(fields map[string]json.RawMessage, name string) bool {
 	return fields[name] != nil && string(fields[name]) != "null"
 }
 
-// isAbout tells why a good answer is not about what was asked for.
+// isAbout tells why a good answer is not about the request.
 func isAbout(name, wanted string) func(reply) string {
 	return func(r reply) string {
 		if r.status != 200 || is(r.fields(), name, wanted) {
@@ -84,7 +84,7 @@ func (r reply) problem() problem {
 	}
 	var found problem
 	if json.Unmarshal(r.body, &object) == nil && json.Unmarshal(object.Error, &found) != nil {
-		// A later server may write another field in another form; the code is what decides.
+		// A later server may write another field in another form; only the code decides.
 		var code struct {
 			Code string `json:"code"`
 		}
@@ -261,7 +261,7 @@ func broken(why string) *fault { return &fault{"a broken answer: " + why, true} 
 func isToken(n *uint64) bool  { return isNumber(n) && *n >= 1 }
 func isNumber(n *uint64) bool { return n != nil && *n <= maxToken }
 
-// milliseconds reads a duration. No wait and no lease is longer than a day; a bound keeps what is computed with it in
+// milliseconds reads a duration. No wait and no lease is longer than a day; a bound keeps the results of computations in
 // range, and a shorter time is always safe.
 func milliseconds(n uint64) time.Duration {
 	if longest := uint64(4 * day / millisecond); n > longest {

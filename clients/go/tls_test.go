@@ -44,7 +44,7 @@ func (a authority) serve(t *testing.T) *testserver.Process {
 		"--tls-client-ca", a.file("ca.pem"))
 }
 
-// config is what a client has that reads the files once.
+// config belongs to a client that reads the files once.
 func (a authority) config(t *testing.T) *tls.Config {
 	t.Helper()
 	certificate, err := tls.LoadX509KeyPair(a.file("me.pem"), a.file("me.key"))
@@ -112,7 +112,7 @@ func TestANewConnectionHasWhatIsInTheFiles(t *testing.T) {
 	once := newClient(t, all, palisade.TLSConfig(mine.config(t)), palisade.Patience(time.Second))
 	show(t, client, "orders")
 	show(t, once, "orders")
-	// One of two files is replaced: what was there stays in force.
+	// One of two files is replaced: the old pair stays in use.
 	take(fresh, "me.pem")
 	first.Kill(t)
 	show(t, client, "orders")
@@ -191,7 +191,7 @@ func TestAConnectionWhoseCertificateIsOverIsReplaced(t *testing.T) {
 	if got := asked(); got != strings.Repeat("/v1/locks/orders ", 3)+"/v1/watch /v1/watch" {
 		t.Errorf("%s", got)
 	}
-	// A control: a caller that is not known on a new connection either is told so, after one more attempt.
+	// A control: a caller that is unknown on a new connection, too, gets the error after one more attempt.
 	address, asked = forgetful(t, 0)
 	var refused *palisade.Error
 	stranger := newClient(t, address, trusting)

@@ -132,7 +132,7 @@ func (c *connection) got(info httptrace.GotConnInfo) { c.inner.Store(&info.Conn)
 
 func (c *connection) isThere() bool { return c.inner.Load() != nil }
 
-// end closes it, also if it is back in the pool: what comes next on it is wrong, too.
+// end closes the connection, even if it is back in the pool: its next answers would be wrong, too.
 func (c *connection) end() {
 	if inner := c.inner.Load(); inner != nil {
 		(*inner).Close()
@@ -149,8 +149,8 @@ func (e *strayError) Error() string {
 // open sends a request and returns when the head of its answer is there. The head of another answer is an error, and ends
 // the connection.
 //
-// A server that does not know who is asking may mean that the certificate of the connection is over. Nothing happened, and a
-// new connection shows what is in the files now.
+// If a server does not know the caller, the certificate of the connection may have expired. Nothing happened, and a new
+// connection uses the current files.
 func (t *transport) open(ctx context.Context, address string, r request) (*http.Response, error) {
 	answer, used, err := t.openOnce(ctx, address, r)
 	if err != nil || answer.StatusCode != http.StatusUnauthorized || !strings.HasPrefix(address, "https:") {

@@ -38,7 +38,7 @@ type Event struct {
 type WatchOption func(*Watch)
 
 // After begins after a revision, with the changes that the server still remembers; 0 is before the first one. Without
-// this option a watch begins with what happens next.
+// this option a watch begins with the next change.
 func After(revision uint64) WatchOption {
 	return func(w *Watch) { w.after, w.positioned = revision, true }
 }
@@ -114,7 +114,7 @@ func (w *Watch) Next() bool {
 // Event is the one to which Next went on.
 func (w *Watch) Event() Event { return w.event }
 
-// Err is why Next returned false: the context's error, or what the server refused.
+// Err is the reason why Next returned false: the context's error, or the server's refusal.
 func (w *Watch) Err() error { return w.err }
 
 // Close ends the watch.
@@ -278,7 +278,7 @@ func (b *eventBlock) take(line string) {
 	}
 }
 
-// event returns false for what the caller is not to see, such as kinds of later servers.
+// event returns false for events that the caller must not see, such as the kinds of later servers.
 func (b *eventBlock) event(revision uint64) (Event, bool) {
 	var told struct {
 		Name     string `json:"resource_id"`

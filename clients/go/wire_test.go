@@ -86,7 +86,7 @@ func TestAnswersThatAreNoGrant(t *testing.T) {
 	}
 }
 
-// The rows of the table of codes, by what the client does.
+// The rows of the table of codes, by the client's next step.
 func TestTheTableOfCodes(t *testing.T) {
 	const again, unknown, tell = "again", "unknown", "tell"
 	for _, row := range []struct {

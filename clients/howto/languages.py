@@ -1,4 +1,4 @@
-"""How a block of a page is run in each language: what the reader has around it."""
+"""Runs a block of a page in each language, with the surroundings that a reader has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page's reader has: the resource, its address in the environment, and how its number is read past the fence."""
+"""A page's resource: its address in the environment, and the way to read its number past the fence."""
 
 from __future__ import annotations
 

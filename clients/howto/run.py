@@ -51,7 +51,7 @@ class Block:
     language: str
     text: str
     refused: bool = False
-    #: What it prints, where the page says it.
+    #: Its output, where the page shows it.
     expected: Optional[str] = None
 
     @property
@@ -60,7 +60,7 @@ class Block:
 
 
 class Wrong(Exception):
-    """The page does not do what it says, at this block."""
+    """At this block, the page is wrong."""
 
     def __init__(self, why: str, block: Optional[Block] = None) -> None:
         super().__init__(why)
@@ -113,7 +113,7 @@ def matches(expected: str, printed: str) -> bool:
 
 
 class Reader:
-    """Somebody who does what a page says."""
+    """A reader who follows a page."""
 
     def __init__(self, page: str, palisade: str, show: bool) -> None:
         self.page, self.show = page, show
@@ -154,7 +154,7 @@ class Reader:
         if block.language == "sh":
             text = "".join(line + "\n" for line in text.splitlines() if not languages.installs(line))
         command = languages.command(self.page, block.language, text, self.folder)
-        # Output goes to a file: what the block leaves running would keep a pipe open.
+        # Output goes to a file: processes that outlive the block would keep a pipe open.
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=self.env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -209,7 +209,7 @@ def changed(blocks: list[Block]) -> list[list[Block]]:
 
 
 def one(page: pathlib.Path, options: argparse.Namespace) -> list[str]:
-    """What is wrong with a page."""
+    """The faults of a page."""
     blocks, palisade = read(page), os.path.realpath(options.palisade)
     if not options.control:
         try:
@@ -239,8 +239,8 @@ def of_languages(text: str) -> dict[str, str]:
 
 
 def first_page(text: str) -> list[str]:
-    """What is wrong with the examples of README.md: they are those of postgresql.md, which run, of ten lines at most.
-    The one in Rust runs in examples/seat-booking."""
+    """The faults of README.md's examples. They must equal those of postgresql.md, which are run, and have at most ten
+    lines. The Rust example runs in examples/seat-booking."""
     shown, run = of_languages(text), of_languages((PAGES / "postgresql.md").read_text())
     wrong = [f"README.md: {name} is not the block of postgresql.md" for name in NAMES if shown.get(name) != run[name]]
     return wrong + [

@@ -10,12 +10,13 @@ export default tseslint.config(
     extends: [tseslint.configs.strictTypeChecked],
     languageOptions: { parserOptions: { projectService: true } },
     rules: {
-      // Numbers are what these messages are about.
+      // These messages are about numbers.
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
     },
   },
   {
-    // What the oldest Node that package.json names has. It is the first 20 with zlib.crc32, which is still experimental there.
+    // Checks for the oldest Node that package.json names. It is the first 20 with zlib.crc32, which is still experimental
+    // there.
     files: ["src/**/*.ts"],
     plugins: { n: node },
     rules: {

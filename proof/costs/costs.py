@@ -1,4 +1,4 @@
-"""What a client costs: an acquire with its release, a renewal and a check, in each language and beside others.
+"""The cost of a client: an acquire with its release, a renewal and a check, in each language and beside others.
 
     costs.py --palisade target/debug/palisade --quick                 what clients/check runs
     PALISADE_DRIVER=target/release/examples/holder-driver \\
@@ -79,7 +79,8 @@ def check_sends_nothing(name: str, command: str, palisade: Palisade, count: int)
         ask(driver, "acquire", lock=f"check-{name}", ttl_ms=3_600_000, wait_ms=0, **{"as": "g"})
         before = len(relay.times[FORTH])
         took = ask(driver, "checks", grant="g", count=count)["took_ms"]
-        # On the same connection, or a later one: what the checks had sent would have passed before it.
+        # This request uses the same connection, or a later one: packets of the checks would have
+        # passed before it.
         after = len(relay.times[FORTH])
         ask(driver, "show", lock="other")
         with_one = len(relay.times[FORTH])

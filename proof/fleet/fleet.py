@@ -15,7 +15,7 @@ store, the adder is Python's, or Rust's. Three arms:
 Every second or so a holder is stopped for longer than its lease lasts: half of the time the one that wrote last, else
 any. With --quick it stops between its check and its write instead, until others have written.
 
-An add is acknowledged when its write was answered. What is lost is the difference between all acknowledged adds and the
+An add is acknowledged when its write was answered. The loss is the difference between all acknowledged adds and the
 number in the end. The claim arm must lose nothing; the others must lose something, or the run proves nothing.
 """
 
@@ -69,8 +69,8 @@ LANGUAGES = {
     "rust": Language(
         os.environ.get("PALISADE_DRIVER") or f"{TARGET}/debug/examples/holder-driver",
         os.environ.get("PALISADE_ADDER") or f"{TARGET}/debug/examples/adder",
-        # Not Redis: its connection gives an answer up after half a second, so a stopped adder cannot tell what it
-        # wrote.
+        # Not Redis: its connection gives an answer up after half a second, so a stopped adder cannot report its
+        # write.
         frozenset({"postgres", "mysql", "mariadb", "files"}),
     ),
     "python": Language(
@@ -257,7 +257,7 @@ class Fleet:
 
 
 def verdict(results: list[dict[str, Any]], adds: int) -> list[str]:
-    """Why the fleet does not show what it must."""
+    """The reasons why the fleet does not show the expected result."""
     wrong = []
     for one in results:
         what = f"{one['store']}, {one['arm']}"

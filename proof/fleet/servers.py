@@ -32,7 +32,7 @@ ONE_AT_A_TIME = str(
 
 
 class Servers:
-    """What was started ends with `close`, in the opposite order."""
+    """Starts servers; `close` ends them in the opposite order."""
 
     def __init__(self, palisade: str) -> None:
         self.palisade = palisade

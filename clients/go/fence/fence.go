@@ -1,4 +1,4 @@
-// Package fence is what all fences have in common: who presents a token, and why one is refused.
+// Package fence contains the types that all fences share: the holder that presents a token, and the reason of a rejection.
 //
 // A fence makes a fencing token count at the resource itself: package postgres and package mysql in the caller's own
 // transaction, package httpfence at an API behind palisade gateway. Claim first, before the first read; then read, think
@@ -60,7 +60,7 @@ var (
 	ErrStale = errors.New("palisade: a newer holder has claimed the resource")
 	// ErrRejected: the fence refuses the operation, and nothing changed. errors.As with *Rejection says why.
 	ErrRejected = errors.New("palisade: the fence refuses the operation")
-	// ErrNotInstalled: the tables of the fence are missing. The message says what to run.
+	// ErrNotInstalled: the tables of the fence are missing. The message names the command to run.
 	ErrNotInstalled = errors.New("palisade: the fence is not installed")
 )
 
@@ -130,7 +130,7 @@ var rejections = map[string]string{
 	"missing":         "there is nothing to change",
 }
 
-// CheckToken refuses what is no fencing token.
+// CheckToken refuses numbers that are not fencing tokens.
 func CheckToken(token uint64) error {
 	if token < 1 || token > MaxToken {
 		return fmt.Errorf("palisade: %d is not a fencing token: 1 ..= %d are allowed", token, uint64(MaxToken))
@@ -138,7 +138,7 @@ func CheckToken(token uint64) error {
 	return nil
 }
 
-// CheckHolder refuses what is no fencing token, and a holder that says itself that it no longer holds.
+// CheckHolder refuses numbers that are not fencing tokens, and a holder that has lost its lease.
 func CheckHolder(holder Holder) error {
 	// A *Lease that is nil is a Holder that is not: the error of the acquire was not looked at.
 	if value := reflect.ValueOf(holder); !value.IsValid() || (value.Kind() == reflect.Pointer && value.IsNil()) {
@@ -152,7 +152,7 @@ func CheckHolder(holder Holder) error {
 	return CheckToken(holder.Token())
 }
 
-// CheckSequence refuses what is no sequence number.
+// CheckSequence refuses numbers that are not sequence numbers.
 func CheckSequence(sequence uint64) error {
 	if sequence > MaxToken {
 		return fmt.Errorf("palisade: the sequence number %d is out of range: 0 ..= %d are allowed", sequence, uint64(MaxToken))
@@ -160,7 +160,7 @@ func CheckSequence(sequence uint64) error {
 	return nil
 }
 
-// CheckResource refuses what is no name of a resource.
+// CheckResource refuses text that is not a resource's name.
 func CheckResource(name string) error {
 	unprintable := strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) >= 0
 	if name == "" || len(name) > 255 || unprintable {

@@ -1,6 +1,7 @@
 package fence
 
-// MaxJump is what one restore of the server leaps until 2032: how far one token may be above the highest.
+// MaxJump is the default bound on how far a token may be above the highest one: the most by which a restore raises the
+// token counter until 2032.
 const MaxJump = 1 << 46
 
 // A Rule is one for the whole life of a resource. The zero Rule is the one to use, except that it believes any token:
@@ -15,7 +16,7 @@ type Rule struct {
 // Claim is the rule of all fences that do not say otherwise.
 var Claim = Rule{MaxJump: MaxJump}
 
-// A Record is what a resource stores. The zero Record: nothing was ever presented.
+// A Record is the record that a resource stores. The zero Record is a resource that never saw a token.
 type Record struct {
 	Authority, Lock string
 	// Token is the highest one; 0 until the first.
@@ -26,11 +27,11 @@ type Record struct {
 	Sequence  uint64
 	HasDigest bool
 	Digest    uint64
-	// Result is what was recorded with that write; nil if nothing was.
+	// Result is the result recorded with that write, or nil.
 	Result []byte
 }
 
-// A Kind is what an operation does.
+// A Kind is the kind of an operation.
 type Kind int
 
 // Every operation raises the fence to the token that it presents.
@@ -40,7 +41,7 @@ const (
 	KindWrite
 )
 
-// An Operation is what is presented with a token.
+// An Operation is presented with a token.
 type Operation struct {
 	Kind Kind
 	// Numbered: the write has a sequence number, and may have a digest of its content.
@@ -54,7 +55,7 @@ type Operation struct {
 // before; then nothing changes, and the answer is the record's result. After a rejection nothing may change.
 //
 // A nil holder is a write by code without a token. The repository's vectors/fence.json has the same decision as data. Carry
-// out what is admitted, and store the record, in one atomic, durable step, and only then answer.
+// an admitted operation out, and store the record, in one atomic, durable step, and only then answer.
 func (r Rule) Decide(record Record, holder Holder, operation Operation) (next Record, repeat bool, rejected *Rejection) {
 	if holder == nil {
 		if record.Token != 0 {
@@ -128,7 +129,7 @@ func (record Record) then(operation Operation) Record {
 	return record
 }
 
-// A Number makes a write safe to repeat: what was written once under a sequence number is recognised.
+// A Number makes a write safe to repeat: the fence recognises a write that it has seen under the same sequence number.
 type Number struct {
 	// Sequence is the number of this write among those of the grant, 0 – MaxToken; the highest counts.
 	Sequence uint64
@@ -140,7 +141,7 @@ type Number struct {
 type Written struct {
 	// Repeat: this write was carried out before. Change nothing.
 	Repeat bool
-	// Result is what was recorded then; nil if nothing was.
+	// Result is the result recorded then, or nil.
 	Result []byte
 }
 

@@ -99,14 +99,14 @@ class Holder:
         # The address whose last attempt was answered.
         self.answered: Optional[str] = None
         self.kept: dict[str, http.client.HTTPConnection] = {}
-        # The files of its CA, its certificate and its key, and what it read of them.
+        # The paths of its CA, its certificate and its key, and the TLS context made from them.
         self.files: Optional[dict[str, str]] = None
         self.tls: Optional[ssl.SSLContext] = None
         self.guard = threading.Lock()
         self.grants: dict[str, Grant] = {}
         self.cancelled: set[int] = set()
-        # What each command has under way: the path and the body of the request, until when it matters, and the reader
-        # that it upgrades.
+        # The operation of each command that is in progress: the path and the body of the request, until when it
+        # matters, and the reader that it upgrades.
         self.under_way: dict[int, tuple[str, dict[str, Any], float, Optional[Grant]]] = {}
 
     def now(self) -> float:
@@ -152,7 +152,7 @@ class Holder:
         return timer
 
     def message(self, refused: Refused) -> str:
-        """What a person would read."""
+        """The error message for people."""
         if self.files is None or self.flaw == "nameless-certificate":
             return refused.code
         asked = ["openssl", "x509", "-noout", "-checkend", "0", "-in", self.files["cert"]]
@@ -460,7 +460,7 @@ class Grant:
         return os.getpid() != self.process
 
     def expected(self, lock: str, is_renewal: bool) -> dict[str, Any]:
-        """What an answer about this grant says."""
+        """The fields that a good answer about this grant has."""
         named = {"resource_id": lock, "authority": self.authority, "lock_acquired": None}
         if is_renewal:
             return {**named, "fencing_token": self.token, "released": None}
@@ -490,7 +490,7 @@ class Grant:
         return self.released or (self.lost is not None and not revives)
 
     def keep(self) -> None:
-        """Renews at a third of what is left, and announces the loss at the deadline."""
+        """Renews at a third of the remaining time, and announces the loss at the deadline."""
         due = self.next_attempt()
         while not self.over():
             now = self.holder.now()

@@ -86,7 +86,7 @@ def main() -> int:
         return suite(flaw, options.palisade, f"{driver} --flaw {flaw}", *rules, "--expect-red", RED[flaw])
 
     flaws = options.flaw or list(RED)
-    # What they do most is wait.
+    # Most of their time is waiting.
     with ThreadPoolExecutor(4) as pool:
         failed += [flaw for flaw, missed in zip(flaws, pool.map(is_missed, flaws)) if missed]
     print(f"controls failed: {', '.join(failed)}" if failed else "all controls as they must be")

@@ -1,5 +1,5 @@
-"""P: whose answer it is. A server that lies: with the answer to another request, late by one, without the nonce, or
-about another lock, lease or authority."""
+"""P: answers that belong to another request. A server that lies: with the answer to another request, late by one,
+without the nonce, or about another lock, lease or authority."""
 
 from __future__ import annotations
 

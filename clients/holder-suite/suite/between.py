@@ -1,4 +1,5 @@
-"""P: what is between client and server: addresses that do not answer, proxies that end quiet connections, a fork."""
+"""P: the network between client and server: addresses that do not answer, proxies that end quiet connections, a
+fork."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from typing import Callable, TypeVar
 
 Found = TypeVar("Found")
 
-# What a deadline keeps of `valid_for_ms`, and what rounding may add, in milliseconds.
+# The share of `valid_for_ms` that a deadline keeps, and the milliseconds that rounding may add.
 SURE = 0.99 / 1.01
 ROUNDING = 2.0
 
@@ -25,5 +25,5 @@ def until(condition: Callable[[], Found], timeout_s: float = 10.0) -> Found:
 
 
 def pause(ms: float) -> None:
-    """Lets real time pass, where the passing of time is what a rule is about."""
+    """Lets real time pass, for rules about the passing of time."""
     time.sleep(max(0.0, ms) / 1e3)  # real time: the caller says what for

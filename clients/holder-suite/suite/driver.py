@@ -21,7 +21,8 @@ class DriverFailed(Exception):
 
 
 class Driver:
-    """Starts the program; answers are matched by id, events are kept in the order in which they came."""
+    """Starts the program. Answers are matched by id, and events are stored in the order of their
+    arrival."""
 
     def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen(

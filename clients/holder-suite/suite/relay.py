@@ -43,7 +43,7 @@ class Link:
 
 
 class Relay:
-    """Listens on a free port of 127.0.0.1. What it holds back is delivered, in order, when it is opened."""
+    """Listens on a free port of 127.0.0.1. It delivers held-back data, in order, when it is opened."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self.server = server
@@ -133,7 +133,7 @@ class Relay:
         return self.times[FORTH][-1]
 
     def bursts(self, after: float, apart_ms: float = 60.0) -> list[float]:
-        """When the client sent, counting what it sent close together once."""
+        """The times at which the client sent; packets sent close together count once."""
         found: list[float] = []
         last = after
         for at in self.times[FORTH]:

@@ -31,7 +31,7 @@ class Request:
 
 @dataclass
 class Reply:
-    """What the client is told. `forward`: whether the real server carries the request out, too."""
+    """The answer to the client. `forward`: whether the real server carries the request out, too."""
 
     status: int = 200
     body: Union[dict[str, Any], bytes] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class Scripted:
         self.alter: Alter = lambda request, answer: answer
         # The nonce that an answer has.
         self.echo: Callable[[Request], Optional[str]] = lambda request: request.nonce
-        # Each request is answered with what the one before of its kind was answered, nonce and all: every one, or those
-        # of some connections.
+        # Each request gets the answer to the previous one of its kind, with its nonce: every request, or those of some
+        # connections.
         self.late_by_one = False
         self.late_connections: set[int] = set()
         self._before: dict[Any, tuple[Reply, Optional[str]]] = {}
@@ -121,8 +121,8 @@ class Scripted:
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     def late(self, request: Request, reply: Reply, nonce: Optional[str]) -> tuple[Reply, Optional[str]]:
-        """What is answered in place of the answer. The first renewal, which has none before it, gets its own answer
-        with the nonce of a request that is gone."""
+        """Replaces the answer to a renewal by the one before. The first renewal has none before it, so it gets its
+        own answer with the nonce of a request that is gone."""
         kind = request.verb, request.connection if request.connection in self.late_connections else 0
         before = self._before.get(kind, (reply, "gone"))
         self._before[kind] = reply, nonce

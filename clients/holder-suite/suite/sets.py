@@ -186,7 +186,7 @@ def deadline_counts_from_the_first(trial: Trial) -> None:
     trial.held(driver, 9000, also=[HIGHER])
     first = driver.call("remaining", grant="g")
     expect(until(lambda: {lock_of(request) for request in seen} == {trial.lock, HIGHER}), "a lock was not renewed")
-    # Until the next round begins, and hides what this one did.
+    # Waits until the next round begins, which hides the effects of this one.
     end = now_ms() + 1000
     while now_ms() < end:
         again = driver.call("remaining", grant="g")

@@ -1,4 +1,4 @@
-"""What one rule runs in: its own server, relay and driver."""
+"""The environment of one rule: its own server, relay and driver."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Trial:
 
 
 def deadline_of(answer: Answer) -> float:
-    """At least this is what the client believes: `remaining` was read after `before_ms`."""
+    """The client's deadline is at least this: `remaining` was read after `before_ms`."""
     return float(answer["before_ms"] + answer["remaining_ms"])
 
 

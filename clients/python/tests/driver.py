@@ -35,7 +35,7 @@ def granted(grant: Union[Grant, AsyncGrant]) -> Answer:
 
 
 def local(command: Command, grants: dict[str, Any]) -> Answer:
-    """What needs no waiting."""
+    """Commands that need no waiting."""
     before = now_ms()
     if command["do"] == "clock":
         return {"now_ms": before}

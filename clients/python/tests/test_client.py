@@ -1,4 +1,4 @@
-"""What the holder suite cannot see: the API, and its errors."""
+"""The API and its errors, which the holder suite cannot see."""
 
 from __future__ import annotations
 

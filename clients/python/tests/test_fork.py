@@ -23,7 +23,7 @@ url = sys.argv[1]
 
 
 def run(code: str, server: Palisade) -> Any:
-    """What a program prints, as JSON."""
+    """The output of a program, as JSON."""
     command = [sys.executable, "-c", PRELUDE + code, server.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -152,7 +152,7 @@ def test_a_cancelled_release_of_a_part_goes_on(server: Palisade) -> None:
             with pytest.raises(LeaseLost):
                 grant.part("b")
             relay.accept_again()
-        # To close the client is to wait for what goes on.
+        # Closing the client waits for background work.
         assert server.show("b")["holder"] is None
         assert server.show("a")["holder"]["fencing_token"] == grant.token
         relay.close()

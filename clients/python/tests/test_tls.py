@@ -76,7 +76,7 @@ def test_a_new_connection_has_what_is_in_the_files(files: Files, fleet: list[Pal
         Client(urls(fleet), verify=once, patience="1s") as reads_once,
     ):
         assert client.status().authority == reads_once.status().authority
-        # One of two files is replaced: what was there stays in force.
+        # One of two files is replaced: the old pair stays in use.
         files.take(files.folder / "new", "me.pem")
         fleet[0].stop()
         second = client.status().authority
@@ -179,7 +179,7 @@ def test_a_connection_whose_certificate_is_over_is_replaced(files: Files) -> Non
             assert next(client.watch()).kind == "missed"
         assert server.asked == ["/v1/status"] * 3 + ["/v1/watch?prefix="] * 2
         asyncio.run(run())
-        # A control: a caller that is not known on a new connection either is told so, after one more attempt.
+        # A control: a caller that is unknown on a new connection, too, gets the error after one more attempt.
         with Client(stranger.url, verify=verify) as client, pytest.raises(Invalid, match="expired") as refused:
             client.status()
         assert refused.value.code == "unauthenticated"

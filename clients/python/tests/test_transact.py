@@ -48,7 +48,7 @@ def ask(transaction: Any, statement: str) -> Any:
 
 @pytest.fixture(params=["psycopg", "engine", "connection", "session", "django"])
 def connect(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Connect]:
-    """What `transact` takes, one for each thread."""
+    """A connection or pool for `transact`, one for each thread."""
     if request.param == "psycopg":
         yield lambda: psycopg.connect(postgres_url)
     elif request.param == "django":
@@ -79,7 +79,7 @@ class _closing:
 
 
 def add(transaction: Any, table: str) -> None:
-    """Reads, computes, and writes what it computed."""
+    """Reads, computes, and writes the result."""
     total = ask(transaction, f"SELECT total FROM {table}")
     ask(transaction, f"UPDATE {table} SET total = {total + 1}")
 
@@ -217,7 +217,7 @@ def test_a_claim_after_a_read_of_a_fenced_table_is_refused(database: psycopg.Con
         ask(database, f"SELECT total FROM {resource}")
         postgres.claim(database, resource, 7)
     assert refused.value.code == "read_before_claim"
-    # A write of your own that the fence refuses is told as such.
+    # A user's own write that the fence refuses is reported as a rejection.
     with pytest.raises(Rejected) as wrong, postgres.transact(database, f"other-{resource}", 7):
         add(database, resource)
     assert wrong.value.code == "tokenless"

@@ -1,4 +1,4 @@
-"""Mode update: the API, and what a fence makes of the tokens."""
+"""Mode update: the API, and the fence's treatment of the tokens."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ for function in (work.take, work.first, work.second):
 
 
 def test_rq(server: Palisade, work: pathlib.Path, queue: str) -> None:
-    """Its worker forks for each job. What it imports before is preloaded, as its manual says."""
+    """Its worker forks for each job. Modules imported before are preloaded, as its manual says."""
     (work / "worker.py").write_text(
         f"""
 import redis, rq, work

@@ -11,7 +11,7 @@ export type TlsOptions = Pick<tls.SecureContextOptions, "ca" | "cert" | "key" | 
   readonly servername?: string;
   /**
    * Files in PEM, in place of `ca`, `cert` and `key`. They are read again for each new connection, so they may be replaced
-   * while the client runs; while they cannot be used together, what was there stays.
+   * while the client runs; while the new files do not match, the old ones stay in use.
    */
   readonly caFile?: string;
   readonly certFile?: string;
@@ -24,8 +24,8 @@ const KNOWN = ["ca", "cert", "key", "passphrase", "pfx", "servername", ...Object
 type Contents = Partial<Record<keyof typeof FILES, Buffer>>;
 
 /**
- * What a client trusts and presents, as its files have it when a connection is made. A certificate may live for an hour and the
- * client for weeks.
+ * The CAs and the certificate of a client, read from its files for each new connection. A certificate may be valid for an hour,
+ * and the client may run for weeks.
  */
 export class Certificates {
   readonly #options: TlsOptions;

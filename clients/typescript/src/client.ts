@@ -32,11 +32,14 @@ export interface ClientOptions {
   readonly tls?: TlsOptions;
   /** How long a call is repeated while there is no answer, 1 – 86,400,000 ms; an acquire for that long after its wait. */
   readonly patienceMs?: number;
-  /** Taken off each deadline: time between a check and the effect of what follows, 0 – 86,400,000 ms. The default is 0. */
+  /**
+   * Subtracted from each deadline: the time to leave between a check and the effect of the next operation, 0 – 86,400,000
+   * ms. The default is 0.
+   */
   readonly marginMs?: number;
 }
 
-/** What the server knows about a lock. */
+/** The server's information about a lock. */
 export interface LockInfo {
   readonly lock: string;
   /** Undefined while the lock is free; of several the oldest. */
@@ -50,7 +53,7 @@ export interface LockInfo {
   readonly permits: number | undefined;
 }
 
-/** What the server says about itself. */
+/** The server's description of itself. */
 export interface Status {
   readonly authority: string;
   readonly incarnation: string;
@@ -143,8 +146,8 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * Holds a lock while `work` runs, and releases it when `work` ends. Give `lease.signal` to what `work` calls. If `work`
-   * fails because that signal aborted at a loss, the error is the `LeaseLost`.
+   * Holds a lock while `work` runs, and releases it when `work` ends. Pass `lease.signal` to the functions that `work`
+   * calls. If `work` fails because that signal aborted at a loss, the error is the `LeaseLost`.
    */
   async withLock<Result>(
     lock: string | readonly string[],
@@ -242,8 +245,8 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * Ends the connections. Acquires under way reject with `Invalid`; what they and others leave to be given up is given up
-   * first, at most for the client's patience. Leases that are still held are no longer renewed: release them first.
+   * Ends the connections. Acquires under way reject with `Invalid`. First gives up everything that they and others left to
+   * give up, at most for the client's patience. Leases that are still held are no longer renewed: release them first.
    */
   async close(): Promise<void> {
     if (this.#closing.signal.aborted) {
@@ -265,7 +268,7 @@ export class Client implements AsyncDisposable {
     await this.close();
   }
 
-  /** What ends in the background may begin something else there. */
+  /** Background work may start more background work. */
   async #settled(): Promise<void> {
     while (this.#background.size > 0) {
       await Promise.all(this.#background);
@@ -285,7 +288,7 @@ export class Client implements AsyncDisposable {
     };
   }
 
-  /** Sends a request whose only good answer is 200, for the client's patience; `lock`: what it is about. */
+  /** Sends a request whose only good answer is 200, for the client's patience; `lock`: the lock that it names. */
   async #ask(method: "GET" | "POST", path: string, body?: object, lock?: string): Promise<Json> {
     this.#checkOpen();
     const differs = (answer: Reply): string | undefined =>
@@ -298,7 +301,7 @@ export class Client implements AsyncDisposable {
     return answer.body;
   }
 
-  /** Nobody waits for it, and its failure is nobody's: what it gives up expires. */
+  /** Nobody waits for this work, and its failure is ignored: a grant that could not be given up expires. */
   #inBackground(work: Promise<unknown>): void {
     const settled = work
       .catch(() => undefined)

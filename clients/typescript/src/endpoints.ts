@@ -54,7 +54,7 @@ export class Endpoints {
     }
   }
 
-  /** Takes note of what an answer says about the address and the leader. Returns true if the leader is to be asked at once. */
+  /** Records an answer's information about the address and the leader. Returns true if the leader must be asked at once. */
   answered(address: string, reply: Reply): boolean {
     this.#alive = address;
     if (reply.status < 500 || reply.code !== "not_leader") {
@@ -90,7 +90,7 @@ function urlOrUndefined(address: string): string | undefined {
   }
 }
 
-/** Whether nobody on the way can read what is sent there: TLS, or this machine. */
+/** Whether nobody on the way can read the requests: they use TLS, or stay on this machine. */
 function keepsSecrets(address: string): boolean {
   const { protocol, hostname } = new URL(address);
   return protocol === "https:" || hostname === "localhost" || hostname === "[::1]" || /^127(\.\d+){3}$/.test(hostname);

@@ -1,4 +1,4 @@
-/** What the caller does next: try again later, stop, call again, find out, mend the call, or call an operator. */
+/** The caller's next step: try again later, stop, call again, find out, fix the call, or call an operator. */
 export type ErrorKind =
   "held" | "not_acquired" | "lost" | "unavailable" | "unknown_outcome" | "invalid" | "operator" | "rejected";
 

@@ -32,7 +32,7 @@ export class Hold {
     return this.#until;
   }
 
-  /** Whether the holder may act now. What it learns from the clock it does not forget. */
+  /** Whether the holder may act now. Once the clock has passed the deadline, it stays false. */
   holds(): boolean {
     if (this.#over === undefined && latest() >= this.#until) {
       this.end("expired");

@@ -20,12 +20,12 @@ export function slotKey(lock: string, slot: number): string {
 
 const SHORTEST_PAUSE = 20;
 
-/** What a release found: a lease that was held, one that was released before, or one that was over. */
+/** The state that a release found: a lease that was held, one that was released before, or one that was over. */
 export type Released = "released" | "already_released" | "over";
 /** Of several locks a release reports the last of these that it found for any. */
 const BY_WEIGHT: readonly Released[] = ["already_released", "released", "over"];
 
-/** What a lease needs of its client. @internal */
+/** The client's members that a lease needs. @internal */
 export interface Keeper {
   readonly transport: Transport;
   readonly patienceMs: number;
@@ -182,7 +182,7 @@ export class Lease implements AsyncDisposable {
    * Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others stay. With the
    * last one the lease is released.
    *
-   * Throws what `release` throws: then the lock stays taken until it is released again, at the latest by `release`.
+   * Throws the errors of `release`; then the lock stays taken until it is released again, at the latest by `release`.
    */
   async releasePart(name: string): Promise<Released> {
     this.#checkName(name);
@@ -194,8 +194,8 @@ export class Lease implements AsyncDisposable {
   }
 
   /**
-   * What the fence of one of several locks takes: the token, with that lock's name. Throws `LeaseLost` for a lock that is not
-   * held any more.
+   * The proof for the fence of one of several locks: the token, with that lock's name. Throws `LeaseLost` for a lock that is no
+   * longer held.
    */
   part(name: string): Pass & { check(): void; readonly remainingMs: number } {
     this.#checkName(name);
@@ -224,7 +224,7 @@ export class Lease implements AsyncDisposable {
    * that is returned has a new token, with which it claims before it reads, and is released by itself. A reader is returned
    * as it is.
    *
-   * Throws `LeaseLost` for a lease that is lost, and what `acquire` throws; then the lock is released in the background.
+   * Throws `LeaseLost` for a lease that is lost, and the errors of `acquire`; then the lock is released in the background.
    */
   async downgrade(options: { readonly signal?: AbortSignal } = {}): Promise<Lease> {
     checkOptions("downgrade", options, ["signal"]);
@@ -249,11 +249,11 @@ export class Lease implements AsyncDisposable {
 
   /**
    * Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue and
-   * waits for the other readers alone. The lease that is returned has a new token, with which it claims before it writes;
-   * this one is not held any more then. Until then it is held and renewed as before, also after a `LockHeld`, which names a
-   * reader that was in the way.
+   * waits for the other readers alone. The lease that is returned has a new token, with which it claims before it writes; this
+   * one is not held any more then. Until then it is held and renewed as before, also after a `LockHeld`, which names a reader
+   * that still held the lock.
    *
-   * Throws `LeaseLost` if this lease is lost meanwhile, and what `acquire` throws. If an upgrade that is given up was granted
+   * Throws `LeaseLost` if this lease is lost meanwhile, and the errors of `acquire`. If an upgrade that is given up was granted
    * by then, or can be granted at that moment, the lock is released, and this lease is lost.
    */
   async upgrade(options: UpgradeOptions = {}): Promise<Lease> {
@@ -397,7 +397,7 @@ export class Lease implements AsyncDisposable {
     return BY_WEIGHT[heaviest] ?? "over";
   }
 
-  /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
+  /** Renews until the hold is over: at a third of the remaining time, or soon after a failure. */
   async #keep(): Promise<void> {
     const deadlines = new Map(this.locks.map((lock) => [lock, this.#hold.deadline]));
     let longest = DAY;
@@ -451,7 +451,7 @@ export class Lease implements AsyncDisposable {
     return true;
   }
 
-  /** The server said that a lock is over: what is left of several is of no use without it. */
+  /** The server ended a lock. If the lease has several locks, the others are released, because they are useless without it. */
   #lose(lock: string, code: string): void {
     if (!this.#hold.holds()) {
       return;

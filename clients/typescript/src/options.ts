@@ -1,8 +1,8 @@
 import { inspect } from "node:util";
 
 /**
- * Refuses what is no object of options, and names that are no options: programs in JavaScript, and spread objects, pass
- * anything, and a wrong name would silently mean the default.
+ * Refuses a value that is not an object of options, and unknown option names: programs in JavaScript, and spread
+ * objects, pass anything, and a wrong name would silently mean the default.
  */
 export function checkOptions(where: string, given: unknown, known: readonly string[]): void {
   // Of a Promise, a Map or a Date every option would silently mean the default.
@@ -20,7 +20,9 @@ export function checkOptions(where: string, given: unknown, known: readonly stri
   }
 }
 
-/** Refuses a value of another kind, because programs in JavaScript pass anything. `wanted` is what to pass. */
+/**
+ * Refuses a value of another kind, because programs in JavaScript pass anything. `wanted` describes the right value.
+ */
 export function checkKind(what: string, value: unknown, isRight: boolean, wanted: string): void {
   if (!isRight) {
     throw new TypeError(`palisade: ${what} is ${wanted}, and not ${short(value)}${awaited(value)}`);

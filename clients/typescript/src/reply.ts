@@ -8,7 +8,7 @@ import {
   type PalisadeError,
 } from "./errors.js";
 
-/** No wait and no lease is longer than a day; a bound keeps what is computed with it in range. */
+/** No wait and no lease is longer than a day; a bound keeps the results of computations in range. */
 const LONGEST_MS = 4 * 86_400_000;
 
 export type Json = Readonly<Record<string, unknown>>;
@@ -32,7 +32,7 @@ export class Reply {
     this.#problem = asObject(body["error"]) ?? {};
   }
 
-  /** Takes only what a Palisade server may answer. Anything else leaves the outcome unknown. */
+  /** Accepts only answers of a Palisade server. Anything else leaves the outcome unknown. */
   static read(status: number, text: string): Reply | Fault {
     const expected = status === 200 || status === 202 || (status >= 400 && status < 600);
     const body = expected ? parsed(text) : undefined;
@@ -146,7 +146,7 @@ export interface Granted {
 
 const MAX_PERMITS = 64;
 
-/** What a grant has to be: a reader's, or with so many slots. */
+/** The grant that was asked for: a reader's, or one with so many slots. */
 interface Wanted {
   readonly shared: boolean;
   readonly permits: { readonly count: number } | undefined;

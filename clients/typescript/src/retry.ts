@@ -41,8 +41,8 @@ export class Backoff {
 }
 
 /**
- * How long one attempt may take: the time that the server is asked to wait, and half of what is left after that, at most half
- * of the patience. The other half is for the next address, or another connection.
+ * How long one attempt may take: the time that the server is asked to wait, and half of the rest, at most half of the
+ * patience. The other half is for the next address, or another connection.
  */
 export function attemptTime(asked: number, left: number, patience: number): number {
   return Math.max(asked + Math.min(patience, left - asked) / 2, LEAST_TIME);

@@ -32,7 +32,7 @@ export interface Send {
   readonly mayWait?: boolean;
 }
 
-/** What became of one attempt. */
+/** The result of one attempt. */
 export interface Attempt {
   readonly answer: Reply | Fault;
   readonly follow: boolean;
@@ -86,7 +86,7 @@ export class Transport {
     const settings = {
       ...pool,
       ...(options.servername === undefined ? {} : { servername: options.servername }),
-      // Also with NODE_TLS_REJECT_UNAUTHORIZED=0: whoever answers could grant a lock to everybody.
+      // Also with NODE_TLS_REJECT_UNAUTHORIZED=0: a false server could grant one lock to everybody.
       rejectUnauthorized: true,
       // A session that is resumed shows no certificate.
       maxCachedSessions: 0,
@@ -116,8 +116,8 @@ export class Transport {
   /**
    * Sends a request. It never follows a redirect: that would carry the lease key elsewhere.
    *
-   * A server that does not know who is asking may mean that the certificate of the connection is over. Nothing happened, and a
-   * new connection shows what is in the files now.
+   * If a server does not know the caller, the certificate of the connection may have expired. Nothing happened, and a new
+   * connection uses the current files.
    */
   open(address: string, send: Send): Exchange {
     let exchange = this.#openOnce(address, send);
@@ -251,7 +251,7 @@ export class Transport {
       const answer = Reply.read(head.statusCode ?? 0, await readAll(head));
       const why = answer instanceof Fault ? answer.message : whyNot(send, answer);
       if (answer instanceof Fault || why !== undefined) {
-        // Also if it is back in the pool: what comes next on it is wrong, too.
+        // Closed even if it is back in the pool: its next answers would be wrong, too.
         socket.destroy();
         throw new Error(why);
       }
@@ -290,7 +290,7 @@ function isAborted(signal: AbortSignal | undefined): boolean {
 }
 
 function ignore(): void {
-  // On purpose: whoever waits for the answer gets the error.
+  // Ignored on purpose: the code that waits for the answer gets the error.
 }
 
 export async function readAll(message: http.IncomingMessage): Promise<string> {

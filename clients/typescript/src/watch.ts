@@ -36,7 +36,7 @@ export type WatchEvent = LockEvent | MissedEvent;
 export interface WatchOptions {
   /**
    * Begins after a revision, with the changes that the server still remembers; 0 is before the first one. Without it a
-   * watch begins with what happens next.
+   * watch begins with the next change.
    */
   readonly after?: number;
   /** Ends the watch: the loop ends with the signal's reason. */
@@ -133,7 +133,7 @@ class Stream {
     );
   }
 
-  /** Undefined: the stream is open. Else what the server answered instead. */
+  /** Undefined: the stream is open. Otherwise the server's answer. */
   async open(): Promise<Reply | undefined> {
     try {
       this.#head = await this.#exchange.head;
@@ -221,7 +221,7 @@ export class Block {
     return /^\d{1,16}$/.test(this.#id) ? asNumber(Number(this.#id)) : undefined;
   }
 
-  /** Undefined for what the caller is not to see, such as kinds of later servers. */
+  /** Undefined for events that the caller must not see, such as the kinds of later servers. */
   event(revision: number | undefined): WatchEvent | undefined {
     const told = parsed(this.#data);
     if (told === undefined) {

@@ -93,7 +93,7 @@ export interface Reader {
 /** Whether a lock is held alone, beside other readers, or as the reader that may become the writer, by an upgrade. */
 export type Mode = "exclusive" | "shared" | "update" | "upgrade";
 
-/** What a request has that comes under a lease that the client has already. */
+/** The fields of a request under a lease that the client already has. */
 interface Under {
   readonly leaseKey: string;
   readonly authority: string;
@@ -101,7 +101,7 @@ interface Under {
   readonly reader?: Reader;
 }
 
-/** A request for a lock, or for several at once, as the caller put it, and what became of it. */
+/** The caller's request for a lock, or for several at once, with its outcome. */
 export class Wish {
   /** Sorted. */
   readonly locks: readonly string[];
@@ -171,13 +171,13 @@ export class Wish {
     return new Wish(this.locks, { ...this.#asked, ...options }, { leaseKey, authority, reader });
   }
 
-  /** What stays the same when the mode changes. */
+  /** The options that stay the same when the mode changes. */
   get #asked(): AcquireOptions {
     const { clientId, ttlMs } = this;
     return { clientId, ttlMs, ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }) };
   }
 
-  /** The first one stands for all of them in paths and messages. */
+  /** The first one represents all of them in paths and messages. */
   get lock(): string {
     return this.locks[0] ?? "";
   }
@@ -398,7 +398,7 @@ export function lockPath(name: string, verb = ""): string {
   return `/v1/locks/${escaped}${verb}`;
 }
 
-/** For people: where a client runs. What makes a client id unique is drawn for each acquire. */
+/** The host that a client runs on, for people. Each acquire adds random characters, which make its client id unique. */
 function hostName(): string {
   return (
     hostname()

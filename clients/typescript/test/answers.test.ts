@@ -276,7 +276,7 @@ test("an address with another program is left", async (t) => {
     const other = await listening(t, http.createServer(program));
     const lease = await connect(t, { urls: [other, server.url] }).acquire("orders");
     await lease.release();
-    // A control: alone it is told.
+    // A control: alone, it is reported.
     await assert.rejects(connect(t, { urls: other, patienceMs: 200 }).show("orders"));
   }
 });

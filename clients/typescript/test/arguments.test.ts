@@ -1,6 +1,6 @@
 /**
- * Objects as people have them: each public function, given each of these values in each of its places, works, or its error names
- * what to pass. A function without a row here fails the test.
+ * Arguments that people pass: each public function, given each of these values in each of its places,
+ * works, or its error names what to pass. A function without a row here fails the test.
  */
 import assert from "node:assert/strict";
 import { generateKeyPairSync } from "node:crypto";
@@ -52,7 +52,10 @@ const RULE: readonly Kind[] = [ABSENT];
 const HOLDER: readonly Kind[] = ["number"];
 const WRITES: readonly Kind[] = [ABSENT];
 
-/** Refuses, or does what it is asked; what else happens (nobody holds that lock) is not the caller's mistake. */
+/**
+ * The call is refused or works. Any other failure, such as a lock that nobody holds, is not the caller's
+ * mistake.
+ */
 async function check([place, right, call]: Row): Promise<void> {
   for (const [kind, odd] of Object.entries(ODD)) {
     const at = `${place}, given ${kind}`;
@@ -297,7 +300,7 @@ test("each function of the client, given each value, works or names what to pass
   assert.deepEqual(missing, []);
 });
 
-/** Checked by what calls it, or not for users. */
+/** Checked by its callers, or not for users. */
 const INTERNAL = [
   "dynamodb.Item.record",
   "palisade.Client.status",

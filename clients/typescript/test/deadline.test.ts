@@ -47,7 +47,7 @@ function early(vector: Vector, field?: "lease_duration_ms"): bigint {
 test("every vector has this deadline", () => {
   for (const vector of vectors()) {
     assert.equal(vector.drift_ppm, 10_000);
-    // A client may stop earlier by what it rounds.
+    // A client may stop earlier by its rounding.
     assert.ok(early(vector) >= 0n && early(vector) < 1_000_000n, `${early(vector)} ns: ${String(vector.sent_ns)}`);
   }
 });

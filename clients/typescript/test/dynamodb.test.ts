@@ -162,7 +162,7 @@ test("the golden file is read and written as it is", () => {
 });
 
 test("an item decides as the vectors say", async () => {
-  // The rule has all of them in rule.test.ts; here it is about what is stored, so one of each kind.
+  // rule.test.ts tests all of them; this test is about the stored items, so it has one of each kind.
   const kinds = new Map(
     vectors().map((one) => [`${one.operation.kind} ${one.verdict} ${String(one.rule.strict)}`, one]),
   );

@@ -1,4 +1,4 @@
-/** What a whole process does: paused past its lease, at its end, and with errors that nobody waits for. */
+/** Tests of a whole process: paused past its lease, at its end, and with errors that nobody awaits. */
 import assert from "node:assert/strict";
 import { fork, spawn } from "node:child_process";
 import cluster from "node:cluster";
@@ -146,7 +146,7 @@ test("no rejection is left unhandled when the server goes away", async (t) => {
   assert.equal(await child.ended, 0);
 });
 
-/** Prints what an own client does, and leaves its lease held. */
+/** Prints the events of its own client, and leaves the lease held. */
 const ANOTHER = `
   import { Client } from ${JSON.stringify(INDEX)};
   export async function hold(url, lock, told) {

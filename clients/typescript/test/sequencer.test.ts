@@ -172,7 +172,7 @@ test("what is no set of keys is refused", () => {
       text,
     );
   }
-  // As RFC 7517 asks, what is not known is left out.
+  // As RFC 7517 asks, unknown members are left out.
   assert.equal(new Keys(` ${set({ kty: "EC" }, { ...key, weight: 0.5 })}\n`).issuer, "a");
 });
 

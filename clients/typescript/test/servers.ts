@@ -23,7 +23,7 @@ export interface Scope {
   after(end: () => unknown): void;
 }
 
-/** The scope of a whole file of tests, made at its top. What began last ends first. */
+/** The scope of a whole file of tests, made at its top. The last to begin ends first. */
 export function wholeFile(): Scope {
   const ends: (() => unknown)[] = [];
   after(async () => {

@@ -76,7 +76,7 @@ test("a new connection has what is in the files", async (t) => {
   const client = connect(t, { urls, tls: files(mine) });
   const readsOnce = connect(t, { urls, tls: read(mine), patienceMs: 1_000 });
   assert.equal((await client.status()).authority, (await readsOnce.status()).authority);
-  // One of two files is replaced: what was there stays in force.
+  // One of two files is replaced: the old pair stays in use.
   take(fresh, "me.pem");
   await end(first);
   const { authority: oldOne } = await client.status();
@@ -129,7 +129,7 @@ test("a connection whose certificate is over is replaced", async (t) => {
   }
   const shown = "/v1/locks/orders";
   assert.deepEqual(asked, [shown, shown, shown, "/v1/watch?prefix=", "/v1/watch?prefix="]);
-  // A control: a caller that is not known on a new connection either is told so, after one more attempt.
+  // A control: a caller that is unknown on a new connection, too, gets the error after one more attempt.
   const stranger = await forgetful(t, 0);
   const unknown = connect(t, { urls: stranger.urls, tls: stranger.tls });
   await assert.rejects(unknown.show("orders"), { name: "Invalid", code: "unauthenticated", message: /expired/ });

@@ -58,8 +58,8 @@ const engines: Record<string, Engine> = {
     transact: (holders, work) => onMysql.transactAll(mysqlPool, holders, (db) => work(askingMysql(db))),
     unfenced: async (work) => {
       const db = await mysqlPool.getConnection();
-      // At MariaDB's default level, from 11.6 on, the server itself refuses to change what was read before somebody else's
-      // commit.
+      // At MariaDB's default level, from 11.6 on, the server itself refuses to change rows that were read before another
+      // client's commit.
       await db.query("SET TRANSACTION ISOLATION LEVEL READ COMMITTED");
       await db.beginTransaction();
       await work(askingMysql(db));
@@ -94,7 +94,7 @@ async function fresh({ ask }: Engine): Promise<string> {
 const totalOf = async (ask: Ask, name: string): Promise<number> =>
   Number(await ask(`SELECT total FROM race WHERE name = '${name}'`));
 
-/** Reads, computes, and writes what it computed. */
+/** Reads, computes, and writes the result. */
 async function add(ask: Ask, name: string): Promise<void> {
   const total = await totalOf(ask, name);
   await setImmediate();

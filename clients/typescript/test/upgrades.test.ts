@@ -1,4 +1,4 @@
-/** Mode update: the API, and what a fence makes of the tokens. */
+/** Mode update: the API, and the fence's treatment of the tokens. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
 

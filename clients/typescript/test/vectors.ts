@@ -17,7 +17,9 @@ export interface Case {
   readonly operation: Operation;
   readonly verdict: string;
   readonly told: Told;
-  /** What is stored afterwards: the record as it was, if the vector has no `next`. */
+  /**
+   * The record that is stored afterwards: the one before, if the vector has no `next`.
+   */
   readonly next: FenceRecord;
 }
 

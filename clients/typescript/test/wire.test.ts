@@ -1,4 +1,4 @@
-/** What needs no server: the deadline, the answers, the table of codes. */
+/** Tests that need no server: the deadline, the answers, the table of codes. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
 

@@ -1,4 +1,4 @@
-//! Principals, what shows who they are, and the rules.
+//! Principals, their credentials, and the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,13 +13,13 @@ use crate::{BadJwt, BadToken, Jwt, Secret, Token, Verb, token};
 /// The principal without a credential. It exists only where a rule names it.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// Somebody whom rules name.
+/// A name that rules can mention.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal(pub(crate) Arc<str>);
 
 impl Principal {
-    /// What stands for it where it is stored: the first half of the SHA-256 of its name; `None` for
-    /// [`ANONYMOUS`]. Nobody finds a second name with the same 128 bits.
+    /// The stored form of a principal: the first half of the SHA-256 of its name; `None` for [`ANONYMOUS`]. Nobody can
+    /// find a second name with the same 128 bits.
     #[must_use]
     pub fn id(&self) -> Option<[u8; 16]> {
         let id = || {
@@ -43,8 +43,8 @@ impl fmt::Display for Principal {
     }
 }
 
-/// What a caller shows. A token counts before a certificate, and both before a uid: a token is shown on purpose, and every
-/// process has a uid.
+/// A caller's credentials. A token takes precedence over a certificate, and both over a uid: a token is sent on purpose,
+/// and every process has a uid.
 #[derive(Clone, Debug, Default)]
 pub struct Credential {
     /// A bearer token.
@@ -64,10 +64,10 @@ pub enum Bearer {
     Jwt(Arc<Jwt>),
 }
 
-/// Whom a server knows, and what they may do.
+/// The callers that a server knows, and their rights.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// By the id of a token: whose it is.
+    /// The principals of tokens, by the token's id.
     pub(crate) tokens: BTreeMap<Box<str>, Known>,
     /// By a name in a certificate.
     pub(crate) certificates: BTreeMap<Box<str>, Principal>,
@@ -82,7 +82,7 @@ pub struct Access {
     pub(crate) quotas: Quotas,
     /// The prefixes whose grants are to be recorded.
     pub(crate) audited: BTreeSet<Box<str>>,
-    /// Every principal of the file, by what stands for it where it is stored.
+    /// Every principal of the file, by its stored form.
     pub(crate) by_id: BTreeMap<[u8; 16], Principal>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Rule {
     pub(crate) verbs: Vec<Verb>,
 }
 
-/// Nobody is known by what the caller showed. The message repeats no secret.
+/// No principal has the caller's credentials. The message repeats no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
     /// Nothing was shown.
@@ -115,10 +115,10 @@ pub enum Unknown {
     /// The token has ended.
     #[error("the token {0} expired: make a new one with `palisade auth token new`")]
     Expired(Box<str>),
-    /// It is no token of this file, and no JWT that counts here.
+    /// It is not a token of this file, and not a JWT that counts here.
     #[error(transparent)]
     Jwt(#[from] BadJwt),
-    /// It is no token at all.
+    /// It is not a token at all.
     #[error(transparent)]
     Malformed(#[from] BadToken),
     /// No name of the certificate is known.
@@ -129,13 +129,13 @@ pub enum Unknown {
     Uid(u32),
 }
 
-/// No rule grants what was asked for.
+/// No rule grants this action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{principal} may not {verb} {what}: no rule grants it{also}")]
 pub struct Denied {
-    /// Who asked.
+    /// The caller.
     pub principal: Principal,
-    /// What for.
+    /// The action.
     pub verb: Verb,
     what: String,
     also: String,
@@ -154,7 +154,8 @@ impl Access {
         Ok(Bearer::Jwt(Arc::new(jwt)))
     }
 
-    /// Who shows this. `now` is in seconds since 1970 by the server's wall clock, to which the times of JWTs refer.
+    /// Authenticates these credentials. `now` is in seconds since 1970 by the server's wall clock, to which the times of
+    /// JWTs refer.
     ///
     /// # Errors
     /// [`Unknown`] says why nobody is known by it.
@@ -193,8 +194,8 @@ impl Access {
         })
     }
 
-    /// Whether a credential that [`Access::identify`] has found ends by itself. One that does is to be asked for again,
-    /// because it may end while its connection lasts.
+    /// Whether a credential that [`Access::identify`] has found expires. If so, identify it again later, because it may
+    /// expire while its connection lasts.
     #[must_use]
     pub fn ends(&self, credential: &Credential) -> bool {
         match &credential.token {
@@ -346,7 +347,7 @@ impl Access {
     }
 }
 
-/// What a prefix stands for, in a message.
+/// A prefix as a message describes it.
 fn locks_of(prefix: &str) -> String {
     match prefix {
         "" => "locks".to_owned(),

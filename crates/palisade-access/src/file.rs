@@ -101,7 +101,7 @@ pub fn with_new_keys(path: &Path, access: &Access) -> Result<Option<Access>, Err
     }))
 }
 
-/// What tells a file from the one that was there before: inode, length and the time of the last change.
+/// Distinguishes a file from the previous one at the same path: inode, length and the time of the last change.
 pub type Stamp = Option<(u64, u64, SystemTime)>;
 
 /// The stamps of the files with key sets.
@@ -117,7 +117,7 @@ pub fn key_stamps(path: &Path, access: &Access) -> Vec<Stamp> {
 /// A set of some hundred keys.
 const MOST_OF_A_KEY_SET: u64 = 1 << 20;
 
-/// Adds a token of a principal that the file names, and which ends by itself if `expires` says when.
+/// Adds a token for a principal in the file; it expires at `expires`, if that is given.
 ///
 /// # Errors
 /// [`Error`]; the file stays as it was.
@@ -156,7 +156,7 @@ pub fn revoke_token(path: &Path, id: &str) -> Result<(), Error> {
     )
 }
 
-/// Replaces the file by a longer text, if `allowed` by what is in it at that moment and the longer text has no mistake.
+/// Replaces the file by a longer text, if `allowed` accepts the current content and the longer text has no mistake.
 fn append(
     path: &Path,
     more: &str,

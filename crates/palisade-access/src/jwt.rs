@@ -4,13 +4,13 @@
 //!   text ─► length ─► three parts ─► header ─► issuer ─► its key ─► signature ─► audience, subject, expiry ─► Jwt
 //! ```
 //!
-//! The algorithm is the key's own. A token that names another one, `none` and HMAC among them, is refused by name: a
-//! key set has no secret keys, and a public key is never taken for one. What a header calls critical is not known here,
-//! so it is refused as well (RFC 7515, 4.1.11). Of the payload only the issuer is looked at before the signature is
-//! right, because the issuer's key set has the key.
+//! The algorithm is the key's own. A token that names another one, `none` and HMAC among them, is refused by name: a key
+//! set has no secret keys, and a public key is never taken for one. No critical header parameter is supported, so a token
+//! with one is refused as well (RFC 7515, 4.1.11). Before the signature is verified, only the issuer is read from the
+//! payload, because the key is in the issuer's key set.
 //!
-//! The signatures are checked by ring, which is also what TLS uses here. The libraries for JWTs bring another provider of
-//! cryptography, or have none and take a hook whose code would be this module's.
+//! ring checks the signatures; TLS uses it here, too. The libraries for JWTs bring another provider of cryptography, or
+//! have none and take a hook whose code would be this module's.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub const MAX_BYTES: usize = 8_192;
 /// By how many seconds the clocks of issuer and server may differ.
 pub const LEEWAY: u64 = 30;
 
-/// What a JWT says, after it was found to be an issuer's.
+/// The content of a JWT whose issuer was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jwt {
     pub(crate) issuer: Box<str>,
@@ -52,10 +52,10 @@ pub enum BadJwt {
     /// It is not looked at.
     #[error("the JWT has {0} bytes, and at most {MAX_BYTES} are taken")]
     TooLong(usize),
-    /// It is no JWT.
+    /// It is not a JWT.
     #[error("the JWT is malformed: {0}; is it complete?")]
     Malformed(&'static str),
-    /// It contains what must be understood and is not.
+    /// It has a critical header parameter that is not supported.
     #[error("the JWT has critical header members (crit), and this server knows none")]
     Critical,
     /// No issuer of the file is its own.
@@ -141,7 +141,7 @@ fn time(seconds: u64) -> String {
     at.map_or_else(|| format!("second {seconds}"), |at| at.to_string())
 }
 
-/// Somebody whose JWTs are believed.
+/// An issuer whose JWTs are accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Issuer {
     pub(crate) audience: Box<str>,
@@ -416,7 +416,7 @@ impl Jwt {
         Ok(())
     }
 
-    /// Whether what was verified would be verified again: a key may have been withdrawn since.
+    /// Whether a verified token would be verified again: a key may have been withdrawn since.
     pub(crate) fn check_issuer(&self, issuer: Option<&Issuer>) -> Result<(), BadJwt> {
         let in_force = issuer.is_some_and(|issuer| {
             let mut keys = issuer.keys.0.iter();

@@ -1,4 +1,4 @@
-//! Who may do what at a lock server.
+//! Authentication and access rules of a lock server.
 //!
 //! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
 //! `palisade-fence`.
@@ -7,8 +7,9 @@
 //!   file ─► Access ── identify(token │ JWT │ certificate's names │ uid) ─► Principal ── decide(verb, lock) ─► yes │ no, and why
 //! ```
 //!
-//! Rules only grant: what none grants is denied. A decision reads memory and nothing else; [`file`](mod@file) is the only
-//! module that reads a file, and [`replace`] the only one that changes one. A token's secret has 256 random bits, and only its SHA-256 is stored.
+//! Rules only grant; an action that no rule grants is denied. A decision reads memory and nothing else;
+//! [`file`](mod@file) is the only module that reads a file, and [`replace`] the only one that changes one. A token's
+//! secret has 256 random bits, and only its SHA-256 is stored.
 
 pub mod file;
 pub mod replace;

@@ -12,7 +12,7 @@ use crate::quota::Quotas;
 use crate::token::is_id;
 use crate::{ANONYMOUS, Access, Bound, Bounds, Principal, Secret, Verb, network};
 
-/// What is wrong with an access file; the message names the place.
+/// A mistake in an access file; the message names the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub(crate) String);
@@ -49,7 +49,7 @@ struct PrincipalEntry {
     uids: Vec<i64>,
     #[serde(default)]
     subjects: Vec<String>,
-    /// Whose subjects they are, where there are several issuers.
+    /// The issuer of the subjects, if there are several issuers.
     issuer: Option<String>,
 }
 
@@ -327,7 +327,7 @@ fn issuers(entries: Vec<IssuerEntry>) -> Result<BTreeMap<Box<str>, Issuer>, Erro
     Ok(issuers)
 }
 
-/// Whose subjects a principal has.
+/// The issuer of a principal's subjects.
 fn issuer_of(access: &Access, entry: &PrincipalEntry) -> Result<Box<str>, Error> {
     let place = format!("[[auth.principals]] {:?}", entry.name);
     let names: Vec<&str> = access.issuers().map(|(name, ..)| name).collect();
@@ -444,7 +444,7 @@ fn bounds(entry: &QuotaEntry, place: &str) -> Result<Bounds, Error> {
     }
 }
 
-/// Stands for each principal, or each address, without a quota of its own.
+/// The key of the quota for each principal, or each address, that has no quota of its own.
 const EACH: &str = "*";
 
 /// The uid that the kernel reports for every user whom it cannot name, such as those of another user namespace.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::{Access, Principal};
 
-/// What a quota bounds.
+/// The kinds of quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bound {
     /// Locks that are held, each counted once, however many hold it.
@@ -48,7 +48,7 @@ impl Bound {
     }
 }
 
-/// Whose use is counted.
+/// A subject whose use is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
     /// The locks whose names begin with this.
@@ -151,7 +151,8 @@ impl Access {
     }
 }
 
-/// What counts as one address: an IPv4 address, in either notation, or an IPv6 /64, the range of one subscriber.
+/// The network that counts as one address: an IPv4 address, in either notation, or an IPv6 /64, the range of one
+/// subscriber.
 #[must_use]
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

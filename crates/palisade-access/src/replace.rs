@@ -1,9 +1,9 @@
 //! Replaces a small file that several programs and people change: access files and keys.
 //!
-//! A reader sees the old content or the new one, never a part. Writers lock the file, so each edits what the one before
-//! left. An editor does not know the lock; its change is noticed, and the edit is made again on top of it. A symbolic link
-//! stays, and the file it points at is replaced. The new content is written under a name that did not exist, so that a link
-//! planted there is never followed.
+//! A reader sees the old content or the new one, never a part. Writers lock the file, so each edits the previous one's
+//! result. An editor does not know the lock; its change is noticed, and the edit is made again on top of it. A symbolic
+//! link stays, and the file it points at is replaced. The new content is written under a name that did not exist, so that a
+//! link planted there is never followed.
 
 use std::convert::Infallible;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -106,7 +106,7 @@ fn replace<E>(
     Err(io::Error::new(io::ErrorKind::ResourceBusy, why).into())
 }
 
-/// The file that a path stands for: the end of a link.
+/// The file that a path resolves to: the end of a link.
 fn target(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => match path.symlink_metadata() {
@@ -134,7 +134,7 @@ fn locked(path: &Path) -> io::Result<Option<File>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         }
-        // A network file system locks only what is opened for writing.
+        // A network file system locks only files that are opened for writing.
         let opened = match OpenOptions::new().read(true).write(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path),
             opened => opened,
@@ -319,7 +319,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), wanted);
             assert_eq!(called, calls);
         }
-        // Somebody who never stops is told, and nothing is lost.
+        // A writer that never stops causes an error, and nothing is lost.
         let busy: Edited = edit(&path, |old| {
             in_place(&path);
             Ok(old.to_vec())

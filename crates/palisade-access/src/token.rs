@@ -16,7 +16,7 @@ pub struct Token {
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
-/// A text that is no token. The message does not repeat it.
+/// A text that is not a token. The message does not repeat it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a token; one begins with pal_, an id and an underscore, and has 64 hexadecimal digits after it"
@@ -54,13 +54,13 @@ impl Token {
         .ok_or(BadToken)
     }
 
-    /// Its id, which is no secret.
+    /// Its id, which is not secret.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What is stored of its secret.
+    /// The stored form of its secret.
     #[must_use]
     pub fn secret(&self) -> &Secret {
         &self.secret

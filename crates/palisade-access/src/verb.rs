@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What a rule allows with the locks of a prefix.
+/// An action that a rule allows on the locks of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Acquire, renew, release and abandon.

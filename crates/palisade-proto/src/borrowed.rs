@@ -5,8 +5,8 @@
 //!                        └─ anything else ─► None: decode it as v1::Requests
 //! ```
 //!
-//! What is read here is what decoding finds. Every writer of protobuf that we know puts the fields of a message in the order
-//! of their numbers; where one does not, its frame costs more and means the same.
+//! Reading in place gives the same result as decoding. Every protobuf library that we know writes the fields of a message in
+//! the order of their numbers. A frame in another order costs more to read and means the same.
 //!
 //! [`Operation::put`] is the way back, for clients, and [`replies`] reads the answers.
 
@@ -285,7 +285,7 @@ mod tests {
         AcquireOption, AcquireRequest, ReleaseRequest, RenewRequest, Request, Requests,
     };
 
-    /// What decoding finds, in these types; `None` where there is more to it.
+    /// The result of decoding, in these types; `None` if a frame contains anything else.
     fn decoded(frame: &Requests) -> Option<Vec<(u64, Operation<'_>)>> {
         let all = frame.requests.iter().map(|request| {
             let operation = match request.operation.as_ref()? {

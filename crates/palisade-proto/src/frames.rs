@@ -5,9 +5,9 @@
 //!   client ◄──────────── frame ── frame ───      there:  v1::Requests, back: v1::Replies
 //! ```
 //!
-//! It is on the port of everything else: the preface's first byte opens no HTTP request and no TLS
-//! handshake. An operation costs one read and one write on either side, which is what HTTP/2's
-//! framing, windows and two tasks a connection do not reach.
+//! It is on the port of everything else: the preface's first byte opens no HTTP request and no TLS handshake. An
+//! operation costs one read and one write on either side. HTTP/2 with its framing, windows and two tasks per connection
+//! costs more.
 //!
 //! * A client speaks first, and again at least every [`SILENCE`]: an empty frame will do, and is
 //!   answered by an empty frame. A side that hears nothing for longer may take the other for gone.
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use prost::Message;
 
-/// The first bytes of a client: the name and version of what follows.
+/// The first bytes of a client: the name and version of the protocol.
 pub const PREFACE: [u8; 8] = *b"\0PLSDE1\n";
 
 /// The first bytes of a client with a token, which follows as one frame.
@@ -95,9 +95,9 @@ impl fmt::Display for TooMany {
 
 impl std::error::Error for TooMany {}
 
-/// Counts the operations of a frame without decoding it: nothing is allocated, and a frame of tiny
-/// operations, which would be many times as large in memory, is found out. Where the bytes are no message the
-/// count ends; decoding them says what is wrong.
+/// Counts the operations of a frame without decoding it: nothing is allocated, and it detects a frame of tiny
+/// operations, which would be many times as large in memory. If the bytes are not a message, the count ends, and
+/// decoding reports the error.
 ///
 /// # Errors
 /// [`TooMany`] if there are more than `most`.
@@ -126,7 +126,7 @@ pub fn check_count(frame: &[u8], most: usize) -> Result<usize, TooMany> {
     Ok(operations)
 }
 
-/// The first number of protobuf's, and what follows it.
+/// Reads a protobuf varint; returns it and the bytes after it.
 fn varint(bytes: &[u8]) -> Option<(&[u8], u64)> {
     let mut number = 0;
     for (at, byte) in bytes.iter().take(10).enumerate() {
@@ -138,7 +138,7 @@ fn varint(bytes: &[u8]) -> Option<(&[u8], u64)> {
     None
 }
 
-/// Puts an empty frame after what is in `out`.
+/// Puts an empty frame after the content of `out`.
 pub fn put_empty(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; HEADER]);
 }
@@ -151,7 +151,7 @@ pub struct Open {
 }
 
 impl Open {
-    /// Opens a frame after what is in `out`.
+    /// Opens a frame after the content of `out`.
     #[must_use]
     pub fn at_end(out: &mut Vec<u8>) -> Open {
         let begin = out.len();

@@ -1,4 +1,4 @@
-//! The faces of the lock server; what decides is in `palisade-pipeline`.
+//! The lock server's network interfaces; `palisade-pipeline` decides the requests.
 //!
 //! Internal to Palisade, without a promise of compatibility: programs use `palisade-client`, `palisade-authorities` and
 //! `palisade-fence`.

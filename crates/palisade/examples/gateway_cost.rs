@@ -1,5 +1,5 @@
-//! What `palisade gateway` adds to a request: the same requests, alternately straight to a service and through
-//! a gateway in front of it.
+//! Measures the cost of `palisade gateway`: it sends the same requests alternately to a service and to a gateway in
+//! front of it.
 //!
 //! ```text
 //! cargo build --release -p palisade && cargo run --release -p palisade --example gateway_cost [ROUNDS]

@@ -33,10 +33,10 @@ const ANSWER_BYTES: usize = 1 << 20;
 const AGAIN: Duration = Duration::from_millis(250);
 const TRIES: usize = 40;
 
-/// Why a node did not do what it was asked.
+/// The reason why a node did not carry out a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// It cannot be reached, or is no lock server.
+    /// It cannot be reached, or is not a lock server.
     #[error("{0}")]
     Unreachable(String),
     /// It answered, and this is why not.
@@ -44,7 +44,7 @@ pub(crate) enum Error {
     Refused { code: String, message: String },
 }
 
-/// Why there is no connection: a certificate, or nobody is there.
+/// The reason for the missing connection: a certificate, or no server.
 fn not_connected(error: &hyper_util::client::legacy::Error) -> String {
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -90,7 +90,7 @@ impl Nodes {
     /// nodes are asked at once, and each has two seconds.
     pub(crate) async fn view(&self) -> Result<ClusterReply, Error> {
         let views = self.views().await;
-        // Who leads is what the newest of them knows.
+        // The newest view decides the leader.
         let known = views.iter().filter_map(|(_, view)| view.as_ref().ok());
         let newest = known.filter(|view| view.leader_url.is_some());
         if let Some(newest) = newest.max_by_key(|view| view.term)
@@ -125,7 +125,7 @@ impl Nodes {
         best
     }
 
-    /// What each node says of the cluster.
+    /// Asks every node for its view of the cluster.
     async fn views(&self) -> Vec<(&str, Result<ClusterReply, Error>)> {
         let answers = join_all(self.urls.iter().map(|url| self.view_of(url))).await;
         self.urls.iter().map(String::as_str).zip(answers).collect()
@@ -205,7 +205,7 @@ impl Nodes {
         let answers =
             |view: &Result<ClusterReply, Error>| matches!(view, Err(Error::Refused { .. }));
         match views.iter().find(|(_, view)| answers(view)) {
-            // It may be allowed to change what it may not look at.
+            // A caller may have the right to change the cluster, and not the right to see it.
             Some((url, _)) => Ok((*url).to_owned()),
             None => Err(views
                 .into_iter()

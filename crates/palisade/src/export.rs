@@ -14,7 +14,7 @@ pub(crate) struct Exporting {
 }
 
 impl Exporting {
-    /// Sends what is left, within two seconds.
+    /// Sends the remaining spans, within two seconds.
     pub(crate) async fn finish(self) {
         if let Some(running) = self.running {
             running.finish().await;

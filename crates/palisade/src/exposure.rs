@@ -34,7 +34,8 @@ fn make_private(dir: &Path) -> io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     match fs::DirBuilder::new().mode(0o700).create(dir) {
-        // Somebody else may have made it just now. What is there and does not exist is a link to nothing.
+        // Another process may have created it just now. If the entry exists but its target does not, it is a dangling
+        // link.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::read_link(dir) {
             Ok(target) if !dir.exists() => {
                 let target = target.display();
@@ -68,8 +69,8 @@ pub(crate) fn warn_of_addresses(listen: &[Listen], scheme: &str, anybody: &str) 
     }
 }
 
-/// Warns of an address without TLS that other machines can reach, which `--insecure` has allowed. `anybody` says what a
-/// client can do there.
+/// Warns of an address without TLS that other machines can reach, which `--insecure` has allowed. `anybody` describes
+/// the rights of a client there.
 pub(crate) fn warn_of_address(flag: &str, at: SocketAddr, scheme: &str, anybody: &str) {
     if scheme == "http" && !at.ip().to_canonical().is_loopback() {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! A server and who runs it: the signals that stop it or have it read its files again, and what systemd is told
+//! A server and its supervisor: the signals that stop it or reload its files, and the notifications to systemd
 //! (`Type=notify`, `WatchdogSec=`).
 
 use std::time::Duration;
@@ -51,8 +51,8 @@ pub(crate) fn watch_over(handle: &Handle) {
 /// How long a server that stops waits until its manager knows.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Does nothing where no service manager listens. One that does not read lets the call wait for ever, so it has a thread of
-/// its own; the receiver ends when it has been told.
+/// Does nothing where no service manager listens. A manager that does not read blocks the call for ever, so it runs on its
+/// own thread; the receiver ends when the manager was notified.
 fn tell(state: NotifyState<'static>) -> oneshot::Receiver<()> {
     let (told, done) = oneshot::channel();
     let telling = std::thread::Builder::new().name("sd_notify".into());

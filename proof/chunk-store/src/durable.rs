@@ -75,8 +75,8 @@ impl Folder {
     }
 }
 
-/// Runs a write to the disk outside the threads that answer requests. A failed write or sync ends the process: what is
-/// on the disk is then unknown, and only a restart finds it out.
+/// Runs a write to the disk outside the threads that answer requests. A failed write or sync ends the process: the
+/// content of the disk is then unknown, and only a restart can read it.
 pub(crate) async fn or_stop(write: impl FnOnce() -> io::Result<()> + Send + 'static) {
     let written = tokio::task::spawn_blocking(write).await;
     let why = match written {

@@ -1,4 +1,5 @@
-//! What the processes record: one JSON line for each event on standard output, from which the story is told and drawn.
+//! The events that the processes record, one JSON line each on standard output. The story and its picture are made
+//! from them.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -15,12 +16,12 @@ use crate::version::{Serial, Version};
 pub struct Record {
     /// Milliseconds on CLOCK_BOOTTIME, which all processes of a machine share.
     pub at_ms: f64,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What can happen.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -112,7 +113,7 @@ pub enum Event {
         chunk: ChunkId,
         /// The version that it reported.
         version: Version,
-        /// What it is worth.
+        /// The master's verdict about it.
         standing: crate::wire::Standing,
     },
     /// The servers that look-ups name for a chunk (rule K6).
@@ -157,7 +158,7 @@ pub enum Event {
     },
     /// The master cannot do something now, and will try again.
     Postponed {
-        /// What, and why.
+        /// The action, and the reason.
         message: String,
     },
 }

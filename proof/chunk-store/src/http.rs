@@ -129,7 +129,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Reads a request and answers it. A client that goes away does not stop half-way what it asked for.
+/// Reads a request and answers it. If the client disconnects, its request is still completed.
 pub(crate) async fn answer<Q, A, F>(
     body: Result<Bytes, BytesRejection>,
     handle: impl FnOnce(Q) -> F,

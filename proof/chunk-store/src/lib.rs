@@ -15,7 +15,7 @@
 //!                        └─────────┘
 //! ```
 //!
-//! [`story`] plays what can go wrong: the primary is paused past its lease, and continues.
+//! [`story`] plays the dangerous case: the primary is paused past its lease, and continues.
 
 pub mod client;
 mod durable;

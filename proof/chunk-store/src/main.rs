@@ -161,7 +161,7 @@ struct ChunkServer {
 
 #[derive(Args, Default)]
 struct Story {
-    /// Draw what happened into this SVG file.
+    /// Draw the events into this SVG file.
     #[arg(long)]
     out: Option<PathBuf>,
     /// The program `palisade`; by default the one beside this program.

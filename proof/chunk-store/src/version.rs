@@ -1,4 +1,4 @@
-//! Versions, serial numbers and positions: what orders the mutations of a chunk.
+//! Versions, serial numbers and positions order the mutations of a chunk.
 
 use std::fmt;
 

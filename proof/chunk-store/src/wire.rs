@@ -1,4 +1,4 @@
-//! What the processes say to each other: one JSON object in each request and each answer, over HTTP.
+//! The messages between the processes: one JSON object in each request and each answer, over HTTP.
 
 use std::net::SocketAddr;
 
@@ -15,9 +15,9 @@ pub(crate) const MAX_CHUNK: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Problem {
-    /// The kind, by what the caller does next.
+    /// The kind, by the caller's next step.
     pub code: ProblemCode,
-    /// What happened, for people.
+    /// The message for people.
     pub message: String,
     /// The version at the replica that refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ pub struct Done {}
 
 // To the master, from chunk servers.
 
-/// `/v1/heartbeat`: what a chunk server has (rule K5).
+/// `/v1/heartbeat`: the replicas of a chunk server (rule K5).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Heartbeat {
@@ -142,7 +142,7 @@ pub(crate) struct Judged {
     pub(crate) replicas: Vec<(ChunkId, Standing)>,
 }
 
-/// What a reported replica is worth (rule K5).
+/// The verdict about a reported replica (rule K5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -269,7 +269,7 @@ pub(crate) struct Install {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Expected {
-    /// Whatever it has: it is the one that the others are compared with.
+    /// Any mutation: the others are compared with this replica.
     Any,
     /// The same as the first one's.
     Last(Option<Position>),

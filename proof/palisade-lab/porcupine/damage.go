@@ -9,8 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// damage makes a history illegal in one way: at a random place where it certainly does. It returns what it did, or
-// nothing if the history has no such place.
+// damage makes a history illegal in one way, at a random place where this is certain. It returns a description of the
+// change, or nothing if the history has no such place.
 type damage struct {
 	name string
 	make func(h *history, random *rand.Rand) string
@@ -118,7 +118,7 @@ func firstSent(h *history, c *call) int64 {
 
 func isGrant(c *call) bool { return c.is("granted") && c.under == 0 }
 
-// rename gives a grant another token wherever its answers name it; what its holder does later names the new one too.
+// rename gives a grant another token wherever its answers name it; later calls of its holder name the new one too.
 func rename(h *history, c *call, token uint64) {
 	old := c.answered.token
 	swap := func(number *uint64) {
@@ -181,7 +181,7 @@ var lockDamages = []damage{
 				c.answered.token > one.grant.answered.token && firstSent(h, c) == c.sent
 		})
 		if next == nil {
-			// Somebody of whom nothing else is known.
+			// A client that appears nowhere else.
 			told := *one.grant.answered
 			told.token++
 			told.lease = told.token

@@ -13,7 +13,7 @@ import (
 // never is the return of an operation whose outcome is unknown: it took effect at any time after its call, or never.
 const never = math.MaxInt64
 
-// history is what clients saw, of locks (docs/reference/history-format.md) or of resources.
+// history contains the clients' calls and answers, about locks (docs/reference/history-format.md) or about resources.
 type history struct {
 	resources bool
 	// perLock: tokens of different locks are not related.
@@ -41,7 +41,7 @@ type call struct {
 	answered *answer
 }
 
-// answer is what came back.
+// answer is the answer that came back.
 type answer struct {
 	at      int64
 	kind    string

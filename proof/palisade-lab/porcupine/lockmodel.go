@@ -39,7 +39,7 @@ const (
 	ends
 	// mayEnd ends the grant if it is live: a lease's end by time, or an unanswered call. Nobody sees whether it does.
 	mayEnd
-	// over: the grant is not live, and ended this way if that is told.
+	// over: the grant is not live, and ended this way if an answer says so.
 	over
 	// named: the lock is held with this token, by this client if one is named.
 	named
@@ -49,7 +49,7 @@ const (
 	impossible
 )
 
-// lockState is what the lock is like between two steps. It is never changed.
+// lockState is the state of a lock between two steps. It is never changed.
 type lockState struct {
 	live  []holder
 	ended []ending

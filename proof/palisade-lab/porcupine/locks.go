@@ -52,7 +52,7 @@ type builder struct {
 	// wishesOf are those of a client, callsAt the calls that name a lock first.
 	wishesOf map[string][]*wish
 	callsAt  map[string][]*call
-	// hidden is when the first reader of a lock asked of whom no answer tells.
+	// hidden is, by lock, the time at which the first reader asked that no answer mentions.
 	hidden map[string]int64
 	// due is when a lease ends at the earliest, ttl the shortest time that it was ever given. A lease whose beginning
 	// nobody saw has neither: it may end at any time.
@@ -327,7 +327,7 @@ func (b *builder) leases() {
 	}
 }
 
-// observe adds what an answer says of grants.
+// observe adds an answer's statements about grants.
 func (b *builder) observe(c *call) {
 	if c.answered == nil {
 		return
@@ -383,8 +383,9 @@ func (b *builder) observe(c *call) {
 	}
 }
 
-// ends adds what may end a grant without an answer that tells of it. Nobody sees which of several did it, so they are
-// one operation, from the first instant at which one may. If an answer tells how the grant ended, it is of these alone.
+// ends adds the operations that may end a grant without an answer about it. Nobody sees which of several did it, so
+// they are one operation, from the first instant at which one may. If an answer tells how the grant ended, it is of
+// these alone.
 func (b *builder) ends() {
 	for _, g := range b.grants {
 		for _, lock := range g.locks {
@@ -409,7 +410,7 @@ func (b *builder) ends() {
 					from = min(from, max(sent, g.sent))
 				}
 			}
-			// What comes after the end was seen did not cause it.
+			// A call after the end was seen did not cause it.
 			if from <= by && from != never {
 				text := fmt.Sprintf("an end of token %d that nobody saw", g.token)
 				b.add(lock, step{kind: mayEnd, token: g.token, how: told, text: text}, from, by)
@@ -447,7 +448,8 @@ func (b *builder) unanswered(lock string, g *grant, end func(string, int64)) {
 	}
 }
 
-// endedBy is the first instant by which a grant was seen to be over, and how it ended, if that is told.
+// endedBy is the first instant by which a grant was seen to be over, and the way in which it ended, if an answer says
+// so.
 func (b *builder) endedBy(lock string, g *grant) (int64, string) {
 	by, how := int64(never), ""
 	for _, c := range b.callsAt[lock] {

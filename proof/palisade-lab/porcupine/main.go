@@ -56,7 +56,7 @@ func judgeFile(file string, damages int, seed uint64, timeout time.Duration) int
 	return tryDamages(h, damages, seed, timeout)
 }
 
-// verdict is what was found in a history; of the parts that are not linearizable the first.
+// verdict is the result for a history, with the first part that is not linearizable.
 type verdict struct {
 	result porcupine.CheckResult
 	parts  int

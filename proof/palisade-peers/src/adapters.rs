@@ -1,5 +1,5 @@
-//! What an authority costs behind palisade-client, compared with a bare client of the same system that follows the same
-//! recipe by hand.
+//! The cost of an authority behind palisade-client, compared with a bare client of the same system that follows the
+//! same recipe by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::lane::{Adapter, Error, Lane, new_client};
 use crate::machine;
 use crate::measure::{hand_off, median, pairs};
 
-/// What to measure.
+/// The plan of the measurement.
 pub(crate) struct Plan {
     pub(crate) lanes: u32,
     pub(crate) rounds: u32,

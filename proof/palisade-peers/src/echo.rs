@@ -1,5 +1,5 @@
-//! An echo that writes and syncs before each round of answers: what the sockets and the disk of a machine cost any
-//! server that answers only after a sync. It decides nothing, and it answers with a count of the messages.
+//! An echo that writes and syncs before each round of answers: the cost of a machine's sockets and disk for any server
+//! that answers only after a sync. It decides nothing, and it answers with a count of the messages.
 //!
 //! ```text
 //!   epoll ─► one read for each ready connection ─► one write and sync ─► one write for each connection

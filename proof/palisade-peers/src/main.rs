@@ -40,7 +40,7 @@ enum Command {
     /// The server of the measurement with that name.
     #[command(hide = true)]
     Echo { port: u16, data: PathBuf },
-    /// What an authority costs behind palisade-client, compared with a bare client of the same system.
+    /// The cost of an authority behind palisade-client, compared with a bare client of the same system.
     Adapters {
         /// Lanes, with one operation at a time each.
         #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_024))]
@@ -97,7 +97,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// What callers see of a cluster's change of members: a node is added, a follower and the leader are removed, under load.
+    /// A cluster's change of members as its callers see it: a node is added, a follower and the leader are removed, under
+    /// load.
     Members {
         /// Loops that acquire and release a lock of their own, on four connections.
         #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4_096))]

@@ -1,4 +1,4 @@
-//! A cluster whose members change under load: what its callers see of that.
+//! A cluster whose members change under load, as its callers see it.
 //!
 //! ```text
 //!   loops ──► acquire ─► release, each a lock of its own ──► latency by phase · failures · tokens
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) json: bool,
 }
 
-/// What happens in each phase.
+/// The event of each phase.
 const PHASES: [&str; 7] = [
     "steady",
     "a node is added",
@@ -50,7 +50,7 @@ const CONNECTIONS: usize = 4;
 /// How long a new node may take to get its vote.
 const CATCH_UP: Duration = Duration::from_secs(120);
 
-/// What the loops measured in one phase.
+/// The measurements of the loops in one phase.
 struct Phase {
     /// Nanoseconds of each acquire and of each release.
     latency: Histogram<u64>,
@@ -81,7 +81,7 @@ impl Phase {
     }
 }
 
-/// What all loops share.
+/// The state that all loops share.
 struct Shared {
     phase: AtomicUsize,
     phases: [Mutex<Phase>; OVER],
@@ -98,7 +98,7 @@ fn hold<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs all phases and prints what they measured.
+/// Runs all phases and prints the measurements.
 ///
 /// # Errors
 /// An operation failed, or a token was wrong; a change of members failed.
@@ -148,7 +148,7 @@ async fn measure(plan: &Plan) -> Result<(), Error> {
     }
 }
 
-/// Does what a phase is about; whether that is a change.
+/// Carries out the event of a phase, and returns whether it changed the members.
 #[expect(
     clippy::disallowed_methods,
     reason = "another process gets its vote when it has caught up"

@@ -102,7 +102,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What a command about it prints as JSON.
+    /// The JSON output of a `cluster` command.
     pub(crate) fn command(&self, words: &[&str]) -> Result<serde_json::Value, Error> {
         let output = std::process::Command::new(program()?)
             .arg("cluster")
@@ -148,7 +148,7 @@ impl Cluster {
     }
 }
 
-/// Starts a node, which is told how to come into a cluster, and waits until it knows the leader.
+/// Starts a node with flags for entering a cluster, and waits until it knows the leader.
 fn node(program: &Path, peer: String, into: [String; 2]) -> Program {
     let arguments = move |dir: &Path, port| {
         let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));

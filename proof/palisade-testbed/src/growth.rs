@@ -1,5 +1,5 @@
-//! What a growth battery measures: the least of many repetitions, so that whatever else the machine does cannot make an
-//! operation look dearer; compared beside crowds of 1, 1,000 and 100,000.
+//! A growth battery measures the least of many repetitions, so that other work of the machine cannot make an operation
+//! look slower. It compares crowds of 1, 1,000 and 100,000.
 
 use std::time::{Duration, Instant};
 

@@ -297,8 +297,8 @@ fn write_init(dir: &Path) {
 pub struct MySql(Instance);
 
 impl MySql {
-    /// Starts it with these additional arguments. The program is in `PALISADE_MYSQL` (the root of an unpacked Debian
-    /// package mysql-server-core and of what it depends on), or where `cargo xtask test` unpacked it.
+    /// Starts it with these additional arguments. The program is in `PALISADE_MYSQL` (the root of an unpacked Debian package
+    /// mysql-server-core and of its dependencies), or where `cargo xtask test` unpacked it.
     pub fn start(arguments: &[&str]) -> MySql {
         let more = owned(arguments);
         MySql(Instance::start(Recipe {

@@ -25,7 +25,7 @@ func pay(ctx context.Context, holder fence.Holder, url string) error {
 	return httpfence.Check(answer) // fence.ErrStale: a newer holder has claimed; give up
 }
 
-// The service here only shows what it is sent; `palisade gateway` stands before it in production.
+// The service here only shows its requests; in production, `palisade gateway` is in front of it.
 func ExampleTransport() {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{"X-Fencing-Token", "X-Fencing-Lock", "X-Fencing-Sequence"} {

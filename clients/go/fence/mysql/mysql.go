@@ -15,7 +15,7 @@
 // ErrReadBeforeClaim. Deadlocks, lock timeouts and error 1615 (routines were replaced) come through as the driver's errors:
 // begin again.
 //
-// MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than what is left of the lease. That
+// MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than the rest of the lease. That
 // bound is the session's, and Transact gives the connection its own one back. In a transaction of your own do the same with
 // CALL palisade_end(TRUE), or FALSE to roll back, before tx.Commit or tx.Rollback.
 //
@@ -36,15 +36,15 @@ import (
 	"palisade.example/palisade/internal/guardrow"
 )
 
-// ErrReadBeforeClaim: the transaction had read before it claimed, and what it read has changed since. Roll back, and
-// claim first.
+// ErrReadBeforeClaim: the transaction read data before it claimed, and the data has changed since. Roll back, and claim
+// first.
 var ErrReadBeforeClaim = errors.New("palisade: the transaction read before it claimed: claim first")
 
 // The procedures of crates/palisade-fence/sql/mysql/0004_procedures.sql decide.
 const (
 	// Resource, token, authority, lock, whether it is a write, sequence, digest, strict, max_jump.
 	judge = "CALL palisade_judge(?, ?, ?, ?, ?, ?, ?, ?, ?)"
-	// To whom the resource of the last rejection belongs: the whole name does not fit into a message.
+	// The owner of the last rejection's resource: the whole name does not fit into a message.
 	bound  = "SELECT @palisade_bound"
 	forget = "CALL palisade_forget(?)"
 

@@ -44,7 +44,7 @@ const (
 	record = "SELECT palisade_record($1, $2, $3, $4)"
 )
 
-// ErrReadBeforeClaim: the transaction had read before it claimed, and what it read may have changed since. Roll back, and
+// ErrReadBeforeClaim: the transaction read data before it claimed, and the data may have changed since. Roll back, and
 // claim first.
 var ErrReadBeforeClaim = errors.New("palisade: the transaction read before it claimed: claim first")
 
@@ -243,7 +243,7 @@ func stateOf(err error) (state, detail string) {
 	return told.SQLState(), detail
 }
 
-// translated: what the fence says is a *fence.Rejection; other errors are the driver's.
+// translated turns the fence's errors into a *fence.Rejection; other errors are the driver's.
 func translated(err error) error {
 	if rejection, ok := Rejected(err); ok {
 		return rejection

@@ -1,7 +1,7 @@
 // Package sequencer checks fencing tokens that the authority has signed, for a resource of your own, without asking anybody.
 //
-// The text is what a holder got from palisade.Lease.Sequencer. It does not expire: the fence still compares its token with
-// the highest one, and no bound of a jump applies to it: fence.Rule{} decides, not fence.Claim.
+// A holder gets the text from palisade.Lease.Sequencer. It does not expire: the fence still compares its token with the
+// highest one, and no bound of a jump applies to it: fence.Rule{} decides, not fence.Claim.
 package sequencer
 
 import (
@@ -32,7 +32,7 @@ const (
 	Permits   = "permits"
 )
 
-// A Sequencer is what a signed token says, after its signature was found right. It is a fence.Holder.
+// A Sequencer is the content of a signed token whose signature was verified. It is a fence.Holder.
 type Sequencer struct {
 	authority, lock string
 	token           uint64

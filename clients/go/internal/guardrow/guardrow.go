@@ -1,5 +1,5 @@
-// Package guardrow is what the fences of the SQL databases share: claims in the order of their names, a transaction around
-// them, and a row as its columns.
+// Package guardrow contains the common part of the fences of SQL databases: claims in the order of their names, a
+// transaction around them, and a row as its columns.
 package guardrow
 
 import (
@@ -86,7 +86,7 @@ func (r *Row) Columns() []any {
 	return []any{&r.Resource, &r.authority, &r.lock, &r.token, &r.written, &r.sequence, &r.digest, &r.result}
 }
 
-// Record is what the row says. A digest has no sign, and BIGINT has one.
+// Record is the row's record. A digest has no sign, and BIGINT has one.
 func (r *Row) Record() fence.Record {
 	return fence.Record{
 		Authority: r.authority.String,
@@ -101,7 +101,7 @@ func (r *Row) Record() fence.Record {
 	}
 }
 
-// Values are those of authority, lock, token, written, sequence, digest and result; what is missing is NULL.
+// Values are those of authority, lock, token, written, sequence, digest and result; missing values are NULL.
 func Values(record fence.Record) []any {
 	result := any(nil)
 	if record.Result != nil {

@@ -161,7 +161,7 @@ func TestAGuardTransactsUnderItsRule(t *testing.T) {
 }
 
 // A role without EXECUTE on the procedure that commits, or files of the fence from before it: nothing is written, and the
-// error says why and what to type.
+// error gives the reason and the command to type.
 func TestWithoutTheProcedureThatCommitsNothingIsWritten(t *testing.T) {
 	e := onMaria(t)
 	database := unique("older")

@@ -100,7 +100,7 @@ func onMaria(t *testing.T) *engine {
 	return e
 }
 
-// transact commits what work does, unless it fails.
+// transact commits the work, unless it fails.
 func transact(t *testing.T, db *sql.DB, work func(*sql.Tx) error) error {
 	t.Helper()
 	tx, err := db.BeginTx(ctx, nil)
@@ -299,7 +299,7 @@ func TestAStickyTableRefusesCodeThatForgotTheFence(t *testing.T) {
 	})
 }
 
-// What a connection of MySQL shows to the triggers outlives its transaction.
+// In MySQL, the token that the triggers read outlives its transaction on the connection.
 func TestATriggerRefusesAStaleToken(t *testing.T) {
 	e := onMaria(t)
 	table, resource := unique("t"), unique("orders")
@@ -368,7 +368,7 @@ func TestAClaimSaysWhatIsLeftOfTheLease(t *testing.T) {
 	}
 }
 
-// At REPEATABLE READ a transaction that has read computes from what it read, whatever was locked since.
+// At REPEATABLE READ a transaction computes from its first read, whatever it locks later.
 func TestAReadBeforeTheClaimIsFound(t *testing.T) {
 	e := onMaria(t)
 	resource := unique("orders")

@@ -44,7 +44,7 @@ func readTotal(db queryer, name string) (total int, err error) {
 	return total, err
 }
 
-// add reads, computes, and writes what it computed.
+// add reads, computes, and writes the result.
 func add(tx *sql.Tx, name string) error {
 	total, err := readTotal(tx, name)
 	if err != nil {
@@ -56,7 +56,7 @@ func add(tx *sql.Tx, name string) error {
 }
 
 // readCommitted is a transaction without a claim. At MariaDB's default level, from 11.6 on, the server itself refuses to
-// change what was read before somebody else's commit.
+// change rows that were read before another client's commit.
 func readCommitted(db *sql.DB, work func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"palisade.example/palisade/internal/vectors"
 )
 
-// Each vector's record is stored, and what is stored after the operation is the vector's next.
+// Each vector's record is stored, and after the operation the stored record must equal the
+// vector's next.
 func TestTheGuardRowDecidesAsTheVectorsSay(t *testing.T) {
 	onEach(t, func(t *testing.T, e *engine) {
 		base := unique("vector")

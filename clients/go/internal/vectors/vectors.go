@@ -20,9 +20,9 @@ type Case struct {
 	Operation fence.Operation
 	// Verdict is admit, repeat, or the code of a rejection.
 	Verdict string
-	// Next is what the resource stores from then on.
+	// Next is the record that the resource stores from then on.
 	Next fence.Record
-	// Told is what a rejection says beside its code.
+	// Told are the details of a rejection beside its code.
 	Told fence.Rejection
 	// Text is the line of the file.
 	Text string

@@ -1,4 +1,4 @@
-// Package copies copies what must not be copied: `go vet` has to say so.
+// Package copies copies values that must not be copied; `go vet` has to report it.
 package copies
 
 import "palisade.example/palisade"

@@ -209,7 +209,7 @@ class AsyncLock:
         return await self._client._acquire(self._wish())
 
     async def try_acquire(self) -> Optional[AsyncGrant]:
-        """The grant, or None if another client kept the lock for the time of `wait`."""
+        """The grant, or None if another client held the lock for the time of `wait`."""
         try:
             return await self.acquire()
         except LockHeld:

@@ -24,7 +24,7 @@ _until = _Until()
 
 @contextlib.contextmanager
 def bounded(until_ns: int) -> Iterator[None]:
-    """What this thread does at its connections in this block ends by then."""
+    """Ends this thread's work at its connections by then, in this block."""
     before, _until.ns = _until.ns, until_ns
     try:
         yield

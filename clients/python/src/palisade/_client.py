@@ -40,12 +40,12 @@ class Client:
     """Asks a Palisade server for locks. It may be shared by threads.
 
     `url`: one address, or several (a list, or a text with commas); by default `PALISADE_URL`, else
-    http://127.0.0.1:7420. `patience`: how long an operation is repeated without an answer. `margin`: time wanted
-    between a check and the effect of what follows. `token`: a bearer token, by default `PALISADE_TOKEN`; it is sent
-    with TLS or within this machine only. `token_file`: a file with it, which is read again for each request, so a token
-    may be replaced while the client runs. `verify`: whom it trusts: by default the CAs of this machine, or a file of
-    CAs in PEM, or an `ssl.SSLContext`. `cert`: its own certificate: a file in PEM, or `(certificate, key)`. These files
-    are read again for each new connection, so they may be replaced, too."""
+    http://127.0.0.1:7420. `patience`: how long an operation is repeated without an answer. `margin`: the time to leave
+    between a check and the effect of the next operation. `token`: a bearer token, by default `PALISADE_TOKEN`; it is
+    sent with TLS or within this machine only. `token_file`: a file with it, which is read again for each request, so a
+    token may be replaced while the client runs. `verify`: the CAs that it trusts: by default those of this machine, or
+    a file of CAs in PEM, or an `ssl.SSLContext`. `cert`: its own certificate: a file in PEM, or `(certificate, key)`.
+    These files are read again for each new connection, so they may be replaced, too."""
 
     def __init__(
         self,
@@ -170,8 +170,8 @@ class Client:
                     yield event
 
     def close(self) -> None:
-        """Ends the connections, after what is being given up in the background has been given up, at most for the
-        client's patience. Leases that are still held expire."""
+        """Finishes giving up requests and locks in the background, at most for the client's patience, and then ends
+        the connections. Leases that are still held expire."""
         until = now_ns() + self._requests.patience_ns
         with self._guard:
             cleanups = list(self._cleanups)
@@ -244,7 +244,7 @@ class Lock:
         return self._client._acquire(self._wish())
 
     def try_acquire(self) -> Optional[Grant]:
-        """The grant, or None if another client kept the lock for the time of `wait`."""
+        """The grant, or None if another client held the lock for the time of `wait`."""
         try:
             return self.acquire()
         except LockHeld:
@@ -306,11 +306,11 @@ class Grant(BaseGrant):
         """Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the
         queue and waits for the other readers alone. The grant returned has a new token, with which it claims before it
         writes; this one is not held any more then. Until then it is held and renewed as before, also after `LockHeld`,
-        which names a reader that was in the way.
+        which names a reader that still held the lock.
 
-        Raises `LeaseLost` if this grant is lost meanwhile, and what `acquire` raises. An upgrade that is interrupted is
-        given up in the background. If it was granted by then, or can be granted at that moment, the lock is released,
-        and this grant is lost."""
+        Raises `LeaseLost` if this grant is lost meanwhile, and the errors of `acquire`. An upgrade that is interrupted
+        is given up in the background. If it was granted by then, or can be granted at that moment, the lock is
+        released, and this grant is lost."""
         wish = self._become_writer(wait)
         try:
             return self._client._acquire(wish)
@@ -319,7 +319,7 @@ class Grant(BaseGrant):
 
     def sequencer(self, name: Optional[str] = None) -> str:
         """The token as the authority signs it, for resources that check it with `palisade.fences.sequencer` or with
-        `--keys`. `name`: which of several locks. It asks the server, and raises what `acquire` raises if nobody
+        `--keys`. `name`: which of several locks. It asks the server. It raises the errors of `acquire` if no server
         answers, and `LeaseLost` if the lease is over. It is a secret until the next grant: send it with TLS only, and
         keep it out of logs."""
         return self._client._run(self._signing(name))
@@ -333,7 +333,7 @@ class Grant(BaseGrant):
     def release_part(self, name: str) -> str:
         """Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others
         stay. With the last one the grant is released. If nobody answers, the lock stays taken until it is released
-        again, at the latest at the end of the block. Returns what `release` returns."""
+        again, at the latest at the end of the block. Returns the same values as `release`."""
         if not self._hold.is_here:
             return "over"
         return self._release(protocol.give_up_part(self._ref, self._hold, name))

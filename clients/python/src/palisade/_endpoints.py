@@ -59,7 +59,7 @@ class Endpoints:
                 self._at = (self._at + 1) % len(self.urls)
 
     def answered(self, url: str, reply: Reply) -> bool:
-        """Takes note of what an answer says about the leader. True: ask again at once."""
+        """Records an answer's information about the leader. True: ask again at once."""
         code = code_of(reply) if reply.status >= 500 else ""
         if code != "not_leader":
             with self._guard:
@@ -126,7 +126,7 @@ def _checked(given: str) -> str:
 
 
 def _keeps_secrets(url: str) -> bool:
-    """Whether nobody on the way can read what is sent there: TLS, or this machine."""
+    """Whether nobody on the way can read the requests: they use TLS, or stay on this machine."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "https" or parts.hostname == "localhost":
         return True

@@ -1,4 +1,4 @@
-"""What a grant is for threads and for asyncio alike: all but the waiting."""
+"""The part of a grant that threads and asyncio share: everything except waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("palisade")
 
 
 class Keeper(Protocol):
-    """What a grant needs of its client, of either kind."""
+    """The client's methods that a grant needs, for either kind of client."""
 
     _requests: Requests
 
@@ -27,7 +27,7 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True)
 class Part(Pass):
-    """What the fence of one of several locks takes. Like a grant, it is refused once it is not held any more."""
+    """The proof for the fence of one of several locks. Like a grant, it is refused once its lock is no longer held."""
 
     check: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
     left: Callable[[], Optional[float]] = field(default=lambda: None, compare=False, repr=False)
@@ -39,7 +39,7 @@ class Part(Pass):
 
 
 class BaseGrant:
-    """The state of a grant, and what it says about itself."""
+    """The state of a grant."""
 
     def __init__(self, keeper: Keeper, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._keeper, self._wish, self._granted = keeper, wish, granted
@@ -92,8 +92,8 @@ class BaseGrant:
         return self._ref.locks
 
     def part(self, name: str) -> Pass:
-        """What the fence of one of several locks takes: the token, with that lock's name. Raises `LeaseLost` for a lock
-        that is not held any more; so does a fence that is given the part later."""
+        """The proof for the fence of one of several locks: the token, with that lock's name. Raises `LeaseLost` for a
+        lock that is no longer held; a fence that gets the part later does the same."""
         self._ref.checked(name)
 
         def check() -> None:
@@ -182,7 +182,7 @@ class BaseGrant:
             self._stop()
 
     def _give_back(self, what: str) -> None:
-        """Releases in the background what is not held any more."""
+        """Releases in the background the locks that the grant no longer holds."""
         until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
         self._keeper._in_background(protocol.release(self._ref, until), what)
 

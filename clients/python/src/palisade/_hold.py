@@ -44,7 +44,7 @@ class Hold:
         return self._over if self.is_here else "forked"
 
     def holds(self) -> bool:
-        """Whether the holder may act now. What it learns from the clock it does not forget."""
+        """Whether the holder may act now. Once the clock has passed the deadline, it stays false."""
         if not self.is_here:
             return False
         if self._over is None and now_ns() >= self._deadline:

@@ -1,4 +1,4 @@
-"""What the server tells, as values."""
+"""The server's answers as values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LockInfo:
 
 @dataclass(frozen=True)
 class Status:
-    """What the server says about itself."""
+    """The server's description of itself."""
 
     authority: str
     incarnation: str
@@ -80,7 +80,7 @@ def slot_key(lock: str, slot: int) -> str:
 
 
 class Malformed(Exception):
-    """An answer without the form that it must have: nobody knows what happened."""
+    """An answer in the wrong form: the outcome is unknown."""
 
 
 def milliseconds(duration: Duration, what: str, low: int, high: int) -> int:

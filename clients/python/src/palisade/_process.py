@@ -1,5 +1,5 @@
-"""What belongs to one process. After a fork (gunicorn --preload, Celery, multiprocessing) the child has a copy of the
-parent's memory: its connections, its grants, and its locks as another thread had them at that moment.
+"""State that belongs to one process. After a fork (gunicorn --preload, Celery, multiprocessing) the child has a copy of
+the parent's memory: its connections, its grants, and its locks as another thread had them at that moment.
 
 The process id is compared at each use. A hook of `os.register_at_fork` would not do: uWSGI forks without calling it."""
 
@@ -10,7 +10,7 @@ import threading
 
 
 class Guard:
-    """A lock for each process: in a child it is free, whoever had it in the parent."""
+    """A lock for each process: in a child it is free, even if a thread had it in the parent."""
 
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}

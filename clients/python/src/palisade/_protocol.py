@@ -3,7 +3,7 @@
     step = operation.send(reply)      Send: one attempt of a request → Reply, or Fault
                                       Pause: until an instant → None
 
-docs/reference/protocol.md of the repository is what this implements.
+This implements docs/reference/protocol.md of the repository.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Send:
     timeout_ns: int
     #: Raises `Malformed` for an answer that cannot belong to this request.
     check: Callable[[Reply], object] = lambda reply: None
-    #: What is sent in place of this to an address that did not answer last.
+    #: Replaces this request at an address that did not give the last answer.
     probe: Optional[Send] = None
 
 
@@ -97,14 +97,14 @@ def lock_path(name: str, verb: str = "") -> str:
 
 
 def same(value: dict[str, Any], name: str, asked: object) -> None:
-    """An answer that says something else than what was asked is that of another request."""
+    """An answer that names something else than the request belongs to another request."""
     found = value.get(name)
     if found != asked or type(found) is not type(asked):
         raise Malformed(f"{name} is {found!r}, and {asked!r} was asked for")
 
 
 def read_reply(status: int, body: bytes) -> Reply:
-    """An answer as it came. What is not a JSON object with the status of one leaves the outcome unknown."""
+    """Reads an answer. If it is not a JSON object with a status that the server sends, the outcome is unknown."""
     try:
         value = json.loads(body)
     except ValueError:
@@ -216,7 +216,7 @@ def asked(
 
 @dataclass
 class Wish:
-    """A request for a lock, or for several at once, as the user put it, and what became of it."""
+    """The user's request for a lock, or for several at once, with its outcome."""
 
     #: Sorted.
     locks: tuple[str, ...]
@@ -422,16 +422,16 @@ def abandon(wish: Wish) -> Steps[None]:
 
 
 class GrantRef:
-    """How requests name a grant, and what is left of it. Readers have one token, so `number` is the grant id of one of
-    them."""
+    """A grant's name in requests, and its locks that are still held. Readers have one token, so `number` is the grant
+    id of one of them."""
 
     def __init__(self, wish: Wish, granted: Granted) -> None:
         self.locks = wish.locks
         self.token, self.number, self.authority = granted.token, granted.number, granted.authority
         self._lease_key = granted.lease_key
-        #: What is renewed.
+        #: The locks that renewals extend.
         self.held = list(wish.locks)
-        #: What the server has not acknowledged the release of.
+        #: The locks whose release the server has not acknowledged.
         self.unreleased = list(wish.locks)
         #: The lock that the server said is over.
         self.over: Optional[str] = None
@@ -514,7 +514,7 @@ def _remove(locks: list[str], lock: str) -> None:
 
 
 def give_up_part(grant: GrantRef, hold: Hold, part: str) -> Optional[str]:
-    """Records that a part is not held from now on. Returns what to release: the part, or None for all that is left."""
+    """Records that a part is not held from now on. Returns the part to release, or None to release the whole lease."""
     _remove(grant.held, grant.checked(part))
     if grant.held:
         return part
@@ -523,7 +523,8 @@ def give_up_part(grant: GrantRef, hold: Hold, part: str) -> Optional[str]:
 
 
 def keep(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[None]:
-    """Renews at a third of what is left, until the hold is over. `deadline_of(t0, valid_for_ms)` has the margin."""
+    """Renews at a third of the remaining time, until the hold is over. `deadline_of(t0, valid_for_ms)` has the
+    margin."""
     deadlines = dict.fromkeys(grant.locks, hold.deadline)
     longest = 1 << 62
     while True:

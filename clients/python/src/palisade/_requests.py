@@ -1,4 +1,4 @@
-"""What the sync and the async client make of their arguments."""
+"""Checks arguments and turns them into requests, for the sync and the async client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Requests:
         self.settings = Settings(self.endpoints, bearer, verify, cert)
         self.patience_ns = _milliseconds(patience, "patience", 1, _DAY_MS) * MILLISECOND
         self.margin_ns = _milliseconds(margin, "margin", 0, _DAY_MS) * MILLISECOND
-        # For people: where a client runs. What makes it unique is drawn for each request.
+        # The host that a client runs on, for people. Each request adds random characters,
+        # which make it unique.
         self._name = f"{socket.gethostname()[:64]}-{os.getpid()}"
 
     def wish(

@@ -26,7 +26,8 @@ class Position:
         return {"prefix": self.prefix, **after}
 
     def opened(self) -> Iterator[Event]:
-        """A connection is open. Without a position, what happened since the last one is not known."""
+        """A connection is open. Without a position, the changes since the last connection are
+        unknown."""
         if self._opened and self.after is None:
             yield Event("missed", None)
         self._opened, self.reconnects = True, False

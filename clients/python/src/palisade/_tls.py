@@ -1,4 +1,4 @@
-"""What a client trusts and presents over TLS, as its files have it when a connection is made."""
+"""The CAs and the certificate of a client, read from its files for each new connection."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PEM = Union[str, os.PathLike[str]]
 
 
 class Certificates(ssl.SSLContext):
-    """A certificate may live for an hour and the client for weeks, so each new connection looks at the files again.
-    Files that cannot be used, because one of two is being replaced, leave what was there in force.
+    """A certificate may be valid for an hour, and the client may run for weeks, so each new connection reads the
+    files again. While the files cannot be used, because one of two is being replaced, the old content stays in use.
 
     `verify`: True, False, a file or a folder of CAs, or an `SSLContext`. `cert`: a file, or a tuple of a certificate,
     its key, and the key's password."""
@@ -92,7 +92,7 @@ class Certificates(ssl.SSLContext):
 
 
 def _end_of(pem: str) -> int:
-    """The end of the first certificate, in seconds since 1970. What Python has for that is private."""
+    """The end of the first certificate, in seconds since 1970. Python's own function for this is private."""
     end = pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
     der = ssl.PEM_cert_to_DER_cert(pem[pem.index(ssl.PEM_HEADER) : end])
     at = _element(der, _element(der, 0)[1])[1]

@@ -113,7 +113,7 @@ def _fault(url: str, error: Exception) -> Fault:
 
 def identity_may_be_over(url: str, status: int, code: str) -> bool:
     """Whether the answer may be about the certificate of the connection that it came on. Nothing happened. A new
-    connection shows what is in the files now."""
+    connection uses the current files."""
     return status == 401 and code == "unauthenticated" and url.startswith("https:")
 
 
@@ -170,7 +170,7 @@ class _Transport:
         self.settings = settings
 
     def _next(self, send: Send, end: int) -> tuple[str, Send, int]:
-        """Where the next attempt goes, what it sends, and until when it lasts."""
+        """The next attempt: its address, its request, and its end."""
         url = self.settings.endpoints.current()
         if send.probe is not None and not self.settings.endpoints.proven(url):
             send = send.probe

@@ -1,4 +1,4 @@
-"""Errors, grouped by what the caller does next."""
+"""Errors, grouped by the caller's next step."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ The lock keeps a job from running twice at the same time. Clocks that differ wou
 is over: `at_least_for` keeps the lock closed for a period that the server counts. It does so also when the run fails:
 leave it out where a failed run is to be tried again soon, as by Celery's `autoretry_for`.
 
-A job that is paused past its lease goes on beside the next one: what it writes needs a fence, so the function gets the
-`grant` if it has a parameter of that name. For what no fence can protect, `lock_delay` gives the late writes of a run
-that crashed time to arrive."""
+A job that is paused past its lease continues while the next one runs. Its writes need a fence, so the function gets
+the `grant` if it has a parameter of that name. Where no fence is possible, `lock_delay` leaves time for the late
+writes of a crashed run to arrive."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 
 
 class Skipped(str):
-    """What a job returns that did not run, because another client has the lock, or had it lately. It counts as false,
-    and is a text, so that Celery can send it as a result."""
+    """The result of a job that did not run, because another client has the lock, or had it lately. It is false, and
+    it is a string, so that Celery can send it as a result."""
 
     def __bool__(self) -> bool:
         return False
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     Parameters = ParamSpec("Parameters")
 
     class Once(Protocol):
-        """What the decorator makes of a function: its first parameter is gone if that is the grant. Types cannot say
-        so of a grant that is another parameter."""
+        """The decorated function: it has no first parameter if that was the grant. Types cannot express this for a
+        grant in another position."""
 
         @overload
         def __call__(

@@ -54,8 +54,8 @@ interface Seen extends StoredFence {
 }
 
 /**
- * One item. Each method throws `Stale` if a newer holder has claimed it. The attributes of the key are not part of what is
- * read and written.
+ * One item. Each method throws `Stale` if a newer holder has claimed it. Reads and writes do not include the attributes of
+ * the key.
  */
 export class Item {
   readonly name: string;
@@ -95,9 +95,10 @@ export class Item {
   }
 
   /**
-   * Replaces the attributes, by others or by what a function makes of them. The function may be called again if other
+   * Replaces the attributes by others, or by the result of a function of them. The function may be called again if other
    * writers were faster; if it returns undefined nothing is written, and `Rejected` has the code `missing`. An attribute
-   * `palisade_fence`, or one of the key with another value, is `Invalid`. True: this numbered write was carried out before. A holder of null has no token: refused.
+   * `palisade_fence`, or one of the key with another value, is `Invalid`. True: this numbered write was carried out
+   * before. A holder of null has no token: refused.
    */
   async write(holder: Holder | null, change: Attributes | Change, options: ItemWriteOptions = {}): Promise<boolean> {
     checkOptions("write", options, ["sequence", "digest"]);
@@ -111,7 +112,7 @@ export class Item {
     return (await this.#carryOut(pass, { kind: "write", ...options }, following)).repeat;
   }
 
-  /** What is stored. @internal */
+  /** The stored record. @internal */
   async record(): Promise<FenceRecord> {
     return (await this.#load()).record;
   }

@@ -1,6 +1,6 @@
 import { OperatorNeeded, PalisadeError } from "../errors.js";
 
-/** What the fence says to a caller that it does not admit. */
+/** The details of a rejection. */
 export interface Told {
   /** The token that was refused: for stale. */
   readonly token?: number | undefined;

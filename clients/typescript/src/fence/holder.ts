@@ -12,13 +12,13 @@ export interface Pass {
 }
 
 /**
- * What a fence takes: a `Lease`, a `Pass` as another process may have handed it over, or a bare token. If it has a method
- * `check`, as a `Lease` has, that is called first: a holder that lost its lease sends nothing. A database ends a transaction
- * that is idle for longer than `remainingMs`.
+ * A fence accepts a `Lease`, a `Pass`, for example from another process, or a bare token. If the holder has a method
+ * `check`, as a `Lease` has, it is called first, so a holder that lost its lease sends nothing. A database ends a
+ * transaction that is idle for longer than `remainingMs`.
  */
 export type Holder = number | (Pass & { check?(): void; readonly remainingMs?: number });
 
-/** Throws `LeaseLost` for a lease that is lost, and `Invalid` for what is no token. @internal */
+/** Throws `LeaseLost` for a lease that is lost, and `Invalid` for a number that is not a token. @internal */
 export function presented(holder: Holder): Pass {
   if (
     typeof holder !== "number" &&
@@ -44,7 +44,9 @@ export function presented(holder: Holder): Pass {
   return { token: pass.token, authority, lock: lock === "" ? undefined : lock };
 }
 
-/** What is left of a lease in milliseconds, as the databases take it; undefined if it is not known. @internal */
+/**
+ * The remaining time of a lease in milliseconds, in the form that the databases take; undefined if it is unknown. @internal
+ */
 export function leftMs(holder: Holder): number | undefined {
   const left = typeof holder === "number" ? undefined : holder.remainingMs;
   return typeof left === "number" ? Math.min(Math.max(Math.ceil(left), 1), 999_999_999) : undefined;
@@ -62,7 +64,7 @@ export function checkHolders(holders: unknown): void {
   checkKind("what is claimed", holders, isPlain(holders), "an object { RESOURCE: holder, … }");
 }
 
-/** What is done in a transaction. @internal */
+/** Checks the caller's work in a transaction. @internal */
 export function checkWork(work: unknown): void {
   checkKind("the work of transact", work, typeof work === "function", "a function, which gets the connection");
 }

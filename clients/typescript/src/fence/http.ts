@@ -51,9 +51,9 @@ export function fencedFetch(holder: Holder, next: typeof fetch = fetch): typeof 
 }
 
 /**
- * Returns the answer, unless the fence, or what stands before the service, did not let the request through: then it
- * throws `Stale`, another `Rejected`, `Unavailable`, `UnknownOutcome` or `Invalid`. Other answers are the service's own;
- * their body can still be read.
+ * Returns the answer, unless the fence, or a proxy in front of the service, refused the request. Then it throws `Stale`,
+ * another `Rejected`, `Unavailable`, `UnknownOutcome` or `Invalid`. Other answers are the service's own; their body can
+ * still be read.
  */
 export async function throwIfRejected(answer: Response): Promise<Response> {
   const { status, clone } = shapeOf(answer);

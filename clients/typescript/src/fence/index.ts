@@ -1,5 +1,5 @@
 /**
- * Fences: what makes a fencing token count, at the resource itself.
+ * Fences check fencing tokens at the resource itself.
  *
  * Claim first, before the first read; then read, think and write. Each step throws `Stale` if a newer holder has claimed
  * the resource: then give up.

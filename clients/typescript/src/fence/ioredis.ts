@@ -8,8 +8,8 @@
  * await orders.set(redis, lease, "{orders}:total", total + 5);
  * ```
  *
- * `palisade fence install redis` installs the functions. The name of the resource is the hash tag of its keys. Redis
- * cannot stop code that writes with a plain SET, and answers before data is on disk: docs/use/fences.md says what a crash or a
+ * `palisade fence install redis` installs the functions. The name of the resource is the hash tag of its keys. Redis cannot
+ * stop code that writes with a plain SET, and answers before data is on disk: docs/use/fences.md lists what a crash or a
  * failover can lose.
  *
  * @packageDocumentation

@@ -12,9 +12,9 @@
  * seeing an older state. All tables must be InnoDB. Deadlocks (1213), lock time-outs (1205) and error 1615 (routines were
  * replaced) come through as errors of `mysql2`: begin again.
  *
- * MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than what is left of the lease. That bound
- * is the session's, and `transact` gives the connection its own one back. In a transaction of your own, `CALL palisade_end(TRUE)`
- * does that and commits, and with `FALSE` it rolls back.
+ * MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than the rest of the lease. That bound
+ * is the session's, and `transact` gives the connection its own one back. In a transaction of your own, `CALL
+ * palisade_end(TRUE)` does that and commits, and with `FALSE` it rolls back.
  *
  * @packageDocumentation
  */
@@ -57,8 +57,8 @@ function hex(name: string | undefined): string {
 /**
  * Runs a transaction of its own: claims, carries out `work`, and commits. The connection belongs to `work` until it ends.
  *
- * Throws `Stale` if a newer holder has claimed, and what `work` throws; either way nothing was written. If the connection
- * fails during the commit, the error is that of `mysql2`, and the transaction may have been committed.
+ * Throws `Stale` if a newer holder has claimed, and passes on the errors of `work`; in both cases nothing was written. If the
+ * connection fails during the commit, the error is that of `mysql2`, and the transaction may have been committed.
  */
 export async function transact<Result>(
   pool: Pool,
@@ -168,7 +168,7 @@ export async function claimAll(
   }
 }
 
-/** The rejections by SQLSTATE, with what the numbers in their messages are. */
+/** The rejections by SQLSTATE, with the meaning of the numbers in their messages. */
 const REJECTIONS: Readonly<Record<string, [RejectionCode, ...(keyof Told)[]]>> = {
   PF001: ["stale", "token", "highest"],
   PF002: ["tokenless", "highest"],

@@ -42,7 +42,7 @@ export interface WriteNumber {
 export interface Written {
   /** The write was carried out before: write nothing more. */
   readonly repeat: boolean;
-  /** What was recorded then. */
+  /** The result that was recorded then. */
   readonly result: Uint8Array | undefined;
 }
 
@@ -60,8 +60,8 @@ const RECORD = "SELECT palisade_record($1::text, $2::bigint, $3::bytea, $4::bigi
 /**
  * Runs a transaction of its own: claims, carries out `work`, and commits. The connection belongs to `work` until it ends.
  *
- * Throws `Stale` if a newer holder has claimed, and what `work` throws; either way nothing was written. If the connection
- * fails during the commit, the error is that of `pg`, and the transaction may have been committed.
+ * Throws `Stale` if a newer holder has claimed, and passes on the errors of `work`; in both cases nothing was written. If
+ * the connection fails during the commit, the error is that of `pg`, and the transaction may have been committed.
  */
 export async function transact<Result>(
   pool: Pool,

@@ -1,5 +1,5 @@
 /**
- * The decision of every fence, without I/O: what a resource stores, what is presented, and what it answers.
+ * The decision of every fence, without I/O: the stored record, the presented operation, and the answer.
  *
  * The repository's `vectors/fence.json` has the same decision as data; a test compares the two. Carry an admitted
  * operation out and store the next record in one atomic, durable step, and only then answer.
@@ -8,10 +8,13 @@ import { checkOptions } from "../options.js";
 import { Rejected, Stale } from "./errors.js";
 import type { Pass } from "./holder.js";
 
-/** What one restore of the server leaps until 2032: how far one token may be above the highest. */
+/**
+ * The default bound on how far a token may be above the highest one: the most by which a restore raises the token
+ * counter until 2032.
+ */
 export const MAX_JUMP = 2 ** 46;
 
-/** What a resource stores. */
+/** The record that a resource stores. */
 export interface FenceRecord {
   readonly authority: string | undefined;
   readonly lock: string | undefined;
@@ -50,12 +53,12 @@ export interface Rule {
   readonly maxJump?: number | null;
 }
 
-/** Throws `TypeError` for what is no rule: a wrong name would silently mean the default. @internal */
+/** Throws `TypeError` for a value that is not a rule: a wrong name would silently mean the default. @internal */
 export function checkRule(rule: Rule): void {
   checkOptions("the rule of a fence", rule, ["strict", "maxJump"]);
 }
 
-/** `record` is what the resource stores from now on. */
+/** `record` is the record that the resource stores from now on. */
 export interface Admitted {
   readonly record: FenceRecord;
   /** The write was carried out before, nothing changes, and the answer is the recorded result. */

@@ -366,7 +366,7 @@ function checkKey(key: string): void {
   }
 }
 
-/** What the object_store library of the Rust fence writes otherwise than it is; the rest of a name is kept. */
+/** Encodes a name as the Rust fence's object_store library does, which keeps all other characters. */
 function part(name: string): string {
   const escape = (letter: string): string => `%${letter.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}`;
   return name === "." || name === ".." ? name.replaceAll(".", "%2E") : name.replace(/[/\\{^}%`\]">[~<#|*?]/g, escape);

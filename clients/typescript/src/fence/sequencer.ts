@@ -7,8 +7,8 @@
  * await claim(db, "orders", sequencer, { maxJump: null });
  * ```
  *
- * `text` is what a holder got from `lease.sequencer()`. It does not expire: the fence still compares its token with the
- * highest one, and no bound of a jump applies to it. When the authority's keys change, make new `Keys`.
+ * A holder gets `text` from `lease.sequencer()`. It does not expire: the fence still compares its token with the highest
+ * one, and no bound of a jump applies to it. When the authority's keys change, make new `Keys`.
  *
  * @packageDocumentation
  */
@@ -30,14 +30,14 @@ const MODES = ["exclusive", "shared", "permits"] as const;
 /** The mode of a grant. */
 export type Mode = (typeof MODES)[number];
 
-/** What a sequencer says, after its signature was found right. A fence takes it as it takes a lease. */
+/** The content of a sequencer whose signature was verified. A fence accepts it like a lease. */
 export interface Sequencer extends Pass {
   readonly authority: string;
   readonly lock: string;
   readonly mode: Mode;
   /** Of a semaphore, rising; none for other locks. */
   readonly slots: readonly number[];
-  /** Who holds the grant; undefined where the authority does not know. */
+  /** The grant's principal; undefined where the authority does not know it. */
   readonly principal: string | undefined;
 }
 
@@ -77,7 +77,7 @@ export class Keys {
 
   /**
    * Reads the text of the authority's /.well-known/jwks.json. Keys of other kinds than Ed25519 are left out. Throws
-   * `Invalid` for what is not such a set.
+   * `Invalid` for any other text.
    */
   constructor(jwks: string) {
     checkKind("what Keys takes", jwks, typeof jwks === "string", "the text of /.well-known/jwks.json");
@@ -137,8 +137,8 @@ export class Keys {
   }
 
   /**
-   * Checks that the authority issued it, and tells what it says. Whether it is for the resource at hand is asked of
-   * `checkCovers`. Throws `BadSequencer`.
+   * Checks that the authority issued it, and returns its content. `checkCovers` checks that it is for the resource at hand.
+   * Throws `BadSequencer`.
    */
   verify(text: string): Sequencer {
     if (typeof (text as unknown) !== "string") {
@@ -185,7 +185,7 @@ export class Keys {
     return key;
   }
 
-  /** What the payload says. Its signature is right. */
+  /** Reads the payload, whose signature was verified. */
   #read(payload: Buffer): Sequencer {
     const text = isUtf8(payload) ? payload.toString() : "";
     const { iss, lock, mode, token, slots = [], sub, ...others } = object(text) ?? {};

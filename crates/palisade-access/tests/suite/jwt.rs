@@ -1,4 +1,4 @@
-//! JWTs: which are believed, and what is said of the others.
+//! JWTs: the ones that are accepted, and the errors for the others.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ issuer = "https://cluster"
 subjects = ["system:serviceaccount:prod:billing"]
 "#;
 
-/// RFC 7515, A.2: a key, and what it signed.
+/// RFC 7515, A.2: a key, and the token that it signed.
 const RSA_N: &str = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
 const RSA_TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw";
 
@@ -122,7 +122,7 @@ fn credential(access: &Access, text: &str) -> Result<Credential, Unknown> {
     })
 }
 
-/// The name of who shows this at an instant, or what is said.
+/// The name of the caller with this token at an instant, or the error.
 fn who_at(access: &Access, text: &str, now: u64) -> String {
     let known = credential(access, text).and_then(|shown| access.identify(&shown, now));
     match known {

@@ -1,7 +1,7 @@
 //! The results of values' methods and their texts: messages name the numbers that a person needs, and secrets
 //! stay unsaid.
 //!
-//! Mutation testing found that nothing in this crate looked at them (docs/evidence/lab.md).
+//! Mutation testing found that nothing in this crate looked at them (docs/reports/2026-11-lab.md).
 
 use std::time::Duration;
 

@@ -235,8 +235,8 @@ async fn first<N, O>(
 /// Writes that wait more often than this are not followed further.
 const MOST_WAITS: u32 = 64;
 
-/// After this time, or after so many times what the older holder's own claim and read took, the newer holder is assumed to
-/// wait for the frozen one. It decides only which schedule runs, never which result is right; but a newer holder that is
-/// slow and not blocked, on a busy machine, would let a fence pass whose check and effect are two steps.
+/// After this time, or after so many times the duration of the older holder's own claim and read, the newer holder is
+/// assumed to wait for the frozen one. It decides only which schedule runs, never which result is right; but a newer
+/// holder that is slow and not blocked, on a busy machine, would let a fence pass whose check and effect are two steps.
 const LEAST_PATIENCE: Duration = Duration::from_millis(150);
 const TURNS_OF_PATIENCE: u32 = 16;

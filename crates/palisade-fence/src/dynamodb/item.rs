@@ -14,8 +14,8 @@ use crate::stamped::Stamped;
 
 /// An item whose fence is its attribute [`FENCE`](super::FENCE).
 ///
-/// Each operation reads the item once, consistently, and each operation that changes anything puts the whole
-/// item once: an item has at most 400 KB. The attributes of the key are not part of what is read and written.
+/// Each operation reads the item once, consistently, and each operation that changes anything puts the whole item once: an
+/// item has at most 400 KB. Reads and writes do not include the attributes of the key.
 #[derive(Clone, Debug)]
 pub struct Item {
     location: Location,
@@ -151,7 +151,7 @@ struct Whole<'a, C> {
 }
 
 impl<C> Whole<'_, C> {
-    /// Refuses what the fence and the key would silently replace.
+    /// Refuses attributes that the fence and the key would silently replace.
     fn callers(&self, item: &Attributes) -> Result<()> {
         if item.contains_key(FENCE) {
             return Err(Error::Argument(format!(

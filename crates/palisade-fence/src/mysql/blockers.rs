@@ -59,7 +59,7 @@ pub struct Blocker {
     pub started: String,
     /// The user and the host of its program; empty if there is no connection.
     pub user: String,
-    /// What the connection does, for example `Sleep` between two statements.
+    /// The connection's current command, for example `Sleep` between two statements.
     pub command: String,
     /// For how long it has been doing that.
     pub since: Duration,

@@ -9,7 +9,7 @@ const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 /// Returns the SQL that makes a table sticky: every write of a row must come from a connection that claimed the resource
 /// with its highest token. It is one query of several statements; running it again changes nothing.
 ///
-/// `sql/mysql/0003_sticky.sql` describes what it does not stop.
+/// `sql/mysql/0003_sticky.sql` lists the writes that it does not stop.
 ///
 /// # Errors
 /// [`Error::Argument`](crate::Error::Argument) or [`Error::Name`](crate::Error::Name) with the name that is not valid.

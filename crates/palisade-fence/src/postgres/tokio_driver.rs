@@ -19,8 +19,8 @@ impl Guard {
     /// claim, statement and COMMIT are sent together. If the claim is rejected, the database runs nothing else of it.
     /// Returns the number of rows that the statement changed.
     ///
-    /// The connection must not be in a transaction. The statement must not depend on what was read before the claim
-    /// (rule F2): `total = total + 1` is right, a total that was read and added to is not.
+    /// The connection must not be in a transaction. The statement must not depend on data that was read before the
+    /// claim (rule F2): `total = total + 1` is right, a total that was read and added to is not.
     ///
     /// # Errors
     /// [`Error::Rejected`]; errors of the database. Nothing took effect; after [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) it may have.

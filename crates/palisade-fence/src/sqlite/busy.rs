@@ -24,7 +24,7 @@ pub(super) fn writers(db: &Connection) -> Vec<LockHolder> {
     found
 }
 
-/// The error of a statement that takes the write lock; it names the process that is in the way.
+/// The error of a statement that takes the write lock; it names the blocking process.
 pub(super) fn error(db: &Connection, resource: &str, error: rusqlite::Error) -> Error {
     let busy = error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
     let error = Error::from(error);

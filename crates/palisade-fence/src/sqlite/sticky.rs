@@ -17,7 +17,7 @@ const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 /// Returns the SQL that makes a table sticky (rule F9): every write to it must use a connection that claimed
 /// the resource with its highest token. Run it with `execute_batch`; running it again changes nothing.
 ///
-/// `sql/sqlite/sticky.sql` describes what it does not stop.
+/// `sql/sqlite/sticky.sql` lists the writes that it does not stop.
 ///
 /// # Errors
 /// [`Error::Argument`] or [`Error::Name`] with the name that is not valid.

@@ -5,7 +5,7 @@ use prost::{DecodeError, Message as _};
 use super::Fields;
 use crate::v1::{self, Released, Renewed, reply::Outcome};
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// A grant without slots.
@@ -14,7 +14,7 @@ pub enum Reply {
     Renewed(Renewed),
     /// A release.
     Released(Released),
-    /// Anything else, and whatever a reply may be in which the fields are not in order, each once.
+    /// Any other reply, and any reply whose fields are not in order, each once.
     Other(Box<Outcome>),
 }
 
@@ -57,8 +57,7 @@ impl From<Reply> for Outcome {
 /// Adds the replies of a frame with their ids to `to`, as decoding [`v1::Replies`] finds them. A reply that says nothing is
 /// left out.
 ///
-/// # Errors
-/// [`DecodeError`] if the frame is no message; `to` has some of its replies then.
+/// # Errors [`DecodeError`] if the frame is not a message; `to` then contains some of its replies.
 pub fn replies(frame: &[u8], to: &mut Vec<(u64, Reply)>) -> Result<(), DecodeError> {
     let (mut fields, mut rest) = (Fields(frame), frame);
     while let Some(entry @ [_, ..]) = fields.bytes(1) {
@@ -172,7 +171,8 @@ mod tests {
         }
     }
 
-    /// The replies read here, which are what decoding finds, or neither way finds a message. How many were not decoded.
+    /// Checks that the replies read here equal the decoded ones, or that both ways fail. Returns how many were read without
+    /// decoding.
     fn read(bytes: &[u8]) -> Option<usize> {
         let mut read = Vec::new();
         let read = replies(bytes, &mut read).map(|()| read);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a node of a cluster does.
+/// The role of a node in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClusterRole {
@@ -29,7 +29,7 @@ pub struct ClusterReply {
     /// The node that answers: 16 hexadecimal digits.
     #[schema(pattern = "^[0-9a-f]{16}$")]
     pub node: String,
-    /// What it does.
+    /// Its role.
     pub role: ClusterRole,
     /// The term; it rises with every election.
     pub term: u64,

@@ -1,7 +1,7 @@
 //! Readers for the fields of requests, whose complaints name the field and its range.
 //!
-//! What serde says by itself ("invalid type: string, expected u64") does not tell a person at a
-//! prompt which of five fields it means. A field that may be left out may also be `null`.
+//! Serde's own message ("invalid type: string, expected u64") does not tell a person at a prompt which
+//! of five fields is wrong. A field that may be left out may also be `null`.
 
 use serde::de::{Deserialize as _, Deserializer, Error, Unexpected};
 use serde_json::{Number, Value};
@@ -146,7 +146,7 @@ fn complaint(must: &str, given: &Value) -> String {
     format!("{must}, not {}", describe(given))
 }
 
-/// What a JSON value is; long text is not repeated.
+/// The type of a JSON value, with its content unless it is a long text.
 fn describe(value: &Value) -> Unexpected<'_> {
     match value {
         Value::Null => Unexpected::Other("null"),

@@ -1,4 +1,4 @@
-//! A body is a JSON object, and nothing that stands for one.
+//! A body is a JSON object, and nothing that serde accepts in its place.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// Reads a struct from a JSON object only. By itself serde takes an array too, its members in the order in
-/// which the struct is written.
+/// Reads a struct from a JSON object only. Serde's default also accepts an array with the members in the
+/// order of the struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object<T>(pub T);
 

@@ -1,4 +1,4 @@
-//! What the server answers.
+//! The server's answers.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -19,7 +19,7 @@ pub struct AcquireReply {
     pub resource_id: String,
     /// Always true.
     pub lock_acquired: bool,
-    /// The lease's secret key: who has it may renew and release. Never send it to a resource.
+    /// The lease's secret key. Anyone who has it can renew and release, so never send it to a resource.
     #[schema(pattern = "^[0-9a-f]{32}$")]
     pub lock_token: String,
     /// The number for the resource.
@@ -42,8 +42,8 @@ pub struct AcquireReply {
     pub valid_for_ms: u64,
     /// How long this request waited in the lock's queue; part of `valid_for_ms`.
     pub waited_ms: u64,
-    /// What was left at the grant: `valid_for_ms` without `waited_ms`. Less than `lease_duration_ms` in the
-    /// answer to a repeated request.
+    /// The time that was left at the grant: `valid_for_ms` without `waited_ms`. Less than `lease_duration_ms` in the answer
+    /// to a repeated request.
     pub remaining_ms: u64,
     /// The wall clock at the grant, for people.
     #[schema(example = "2026-05-23T10:00:00.123Z")]
@@ -62,12 +62,12 @@ pub struct DeniedReply {
     pub lock_acquired: bool,
     /// Why.
     pub error: ErrorBody,
-    /// Who has it, or waits for it before this request; only with code `held`.
+    /// The holder, or a request that waits before this one; only with code `held`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<HolderBody>,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HolderBody {
     /// Its client id.
@@ -91,7 +91,7 @@ pub struct HolderBody {
     /// The wall clock at the grant, for people; only when a lock is shown or listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired_at: Option<String>,
-    /// What the holder said about itself; only when a lock is shown or listed.
+    /// The holder's text about itself; only when a lock is shown or listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
 }
@@ -104,7 +104,7 @@ pub struct WaitingReply {
     pub resource_id: String,
     /// Always false.
     pub lock_acquired: bool,
-    /// Always true: ask again at once, with the same `request_id`. The place in the queue is kept for 2 s.
+    /// Always true: ask again at once, with the same `request_id`. The place in the queue is reserved for 2 s.
     pub waiting: bool,
 }
 
@@ -230,7 +230,7 @@ pub struct LockReply {
     /// later one. Only where one lock is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
-    /// Who has it, of several readers the oldest; `null` when it is free.
+    /// The holder, of several readers the oldest; `null` when the lock is free.
     pub holder: Option<HolderBody>,
     /// How often the holder's lease was extended since its last renewal, because the authority was away; left out if it was
     /// not.
@@ -268,10 +268,10 @@ fn is_zero(number: &u32) -> bool {
 /// A request that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuedBody {
-    /// Who asks.
+    /// The client that asks.
     #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub client_id: String,
-    /// What for.
+    /// The mode that it asks for.
     pub mode: LockMode,
     /// With mode `permits`: how many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -305,7 +305,7 @@ pub struct RankingReply {
     pub oldest: Vec<LockReply>,
 }
 
-/// What the authority says about itself.
+/// The authority's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StatusReply {
     /// Which authority this is, for its whole life.
@@ -346,11 +346,11 @@ pub struct HealthReply {
 /// The body of every error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorReply {
-    /// What is wrong.
+    /// The error.
     pub error: ErrorBody,
 }
 
-/// What is wrong.
+/// An error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// A name of the error table.
@@ -411,7 +411,7 @@ pub struct EventBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_duration_ms: Option<u64>,
-    /// What the operator said; only when revoked or opened.
+    /// The operator's reason; only when revoked or opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// How long nobody is granted the lock from now on; only when a grant ended that asked for it.

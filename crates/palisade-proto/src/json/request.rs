@@ -1,4 +1,4 @@
-//! What clients send.
+//! The requests of clients.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,8 +9,8 @@ use super::field;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcquireBody {
-    /// Who asks. A second acquire with the same id, under another lease, takes the lock over: a
-    /// restarted process gets its own lock back. 1 – 255 bytes of printable ASCII.
+    /// The client that asks. A second acquire with the same id, under another lease, takes the lock over: a restarted
+    /// process gets its own lock back. 1 – 255 bytes of printable ASCII.
     #[serde(deserialize_with = "field::client_id::required")]
     #[schema(
         example = "worker-7f3a",
@@ -70,7 +70,7 @@ pub struct AcquireBody {
     )]
     #[schema(max_length = 256)]
     pub metadata: Option<String>,
-    /// Whom the grant keeps out; left out, everybody.
+    /// The mode of the grant; exclusive if left out.
     #[serde(
         default,
         deserialize_with = "field::mode::optional",
@@ -157,24 +157,24 @@ pub struct ResizeBody {
     pub of: u64,
 }
 
-/// Whom a grant keeps out.
+/// The mode of a grant: the other requests that it excludes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LockMode {
-    /// Everybody: a writer.
+    /// Excludes everybody: a writer.
     Exclusive,
-    /// Writers: a reader among others.
+    /// Excludes writers: a reader among others.
     Shared,
-    /// Writers, and others in this mode: a reader that may become the writer.
+    /// Excludes writers, and others in this mode: a reader that may become the writer.
     Update,
-    /// Everybody, in the place of the grant in mode `update` that the lease of `lock_token` has. It goes ahead of the queue
-    /// and waits for the other readers alone; if it is not granted, the lease keeps what it has.
+    /// Excludes everybody, and replaces the grant in mode `update` that the lease of `lock_token` has. It goes ahead of the
+    /// queue and waits only for the other readers; if it is not granted, the lease keeps its grant.
     Upgrade,
-    /// Whoever finds no free slot: permits of a semaphore.
+    /// Excludes requests that find no free slot: permits of a semaphore.
     Permits,
 }
 
-/// What the leader of an election says about itself.
+/// A leader's new value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProclaimBody {

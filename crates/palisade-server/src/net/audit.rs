@@ -8,8 +8,8 @@
 //! A note never waits. It is lost if the queue is full or the file cannot be written; lost lines are counted, and the
 //! next line that is written follows one that says how many were lost. A line that something depends on is answered.
 //!
-//! One caller gets so many lines a second for what it is refused, so it cannot fill the disk; the next line says how many
-//! were left out.
+//! Refusals of one caller get a limited number of lines a second, so that it cannot fill the disk. The next line reports
+//! how many were left out.
 //!
 //! Grants come from the authority's events, not from requests: see [`grants`].
 //!
@@ -41,11 +41,11 @@ use super::convert::Refusal;
 use super::quota::Rate;
 use palisade_pipeline::clock::boottime;
 
-/// What is recorded.
+/// An event in the audit file.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event<'a> {
-    /// Nothing shows who asks, or no rule grants it. Nothing changed.
+    /// The caller is unknown, or no rule grants the request. Nothing changed.
     Denied {
         principal: Option<&'a str>,
         code: &'static str,
@@ -102,7 +102,7 @@ pub(super) enum Event<'a> {
         #[serde(flatten)]
         grant: Grant<'a>,
         how: &'static str,
-        /// What was said at a break.
+        /// The operator's reason for a break.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<&'a str>,
         /// Of the grant that superseded this one.
@@ -140,7 +140,7 @@ pub(super) struct Audit {
     refusals: Arc<Refusals>,
 }
 
-/// How many lines callers get for what they are refused.
+/// The number of lines for the refusals of one caller.
 #[derive(Default)]
 struct Refusals {
     /// By principal; all unknown callers are one, so there are no more entries than principals.
@@ -163,7 +163,7 @@ struct Queue {
 }
 
 enum Job {
-    /// So many lines; whoever waits for their turn is told that it has come.
+    /// So many lines; the sender, if there is one, is notified when they have been handled.
     Note(Vec<u8>, u64, Option<oneshot::Sender<()>>),
     BeSure(Vec<u8>, oneshot::Sender<io::Result<()>>),
     Reopen,
@@ -422,7 +422,7 @@ fn line(event: &Event<'_>) -> Vec<u8> {
     bytes
 }
 
-/// How many lines, and warnings, one caller gets for what it is refused.
+/// The number of lines, and of warnings, for the refusals of one caller.
 const REFUSALS_PER_SECOND: u64 = 10;
 
 /// How many lines may wait. A line has about 1 KiB at most.

@@ -102,7 +102,8 @@ impl Share {
         else {
             return true;
         };
-        // Borrows in pieces, so that few frames touch the shared budget; exactly what it needs if a piece is too much.
+        // Borrows in pieces, so that few frames use the shared budget. If a piece is too large, borrows the exact
+        // amount.
         for more in [more.next_multiple_of(BORROW_UNIT), more] {
             if self.budget.try_take(more) {
                 self.borrowed += more;
@@ -134,7 +135,7 @@ impl Drop for Share {
     }
 }
 
-/// What a session may hold without borrowing.
+/// The bytes that a session may hold without borrowing.
 const OWN_BYTES: usize = 32 << 10;
 
 /// The unit of borrowing.

@@ -11,7 +11,7 @@ pub trait Cluster: Send + Sync + 'static {
     /// The cluster as this node sees it now. Cheap.
     fn view(&self) -> ClusterReply;
 
-    /// Changes the members, or who leads. Only the leader can; returns when it is done.
+    /// Changes the members or the leader. Only the leader can do this; returns when it is done.
     fn change(&self, change: Change) -> Changing<'_>;
 
     /// Ends when this node loses the one with this URL: it does not get through to it, though perhaps no connection was
@@ -41,8 +41,8 @@ pub enum Change {
 /// Why the cluster did not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotChanged {
-    /// What the caller may do.
+    /// The code to answer with.
     pub code: Code,
-    /// What is in the way, and the next step.
+    /// The obstacle, and the next step.
     pub why: String,
 }

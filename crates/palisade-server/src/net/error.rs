@@ -9,7 +9,7 @@ use crate::shell;
 /// Why a server ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The log failed, so nothing more is acknowledged; the text says what failed.
+    /// The log failed, so nothing more is acknowledged; the text names the failure.
     #[error("the log failed, nothing more is acknowledged: {0}")]
     LogFailed(String),
     /// The settings are out of range.

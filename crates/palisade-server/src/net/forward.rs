@@ -7,13 +7,13 @@
 //!                  └─ forwarded already, or no leader in 2 s ─► handler, which answers `not_leader`
 //! ```
 //!
-//! JSON and gRPC travel alike: two HTTP/2 connections to the leader, one for acquires, which may wait for hours, and one
-//! for everything else. Ending a request is then a message, not the end of a connection. A body is read whole before it
-//! is sent, and an answer before it is handed on, so a slow caller never holds up what others share.
+//! JSON and gRPC are forwarded in the same way: two HTTP/2 connections to the leader, one for acquires, which may wait for
+//! hours, and one for everything else. Ending a request is then a message, not the end of a connection. A body is read
+//! completely before it is sent, and an answer before it is passed on, so a slow caller never blocks the shared connections.
 //!
-//! Who asks is settled by the node that carries the request out, by the caller's token: the certificate that it sees is
-//! that of the node that forwards, and does not count. A stranger can set `x-palisade-forwarded`; its only effects are that
-//! this node does not forward the request, that a certificate does not count, and what follows.
+//! The node that executes the request authenticates the caller by its token. It ignores the certificate of the connection,
+//! which belongs to the forwarding node. A stranger can set `x-palisade-forwarded`. It only has these effects: this node does
+//! not forward the request, it ignores a certificate, and the effects described below.
 //!
 //! If a node dies, stops, or is cut off while a request that it has sent on waits, the caller may repeat the request at
 //! another node. So a request with an id keeps its place for a while when the way to its caller breaks (rule R16), here as
@@ -80,7 +80,7 @@ struct Lane {
     places: Semaphore,
 }
 
-/// What a request asks for, as far as forwarding goes.
+/// The kind of a request, as far as forwarding distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// It may wait in a queue.
@@ -297,7 +297,7 @@ impl Lane {
             .http2_only(true)
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
-            // A leader whose machine is gone says nothing; what waits there must not wait for ever.
+            // If the leader's machine is gone, nothing answers; requests that wait there must not wait for ever.
             .http2_keep_alive_interval(KEEP_ALIVE)
             .http2_keep_alive_timeout(KEEP_ALIVE)
             .build(Connector::new(connector, tls).naming(&FLAGS));
@@ -326,7 +326,7 @@ impl Kind {
     }
 }
 
-/// Waits until another node leads, or none, and the former leader has had some time to answer by itself.
+/// Waits until another node leads, or none, and the former leader has had some time to answer on its own.
 async fn deposed(mut leading: watch::Receiver<Leading>, url: &Arc<str>) {
     let here = |leading: &Leading| matches!(leading, Leading::At(leader) if leader == url);
     loop {
@@ -369,7 +369,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// How long a leader may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// How long a former leader may take to answer what it was sent.
+/// How long a former leader may take to answer forwarded requests.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How often a silent leader is asked for a sign, and how long it may take to give one.

@@ -1,4 +1,4 @@
-//! The gate: who is asking, and whether they may. Nothing reaches the pipeline without passing it.
+//! The gate authenticates callers and checks their rights. Every request passes it on the way to the pipeline.
 //!
 //! ```text
 //!   token, certificate, uid ─► identify ─► Who ─┬─► permit(request) ─► Permitted ─► Pipeline::call, Session::submit
@@ -7,8 +7,9 @@
 //!                                               └─► administer()    ─► Administered ─► changes of the cluster
 //! ```
 //!
-//! `Permitted`, `ObservedAll`, `Observed` and `Administered` are made here only, and what they are needed for takes nothing else, so a
-//! handler that forgets the question does not compile. Fields that could get around it are private to the gate's modules.
+//! Only the gate creates `Permitted`, `ObservedAll`, `Observed` and `Administered`, and the functions behind it accept
+//! nothing else, so a handler that skips the check does not compile. Fields that would allow a way around it are private
+//! to the gate's modules.
 //!
 //! Without an access file everybody who reaches the port may do everything. Identity is settled once for each session and
 //! each HTTP request; while the file stays the same, a decision compares prefixes and nothing else.
@@ -48,7 +49,7 @@ use super::quota::Quotas;
 use super::rules::{LOOK, Rules};
 use super::shares::Shares;
 
-/// The rules in force, what is used of quotas, and where what they decide is recorded.
+/// The rules in force, the use of quotas, and the audit file that records the decisions.
 pub(super) struct Gate {
     /// `None` without a file.
     rules: Option<Rules>,
@@ -144,7 +145,7 @@ impl Gate {
     }
 }
 
-/// What a principal is called in records.
+/// A principal's name in records.
 fn name(principal: Option<&Principal>) -> &str {
     principal.map_or(palisade_access::ANONYMOUS, Principal::name)
 }

@@ -1,4 +1,5 @@
-//! The parts of the network side, and what each of them is made of. A handler is given the parts that it names.
+//! The components of the network side, and the construction of each. A handler receives the components that it
+//! names.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use super::watch::Watches;
 use crate::shell::Shell;
 use palisade_pipeline::Handle;
 
-/// What routes are made of. No part knows all others.
+/// The components that routes are built from. No component knows all the others.
 pub(super) struct Interfaces {
     pub(super) gate: Arc<Gate>,
     /// The pipeline, behind the gate.

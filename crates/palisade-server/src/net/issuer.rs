@@ -1,4 +1,4 @@
-//! Who gets a sequencer: a caller that shows the key of a lease with which it holds the lock.
+//! Issues sequencers to callers that show the key of a lease which holds the lock.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::convert::{Refusal, refusal};
 use super::gate::Who;
 use super::sequencer::{Held, Signer};
 
-/// Signs what callers hold.
+/// Signs callers' grants.
 pub(super) struct Issuer {
     calls: Arc<Calls>,
     /// `None` for a server without a file of keys.
@@ -31,7 +31,7 @@ impl Issuer {
     })
     }
 
-    /// Signs what a caller holds, with the token that is signed. `renew` shows the key of its lease.
+    /// Signs a caller's grant, and returns the signed token. `renew` shows the key of its lease.
     pub(super) async fn issue(
         &self,
         who: &Who,

@@ -1,19 +1,19 @@
-//! What a client has as `lock_token` and `request_id`, and what the log has instead (rule I9).
+//! Translates between the `lock_token` and `request_id` that clients have and the keys in the log (rule I9).
 //!
 //! ```text
 //!   log, snapshots, backups: a lease's key, a request's id ◄─ AES-128 under DATA/lock_token.key ─► what clients have
 //! ```
 //!
-//! A repeated acquire is answered with the same `lock_token`, after a restart and by any node, so the log cannot have a
-//! mere hash of it. It has a key, and the client has that key encrypted: one block of AES, the same each time. Whoever reads a
-//! log or a backup, but not the file, has nothing that the server would take. The gate encrypts and decrypts for all
-//! interfaces; nothing behind it knows of this.
+//! A repeated acquire gets the same `lock_token`, also after a restart and from any node, so a hash in the log would not do.
+//! The log contains a key, and the client gets that key encrypted: one block of AES, the same each time. A stolen log or
+//! backup is useless without the key file: the server accepts none of the keys in it. The gate encrypts and decrypts for all
+//! interfaces; the code behind it sees only keys of the log.
 //!
 //! A lease's key begins with [`MARK`], which tells under which of several keys it was encrypted, and that what a caller shows
 //! was encrypted at all.
 //!
-//! A backup does not contain the file. Where it is lost, a new one is made: those who hold locks then lose their leases, which
-//! end after their time, and a repeated request is a new one.
+//! A backup does not contain the file. Where it is lost, a new one is made: holders then lose their leases, which expire, and
+//! a repeated request is a new one.
 
 use std::fs;
 use std::io;
@@ -29,8 +29,8 @@ use palisade_pipeline::{Answer, MARK, Request};
 /// The name of the file in a server's data directory: 32 random bytes.
 pub const LOCK_TOKEN_FILE: &str = "lock_token.key";
 
-/// The keys: each `lock_token` is encrypted with the first one, and others are from before. Without any, clients have what the
-/// log has.
+/// The keys: each `lock_token` is encrypted with the first one, and others are from before. Without any, clients have the keys
+/// of the log.
 pub(super) struct LeaseKeys(Vec<Ciphers>);
 
 struct Ciphers {
@@ -51,8 +51,8 @@ impl Ciphers {
 }
 
 impl LeaseKeys {
-    /// Reads the file, and makes it where there is none. A node of a cluster has the key of all nodes, and makes none; with
-    /// the file of a single server it knows what that one granted.
+    /// Reads the file, and makes it where there is none. A node of a cluster uses the key of all nodes and makes none. With
+    /// the file of a single server, it accepts the keys that this server granted.
     pub(super) fn open(
         path: Option<&Path>,
         cluster: Option<&ClusterSecret>,
@@ -70,7 +70,7 @@ impl LeaseKeys {
         Ok(LeaseKeys(all.map(|secret| Ciphers::new(&secret)).collect()))
     }
 
-    /// What the file has; `None` where there is none.
+    /// Reads the key from the file; `None` if there is no file.
     pub(super) fn read(path: &Path) -> io::Result<Option<[u8; 32]>> {
         match fs::read(path) {
             Ok(secret) => secret.try_into().map(Some).map_err(|_| {
@@ -83,7 +83,7 @@ impl LeaseKeys {
         }
     }
 
-    /// Turns what the caller has into what the log has.
+    /// Turns the caller's form of a key into the log's form.
     #[inline]
     pub(super) fn decrypt(&self, request: &mut Request) {
         let Some(Ciphers { requests, .. }) = self.0.first() else {
@@ -108,7 +108,7 @@ impl LeaseKeys {
         }
     }
 
-    /// Turns what the log has into what the caller gets.
+    /// Turns the log's form of a key into the caller's form.
     #[inline]
     pub(super) fn encrypt(&self, answer: &mut Answer) {
         if let Some(Ciphers { leases, .. }) = self.0.first()
@@ -118,8 +118,8 @@ impl LeaseKeys {
         }
     }
 
-    /// The key of which a client has the encrypted form. What it shows otherwise, such as what it read in a log, is that of no
-    /// lease.
+    /// Decrypts the key that a client shows. Anything else, such as a key read from a log, decrypts to a key that no lease
+    /// has.
     fn known(&self, shown: &LeaseKey) -> LeaseKey {
         let decrypted = self.0.iter().map(|Ciphers { leases, .. }| {
             let mut block = (*shown.as_bytes()).into();
@@ -153,12 +153,12 @@ mod tests {
         LeaseKey::from_bytes(bytes)
     }
 
-    /// What a client has that was granted this key.
+    /// The form in which a client gets this key.
     fn shown(tokens: &LeaseKeys, key: LeaseKey) -> LeaseKey {
         LeaseKey::from_bytes(encrypted(&tokens.0[0].leases, *key.as_bytes()))
     }
 
-    /// What the log is asked for when a client shows this.
+    /// The key that is looked up in the log when a client shows this one.
     fn asked(tokens: &LeaseKeys, shown: LeaseKey) -> LeaseKey {
         let mut request = Request::Release(GrantRef {
             lock: LockName::new("l").unwrap(),
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(asked(&tokens, token), key);
             assert_ne!(asked(&tokens, key), key, "read in a log");
             assert_ne!(asked(&others, token), key, "another server's file");
-            // The control: without the file, what the log has is enough.
+            // The control: without the file, a key from the log is enough.
             assert_eq!(asked(&plain, key), key);
             let bare = LeaseKey::from_bytes([rest; 16]);
             let none = LeaseKey::from_bytes([0; 16]);
@@ -228,7 +228,8 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(asked(&open(None).unwrap(), token), marked(1));
-        // A single server became a member: what it granted goes on, and what the cluster grants is every node's.
+        // A single server became a member: its earlier grants continue, and every node accepts the keys that the cluster
+        // grants.
         let member = open(Some(&cluster)).unwrap();
         assert_eq!(asked(&member, token), marked(1));
         let granted = shown(&member, marked(2));

@@ -167,8 +167,8 @@ impl Metrics {
         text
     }
 
-    /// What runs here, since when, and how much room its disk has: these are asked first when something is wrong. What the
-    /// system does not say is left out.
+    /// The version, the start time and the free disk space: operators ask for these first when something is wrong. Values
+    /// that the system does not report are left out.
     fn process_text(&self, text: &mut String) {
         let version = env!("CARGO_PKG_VERSION");
         let _ = write!(
@@ -476,7 +476,7 @@ fn histogram_text<L: AsRef<str>>(
     }
 }
 
-/// The time of requests. What has not occurred is left out, because it is most of the combinations.
+/// The time of requests. Combinations that have not occurred are left out, because they are the majority.
 fn request_text(text: &mut String, stats: &Stats) {
     let mut seen = Vec::new();
     for operation in Operation::ALL {

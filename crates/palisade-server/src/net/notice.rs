@@ -1,4 +1,4 @@
-//! Notices: what a watcher is told.
+//! Notices, which watchers receive.
 
 use std::sync::{Arc, OnceLock};
 

@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 use crate::shell::Phase;
 
-/// The shell's phase, for what must end before the shell cuts it.
+/// The shell's phase, for work that must end before the shell cuts it.
 #[derive(Clone)]
 pub(super) struct Phases(watch::Receiver<Phase>);
 
@@ -18,7 +18,7 @@ impl Phases {
         self.until(|phase| *phase != Phase::Serving)
     }
 
-    /// Waits until what is still open is cut.
+    /// Waits until the shell cuts the connections that are still open.
     pub(super) fn cutting(&self) -> impl Future<Output = ()> + Send + 'static {
         self.until(|phase| *phase == Phase::Cutting)
     }

@@ -1,4 +1,4 @@
-//! Places in queues that are kept for callers whose connection broke (rule R16), and what they count as meanwhile.
+//! Places in queues that are reserved for callers whose connection broke (rule R16), and their use of quotas meanwhile.
 //!
 //! ```text
 //!   connection breaks ─► keep ─► within the bound of its address: an orphan, quotas stay taken ─┬─► asked again: given back
@@ -6,8 +6,8 @@
 //!                                                                                               └─► 2 s later: given back
 //! ```
 //!
-//! The caller of a kept place has no connection, so the bounds of connections do not limit it; and without the quotas a
-//! caller could stand in any number of queues by hanging up.
+//! The caller of a reserved place has no connection, so the bounds of connections do not limit it. Without the quotas, a
+//! caller could wait in any number of queues by disconnecting.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use super::shares::Used;
 use crate::shell::Origin;
 
-/// The places that are kept at this moment.
+/// The places that are reserved now.
 #[derive(Default)]
 pub(super) struct Places {
     kept: Mutex<Kept>,
@@ -35,7 +35,7 @@ pub(super) struct Places {
 struct Kept {
     of_requests: HashMap<Named, Place>,
     of_origins: HashMap<Origin, u32>,
-    /// How many were ever kept.
+    /// The number of places reserved since the start.
     number: u64,
 }
 
@@ -45,12 +45,12 @@ pub(super) type Named = (Principal, RequestId);
 struct Place {
     origin: Origin,
     number: u64,
-    /// What the request uses of quotas and of its address's share of waits.
+    /// The request's use of quotas and of its address's share of waits.
     _used: Used,
 }
 
 impl Places {
-    /// Whether the place of a request is kept, whose caller went away just now. Gives its quotas back if not.
+    /// Whether the place of a request is reserved whose caller has just disconnected. If not, frees its quotas.
     pub(super) fn keep(self: &Arc<Places>, named: Named, origin: Origin, used: Used) -> bool {
         // Without a runtime the server is gone.
         let Ok(runtime) = runtime::Handle::try_current() else {
@@ -85,7 +85,7 @@ impl Places {
         true
     }
 
-    /// The request is asked again or abandoned: what it uses is counted anew.
+    /// The request was repeated or abandoned: its use of quotas is counted again.
     pub(super) fn take_back(&self, named: &Named) {
         if self.any.load(Relaxed) {
             self.end(named, |_| true);
@@ -131,8 +131,8 @@ fn counted_as(origin: Origin) -> Origin {
     }
 }
 
-/// How many places are kept for one address: as many as one node of a cluster may have sent on
-/// (`forward::PLACES`), and few enough that hanging up fills no queue.
+/// How many places are reserved for one address: as many as one node of a cluster may have forwarded (`forward::PLACES`),
+/// and few enough that disconnecting fills no queue.
 const MOST_OF_ONE_ADDRESS: u32 = 1_000;
 
 #[cfg(test)]

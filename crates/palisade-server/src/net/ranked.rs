@@ -12,7 +12,7 @@ use palisade_pipeline::clock::boottime;
 /// How many locks are listed in each order.
 const LISTED: usize = 50;
 
-/// How long a result is kept at least.
+/// The shortest time for which a result is stored.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// And at least this many times as long as it took to make, so that reading all locks takes a fifth of the time.

@@ -4,8 +4,8 @@
 //!   all locks, a page at a time with pauses ─► the first few of each order ─► kept for a while
 //! ```
 //!
-//! The machine keeps locks in neither order, because only people ask for it. So all of them are read, in bounded
-//! pieces that leave most of the ordering thread to others, and whoever asks meanwhile gets the same result.
+//! The machine sorts locks in neither order, because only people ask for the ranking. So the ranking reads all locks, in
+//! bounded pieces that leave most of the ordering thread to other requests. Requests that arrive meanwhile share the result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Ranking {
     }
 
     /// How long the oldest lock has been held, by the wall clock; zero if no lock is held. `None` if this node does not lead,
-    /// if the caller may not observe all locks, or while all locks are still being read: somebody who asks again later is told.
+    /// if the caller may not observe all locks, or while all locks are still being read: a later request gets the value.
     ///
     /// A lock that is not in the last ranking was granted after all of those in it. So as long as one of them is held, only
     /// these are looked at, and all locks are read again only when the last one of them has ended.

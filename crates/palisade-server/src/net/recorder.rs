@@ -6,8 +6,8 @@
 //!                                              └── written, or lost ◄───┘
 //! ```
 //!
-//! The events know what no request does: that a lease expired, and what was granted to a client that no longer waited for
-//! the answer. The ordering thread does nothing for the lines. The task has one piece of work in the queue of the audit
+//! The events contain facts that no request has: a lease that expired, or a grant to a client that no longer waited for
+//! the answer. The audit lines cost the ordering thread nothing. The task has one piece of work in the queue of the audit
 //! file at a time, so grants leave room there for a break; meanwhile the ring keeps the events. Those that leave the ring
 //! unseen are counted as lost lines.
 
@@ -28,7 +28,7 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Begins with the first event of this process: what ended during the start is recorded too.
+    /// Starts at the first event of this process, so that grants which ended during the start are recorded too.
     pub(super) fn new(gate: &'a Gate, handle: Handle) -> Recorder<'a> {
         let since = handle.since(0);
         let first = since.batches.first().and_then(|batch| batch.first());
@@ -40,7 +40,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Records what happens. Does not end.
+    /// Records events. Does not end.
     pub(super) async fn follow(&mut self) {
         let mut news = self.handle.news();
         while self.audit.is_on() {
@@ -54,7 +54,7 @@ impl<'a> Recorder<'a> {
         std::future::pending().await
     }
 
-    /// Records what is left, when the server stops: but it does not wait for a disk that hangs.
+    /// Records the remaining events when the server stops, without waiting for a disk that hangs.
     pub(super) async fn finish(mut self) {
         if !self.audit.is_on() {
             return;

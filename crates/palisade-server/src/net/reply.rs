@@ -84,7 +84,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What handlers return.
+/// The result of a handler.
 pub(super) type Reply<T> = Result<Json<T>, Problem>;
 
 /// A refusal from outside the handlers, in the form of the handler that such a request would reach.
@@ -108,7 +108,7 @@ pub(super) enum Refusals {
     /// `invalid`: malformed or out of range; the message names the field and the range.
     #[response(status = 400)]
     Invalid(ErrorReply),
-    /// `unauthenticated`: no token and no certificate shows who is asking, or the token is not valid.
+    /// `unauthenticated`: no token and no certificate identifies the caller, or the token is not valid.
     #[response(status = 401)]
     Unauthenticated(ErrorReply),
     /// `forbidden`: no rule grants it; the message names the principal, the verb and the lock. `cross_origin`.

@@ -21,8 +21,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// # Errors
-    /// The file has a mistake, or asks for what this server does not have.
+    /// # Errors The file has a mistake, or asks for a feature that this server does not have.
     pub(super) fn open(path: &Path, audit: &Audit) -> Result<Rules, ServeError> {
         Ok(Rules {
             access: RwLock::new(Arc::new(read(path, audit.is_on())?)),
@@ -130,13 +129,13 @@ pub(super) fn wall_seconds() -> u64 {
     wall().0 / 1_000
 }
 
-/// How many verified JWTs are kept.
+/// The number of verified JWTs in the cache.
 const VERIFIED: usize = 4_096;
 
 /// How often the files with key sets are compared.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 
-/// Reads an access file; this server must be able to do what it asks for.
+/// Reads an access file, and checks that this server supports everything in it.
 pub(super) fn read(path: &Path, has_audit: bool) -> Result<Access, ServeError> {
     let access = file::read(path)?;
     if let Some(prefix) = access.audited().next()

@@ -1,4 +1,5 @@
-//! Secrets of a server: files, durable once written and readable by their owner only, and what a cluster shares.
+//! A server's secrets: files, durable once written and readable by their owner only, and the secret that a cluster
+//! shares.
 
 use std::fmt;
 use std::io;

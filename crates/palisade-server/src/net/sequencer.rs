@@ -11,7 +11,7 @@
 //! has changed. A backup does not contain it, and a file of another incarnation is replaced: a restore makes a new key.
 //!
 //! The first key is random. The nodes of a cluster all make the same one, from the secret that they share: each of them may
-//! lead, and a fence believes whichever does.
+//! lead, and a fence accepts the sequencers of any leader.
 //!
 //! Fences read the form of a sequencer in `palisade_fence::sequencer`.
 
@@ -150,7 +150,7 @@ impl SequencerKeys {
         Ok(())
     }
 
-    /// Removes a key: what it has signed is no longer believed once the fences have the new set.
+    /// Removes a key: once the fences have the new set, they reject the sequencers that it signed.
     ///
     /// # Errors
     /// [`KeyFileError::NoSuchKey`], [`KeyFileError::Signing`].
@@ -288,7 +288,7 @@ pub(super) struct Signer {
 /// Inode, length and change time of a file: another one means that it was written again. The time alone is too coarse.
 type Stamp = (u64, u64, SystemTime);
 
-/// What a grant is of: the mode, and the slots of a semaphore.
+/// The mode of a grant, and the slots of a semaphore.
 pub(super) struct Held {
     mode: &'static str,
     slots: Slots,
@@ -396,7 +396,7 @@ impl Signer {
         self.current().published.clone()
     }
 
-    /// Signs what somebody holds.
+    /// Signs a grant.
     pub(super) fn sign(
         &self,
         lock: &LockName,

@@ -47,7 +47,7 @@ pub fn serve<'a>(
 /// How long the end of the server waits for the pipeline to record that nobody who waits is granted any more.
 const RECORD_WAITS: Duration = Duration::from_secs(2);
 
-/// How long a server that starts counts what its quotas bound before it serves.
+/// How long a starting server counts for its quotas before it serves.
 const FIRST_COUNT: Duration = Duration::from_secs(2);
 
 /// Completes when the server is to stop.
@@ -74,14 +74,14 @@ async fn run(
         Arc::clone(&interfaces.gate),
         gate::identify,
     ));
-    // What is not counted in time is counted while it serves.
+    // If the count takes longer, it continues while the server serves.
     let _ = timeout(FIRST_COUNT, interfaces.gate.count()).await;
     health.serving().await;
     let shutdown = async {
         tokio::select! {
             () = shutdown => {
-                // Before any connection ends: a caller that leaves a queue must not hand its turn to one that is told that
-                // the server stops. A cluster without a quorum may not be able to record that.
+                // Before any connection ends: a caller that leaves a queue must not pass its turn to one that is about to
+                // get `unavailable`. A cluster without a quorum may not be able to record that.
                 let _ = timeout(RECORD_WAITS, pipeline.drain()).await;
             }
             () = pipeline_stopped(&interfaces.pipeline) => {}
@@ -137,7 +137,7 @@ impl Service for Sessions {
     /// threads.
     async fn serve_own<T: Transport>(self: Arc<Sessions>, stream: T, read: Bytes, peer: Peer) {
         let read = BytesMut::from(read);
-        // Asking who may what is work for other threads, too.
+        // If there are access rules to check, other threads do that work, too.
         if !T::MOVES || self.gate.is_closed() || self.gate.audit().is_on() {
             return session::serve(self, stream, read, peer).await;
         }

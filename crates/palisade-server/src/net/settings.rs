@@ -45,9 +45,9 @@ pub struct Settings {
     pub watches: usize,
     /// How many watches one address may have (for IPv6 one /64), or one user of a Unix socket; half of all if not set.
     pub watches_per_address: Option<u32>,
-    /// For how many locks requests of one address may wait, or of one user of a Unix socket, with the places that are kept
-    /// for callers whose connection broke. If not set, half of those that `sessions_bytes` has room for: 32,768 on the smallest
-    /// machine, so that each connection of a proxy that has its share of them may wait.
+    /// The number of locks that requests from one address, or from one user of a Unix socket, may wait for, including the
+    /// places reserved for callers whose connection broke. If not set, half of the number that `sessions_bytes` has room for:
+    /// 32,768 on the smallest machine, so that each connection of a proxy that has its share of them may wait.
     pub waits_per_address: Option<u32>,
     /// The URL of this node of a cluster. It names the node in the requests that it forwards to the leader.
     pub node: Option<String>,
@@ -59,10 +59,10 @@ pub struct Settings {
     pub audit: Option<PathBuf>,
     /// The file with the keys for sequencers, made if it does not exist; without one, none are signed.
     pub sequencer_keys: Option<PathBuf>,
-    /// The file with the key that encrypts each `lock_token`, made if it does not exist; without one, and without a
-    /// cluster's secret, clients have what the log has.
+    /// The file with the key that encrypts each `lock_token`, made if it does not exist; without one, and without a cluster's
+    /// secret, clients have the keys of the log.
     pub lease_keys: Option<PathBuf>,
-    /// What a node makes both keys of, in place of random ones: all nodes have the same.
+    /// A node derives both keys from this secret, in place of random ones, so all nodes have the same keys.
     pub cluster_secret: Option<ClusterSecret>,
     /// The directory of the authority, for `/metrics`: how much room its disk has.
     pub data: Option<PathBuf>,
@@ -75,7 +75,7 @@ pub struct Settings {
 pub struct Counter {
     /// Between `palisade_` and `_total`.
     pub name: &'static str,
-    /// What it counts.
+    /// The help text: the meaning of the count.
     pub help: &'static str,
     /// Where it is counted.
     pub value: &'static AtomicU64,

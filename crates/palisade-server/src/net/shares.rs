@@ -11,7 +11,7 @@ use super::quota::{Held, Opening};
 use crate::shell::Origin;
 use palisade_pipeline::Answer;
 
-/// What is open of one kind, and whose it is.
+/// Counts the open uses of one kind, by their origin.
 pub(super) struct Shares {
     most: u64,
     most_of_one: u64,
@@ -142,14 +142,14 @@ impl Full {
     }
 }
 
-/// What a request uses until its answer, or until the place of its caller in a queue is over.
+/// A request's use until its answer, or until its caller loses the place in a queue.
 #[derive(Default)]
 pub(super) struct Used {
     /// Of a set, once for each of its locks.
     pub(super) quotas: Vec<Held>,
     /// If it may wait: its part of the share of waits.
     pub(super) wait: Option<Box<Slot>>,
-    /// If it opens a lock: what that gives back.
+    /// If it opens a lock: the opening, which frees its use.
     pub(super) opening: Option<Box<Opening>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the ports answer while a server starts: that it lives, and what it waits for.
+//! The answers of the ports while a server starts: it is alive, and the step that it waits for.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub async fn while_starting<T>(
         .route("/healthz", get(async || Json(health())))
         .fallback(async move || refusal(Code::Unavailable, why.to_owned()));
     let (stop, stopped) = oneshot::channel::<()>();
-    // It finishes what it has begun beside the server that follows.
+    // It finishes its open requests beside the server that follows.
     tokio::spawn(async move {
         let stopped = async {
             let _ = stopped.await;

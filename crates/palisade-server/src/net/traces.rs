@@ -1,8 +1,8 @@
-//! The traces in which locks were granted, for whoever looks at a lock or for the trace of its holder.
+//! The traces in which locks were granted, for requests that show a lock, and for the trace of its holder.
 //!
-//! They are kept in memory by the node that granted, and in no log: after a restart, and when another node leads, a lock
-//! that is held has none. A grant after a wait has the trace of the request that waited; a renewal changes nothing. Kept
-//! are the latest grants that had one.
+//! The node that granted has them in memory only: after a restart, and when another node leads, a lock that is held has
+//! none. A grant after a wait has the trace of the request that waited; a renewal changes nothing. Only the latest
+//! grants with a trace are stored.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use palisade_pipeline::Request;
 #[derive(Default)]
 pub(super) struct Traces(Mutex<BTreeMap<Token, TraceId>>);
 
-/// What a request in a trace asks for.
+/// A request as its trace describes it.
 pub(super) struct Asked {
     parent: TraceParent,
     /// Of several, the first.
@@ -81,5 +81,5 @@ impl Traces {
     }
 }
 
-/// How many are kept: some megabytes.
+/// The number of stored traces: some megabytes.
 const KEPT: usize = 1 << 16;

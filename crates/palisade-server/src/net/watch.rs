@@ -63,8 +63,8 @@ impl Watches {
 
     /// Starts a watch. It ends when the returned stream is dropped, or when the server shuts down.
     ///
-    /// The watcher sees every change made after this returns. A watcher that reconnects first gets what it missed: the
-    /// changes themselves, as far as they are still known. `after` is the last change that it has seen, if it says so.
+    /// The watcher sees every change made after this returns. A watcher that reconnects first gets the changes that it
+    /// missed, as far as they are still known. `after` is the last change that it has seen, if it names one.
     ///
     /// # Errors
     /// If it names a revision that this authority, or this node of it, has not reached, or if too many watches are open.

@@ -8,7 +8,7 @@
 //!      └── has all that current watchers have ◄── behind, each at its own revision ◄────────┴── new with a revision
 //! ```
 //!
-//! So an event costs what its own watchers cost, and not what all watchers do (A13).
+//! So the cost of an event depends on its own watchers, not on all watchers (A13).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
@@ -76,7 +76,7 @@ impl ByPrefix {
         }
     }
 
-    /// Who watches a lock. None of their prefixes begins with another one, so each is found once.
+    /// Returns the watchers of a lock. None of their prefixes begins with another one, so each is found once.
     fn watching<'a>(&'a self, lock: &'a str) -> impl Iterator<Item = &'a Prefixes> {
         let lengths = self.lengths.range(..=lock.len());
         let prefixes = lengths.filter_map(|(length, _)| self.of.get(lock.get(..*length)?));
@@ -84,7 +84,7 @@ impl ByPrefix {
     }
 }
 
-/// What current watchers of the same locks get in a round.
+/// The notices that current watchers of the same locks get in a round.
 #[derive(Default)]
 struct News {
     notices: Vec<Notice>,
@@ -147,7 +147,7 @@ impl Watchers {
         known.upto < known.latest
     }
 
-    /// What there is for current watchers.
+    /// Collects the news for current watchers.
     fn news(&self, known: &Backlog) -> BTreeMap<Prefixes, News> {
         let mut all: BTreeMap<Prefixes, News> = BTreeMap::new();
         for event in known.events() {
@@ -169,7 +169,7 @@ impl Watchers {
     fn send_to_behind(&mut self, since: &impl Fn(u64) -> Since) -> bool {
         let mut known: Option<Backlog> = None;
         let mut more = false;
-        // Who is ahead joined when the authority was, and waits for the others.
+        // A watcher that is ahead joined when the authority was ahead, and waits for the others.
         let ahead = self.behind.split_off(&(self.at + 1, Prefixes::default()));
         for ((revision, prefixes), watchers) in mem::replace(&mut self.behind, ahead) {
             if revision == self.at {
@@ -277,7 +277,8 @@ impl Backlog {
         events.filter(|event| event.revision > self.from)
     }
 
-    /// The notices for watchers of these locks up to a revision, and how far they go: farther, if what is missed does.
+    /// The notices for watchers of these locks up to a revision, and their last revision, which is later if the missed
+    /// changes go further.
     fn for_prefixes(&self, prefixes: &[Box<str>], limit: u64) -> (Vec<Notice>, u64) {
         let mut notices: Vec<Notice> = self.gap.iter().cloned().collect();
         let mut bytes = 0;
@@ -521,7 +522,7 @@ mod tests {
         assert!(is_empty(&watchers));
     }
 
-    /// An event of one lock, before which so many are missing. `own` reads what it gets.
+    /// An event of one lock, before which so many are missing. `own` reads its notices.
     fn serve(
         watchers: &mut Watchers,
         own: &mut mpsc::Receiver<Arc<Batch>>,
@@ -538,7 +539,7 @@ mod tests {
         let _ = own.try_recv();
     }
 
-    /// The control is an event before which others are missing: everybody is told.
+    /// The control is an event before which others are missing: every watcher gets a notice.
     #[test]
     fn an_event_costs_no_more_beside_watchers_of_other_locks() {
         let costs = CROWDS.map(|crowd| {
@@ -567,7 +568,7 @@ mod tests {
         }
     }
 
-    /// A watcher that joins ahead of what was looked at, and those that come back, get each change once.
+    /// A watcher that joins ahead of the events read so far, and those that come back, get each change once.
     #[test]
     fn watchers_that_come_at_any_revision_get_each_change_once() {
         let (ring, mut watchers) = (Ring::default(), Watchers::default());

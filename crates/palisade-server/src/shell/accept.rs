@@ -50,7 +50,7 @@ impl Shell {
         })
     }
 
-    /// Checks what [`Shell::new`] would refuse, before a server begins anything that stays.
+    /// Makes the checks of [`Shell::new`] before a server begins anything permanent.
     ///
     /// # Errors
     /// As [`Shell::new`].

@@ -106,14 +106,14 @@ pub(super) struct Overdue {
     most_period_checks: u128,
 }
 
-/// What to do with a connection.
+/// The decision about a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing to do.
     Fine,
     /// Close it gracefully: it is idle.
     Idle,
-    /// Cut it; the text says what took too long.
+    /// Cut it; the text names the step that took too long.
     Slow(&'static str),
 }
 

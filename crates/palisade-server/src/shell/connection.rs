@@ -410,7 +410,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for MonitoredSocket<T> {
     }
 }
 
-/// What a client without TLS is told on a port with TLS.
+/// The answer to a client without TLS on a port with TLS.
 const PLAIN_TEXT: &str = "this port speaks TLS only; write https:// in place of http:// or palisade://, and name the server's CA with --ca-file";
 
 /// During shutdown: how long an HTTP/2 peer without requests may ignore the announcement.

@@ -21,7 +21,7 @@ pub enum Error {
         limit: u64,
         /// Files open already.
         open: u64,
-        /// Files kept free.
+        /// Files that stay free.
         reserve: u64,
     },
     /// The operating system did not report how many files may be open.

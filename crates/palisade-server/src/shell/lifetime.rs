@@ -11,14 +11,15 @@ use palisade_tls::Certificate;
 /// It ends before its time if the files of the port change so that the certificate would be refused now.
 ///
 /// A clock that is set forward ends it at once. Once it was found to be over it stays over, so a clock that is set back
-/// does not bring the connection to life again: its peer was told to open a new one, and that handshake asks the clock.
+/// does not bring the connection to life again: its peer was asked to open a new one, and that handshake reads the
+/// clock.
 #[derive(Debug)]
 pub struct Lifetime {
     /// The last second in which it is valid, since 1970.
     expires: u64,
     over: AtomicBool,
     refused: AtomicBool,
-    /// What was shown.
+    /// The certificate that the peer showed.
     certificate: Option<Certificate>,
 }
 

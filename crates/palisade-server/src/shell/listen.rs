@@ -1,4 +1,4 @@
-//! What a server listens on: TCP addresses and Unix sockets.
+//! The addresses that a server listens on: TCP addresses and Unix sockets.
 //!
 //! ```text
 //!   lock PATH.lock ─► what is at PATH? ─┬─ nothing ──────────────────────┐
@@ -357,7 +357,7 @@ mod tests {
         Client::connect(path).unwrap_err().kind()
     }
 
-    /// With the umask of whoever runs this, the mode before `chmod` is another one.
+    /// The mode before `chmod` depends on the umask of the user who runs this.
     #[tokio::test]
     async fn nobody_can_connect_before_the_file_has_its_mode() {
         let dir = tempfile::tempdir().unwrap();

@@ -16,9 +16,9 @@
 //! answers. A connection runs over any [`Transport`]: with [`Settings::tls`] that is TLS, and no handler sees a
 //! difference.
 //!
-//! A Unix socket ([`Listen`]) has the same bounds, and lacks what is about a network: TLS, because nobody is between the two
-//! processes; keep-alive and user time-out, because the kernel closes the connections of a process that is gone; and the
-//! check of host names, because no browser can connect.
+//! A Unix socket ([`Listen`]) has the same bounds, and lacks the parts that concern a network: TLS, because nobody is
+//! between the two processes; keep-alive and user time-out, because the kernel closes the connections of a process that is
+//! gone; and the check of host names, because no browser can connect.
 
 mod accept;
 mod activity;

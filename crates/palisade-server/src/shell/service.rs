@@ -1,4 +1,4 @@
-//! What a shell serves, over which transport, and to whom.
+//! The services of a shell, their transports, and the peers that may use them.
 
 use std::fmt;
 use std::future::Future;
@@ -129,7 +129,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// What counts as one: an address of whatever port, for IPv6 its /64; a user.
+    /// The unit of counting: an address with any port, for IPv6 its /64; or a user.
     #[must_use]
     pub(crate) fn counted(self) -> Origin {
         match self {
@@ -163,8 +163,7 @@ impl Caller {
     /// Whether its identity is over, and since when. A connection may outlive the certificate that opened it; the server's
     /// wall clock decides, as it did in the handshake.
     ///
-    /// # Errors
-    /// [`Over`] says what its peer has to do.
+    /// # Errors [`Over`] tells the peer's next step.
     pub fn check_time(&self) -> Result<(), Over> {
         match (self.remaining(), self) {
             (Some(Duration::ZERO), Caller::Certificate { lifetime, .. })
@@ -177,7 +176,7 @@ impl Caller {
         }
     }
 
-    /// How long its identity is still valid; `None` if it does not end by itself.
+    /// How long its identity is still valid; `None` if it does not expire.
     pub(super) fn remaining(&self) -> Option<Duration> {
         match self {
             Caller::Certificate { lifetime, .. } => Some(lifetime.remaining(wall())),

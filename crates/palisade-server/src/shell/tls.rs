@@ -233,7 +233,8 @@ pub async fn keep_reloading(server: &Server) {
     }
 }
 
-/// Sends the last bytes and reads what the peer still sends: closing with unread bytes would take away what it was told.
+/// Sends the last bytes and reads what the peer still sends: closing with unread bytes would discard the last bytes that
+/// were sent.
 pub(crate) async fn farewell(stream: &mut impl Transport, last: &[u8]) -> io::Result<()> {
     stream.write_all(last).await?;
     stream.shutdown().await?;

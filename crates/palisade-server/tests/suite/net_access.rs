@@ -87,7 +87,7 @@ pub(crate) async fn closed_with(rules: &str, settings: Settings) -> Closed {
     }
 }
 
-/// What is asked for.
+/// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Acquire,
@@ -128,7 +128,7 @@ const ALL: [Asked; 16] = [
 ];
 
 impl Asked {
-    /// Who may.
+    /// The callers that may make the request.
     fn granted(self) -> &'static [&'static str] {
         match self {
             Asked::Acquire | Asked::Proclaim => &["hold", "both"],
@@ -238,7 +238,7 @@ pub(crate) async fn http_of(
     error["error"]["code"].as_str().unwrap().to_owned()
 }
 
-/// The operation as a message; `None` for what only HTTP has.
+/// The operation as a message; `None` if only HTTP has it.
 fn operation(asked: Asked) -> Option<Operation> {
     let (lock, lock_token) = ("x/1".to_owned(), ID.to_vec());
     Some(match asked {
@@ -522,7 +522,7 @@ async fn every_interface_of_a_unix_socket_answers_every_uid_as_the_rules_say() {
         rules().replace(&principal, &format!("{principal}uids = [{uid}]\n"))
     };
     let wrong = with_uid("both", me + 1);
-    // Which rules, what is shown besides the uid, and as whom that counts.
+    // The rules, the credentials besides the uid, and the principal that they give.
     let mut callers = vec![
         ("a uid that is not in the file", rules(), None, None),
         ("the uid of somebody else", wrong, None, None),
@@ -607,7 +607,7 @@ async fn a_holders_client_id_is_shown_to_those_who_may_observe_it_only() {
         };
         assert_eq!(held.client_id, expected, "{name}");
     }
-    // Also not through an id of two operations in flight: the first answer would take what is kept for the other.
+    // Also not through an id of two operations in flight: the first answer would take the state of the other.
     let mut session = open_session(server, Some(&token("hold"))).await;
     let status = Operation::Status(v1::StatusRequest {});
     send_session(&mut session, [status, acquire("other")]).await;
@@ -714,8 +714,8 @@ async fn share_grants_shared_locks_only_and_hold_grants_both() {
 
 const VICTIM: [u8; 16] = [0x77; 16];
 
-/// What a thief tries who has read a listing, a log line or the memory of a job: the client id, the request id, and even
-/// the key of the lease.
+/// The attempts of a thief that has read a listing, a log line or a job's memory: the client id, the request id, and
+/// even the key of the lease.
 fn thefts(
     key: &[u8],
 ) -> Vec<(
@@ -815,7 +815,7 @@ async fn a_stolen_client_id_request_id_or_lease_key_lets_nobody_act() {
     let thief = Some(&*thief);
     let mut refused = 0;
     for face in 0..4 {
-        // What is remembered of the thief's requests is the thief's.
+        // A repeat of the thief's requests belongs to the thief.
         for (expected, operation, by_http) in thefts(&granted.lock_token) {
             let what = format!("{operation:?} at interface {face}");
             let before = server.changes().await;
@@ -883,7 +883,7 @@ async fn a_lock_from_before_the_rules_is_its_key_holders_until_it_ends() {
     assert!(own.fencing_token > granted.token.get());
 }
 
-/// The control is a caller with the right, who is told what is wrong with the body.
+/// The control is a caller with the right, which gets an error about the body.
 #[tokio::test]
 async fn who_may_not_administer_learns_nothing_about_what_a_body_must_be() {
     let closed = closed().await;

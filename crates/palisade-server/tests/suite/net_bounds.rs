@@ -1,4 +1,5 @@
-//! What one client can take: bytes, time, connections. Each test is an attack that once worked.
+//! The resources that one client can use up: bytes, time, connections. Each test is an attack
+//! that once worked.
 
 use std::time::Duration;
 
@@ -143,7 +144,7 @@ async fn bodies_hold_no_more_bytes_than_there_are_for_one_connection() {
         }
         calls.push((body, calling));
     }
-    // Two fit; the others are told.
+    // There is room for two; the others get an error.
     let told = |calls: &[(_, Calling)]| {
         let finished = calls.iter().filter(|(_, calling)| calling.is_finished());
         finished.count()
@@ -162,7 +163,7 @@ async fn bodies_hold_no_more_bytes_than_there_are_for_one_connection() {
         let response = calling.await.unwrap().unwrap();
         assert_eq!(refusal(&response), Some("unavailable"));
     }
-    // What is given back can be used again, also by another connection in the meantime.
+    // Freed resources can be used again, in the meantime also by another connection.
     assert_eq!(server.get("/healthz").await.status, 200);
     drop(calls);
     let mut again = http2(&server, 65_535).await;
@@ -277,7 +278,7 @@ async fn a_client_that_reads_no_answers_is_cut_and_one_that_does_is_not() {
 #[tokio::test]
 async fn an_open_health_watch_does_not_delay_the_end() {
     let mut server = Server::with(Wish::shell(Settings {
-        // Whoever is waited for is waited for longer than this test has patience.
+        // The drain timeout is longer than this test would wait.
         drain_timeout: HOUR,
         ..Settings::default()
     }))

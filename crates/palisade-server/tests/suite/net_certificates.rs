@@ -187,7 +187,7 @@ async fn after_its_certificate_a_connection_takes_no_request_and_still_answers_w
     while refused.is_none() {
         let question = exchange(&mut asking, "/v1/locks/b/acquire", &wish("asker", 0)).await;
         refused = match question {
-            // The connection was closed, or says what is to be done.
+            // The connection was closed, or gives the next step.
             None => Some(String::new()),
             Some((401, body)) => Some(body),
             Some((status, body)) => {
@@ -219,7 +219,7 @@ async fn after_its_certificate_a_connection_takes_no_request_and_still_answers_w
     assert!(soon(answer(&mut waiting)).await.is_none());
 }
 
-/// Asks until the connection takes no request; what it says then, or nothing if it was closed.
+/// Asks until the connection accepts no request; returns the refusal, or nothing if the connection was closed.
 async fn until_refused(stream: &mut Stream<TcpStream>) -> String {
     loop {
         match exchange(stream, "/v1/locks/b/acquire", &wish("asker", 0)).await {
@@ -257,7 +257,7 @@ async fn a_connection_takes_no_request_when_its_certificate_is_revoked_or_its_ca
     revoke(&world.dir, &world.ca, &[&lost_pem]);
     let said = soon(until_refused(&mut lost)).await;
     assert!(said.is_empty() || said.contains("has revoked it"), "{said}");
-    // Another client goes on, and what was in flight is answered.
+    // Another client goes on, and the requests in flight are answered.
     let release = format!(r#"{{"lock_token": {}}}"#, held["lock_token"]);
     let released = exchange(&mut stays, "/v1/locks/a/release", &release).await;
     assert_eq!(released.map(|(status, _)| status), Some(200));

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 
-/// What the peer sends until it closes.
+/// The bytes that the peer sends until it closes.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     // A reset is an end, too.
@@ -198,7 +198,7 @@ async fn a_server_that_goes_down_ends_waits_watches_and_sessions_and_frees_its_p
         soon(replies.message()).await.unwrap_err().code(),
         tonic::Code::Unavailable
     );
-    // Their places are kept for two seconds (R16, R22).
+    // Their places are reserved for two seconds (R16, R22).
     server.waiters(2).await;
     let window = Span::from_millis(2_001);
     soon(server.handle.call(Request::Advance(window))).await;
@@ -228,7 +228,7 @@ async fn a_client_that_does_not_let_go_is_cut() {
 #[tokio::test]
 async fn an_http2_client_that_does_not_answer_does_not_delay_the_end() {
     let mut server = Server::with(Wish::shell(Settings {
-        // Whoever is waited for is waited for longer than this test has patience.
+        // The drain timeout is longer than this test would wait.
         drain_timeout: Duration::from_secs(3_600),
         ..Settings::default()
     }))

@@ -179,7 +179,7 @@ async fn an_operator_opens_a_closed_lock_at_every_interface() {
         assert_eq!(ask(&server, "b", "").await.code(), "delayed");
         assert_eq!(open().await, "");
         assert_eq!(ask(&server, "b", "").await.status, 200);
-        // Watchers are told, with the operator's reason, and of a grant as ever.
+        // Watchers get the operator's reason, and the grant as always.
         let mut told = Vec::new();
         for _ in 0..4 {
             let (name, _, data) = events.next().await;

@@ -1,4 +1,4 @@
-//! Elections over real sockets: a leader's value, and who is told.
+//! Elections over real sockets: a leader's value, and the observers that receive it.
 
 use crate::net_support::grpc::{client, error, said};
 use crate::net_support::{Server, soon};
@@ -19,7 +19,7 @@ fn proclaiming(granted: &Value, value: &str) -> String {
         .to_string()
 }
 
-/// Reads until this has come, and returns what came.
+/// Reads until this has arrived, and returns everything that arrived.
 async fn until(stream: &mut tokio::net::TcpStream, end: &str) -> String {
     let mut seen = Vec::new();
     while !seen.ends_with(end.as_bytes()) {

@@ -1,4 +1,4 @@
-//! Two servers, one of which is told that the other leads: what it forwards, and what it does not.
+//! Two servers, one of which believes that the other leads: the requests that it forwards, and those that it does not.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

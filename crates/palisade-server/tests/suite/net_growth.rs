@@ -1,6 +1,6 @@
-//! What is read of all locks costs others nothing: `/metrics` asks a few questions of the ordering thread, however much there
-//! is, and the ranking, which reads all locks, stands between others' requests one page at a time (A13). What is counted is
-//! how many operations the ordering thread carries out, so no other work of the machine matters.
+//! Reads of all locks do not delay other requests: `/metrics` asks a few questions of the ordering thread, however much there
+//! is, and the ranking, which reads all locks, stands between others' requests one page at a time (A13). The tests count the
+//! operations of the ordering thread, so other work on the machine does not matter.
 
 use std::pin::pin;
 

@@ -390,7 +390,7 @@ async fn a_message_that_cannot_be_decoded_is_invalid_and_says_so_in_our_words() 
         (&missing["grpc-status"], &missing["palisade-code"]),
         (&"12".parse().unwrap(), &"not_found".parse().unwrap())
     );
-    // Control: what can be decoded is answered.
+    // Control: a request that can be decoded is answered.
     assert_eq!(raw(&server, "Status", &[]).await["grpc-status"], "0");
     assert_eq!(server.changes().await, before);
 }

@@ -1,4 +1,4 @@
-//! What the HTTP interface takes and tells, to the letter: times in grants, giving a request up, numbers,
+//! The exact input and output of the HTTP interface: times in grants, giving a request up, numbers,
 //! bodies and parameters.
 
 use crate::net_support::{Response, Server};
@@ -44,7 +44,7 @@ async fn a_grant_that_waited_longer_than_its_lease_says_from_when_it_counts() {
     // Counted from when it was taken in, 16 s ago: the sending of the request plus this is the deadline.
     assert_eq!(times(&granted.json()), [26_000, 16_000, 10_000]);
     server.advance(3_000).await;
-    // A repeat was sent later and has not waited: it gets what is left.
+    // A repeat was sent later and has not waited: it gets the time that is left.
     let again = server.post(path, &body).await.json();
     assert_eq!(times(&again), [7_000, 0, 7_000]);
     assert_eq!(again["fencing_token"], granted.json()["fencing_token"]);

@@ -1,4 +1,4 @@
-//! JWTs at a server: who is let in, until when, and by which keys.
+//! JWTs at a server: the callers that it accepts, how long, and with which keys.
 
 use std::path::PathBuf;
 
@@ -149,7 +149,7 @@ async fn a_jwt_of_the_issuer_is_let_in_at_every_interface_and_another_one_at_non
 async fn a_session_ends_with_its_token_and_a_new_token_of_the_principal_goes_on() {
     let issued = Issued::new().await;
     let leeway = i64::try_from(LEEWAY).unwrap();
-    // Valid for two more seconds: there is no other clock than that of the machine.
+    // Valid for two more seconds, by the machine's clock.
     let short = issued.key.sign(BILLING, 2 - leeway);
     let long = issued.key.sign(BILLING, 3_600);
     let mut session = open_session(&issued.server, Some(&short)).await;
@@ -191,7 +191,7 @@ async fn a_session_ends_with_its_token_and_a_new_token_of_the_principal_goes_on(
     // The lease belongs to the principal.
     let mut next = open_session(&issued.server, Some(&long)).await;
     assert_eq!(code_of(ask_session(&mut next, renew()).await), "");
-    // The watch shows nothing of what follows.
+    // The watch shows no later events.
     let release = Operation::Release(grpc::release("x/1", &held.lock_token));
     assert_eq!(code_of(ask_session(&mut next, release).await), "");
     while let Some(event) = soon(watch.message()).await.unwrap() {
@@ -223,7 +223,8 @@ async fn new_keys_are_taken_without_a_signal_and_a_bad_set_leaves_the_old_ones()
     issued.put_keys(&new.set());
     lines(&audit, |lines| last(lines, true).is_some()).await;
     soon(async { while codes(&issued.server, &new.sign(BILLING, 60)).await != [""; 4] {} }).await;
-    // The old key is withdrawn, for open sessions and for what was verified before, too.
+    // The old key is withdrawn, also for open sessions and for tokens that were verified
+    // before.
     assert_eq!(codes(&issued.server, &old).await, ["unauthenticated"; 4]);
     let answer = ask_session(&mut session, show()).await;
     assert_eq!(code_of(answer), "unauthenticated");

@@ -204,7 +204,7 @@ async fn refused_through(face: Face) {
         after, before,
         "{face:?}: a refused request changed something"
     );
-    // Control: a request that is right changes what is looked at.
+    // Control: a correct request changes the compared values.
     let right = Wish::of("a", vec![also(&["b"])]);
     assert_eq!(face.ask(&server, &right).await, None, "{face:?}");
     assert_ne!(server.sight().await, before.0);

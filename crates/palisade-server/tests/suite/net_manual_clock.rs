@@ -1,4 +1,4 @@
-//! A clock that moves only on request: what falls due in between happens in its order.
+//! A clock that moves only on request: timers that become due in between fire in order.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The metrics in both formats, and what is made of them: the alerts and the dashboard of deploy/.
+//! The metrics in both formats, and their users: the alerts and the dashboard in deploy/.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,8 @@ async fn metrics_come_in_the_format_that_is_asked_for() {
     };
     let open = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let plain = "text/plain; version=0.0.4; charset=utf-8";
-    // What Prometheus 2.42 and 3 send, curl, a browser, and who would rather have plain text.
+    // The headers that Prometheus 2.42 and 3, curl, a browser and a client that prefers plain text
+    // send.
     for (accept, expected) in [
         (
             "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",

@@ -123,7 +123,7 @@ async fn the_documents_bounds_are_the_cores() {
             assert_eq!(bounds, expected, "{path} {}", parameter["name"]);
         }
     }
-    // In answers too a token is told with its range, and no member is a constant.
+    // In answers too, a token has its range, and no member is a constant.
     for (name, schema) in schemas.as_object().unwrap() {
         for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
             assert_eq!(

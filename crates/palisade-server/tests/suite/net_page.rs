@@ -1,4 +1,4 @@
-//! The page's files, and the ranking that it shows. What a browser makes of them is tested with the program.
+//! The page's files, and the ranking that it shows. The program's tests show them in a browser.
 
 use crate::net_support::Server;
 use serde_json::json;

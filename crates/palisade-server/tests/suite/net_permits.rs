@@ -16,7 +16,7 @@ async fn permits(server: &Server, client: &str, count: u32, of: u32) -> Response
     ask(server, client, &wanted).await
 }
 
-/// What is shown of the lock, without times.
+/// The lock as the server shows it, without times.
 async fn shown(server: &Server) -> Value {
     let mut shown = server.get("/v1/locks/gpu").await.json();
     let mut holders: Vec<&mut Value> = Vec::new();

@@ -83,7 +83,7 @@ async fn locks_of_a_prefix_are_bounded_whoever_asks_and_wherever() {
     assert_eq!(acquire(server, "x/2", "both").await, "");
     assert_eq!(acquires(server, &["x/3"], 0, "hold").await, over());
     assert_eq!(acquires(server, &["x/3"], 60_000, "hold").await, over());
-    // A lock that is held counts once: asking for it is no use of the quota.
+    // A held lock counts once: a request for it does not count.
     assert_eq!(acquires(server, &["x/1"], 0, "hold").await, ["held"; 4]);
     // Another prefix has room.
     assert_eq!(acquire(server, "other/1", "elsewhere").await, "");
@@ -298,7 +298,7 @@ async fn watches_are_bounded() {
         assert_eq!(again.code(), tonic::Code::ResourceExhausted);
         let http = || ("GET", "/v1/watch?prefix=x/", String::new());
         assert_eq!(http_of(server, http(), Some(&both)).await, "over_quota");
-        // A watch of everything is no use of one prefix; another principal has its own.
+        // A watch of everything does not count for one prefix; another principal has its own.
         let all = ("GET", "/v1/watch", String::new());
         let all = http_of(server, all, Some(&token("observe"))).await;
         assert_eq!(all == "over_quota", quota.starts_with("address"), "{quota}");
@@ -441,7 +441,7 @@ async fn readers_and_holders_of_permits_count_each() {
             assert_eq!(ask(server, "r", "c2", mode, "hold").await, "");
             let third = ask(server, "r", "c3", mode, "hold").await;
             assert_eq!(third, "over_quota", "{quota} {mode}");
-            // A repeat is no second grant, and is answered as the first time.
+            // A repeat is not a second grant, and gets the first answer.
             assert_eq!(ask(server, "r", "c1", &first, "hold").await, "");
             let other = ask(server, "r", "c4", mode, "both").await;
             assert_eq!(other == "over_quota", of_all, "{quota} {mode}");
@@ -527,7 +527,7 @@ pub(crate) fn numbers() -> impl Iterator<Item = usize> {
     })
 }
 
-/// What takes room under `x/`: locks that are held or closed, each reader and holder of permits once; and what waits.
+/// The use under `x/`: held or closed locks, each reader and holder of permits once, and the waiting requests.
 pub(crate) async fn room(server: &Server) -> (u32, u32) {
     let list = v1::ListRequest {
         prefix: "x/".to_owned(),

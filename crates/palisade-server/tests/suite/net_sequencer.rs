@@ -1,4 +1,4 @@
-//! Sequencers: who gets one, what it says, and the keys to check it with.
+//! Sequencers: the callers that get one, its content, and the keys to check it with.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

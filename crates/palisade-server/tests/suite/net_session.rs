@@ -518,7 +518,7 @@ async fn a_server_that_stops_answers_what_is_in_flight_and_says_why_it_ends(dres
     server.ended().await.unwrap();
 }
 
-/// What only bytes can spell.
+/// A session over plain bytes, for input that no client library produces.
 async fn plain(server: &Server, bytes: &[u8]) -> Session {
     let mut session = Session::open(server, Dress::Plain).await;
     let Wire::Plain { stream, .. } = &mut session.wire else {

@@ -15,7 +15,7 @@ use crate::net_support::{Response, Server, Wish, exchange, soon};
 
 const WHY: &str = "this server is starting: it waits";
 
-/// A server that has begun to start, and starts when it is told to.
+/// A server that has begun to start, and finishes on request.
 struct Starting {
     addr: SocketAddr,
     start: oneshot::Sender<()>,
@@ -70,7 +70,7 @@ async fn a_server_that_starts_lives_and_says_why_it_does_not_serve() {
         );
         assert_eq!(refused.message(), WHY);
     }
-    // A plain session is told in its own words.
+    // A plain session gets an error in its own format.
     let mut session = TcpStream::connect(starting.addr).await.unwrap();
     session.write_all(&frames::PREFACE).await.unwrap();
     let mut said = Vec::new();

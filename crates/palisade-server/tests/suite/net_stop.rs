@@ -1,4 +1,5 @@
-//! A planned stop: who is told `unavailable` holds nothing, over every interface and for every kind of wait.
+//! A planned stop: a client that gets `unavailable` holds nothing, over every interface and for every kind
+//! of wait.
 
 use std::collections::BTreeSet;
 
@@ -94,7 +95,7 @@ impl Wait {
     }
 }
 
-/// Somebody waits over one of the interfaces; says whether it was told that it was granted the lock.
+/// A client waits over one of the interfaces; returns whether it learned of a grant.
 async fn wait_over(server: &Server, wait: Wait, interface: usize) -> JoinHandle<bool> {
     let addr = server.addr;
     match interface {
@@ -149,7 +150,7 @@ async fn view(server: &Server, lock: &str) -> LockView {
     }
 }
 
-/// Who holds any of the locks.
+/// The holders of any of the locks.
 async fn holders(server: &Server) -> BTreeSet<String> {
     let mut holders = BTreeSet::new();
     for lock in ["A", "B", "C"] {
@@ -215,7 +216,7 @@ async fn after_fifty_planned_stops_nobody_who_was_turned_away_holds_anything() {
         let key = held.json()["lock_token"].as_str().unwrap().to_owned();
         let (mut waiting, mut count) = (Vec::new(), 0);
         if kind == 3 {
-            // Those who come now wait for the upgrade alone, which waits for a reader.
+            // Later requests wait only for the upgrade, which waits for a reader.
             let body = r#"{"client_id": "r", "lease_duration_ms": 3600000, "mode": "shared"}"#;
             let reads = server.post("/v1/locks/A/acquire", body).await;
             assert_eq!(reads.status, 200, "{}", reads.body);
@@ -254,7 +255,7 @@ async fn after_fifty_planned_stops_nobody_who_was_turned_away_holds_anything() {
             .cloned()
             .collect();
         assert!(wrong.is_empty(), "round {round}, kind {kind}: {wrong:?}");
-        // Nor when what they waited for comes free, and their places are forgotten.
+        // Nor when their locks become free, and their places are forgotten.
         let revoke = Request::Revoke {
             lock: LockName::new("A").unwrap(),
             token: Token::FIRST,

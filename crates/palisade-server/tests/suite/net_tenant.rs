@@ -23,7 +23,7 @@ use crate::net_access::{
 use crate::net_quota::{numbers, room};
 use crate::net_support::{Server, grpc, soon};
 
-/// What the tenant may have.
+/// The tenant's quotas.
 const QUOTAS: [(&str, u32); 4] = [
     ("locks", 5),
     ("waiters", 3),
@@ -69,7 +69,7 @@ async fn bounded_but(left_out: &str) -> Closed {
     .await
 }
 
-/// What the tenant has at a moment, in the order of [`QUOTAS`], and the connections of all.
+/// The tenant's use at a moment, in the order of [`QUOTAS`], and the connections of all.
 type Uses = [u32; 5];
 
 struct Tenant {
@@ -244,7 +244,7 @@ impl Tenant {
         }
     }
 
-    /// Waits over HTTP, where a place is kept when the connection breaks.
+    /// Waits over HTTP, where a place is reserved when the connection breaks.
     async fn waits_alone(&mut self) {
         let (lock, client) = (self.below(12), self.below(9));
         let id = u128::from_be_bytes(self.id().try_into().unwrap());
@@ -281,7 +281,7 @@ impl Tenant {
         }
     }
 
-    /// What it has, while as many connections as it can get are open.
+    /// The tenant's use while as many connections as it can get are open.
     async fn uses(&self, server: &Server) -> Uses {
         let mut connections = Vec::new();
         for _ in 0..2 * CONNECTIONS {
@@ -409,8 +409,8 @@ impl Neighbour {
     }
 }
 
-/// The server's clock, which only this moves. A quota counts a closed lock and a kept place by the machine's clock, so between
-/// two looks at what is used the server's clock gains on that one.
+/// The server's clock, which only this moves. A quota counts a closed lock and a reserved place by the machine's clock, so
+/// between two readings the server's clock gains on the machine's.
 struct Clock {
     begun: Instant,
     moved: Duration,
@@ -431,7 +431,7 @@ impl Clock {
         }
     }
 
-    /// What the tenant has at a moment at which the clock is ahead as never before.
+    /// The tenant's use at a moment at which the clock is further ahead than ever before.
     async fn look(&mut self, tenant: &Tenant, server: &Server) -> Uses {
         let mut margin = Duration::from_millis(STEP_MS);
         loop {

@@ -1,4 +1,4 @@
-//! Handshakes: bounded in time and in number; whoever speaks without TLS is told so.
+//! Handshakes: bounded in time and in number; a client without TLS gets an error that says so.
 
 use std::time::{Duration, SystemTime};
 
@@ -87,7 +87,7 @@ async fn a_handshake_that_stalls_is_cut_and_delays_nobody_else() {
     half.write_all(&[palisade_tls::FIRST_BYTE]).await.unwrap();
     assert!(soon(certificates.healthy(&server)).await);
     for stalled in [&mut silent, &mut half] {
-        // Cut by the server: the end, or a reset because of what was not read.
+        // Cut by the server: the end of the stream, or a reset because of unread bytes.
         let mut byte = [0];
         let read = soon(stalled.read(&mut byte)).await;
         assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");

@@ -1,4 +1,5 @@
-//! A server on a Unix socket: the bounds of connections, what a network needs and a socket does not, and the end.
+//! A server on a Unix socket: the bounds of connections, the network's features that it does not need, and the
+//! end.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

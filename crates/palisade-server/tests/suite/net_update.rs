@@ -111,7 +111,7 @@ async fn a_caller_that_hangs_up_keeps_its_grant_in_mode_update() {
     hold(&server, "s", "shared").await;
     let renewed = server.post("/v1/locks/x/renew", &named(&update)).await;
     assert_eq!(renewed.status, 200, "{}", renewed.body);
-    // In time it is told who was in the way.
+    // After its time, it learns which reader was in the way.
     let again = upgrade(&update, 500, 2);
     let waits = server.post("/v1/locks/x/acquire", &again);
     let passes = async {

@@ -1,4 +1,4 @@
-//! A waiter whose machine vanished without a word: its packets, and those to it, are lost.
+//! A waiter whose machine vanished: its packets, and those to it, are lost.
 //!
 //! The kernel answers for a process on this machine, even a stopped one; so the waiter connects from a network
 //! namespace of its own, whose cable is then cut. Where none can be made the test says so and looks at the

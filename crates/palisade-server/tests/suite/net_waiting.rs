@@ -44,7 +44,7 @@ async fn release(server: &Server, key: &str) {
     assert_eq!(released.status, 200, "{}", released.body);
 }
 
-/// Who has the lock as soon as somebody has it.
+/// The holder, as soon as there is one.
 async fn next_holder(server: &Server) -> String {
     soon(async {
         loop {
@@ -152,7 +152,7 @@ async fn a_waiter_hears_something_in_time_and_keeps_its_place() {
     let server = Server::start().await;
     let (key, _) = server.lock("x", "a").await;
     let polled = named(1) + r#", "poll_ms": 1000"#;
-    // The control waits without `poll_ms` and hears nothing.
+    // The control waits without `poll_ms` and gets nothing.
     let mut silent = waits_on(&server, &wait("c", &named(2)), 1).await;
     let first = asks(&server, wait("b", &polled));
     server.waiters(2).await;
@@ -238,7 +238,7 @@ async fn every_answer_carries_the_nonce_of_its_request() {
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
         let nonce = answer.header("palisade-nonce");
         assert_eq!(nonce, Some(&*format!("n_{status}-z")), "{method} {path}");
-        // Without one there is none: what the server adds is not its own.
+        // Without one there is none: headers that the server adds are not its own.
         let answer = server.send(method, path, headers, body).await;
         assert_eq!(answer.header("palisade-nonce"), None, "{method} {path}");
     }

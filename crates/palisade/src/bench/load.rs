@@ -26,7 +26,7 @@ const SET: usize = 8;
 /// A wait that is longer than any queue of a benchmark.
 const PATIENCE: Span = Span::from_millis(60_000);
 
-/// What the loops measured together.
+/// The measurements of all loops.
 pub(super) struct Measured {
     /// Nanoseconds of each acquire (or renewal); in mode sets while nobody asks for a set.
     pub(super) acquire: Histogram<u64>,
@@ -46,7 +46,7 @@ pub(super) struct Measured {
     pub(super) elapsed: Duration,
 }
 
-/// What all loops share.
+/// The state that all loops share.
 struct Shared {
     phase: AtomicU8,
     mode: Mode,
@@ -85,7 +85,7 @@ struct Loop {
     turns: Vec<Turn>,
 }
 
-/// What a loop was granted.
+/// A loop's grant.
 struct Granted {
     grant: GrantRef,
     /// How long it waited at the server.

@@ -22,8 +22,8 @@ use report::Report;
 
 pub(crate) use settings::{Mode, Settings};
 
-/// Runs the load and prints what it measured. Returns what is wrong with the authority, if anything: a token was out of order
-/// or was issued twice, or a set was granted later than its bound.
+/// Runs the load and prints the measurements. Returns the authority's fault, if there is one: a token was out of order or was
+/// issued twice, or a set was granted later than its bound.
 ///
 /// # Errors
 /// If the server cannot be reached, or an operation failed.

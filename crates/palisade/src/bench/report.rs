@@ -27,7 +27,7 @@ struct Sets {
     to_bound: (f64, f64),
 }
 
-/// What the check of the tokens found.
+/// The result of the check of the tokens.
 struct Tokens {
     count: usize,
     rising: bool,
@@ -44,7 +44,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// What is wrong with the authority.
+    /// The authority's fault, if there is one.
     pub(super) fn flaw(&self) -> Option<&'static str> {
         if !(self.tokens.rising && self.tokens.distinct) {
             return Some("tokens were issued twice or out of order");
@@ -64,7 +64,7 @@ impl<'a> Report<'a> {
         count as f64 / measured.elapsed.as_secs_f64()
     }
 
-    /// How long a set waits and what it costs the others, as ratios to a lock without sets; none if something is missing.
+    /// A set's wait and its cost to other locks, as ratios to a lock without sets; none if a measurement is missing.
     fn sets(&self) -> Option<Sets> {
         let Measured {
             acquire,

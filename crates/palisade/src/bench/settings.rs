@@ -12,7 +12,7 @@ pub(crate) struct Settings {
     pub(crate) authority: String,
     /// The certificates for an `https://` URL.
     pub(crate) tls: TlsFiles,
-    /// The token that shows who asks.
+    /// The token that identifies the caller.
     pub(crate) token: Option<BearerToken>,
     /// The kind of load.
     pub(crate) mode: Mode,

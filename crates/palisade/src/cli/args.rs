@@ -180,7 +180,7 @@ pub(crate) struct RunArgs {
     /// The exit status when the lock was not acquired in time: 0 – 255.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = super::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
-    /// Pass the token as the authority signs it, too, as PALISADE_SEQUENCER: for fences that believe no bare number.
+    /// Pass the token as the authority signs it, too, as PALISADE_SEQUENCER: for fences that accept no bare number.
     #[arg(long)]
     pub(crate) sequencer: bool,
     /// Print nothing while waiting, when renewals fail, when the command leaves processes behind or has to be killed, or
@@ -195,7 +195,7 @@ pub(crate) struct RunArgs {
 /// `palisade elect`: `palisade run` with a value and without an end of the wait.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ElectArgs {
-    /// What observers read about this leader, such as its address: at most 256 bytes.
+    /// The value that observers read, such as this leader's address: at most 256 bytes.
     #[arg(long, value_name = "TEXT", conflicts_with = "metadata", value_parser = value::metadata)]
     value: String,
     #[command(flatten)]
@@ -230,7 +230,7 @@ pub(crate) struct ObserveArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::PROCLAIM_AFTER)]
 pub(crate) struct ProclaimArgs {
-    /// What observers read from now on: at most 256 bytes. An empty text takes back what was said.
+    /// The value that observers read from now on: at most 256 bytes. An empty text removes the old value.
     #[arg(long, value_name = "TEXT", value_parser = value::metadata)]
     pub(crate) value: String,
     #[command(flatten)]

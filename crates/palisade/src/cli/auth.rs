@@ -307,7 +307,7 @@ fn cert(args: &CertArgs, out: Out) -> Result<(), Failure> {
     ))
 }
 
-/// Waits for the lock of a directory, which lasts as long as what is returned.
+/// Waits for the lock of a directory, which lasts as long as the returned value.
 fn lock(dir: &Path) -> io::Result<File> {
     let dir = File::open(dir)?;
     dir.lock()?;

@@ -200,7 +200,7 @@ async fn change(
     let nodes = nodes(connection)?;
     let changed = nodes.change(path, body).await;
     let changed = changed.map_err(|error| failed(&error))?;
-    // What a node shows that led until now is out of date.
+    // The view of a node that was the leader until now is out of date.
     let shown = match changed.role {
         ClusterRole::Leader => Ok(changed.clone()),
         _ => nodes.view_of_leader().await,

@@ -10,7 +10,7 @@ use super::output::Out;
 /// It must not be stopped, or not be removed.
 const NOT_NOW: u8 = 1;
 
-/// What a view says about one node.
+/// The verdict of one view about one node.
 struct Verdict {
     /// Of the nodes that vote, those that would be left running, how many of them are needed, and how many vote.
     stopped: Majority,

@@ -1,4 +1,4 @@
-//! `palisade config`: what settings a command that serves has, and where they come from.
+//! `palisade config` shows the settings of a server command, and the source of each.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `observe` and `proclaim`: the leader of an election, and what it says about itself.
+//! `observe` and `proclaim`: the leader of an election and its value.
 
 use palisade_client::{Leader, Options, Proclamation};
 use serde_json::json;

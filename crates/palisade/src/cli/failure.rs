@@ -1,4 +1,4 @@
-//! Failures: what went wrong, what to do next, and the program's exit status.
+//! A failure has a message, a next step and the program's exit status.
 
 use palisade_client::{Error, Fault, Holder};
 use palisade_proto::Code;
@@ -23,11 +23,11 @@ pub(crate) struct Failure {
     pub(crate) status: u8,
     /// A code from the table of error codes.
     pub(crate) code: Code,
-    /// What is wrong, with real names.
+    /// The message, with real names.
     pub(crate) message: String,
-    /// What to do next.
+    /// The next step.
     pub(crate) hint: Option<String>,
-    /// Who has the lock, if that is the reason.
+    /// The holder of the lock, if that is the reason.
     pub(crate) holder: Option<Box<Holder>>,
 }
 
@@ -145,7 +145,7 @@ impl Failure {
         self.status == NOT_ACQUIRED
     }
 
-    /// For people: what is wrong, and what to do on the line below.
+    /// The text for people: the message, and the next step on the line below.
     pub(crate) fn to_text(&self) -> String {
         let mut text = format!("palisade: {}", self.message);
         if let Some(hint) = &self.hint {
@@ -194,7 +194,7 @@ mod tests {
             hint(Fault::unreachable("refused"), redis),
             "is it running there?"
         );
-        // A server that answers says itself what to do, whatever its words are.
+        // A server that answers gives the next step itself, so no hint is added.
         let full = Fault::unavailable("the disk is full (os error 28)");
         assert_eq!(hint(full, palisade), "");
     }

@@ -64,7 +64,7 @@ pub(crate) struct GatewayArgs {
     /// Let writes with the same token through one at a time.
     #[arg(long)]
     one_at_a_time: bool,
-    /// How long a higher token waits for older writes to end before it is told to try again: up to 24h.
+    /// How long a higher token waits for older writes to end before it is asked to try again: up to 24h.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
     wait: Duration,
     /// How long the upstream may still work on a request after its connection was lost: up to 24h. Higher tokens wait
@@ -102,7 +102,7 @@ pub(crate) struct GatewayArgs {
     /// How long requests in flight may take after a shutdown signal: 1ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
     drain: Duration,
-    /// What the fences check. A directory keeps the mode it was created with.
+    /// The rule that the fences apply. A directory keeps the mode it was created with.
     #[arg(long, value_name = "KIND", default_value = "claim")]
     fence: FenceMode,
     #[command(flatten)]
@@ -197,13 +197,13 @@ pub(super) fn gateway(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     served
 }
 
-/// What anybody who reaches the two ports can do.
+/// The rights of anybody who reaches the two ports.
 const ANYBODY: [&str; 2] = [
     "send requests to the upstream",
     "read which resources are fenced",
 ];
 
-/// What the arguments say.
+/// The arguments after all checks.
 pub(super) struct Checked {
     routes: Routes,
     upstream: Upstream,

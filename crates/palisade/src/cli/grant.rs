@@ -157,7 +157,7 @@ fn export(leases: &[Lease], url: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The numbers of slots, separated by commas; nothing for a lock that is no semaphore.
+/// The numbers of slots, separated by commas; nothing for a lock that is not a semaphore.
 pub(crate) fn slot_list(slots: Slots) -> Option<String> {
     let numbers: Vec<String> = slots.iter().map(|slot| slot.to_string()).collect();
     (!numbers.is_empty()).then(|| numbers.join(","))
@@ -311,7 +311,7 @@ pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure>
         Released::Ended(how) => return Err(over(lock, how)),
         Released::NotHeld => return Err(not_held(lock)),
         Released::Stale { highest } => return Err(stale(lock, grant.token, highest)),
-        // Whatever it is called, it is an end.
+        // The lease is over, whatever a later version calls its end.
         _ => (false, None),
     };
     if out.json {

@@ -78,7 +78,7 @@ fn row(view: &LockView) -> [String; 5] {
     ]
 }
 
-/// What several holders of a lock have in common.
+/// The kind of grant that several holders of a lock have.
 fn kind(view: &LockView) -> String {
     match view.permits {
         None => "shared".to_owned(),
@@ -159,7 +159,7 @@ fn extended(view: &LockView) -> Option<(&'static str, String)> {
     Some(("extended", format!("{times}, {why}")))
 }
 
-/// A lock with its readers: who, since when, and the number that names each grant.
+/// Describes a lock with its readers: the client, the start and the number of each grant.
 fn describe_shared(view: &LockView, out: Out) -> String {
     let token = view.holder.as_ref().map(|holder| holder.token.to_string());
     let mut rows = vec![
@@ -196,7 +196,8 @@ fn describe_shared(view: &LockView, out: Out) -> String {
     )
 }
 
-/// A semaphore with its holders: who, which slots, since when, and the token that names each grant.
+/// Describes a semaphore with its holders: the client, the slots, the start and the token of each
+/// grant.
 fn describe_semaphore(view: &LockView, permits: u32, out: Out) -> String {
     let slots = view.readers.iter().map(|holder| holder.slots);
     let free = Slots::all(permits).without(slots.fold(Slots::NONE, Slots::with));

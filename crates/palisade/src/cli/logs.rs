@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::output::colour_is_wanted;
 use super::settings;
 
-/// A server logs what it does; other commands log only problems, unless asked for more.
+/// A server logs its actions; other commands log only problems, unless asked for more.
 ///
 /// # Errors
 /// Spans are wanted, and cannot be sent.
@@ -22,8 +22,8 @@ pub(super) fn start(cli: &Cli) -> Result<(), Failure> {
         (true, 1) | (false, 2) => "debug",
         _ => "trace",
     };
-    // Logs of libraries appear only if their target is named.
-    // Consensus says by its errors what people are to know; its own lines are for those who work on it.
+    // Logs of libraries appear only if their target is named. Its errors tell people all they need of the consensus; its
+    // own log lines are for its developers.
     let ours = || EnvFilter::new(format!("error,openraft=off,palisade={level}"));
     let (filter, mut warnings) = match settings::environment("PALISADE_LOG").map(wanted) {
         None => (ours(), Vec::new()),
@@ -48,7 +48,7 @@ pub(super) fn start(cli: &Cli) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The filter that PALISADE_LOG asks for, or what is wrong with it.
+/// Parses the filter in PALISADE_LOG, or describes its mistake.
 fn wanted(text: std::ffi::OsString) -> Result<EnvFilter, String> {
     let text = text.to_string_lossy();
     EnvFilter::try_new(&text).map_err(|error| {

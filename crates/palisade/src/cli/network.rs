@@ -53,12 +53,12 @@ pub(super) struct NetworkArgs {
     insecure: bool,
 }
 
-/// What a port must know of its callers before it may be reached from other machines.
+/// A port must meet this condition before other machines may reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Callers {
-    /// Who they are.
+    /// The callers authenticate themselves.
     Known,
-    /// Nothing: what is behind the port asks them. TLS keeps what they send secret.
+    /// The port only needs TLS, which encrypts the callers' credentials. The service behind it authenticates them.
     Encrypted,
 }
 
@@ -93,8 +93,8 @@ impl NetworkArgs {
         Err(Failure::usage(why).hint("leave --tls-cert out, or add a port: --listen ADDRESS"))
     }
 
-    /// Refuses an address that other machines can reach, unless the callers prove who they are. `anybody` says what a
-    /// client can do there.
+    /// Refuses an address that other machines can reach, unless the callers prove who they are. `anybody` describes the
+    /// rights of a client there.
     pub(super) fn admit(
         &self,
         flag: &str,

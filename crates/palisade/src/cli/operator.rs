@@ -43,14 +43,14 @@ pub(crate) struct ServeArgs {
     /// The longest lease granted.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = value::ttl, allow_hyphen_values = true)]
     max_ttl: Ttl,
-    /// Whether time passes by itself. A manual clock moves only on request (POST /v1/clock/advance): for tests,
-    /// never for locks that matter.
+    /// Whether time passes on its own. A manual clock moves only on request (POST /v1/clock/advance): for tests, never for
+    /// locks that matter.
     #[arg(long, value_name = "KIND", default_value = "system")]
     clock: ClockKind,
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// The access file: whom this server knows, and what they may do. It is read again at SIGHUP. Without it, everybody
-    /// who reaches the port may do everything.
+    /// The access file: the callers that this server knows, and their rights. SIGHUP reloads it. Without it, everybody who
+    /// reaches the port may do everything.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     access: Option<PathBuf>,
     /// Append denials, breaks, supersedes, restores, changes of the cluster, new rules and the grants for which the access
@@ -341,7 +341,7 @@ pub(super) fn backup(args: &BackupArgs, out: Out) -> Result<(), Failure> {
     ))
 }
 
-/// Which code says what the caller can do: another folder, or the one that is meant.
+/// The code that fits the caller's next step: use another folder, or the intended one.
 fn not_backed_up(error: OpenError) -> Failure {
     let code = match &error {
         OpenError::Missing { .. } => Code::NotFound,

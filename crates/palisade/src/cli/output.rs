@@ -46,7 +46,7 @@ impl Out {
         self.style("1", text)
     }
 
-    /// Dims what a reader can skip.
+    /// Dims text that a reader can skip.
     pub(crate) fn faint(self, text: &str) -> String {
         self.style("2", text)
     }

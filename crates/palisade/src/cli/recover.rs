@@ -50,7 +50,7 @@ pub(super) fn carry_out(args: &RecoverArgs, out: Out) -> Result<(), Failure> {
     ))
 }
 
-/// Asks on the terminal. What is lost is said first.
+/// Asks for confirmation on the terminal, after listing the losses.
 fn confirm(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
     let shown = data.display();
     if !io::stdin().is_terminal() {

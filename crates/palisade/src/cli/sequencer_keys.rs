@@ -16,7 +16,7 @@ pub(crate) enum KeyCommand {
     New(DataArgs),
     /// Let a published key sign; the former one stays published
     Use(KeyArgs),
-    /// Remove a key: what it signed is not believed any more
+    /// Remove a key: its sequencers are no longer accepted
     Drop(KeyArgs),
     /// List the keys, the oldest first
     Ls(DataArgs),

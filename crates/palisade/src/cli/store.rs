@@ -28,7 +28,7 @@ pub(crate) struct StoreArgs {
     /// The directory of the store; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "./palisade-store", value_hint = ValueHint::DirPath)]
     data: PathBuf,
-    /// What the fences check. A directory keeps the mode it was created with.
+    /// The rule that the fences apply. A directory keeps the mode it was created with.
     #[arg(long, value_name = "KIND", default_value = "claim")]
     fence: FenceMode,
     /// For comparison only: no check at all, also of writes without a token. CORRUPTS DATA as soon as a holder is late.
@@ -42,7 +42,7 @@ pub(crate) struct StoreArgs {
     sequencers: SequencerArgs,
 }
 
-/// Which tokens a fence believes (rule Q3).
+/// The tokens that a fence accepts (rule Q3).
 #[derive(Args, Clone, Debug)]
 pub(super) struct SequencerArgs {
     /// The public keys of the authority, to check sequencers with: its /.well-known/jwks.json. It is read again when it
@@ -55,7 +55,7 @@ pub(super) struct SequencerArgs {
 }
 
 impl SequencerArgs {
-    /// What the fences ask of sequencers.
+    /// The check that the fences apply to sequencers.
     pub(super) fn check(&self) -> Result<Check, Failure> {
         let check = self.keys.as_deref().map(Check::with_file).transpose();
         let check = check.map_err(|bad| Failure::usage(format!("--keys: {bad}")))?;
@@ -124,7 +124,7 @@ impl StoreArgs {
     }
 }
 
-/// What anybody who reaches the port can do.
+/// The rights of anybody who reaches the port.
 const ANYBODY: &str = "read and write every object";
 
 pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {

@@ -53,7 +53,7 @@ pub(crate) struct TfstateArgs {
     jump: JumpArgs,
 }
 
-/// What anybody who reaches the port can try.
+/// An attempt that is open to anybody who reaches the port.
 const ANYBODY: &str = "read every state that the authority lets them see";
 
 impl TfstateArgs {
@@ -163,5 +163,5 @@ fn announce(args: &TfstateArgs, at: &[Listen], out: Out) -> Result<(), Failure> 
     out.text(&facts(out, &rows))
 }
 
-/// How long an answer may wait for the authority; Terraform repeats what is answered 503.
+/// How long an answer may wait for the authority; Terraform repeats a request that is answered 503.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -52,7 +52,7 @@ const OF_CONNECTION: [&str; 5] = [
     "--token-file",
 ];
 
-/// Prints what is wrong (or the requested help) and returns the exit status.
+/// Prints the error (or the requested help) and returns the exit status.
 pub(super) fn refused(error: &clap::Error) -> ExitCode {
     let given: Vec<OsString> = self::arguments().into_iter().skip(1).collect();
     if matches!(

@@ -43,7 +43,7 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// What to listen on: an address, or `unix:/PATH`.
+/// Parses a listening address: an address with a port, or `unix:/PATH`.
 pub(crate) fn listen_on(text: &str) -> Result<Listen, String> {
     match text.strip_prefix("unix:") {
         Some(path) => Listen::unix(path),
@@ -212,7 +212,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// What stands between "is outside" and its range is the lower bound.
+/// The text between "is outside" and the range is the lower bound.
 const LONGEST_BOUND: usize = 30;
 
 /// A length of time that is exact.

@@ -1,4 +1,4 @@
-//! `palisade demo`: the story of the paused holder with real processes, drawn from what they recorded.
+//! `palisade demo`: the story of the paused holder with real processes, drawn from their records.
 //!
 //! ```text
 //!   acts: three, each with a retry ─► environment: serve, store, network, workers  (processes of this program)
@@ -9,7 +9,7 @@
 //!                                                                                └► report: what was lost
 //! ```
 //!
-//! Text and picture show only what was recorded. If the recorded times of an act do not follow the schedule, the act
+//! Text and picture show only recorded events. If the recorded times of an act do not follow the schedule, the act
 //! is reported as inconclusive and proves nothing.
 
 mod acts;
@@ -39,7 +39,7 @@ pub(crate) use error::Error;
 pub(crate) use settings::{MAX_TTL, MIN_TTL, Settings};
 pub(crate) use timeline::ActName;
 
-/// Runs the acts, prints what happens, and writes `palisade-demo.html` and `palisade-demo.svg`.
+/// Runs the acts, prints the events, and writes `palisade-demo.html` and `palisade-demo.svg`.
 ///
 /// # Errors
 /// Also when an act was inconclusive twice or had an unexpected result; the pictures are written in that case too.

@@ -8,7 +8,7 @@
 //!
 //! The store is not modified for the demo, so the proxy records the store's side: `arrived_ms` is when the store's
 //! socket had accepted the request, `decided_ms` when its answer arrived here. Only one operation passes at a time, so
-//! a read right after it shows what it did.
+//! a read right after it shows its effect.
 
 use std::io;
 use std::sync::Arc;

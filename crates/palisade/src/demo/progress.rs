@@ -1,4 +1,4 @@
-//! Prints what happens in an act while it happens, with measured times.
+//! Prints the events of an act as they happen, with measured times.
 
 use std::io::{self, Write as _};
 
@@ -25,12 +25,12 @@ impl Progress {
         }
     }
 
-    /// Prints what happened at this time of the act.
+    /// Prints an event at this time of the act.
     pub(super) fn at(self, ms: f64, text: &str) {
         self.line(&format!("  {ms:>8.1} ms  {text}"));
     }
 
-    /// Prints what the demo is waiting for.
+    /// Prints the event that the demo waits for.
     pub(super) fn meanwhile(self, text: &str) {
         self.line(&format!("               … {text}"));
     }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::timeline::{Event, Lease, Operation, OperationKind, Period, RequestKind, merge};
 
-/// What a worker prints on its standard output, one JSON value per line.
+/// A line that a worker prints on its standard output, as one JSON value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub(super) enum Note {
@@ -50,7 +50,7 @@ pub(super) enum Note {
     Ended,
 }
 
-/// What has been recorded so far.
+/// The events recorded so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     /// The timeline's events; the two halves of each message are joined.

@@ -63,8 +63,7 @@ impl Upstream {
     /// Reads an address: `http://HOST[:PORT][/BASE]`, or `https://…`. The certificate of an upstream with TLS must be of
     /// this CA, or of one that this machine trusts. `clients` is the scheme by which the gateway's own clients connect.
     ///
-    /// # Errors
-    /// What is wrong with the address or the CA.
+    /// # Errors The mistake in the address or the CA.
     pub(crate) fn new(
         url: &Uri,
         ca: Option<&Path>,

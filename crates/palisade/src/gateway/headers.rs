@@ -17,8 +17,9 @@ pub(super) struct Client {
 
 /// Turns a client's headers into those for the upstream.
 ///
-/// What the client says about where it comes from is replaced by what the gateway knows: services take the first address, the
-/// last one or that of another header. A program at the gateway's Unix socket is a proxy of this machine, and is believed.
+/// The gateway replaces the client's claims about its own address by the address that it sees, because services use the first
+/// address, the last one or that of another header. A program at the gateway's Unix socket is a proxy on this machine, and is
+/// trusted.
 pub(super) fn for_upstream(headers: &mut HeaderMap, upstream: &HeaderValue, client: Client) {
     remove_hop_by_hop(headers);
     // The gateway has already answered it.
@@ -82,7 +83,7 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 mod tests {
     use super::*;
 
-    /// What the upstream gets of these headers, in order.
+    /// The headers that the upstream gets for these, in order.
     fn sent(given: &[(&'static str, &'static str)], client: Client) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();
         for (name, value) in given {
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(sent(&given, LOCAL), owned(&expected));
     }
 
-    /// A second fence behind the gateway, and the service's own log-in, see what the client sent.
+    /// A second fence behind the gateway, and the service's own log-in, get the client's headers.
     #[test]
     fn connection_cannot_strip_what_is_meant_for_the_service() {
         let named = "x-fencing-token, x-fencing-sequencer, Authorization, cookie, content-type, host, x-mine";
@@ -191,7 +192,7 @@ mod tests {
             ];
             assert_eq!(sent(&forged, client), owned(&expected), "{address}");
         }
-        // A proxy of this machine is believed.
+        // A proxy on this machine is trusted.
         let left = sent(&forged, LOCAL);
         assert!(left.contains(&("x-real-ip".to_owned(), "1.2.3.4".to_owned())));
     }

@@ -8,10 +8,10 @@
 //!   operator ──► admin, on a port of its own: /healthz, /metrics, /v1/fences
 //! ```
 //!
-//! [`palisade_fence::http`] says what is promised about late writes, and within which bounds. In those terms,
-//! a failure to connect to the upstream is 502 `unavailable` (nothing was sent), a broken connection is 502
-//! `unknown_outcome`, and an answer that did not come in time is 504 `unknown_outcome`. After the last two,
-//! and after a crash, a higher token waits for `--settle`.
+//! [`palisade_fence::http`] describes the promises about late writes, and their bounds. In those terms, a
+//! failure to connect to the upstream is 502 `unavailable` (nothing was sent), a broken connection is 502
+//! `unknown_outcome`, and an answer that did not come in time is 504 `unknown_outcome`. After the last two, and
+//! after a crash, a higher token waits for `--settle`.
 //!
 //! | code | status | meaning |
 //! |---|---|---|
@@ -127,10 +127,9 @@ pub(crate) struct Ports {
 }
 
 impl Gateway {
-    /// Serves until `shutdown`, then finishes what is in flight.
+    /// Serves until `shutdown`, then finishes the requests in flight.
     ///
-    /// # Errors
-    /// Why it did not start, or stopped by itself.
+    /// # Errors The reason why it did not start, or stopped on its own.
     pub(crate) async fn serve(
         self,
         ports: Ports,

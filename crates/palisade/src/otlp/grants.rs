@@ -125,7 +125,7 @@ impl Grants {
     }
 }
 
-/// What the layer shares with the tasks.
+/// The state that the layer shares with the tasks.
 pub(super) struct Shared {
     pub(super) queue: mpsc::Sender<Span>,
     pub(super) grants: Mutex<Grants>,
@@ -158,8 +158,8 @@ pub(super) async fn follow(handle: Handle, shared: Arc<Shared>) {
     }
 }
 
-/// Looks at what is later than `seen`, and returns the revision of the last event. What has left the ring unseen may have
-/// ended grants; they stay until others take their places.
+/// Reads the events after `seen`, and returns the revision of the last one. Events that left the ring unread may have
+/// ended grants; those grants stay until others replace them.
 fn catch_up(handle: &Handle, shared: &Shared, mut seen: u64) -> u64 {
     loop {
         let since = handle.since(seen);
@@ -181,10 +181,10 @@ fn catch_up(handle: &Handle, shared: &Shared, mut seen: u64) -> u64 {
     }
 }
 
-/// How many grants are kept: some megabytes.
+/// The number of stored grants: some megabytes.
 const GRANTS: usize = 1 << 14;
 
-/// How many ends are kept.
+/// The number of stored ends.
 const ENDS: usize = 1 << 12;
 
 const PAUSE: Duration = Duration::from_millis(2);

@@ -1,4 +1,4 @@
-//! Makes spans of the events that the log has: what was granted, and what a fence rejected.
+//! Makes spans from log events: grants, and rejections by a fence.
 //!
 //! It reads the fields of the request's span and of two events, as the log writes them, so the servers' code does not
 //! know OpenTelemetry.

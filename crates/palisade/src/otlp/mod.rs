@@ -90,8 +90,8 @@ pub(crate) struct Exporting {
 }
 
 impl Exporting {
-    /// Sends what is left when the server stops, within two seconds. Grants that outlive the server get their spans now,
-    /// because nobody knows their traces after the restart.
+    /// Sends the remaining spans when the server stops, within two seconds. Grants that outlive the server get their spans
+    /// now, because nobody knows their traces after the restart.
     pub(crate) async fn finish(self) {
         if let Some(follower) = &self.follower {
             follower.abort();

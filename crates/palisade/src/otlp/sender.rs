@@ -64,7 +64,7 @@ impl Sender {
         })
     }
 
-    /// Sends what comes, until `stop`; then what is left.
+    /// Sends spans until `stop`; then the remaining ones.
     pub(super) async fn run(
         mut self,
         mut queue: mpsc::Receiver<Span>,
@@ -195,7 +195,7 @@ impl Sender {
     }
 }
 
-/// Waits, and says whether it was told to stop meanwhile.
+/// Waits, and returns whether it was asked to stop meanwhile.
 async fn wait(time: Duration, stop: &mut oneshot::Receiver<()>) -> bool {
     tokio::select! {
         () = tokio::time::sleep(time) => false,

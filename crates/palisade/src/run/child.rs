@@ -61,7 +61,7 @@ pub(super) struct Children {
     orphans: u32,
 }
 
-/// What reaping found.
+/// The result of reaping.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reaped {
     /// The command was stopped by this signal.
@@ -117,7 +117,7 @@ impl Children {
         reaped
     }
 
-    /// What is left of the job.
+    /// The state of the job.
     pub(super) fn job(&self, watchdog: Option<Pid>) -> Job {
         match self.status {
             None => Job::Runs,

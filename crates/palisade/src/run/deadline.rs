@@ -19,7 +19,7 @@
 
 use palisade_core::{Span, Timestamp};
 
-/// What the guard reports.
+/// The guard's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
     /// The holder may act until then; a renewal moves this on.
@@ -28,7 +28,7 @@ pub(super) enum Hold {
     Lost,
 }
 
-/// What is left of the job.
+/// The processes of the job that are still alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
     /// The command is running.
@@ -48,7 +48,7 @@ pub(super) enum JobSignal {
     Kill,
 }
 
-/// What to do now.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) signal: Option<JobSignal>,
@@ -105,7 +105,7 @@ impl Supervisor {
         self.lost
     }
 
-    /// `--timeout` has passed: the job is ended, and the lock is kept meanwhile.
+    /// `--timeout` has passed: the job is ended, and the lock stays held meanwhile.
     pub(super) fn time_is_up(&mut self) {
         self.overtime = true;
     }
@@ -136,7 +136,7 @@ impl Supervisor {
         self.phase == Phase::Killed
     }
 
-    /// Decides what to do at `now`.
+    /// Decides the actions at `now`.
     pub(super) fn step(&mut self, now: Timestamp, hold: Hold, job: Job) -> Step {
         match hold {
             Hold::Until(deadline) if !self.lost && now < self.deadline => {

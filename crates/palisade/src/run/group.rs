@@ -124,12 +124,12 @@ fn has_no_shell(rows: &[Row], group: i32) -> bool {
     !parents.any(|(row, parent)| parent.session == row.session && parent.group != group)
 }
 
-/// What a process that was killed may have left behind: whatever its children and theirs started in other groups is now
-/// a child of `reaper`, which adopts the orphans.
+/// A process that was killed. The processes that its descendants started in other groups are now children of `reaper`,
+/// which adopts orphans.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KilledParent {
     killed: Pid,
-    /// When that process started. What it left is younger.
+    /// The start time of that process. Its descendants are younger.
     started: u64,
 }
 

@@ -86,8 +86,8 @@ impl Guard {
         Ok(lines.join("\n"))
     }
 
-    /// What releases the lock after this process was killed. Nothing with a lock-delay: that is wanted after just such an
-    /// end, and a release would spare it.
+    /// The command that releases the lock if this process is killed. It is empty with a lock-delay, which is meant for
+    /// exactly such an end; a release would skip it.
     pub(super) fn release_command(&self, lock_args: &LockArgs) -> ReleaseCommand {
         let Guard::Fenced(lease, others) = self else {
             return ReleaseCommand::default();

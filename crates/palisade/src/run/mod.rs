@@ -106,7 +106,7 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
     let mut signals = Signals::ending()?;
     let guard = tokio::select! {
         guard = Guard::acquire(args, out) => guard?,
-        // Nothing runs yet. The client gives back what the request was or will be granted.
+        // Nothing runs yet. The client releases any grant that the request got or will get.
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     let authority = palisade_client::without_password(&args.lock_args.connection.authority);

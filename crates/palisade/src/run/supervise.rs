@@ -29,7 +29,7 @@ pub(super) struct SupervisedJob<'a> {
     pub(super) renewals: Renewals,
     /// How long the command has to end after a SIGTERM that was passed on.
     pub(super) kill_after: Span,
-    /// What the watchdog needs to release the lock after this process.
+    /// The watchdog releases the lock with this command after this process has ended.
     pub(super) release_command: ReleaseCommand,
     pub(super) out: Out,
 }
@@ -64,7 +64,7 @@ impl SupervisedJob<'_> {
             self.handle(reaped);
             tokio::select! {
                 biased;
-                // What was passed on may have set an earlier end.
+                // The signal that was passed on may have set an earlier end.
                 () = BootClock.alarm(self.supervisor.no_later_than(step.wake)) => {}
                 () = &mut lost, if !is_lost => is_lost = true,
                 () = BootClock.alarm(self.until.unwrap_or_default()), if self.until.is_some() => {
@@ -100,7 +100,8 @@ impl SupervisedJob<'_> {
         step
     }
 
-    /// Says what is ended with the command: a daemon that it started would otherwise be gone without a word.
+    /// Reports the processes that end with the command: a daemon that it started would otherwise disappear without a
+    /// message.
     fn name_leftovers(&self) {
         let group = self.children.group();
         let named = group.names(self.watchdog_pid());

@@ -1,4 +1,4 @@
-//! The unsafe part: what runs in the job's process between fork and exec, and the signal mask.
+//! The unsafe part: the code that runs in the job's process between fork and exec, and the signal mask.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal};
 
 use super::watchdog;
 
-/// What the job's process does before it executes the command.
+/// Runs in the job's process before it executes the command.
 pub(super) struct BeforeExec {
     /// The parent that it must still have.
     pub(super) parent: Pid,

@@ -7,7 +7,7 @@
 //!   palisade run x -- less &            it is the shell's: palisade stops, as less alone would, until `fg`
 //! ```
 //!
-//! What standard input is says nothing about `/dev/tty`, where less, ssh and sudo ask their questions.
+//! The kind of standard input says nothing about `/dev/tty`, where less, ssh and sudo ask their questions.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};

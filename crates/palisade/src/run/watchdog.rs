@@ -5,8 +5,8 @@
 //! of its own, holds the reading end of a pipe; only the first process has the writing end. The pipe carries the
 //! job's group and every new deadline. End of file means that the first process is gone.
 //!
-//! Once the job is dead it releases the lock in the place of the first process, if it is certain that nothing of the job
-//! is left: see [`KilledParent`]. Otherwise the lease ends by itself.
+//! Once the job is dead, it releases the lock in place of the first process, if it is certain that no process of the job
+//! is left: see [`KilledParent`]. Otherwise the lease expires.
 //!
 //! A second pipe leads back. The watchdog records a kill there before it kills, so the first process never mistakes
 //! that kill for the job's own end.
@@ -41,11 +41,11 @@ const STAND_DOWN: u8 = b's';
 /// In a message [`GROUP`]: there is none yet.
 const NO_GROUP: u64 = 0;
 
-/// With what the watchdog releases the lock after the first process was killed. It travels through the pipe, because it
-/// has the lease's secret, and every process of this user can read an environment.
+/// The watchdog releases the lock with this command after the first process was killed. It is sent through the pipe,
+/// because it has the lease's secret, and every process of this user can read an environment.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ReleaseCommand {
-    /// The environment of `palisade release`: the authority, and what shows who is asking.
+    /// The environment of `palisade release`: the authority, and the caller's credentials.
     pub(super) environment: Vec<(String, String)>,
     /// Its flags.
     pub(super) flags: Vec<String>,
@@ -71,7 +71,7 @@ impl ReleaseCommand {
         Ok(serde_json::from_slice(&text)?)
     }
 
-    /// Releases each lock. A failure is nobody's concern any more: the lease ends by itself.
+    /// Releases each lock. A failure is ignored: the lease expires.
     fn release(&self) {
         for (lock, number, secret) in &self.grants {
             let mut command = Command::new("/proc/self/exe");
@@ -239,7 +239,7 @@ fn record() {
         .and_then(|()| io::stdout().flush());
 }
 
-/// Until the first process needs it no longer. What it knew, if that process was killed.
+/// Runs until the first process no longer needs it. Returns the watchdog's state if that process was killed.
 async fn guard(
     mut state: WatchdogState,
     mut pipe: Receiver,
@@ -276,11 +276,11 @@ async fn alarm(at: Option<Timestamp>) {
     }
 }
 
-/// Between two looks at what is left of the job. The list of all processes costs some milliseconds.
+/// The pause between two checks for remaining processes of the job. The list of all processes costs some milliseconds.
 const SHORTEST_PAUSE: Span = Span::from_millis(5);
 const LONGEST_PAUSE: Span = Span::from_millis(1_000);
 
-/// What the watchdog knows.
+/// The watchdog's state.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WatchdogState {
     group: Option<Pid>,

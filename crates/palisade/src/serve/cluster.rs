@@ -65,7 +65,7 @@ pub(crate) enum Error {
     },
     #[error("{0}")]
     Refused(String),
-    /// This node lost what it had acknowledged, and its directory is marked.
+    /// This node lost acknowledged entries, and its directory is marked.
     #[error("{0}")]
     Lost(String),
     #[error("cannot read the log of this node: {0}")]
@@ -90,7 +90,7 @@ pub(crate) struct Member {
     pub(crate) created: bool,
 }
 
-/// What a node needs beside its directory.
+/// A node's needs besides its directory.
 pub(crate) struct Prepared {
     tls: Option<Arc<Server>>,
     listener: TcpListener,
@@ -243,7 +243,7 @@ fn certificates(settings: &Settings) -> Result<Option<Arc<Server>>, Error> {
 }
 
 impl Member {
-    /// Ends the node, after its pipeline was told to stop.
+    /// Ends the node, after its pipeline was stopped.
     pub(crate) async fn stop(self) {
         self.peers.stop();
         drop(self.view);
@@ -321,7 +321,7 @@ fn members(stored: &Stored) -> Members {
         .unwrap_or_else(|| stored.state.members.1.clone())
 }
 
-/// From now on this node introduces itself with what its log says; it answers nothing else yet.
+/// From now on this node introduces itself with the state of its log; it answers nothing else yet.
 fn introduce_stored(
     stored: &Stored,
     peers: &Peers,
@@ -390,7 +390,7 @@ pub(crate) struct View {
     handle: Handle,
     disk: Arc<node::Disk>,
     leader_changes: AtomicU64,
-    /// The leadership whose leader said last that it hears no quorum: nobody is to be sent to it.
+    /// The term whose leader reported last that it reaches no quorum: no caller must be sent to it.
     alone: Mutex<Option<Leader>>,
     /// The URLs of the nodes that this one has lost.
     lost: watch::Sender<BTreeSet<String>>,
@@ -418,8 +418,8 @@ impl View {
         })
     }
 
-    /// How far this node is. A leader that hears no quorum, as it says itself, leads nobody: its followers still hear it now
-    /// and then.
+    /// How far this node is. A leader that reports that it reaches no quorum does not count as leader, though its followers
+    /// may still hear from it now and then.
     fn progress(&self) -> Progress {
         let progress = self.engine.progress();
         let alone = *self.alone.lock().unwrap_or_else(PoisonError::into_inner);
@@ -462,7 +462,7 @@ impl View {
         }
     }
 
-    /// The batches that all members read, and who is in the way of the others.
+    /// The batch versions that all members read, and the members that prevent a newer one.
     fn writable(&self) -> Option<Writable> {
         let (members, peers) = (self.engine.progress().members.nodes, self.peers.status());
         let reads = members.iter().map(|(node, address)| {

@@ -22,8 +22,7 @@ pub(super) struct Found {
 
 /// Looks for the cluster at these URLs until one of them answers.
 ///
-/// # Errors
-/// If what answers is no cluster.
+/// # Errors The server that answers is not a cluster.
 pub(super) async fn find(urls: &[String], tls: &TlsFiles) -> Result<Found, String> {
     let nodes = Nodes::new(urls.to_vec(), tls).map_err(|error| error.to_string())?;
     let mut said = String::new();

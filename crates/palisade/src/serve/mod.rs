@@ -31,13 +31,13 @@ pub(crate) struct Settings {
     pub(crate) existing: bool,
     /// The operator's bounds.
     pub(crate) limits: Limits,
-    /// What connections and requests may take.
+    /// The limits of connections and requests.
     pub(crate) network: shell::Settings,
     /// Whether the clock moves only on request.
     pub(crate) manual_clock: bool,
     /// How this server finds its cluster; `None` for a single server.
     pub(crate) cluster: Option<cluster::Settings>,
-    /// Who may do what; `None` if everybody may do everything.
+    /// The access file; `None` if everybody may do everything.
     pub(crate) access: Option<PathBuf>,
     /// Where security events are recorded.
     pub(crate) audit: Option<PathBuf>,
@@ -76,7 +76,7 @@ pub(crate) enum Error {
     System(#[from] std::io::Error),
 }
 
-/// What to do when a port or a Unix socket cannot be opened; `flag` chooses another one.
+/// The next step if a port or a Unix socket cannot be opened; `flag` chooses another one.
 pub(crate) fn cannot_listen(error: &BindError, flag: &str) -> String {
     if let Listen::Unix(path) = &error.at {
         let why = match error.source.kind() {
@@ -107,8 +107,8 @@ pub(crate) fn cannot_listen(error: &BindError, flag: &str) -> String {
 
 /// Runs the server until SIGTERM or SIGINT, or until its log fails.
 ///
-/// Takes the port first, so that a second server on the same port never opens the directory. Whatever can be checked is
-/// checked before that is opened, or made: a mistake leaves no new authority behind.
+/// Takes the port first, so that a second server on the same port never opens the directory. Every check comes before the
+/// directory is opened or created, so a mistake leaves no new authority behind.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(network_threads())
@@ -256,7 +256,7 @@ fn network(settings: &Settings) -> net::Settings {
     }
 }
 
-/// Before the start is announced: who has read that has all warnings.
+/// Called before the start is announced, so a reader of the announcement has seen every warning.
 fn warn_of_exposure(settings: &Settings) {
     exposure::warn_of_directory(&settings.data);
     if let Some(path) = &settings.access {
@@ -360,7 +360,7 @@ fn announce(settings: &Settings, at: &[Listen], authority: &Authority) {
             if settings.manual_clock { &*manual } else { "" },
         )
     };
-    // A reader that has stopped reading (`| head`) is no reason to stop serving.
+    // If a reader has stopped reading (`| head`), the server goes on.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 

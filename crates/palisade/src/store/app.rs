@@ -1,4 +1,4 @@
-//! What all handlers of the store share.
+//! The state that all handlers of the store share.
 
 use axum::http::StatusCode;
 use palisade_fence::Mode;

@@ -1,4 +1,4 @@
-//! Request bodies, headers and names; an error names what is wrong.
+//! Request bodies, headers and names; an error names the mistake.
 
 use palisade_proto::Code;
 use std::fmt;

@@ -87,11 +87,10 @@ impl shell::Service for Service {
     }
 }
 
-/// Serves the store until `shutdown`, then finishes what is in flight.
+/// Serves the store until `shutdown`, then finishes the requests in flight.
 ///
-/// # Errors
-/// Why it could not serve, or why the store stopped by itself: a failed write or sync. The process should then end;
-/// after a restart, the disk decides what the store contains.
+/// # Errors The reason why it could not serve, or why the store stopped on its own: a failed write or sync. The process
+/// should then end; after a restart, the disk decides what the store contains.
 pub(crate) async fn serve(
     listeners: Listeners,
     store: Store,

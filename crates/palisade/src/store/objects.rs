@@ -32,7 +32,7 @@ pub(super) struct Success {
 /// A token as a JSON number, exact in every language.
 type Token53 = u64;
 
-/// What a caller presents at a fence.
+/// The token that a caller presents at a fence, and its origin.
 struct Presented {
     token: Token,
     authority: Option<AuthorityId>,
@@ -81,7 +81,7 @@ impl Presented {
     }
 }
 
-/// The common part of a claim and a write: the resource, and what is presented at it.
+/// The common part of a claim and a write: the resource, and the presented token.
 fn named(
     fields: &mut Fields,
     app: &App,
@@ -96,8 +96,8 @@ fn named(
     Ok((resource, presented))
 }
 
-/// Every write to a fenced store must carry a token, even if nothing is fenced yet: a caller that forgets it should
-/// learn so from its first write. A store without fences takes it, which is what it shows the damage of.
+/// Every write to a fenced store must carry a token, even if nothing is fenced yet: a caller that forgets the token
+/// gets an error for its first write. A store without fences accepts such a write, and shows the damage.
 fn tokenless(resource: &ResourceId) -> Problem {
     let message = format!(
         "fencing_token is missing: a write to {resource} must carry the token of its holder's grant"
@@ -137,7 +137,7 @@ pub(super) async fn write(
     }))
 }
 
-/// The `write_payload`: what a write does.
+/// The `write_payload`: the effect of a write.
 struct Mutation {
     path: String,
     kind: Kind,
@@ -255,7 +255,7 @@ fn object(
     Ok(response)
 }
 
-/// What the store knows of a resource.
+/// The store's record of a resource.
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
     resource_id: String,

@@ -1,4 +1,5 @@
-//! Who asks: the caller's password is a bearer token of the authority, and the authority is asked with it.
+//! Authentication: the caller's password is a bearer token of the authority, and requests to the authority
+//! carry it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -39,7 +40,7 @@ impl Mark {
     }
 }
 
-/// One who asks.
+/// A caller.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     token: Option<BearerToken>,
@@ -103,7 +104,7 @@ impl Callers {
         let client = client.map_err(|error| failed(&error))?;
         let mut clients = self.lock();
         if clients.len() >= CLIENTS {
-            // The grants that are kept have their own handles to theirs.
+            // The stored grants have connections of their own.
             clients.clear();
         }
         clients.insert(caller.mark.clone(), client.clone());
@@ -133,5 +134,5 @@ fn password(header: &[u8]) -> Option<String> {
     Some(both.split_once(':')?.1.to_owned())
 }
 
-/// How many callers' connections are kept open at most.
+/// The number of callers' connections that stay open at most.
 const CLIENTS: usize = 256;

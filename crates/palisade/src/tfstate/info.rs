@@ -48,7 +48,7 @@ impl Info {
         self.text("Operation") == "OperationTypePlan"
     }
 
-    /// Who asks, in Terraform's words; `user@host`.
+    /// The caller in Terraform's words, `user@host`.
     pub(super) fn who(&self) -> &str {
         match self.text("Who") {
             "" => "terraform",
@@ -66,7 +66,7 @@ impl Info {
         }
     }
 
-    /// What listings show beside the lock.
+    /// The metadata that listings show with the lock.
     pub(super) fn metadata(&self) -> String {
         let operation = self.text("Operation");
         let operation = operation.strip_prefix("OperationType").unwrap_or(operation);

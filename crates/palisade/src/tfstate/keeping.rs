@@ -103,7 +103,7 @@ impl App {
     }
 }
 
-/// Renews, and releases what could not be released, for as long as this server runs.
+/// Renews grants, and repeats failed releases, as long as this server runs.
 pub(super) async fn keep(app: Arc<App>) {
     let every = Duration::from_millis(app.policy.ttl.as_millis().into()) / 3;
     let pause = every.clamp(SHORTEST, RELEASE_EVERY);
@@ -139,7 +139,7 @@ pub(super) async fn keep(app: Arc<App>) {
     }
 }
 
-/// One attempt. `None` if it is to be kept; otherwise why it ended, unless it was released.
+/// One attempt. `None` if the grant stays; otherwise the reason for its end, unless it was released.
 async fn step(app: &App, kept: &Kept) -> Option<Option<String>> {
     let client = match app.callers.client(&kept.caller).await {
         Ok(client) => client,

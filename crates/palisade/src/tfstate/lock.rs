@@ -129,7 +129,7 @@ async fn granted(
             .await
     };
     if let Err(error) = written.await {
-        // Nobody is told of the grant. If this release does not arrive, its lease ends by itself.
+        // No caller knows of the grant. If this release does not arrive, its lease expires.
         let _ = keeping::release(client, &named.grant).await;
         return Err(error.into());
     }
@@ -142,8 +142,7 @@ pub(super) fn pass<'a>(named: &'a Named, token: Token, at: &'a Place) -> Pass<'a
     Pass::new(token).by(&named.authority).of(&at.lock)
 }
 
-/// 423, with the description of the lock that is in the way: Terraform prints it, and tries again within its
-/// `-lock-timeout`.
+/// 423, with the description of the conflicting lock: Terraform prints it, and tries again within its `-lock-timeout`.
 fn denied_with(at: &Place, record: &Record, denied: Attempt) -> Result<Response, Problem> {
     let lock = at.lock.as_str();
     let body: Value = match denied {
@@ -167,14 +166,14 @@ fn denied_with(at: &Place, record: &Record, denied: Attempt) -> Result<Response,
                 "the authority has issued its last token",
             ));
         }
-        // A grant is no denial; what later versions of the client know comes here, too.
+        // A grant is not a denial. Denials that a later version of the client knows also arrive here.
         _ => info::of_nobody(lock, "the authority did not grant it"),
     };
     Ok((StatusCode::LOCKED, Json(body)).into_response())
 }
 
-/// Releases the lock that the body names. Without one it is Terraform's `force-unlock`, whose ID never leaves its command
-/// line: whoever has the lock loses it.
+/// Releases the lock that the body names. Without a body it is Terraform's `force-unlock`, whose ID never leaves its command
+/// line: the current holder loses the lock.
 pub(super) async fn unlock(
     app: &App,
     at: &Place,
@@ -243,7 +242,7 @@ async fn released(
     Ok(StatusCode::OK.into_response())
 }
 
-/// Takes the lock from whoever has it.
+/// Takes the lock from its holder, whoever that is.
 async fn force(app: &App, at: &Place, caller: &Caller) -> Result<Response, Problem> {
     if caller.mark.is_nobody() && !app.policy.blind_unlock {
         return Err(refused(

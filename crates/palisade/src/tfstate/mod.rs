@@ -57,7 +57,7 @@ use tokio::sync::RwLock;
 
 pub(crate) use callers::Callers;
 
-/// What an operator can set.
+/// The operator's settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
     /// The lease's time to live: how long a state stays locked when this server dies.
@@ -70,7 +70,7 @@ pub(crate) struct Policy {
     pub(crate) blind_unlock: bool,
 }
 
-/// What all handlers share.
+/// The state that all handlers share.
 pub(super) struct App {
     store: Store,
     callers: Callers,
@@ -90,10 +90,9 @@ pub(crate) fn settings(state_bytes: usize) -> shell::Settings {
     }
 }
 
-/// Serves until `shutdown`, then finishes what is in flight. The grants stay: the next start takes them up again.
+/// Serves until `shutdown`, then finishes the requests in flight. The grants stay: the next start takes them up again.
 ///
-/// # Errors
-/// Why it could not serve, or why the store stopped by itself.
+/// # Errors The reason why it could not serve, or why the store stopped on its own.
 pub(crate) async fn serve(
     listeners: Listeners,
     store: Store,
@@ -149,7 +148,7 @@ fn refused(code: Code, message: impl Into<String>) -> Problem {
     )
 }
 
-/// What the authority did not do for a caller.
+/// An action that the authority did not carry out for a caller.
 fn failed(error: &Error) -> Problem {
     refused(error.code(), format!("the lock's authority: {error:#}"))
 }
@@ -280,7 +279,7 @@ impl Place {
     }
 }
 
-/// What the query of an address asks for. Terraform keeps the parameters of the address that it was given.
+/// The parameters in an address's query. Terraform preserves the parameters of its configured address.
 #[derive(Debug, Default)]
 struct Asked {
     id: Option<String>,

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::callers::Mark;
 
-/// What is known of a state besides its bytes.
+/// The metadata of a state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The oldest first.
@@ -51,7 +51,7 @@ pub(super) struct Grant {
     key: String,
     #[serde(with = "number")]
     number: Token,
-    /// Whose password it was acquired with.
+    /// The mark of the password that it was acquired with.
     pub(super) caller: Mark,
     /// When, in milliseconds since 1970.
     pub(super) at: u64,
@@ -61,7 +61,7 @@ pub(super) struct Grant {
     pub(super) info: Value,
 }
 
-/// What a grant is called at its authority.
+/// A grant's name at its authority.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     pub(super) authority: AuthorityId,
@@ -94,7 +94,7 @@ impl Named {
 }
 
 impl Grant {
-    /// What it is called at its authority. None of a record that this program did not write.
+    /// The grant's name at its authority; `None` if this program did not write the record.
     pub(super) fn named(&self, lock: &LockName) -> Option<Named> {
         Some(Named {
             authority: AuthorityId::new(&self.authority).ok()?,
@@ -145,7 +145,7 @@ impl Record {
         self.grants.iter().filter(|grant| !grant.released)
     }
 
-    /// Adds a grant, and forgets what has been over for long.
+    /// Adds a grant, and forgets grants that ended long ago.
     pub(super) fn add(&mut self, grant: Grant) {
         let (now, token) = (grant.at, grant.token);
         self.grants.retain(|old| {

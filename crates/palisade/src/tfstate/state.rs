@@ -173,8 +173,8 @@ pub(super) async fn post(
     Ok(response)
 }
 
-/// Takes an upload of `-lock=false`, as long as nobody has ever locked the state. The lock is acquired for it all the same:
-/// the authority says whether this caller may.
+/// Accepts an upload with `-lock=false`, as long as nobody has ever locked the state. The lock is acquired all the same, so
+/// that the authority decides whether this caller may hold it.
 async fn without_lock(
     app: &App,
     at: &Place,
@@ -212,8 +212,8 @@ fn names_no_lock() -> Problem {
     .with_status(StatusCode::PRECONDITION_FAILED)
 }
 
-/// Writes the bytes, then the record that names them, then removes what is kept no longer: after a crash in between, the
-/// state is what it was.
+/// Writes the bytes, then the record that names them, then removes the oldest versions: after a crash in between, the
+/// state is unchanged.
 async fn add(
     app: &App,
     at: &Place,
@@ -241,7 +241,7 @@ async fn add(
     record.write(&at.resource, by).await?;
     for version in gone {
         for part in 0..version.parts {
-            // What stays behind after an error here takes room, and nothing else.
+            // After an error here, the leftovers take space and do no other harm.
             let _ = change(
                 &at.resource,
                 by,
@@ -294,7 +294,7 @@ fn path(number: u64, part: u32) -> String {
 
 impl Version {
     fn new(record: &Record, lock: Option<(&str, u64)>, who: &str, body: &[u8]) -> Version {
-        /// What a state shows of itself, also an encrypted one.
+        /// The readable head of a state, also of an encrypted one.
         #[derive(Default, Deserialize)]
         struct Head {
             serial: Option<u64>,

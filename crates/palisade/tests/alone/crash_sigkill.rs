@@ -28,7 +28,7 @@ enum Fact {
     Released(GrantRef),
 }
 
-/// What must be true according to all acknowledgements.
+/// The facts that follow from all acknowledgements.
 #[derive(Default)]
 struct Oracle {
     tokens: BTreeSet<u64>,

@@ -34,7 +34,7 @@ LANES = 32
 
 
 def until(what, holds, patience=PATIENCE, said=lambda: ""):
-    """Waits until it holds; fails naming what did not happen, and what is `said` instead."""
+    """Waits until it holds; on failure, names the missing event and shows the text from `said`."""
     end = time.monotonic() + patience
     while not holds():
         if time.monotonic() > end:
@@ -155,7 +155,7 @@ class Page:
         self.tab.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
         self.tab.on(
             "console",
-            # The browser itself logs each answer that is no success.
+            # The browser itself logs each answer that is not a success.
             lambda said: said.type == "error" and "Failed to load resource" not in said.text
             and self.problems.append(said.text),
         )
@@ -180,7 +180,7 @@ class Page:
         return text[0].replace("\u2009", "") if text else None
 
     def rows(self, table):
-        """What the rows of a table say; also while it is drawn again."""
+        """The cells of a table's rows, even while the page redraws it."""
         read = """name => [...document.querySelectorAll(`table[aria-label="${name}"] tbody tr`)]
             .map(row => [...row.cells].map(cell => cell.textContent))"""
         return self.tab.evaluate(read, table)
@@ -192,11 +192,11 @@ class Page:
         until(f"the page agrees {when}", self.agrees, said=self.text)
 
     def text(self):
-        """All that it shows, and what went wrong in it."""
+        """The page's whole text, and its errors."""
         return f"{self.tab.locator('body').inner_text()}\n{self.problems}\n{self.server.call('v1/locks?limit=100')}"
 
     def agrees(self):
-        """Whether the page says what the interface says."""
+        """Whether the page agrees with the interface."""
         status, locks = self.server.call("v1/status"), self.server.call("v1/locks?limit=100")["locks"]
         expected = {lock["resource_id"]: (str(lock["holder"]["fencing_token"]), str(lock["waiters"])) for lock in locks}
         shown = {row[0]: (row[1].replace("\u2009", ""), row[-1]) for row in self.rows("All locks")}
@@ -321,7 +321,7 @@ def shows_one_lock(palisade, folder):
         until("the end of the first grant", lambda: "the host is gone" in grants().get("alpha", ""))
         assert grants()["beta"] == "holds it now"
         assert tab.locator(".timeline rect").count() >= 1
-        # What is found by its beginning, by keyboard alone.
+        # A search by prefix, with the keyboard alone.
         tab.locator("#query").focus()
         tab.keyboard.type("orders/")
         tab.keyboard.press("Enter")
@@ -454,7 +454,7 @@ def judged(page, where):
 
 
 def shows_what_the_rules_grant(palisade, folder):
-    """A token is asked for; what is not granted is said."""
+    """The page asks for a token, and shows a message for everything that is not granted."""
     with tempfile.TemporaryDirectory() as rules:
         access = Path(rules) / "access.toml"
         access.write_text(
@@ -561,7 +561,7 @@ def keeps_what_was_asked_for(palisade, folder):
     server.end()
 
 
-# What the page may load for its first view, besides itself.
+# The most that the page may load for its first view, besides itself.
 FIRST_VIEW_BYTES = 256 * 1024
 
 

@@ -230,7 +230,7 @@ fn a_client_certificate_is_an_identity() {
         ca.get(server.url(), "/v1/locks/orders")
             .starts_with("HTTP/1.1 403")
     );
-    // Of the same CA, and nobody whom the file names.
+    // From the same CA, with a name that is not in the file.
     fs::write(&file, RULES.replace("home/backup", "home/other")).unwrap();
     send(server.pid(), Signal::HUP);
     until("new rules", || {

@@ -105,7 +105,7 @@ fn zookeeper() {
     let server = palisade_testbed::ZooKeeper::start(&[]);
     let shell = Shell::at(format!("zookeeper://{}", server.address()));
     shell.run_common_commands();
-    // It reports what it does not support.
+    // It reports unsupported features.
     let renewal = shell.renewal();
     assert_eq!(status(&renewal), 125);
     assert!(text(&renewal.stderr).contains("lease of another process"));

@@ -189,7 +189,7 @@ fn raised(store: &Store, floor: u64) {
     done.unwrap();
 }
 
-/// The names of a directory's files, and what its identity says: an opening changes both. The log belongs to the store, which
+/// The names of a directory's files, and its identity: opening it changes both. The log is not compared, because the store
 /// may write a mark into it whenever it is idle.
 fn files(dir: &std::path::Path) -> (Vec<std::ffi::OsString>, String) {
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);

@@ -40,7 +40,7 @@ fn three_nodes_form_one_authority_that_outlives_each_of_them() {
         cluster.start(leader);
     }
 
-    // All of them at once: what was acknowledged is on disk.
+    // All at once: acknowledged entries are on disk.
     cluster.until_ready();
     (0..3).for_each(|at| cluster.nodes[at].kill());
     (0..3).for_each(|at| cluster.start(at));
@@ -81,7 +81,7 @@ fn a_job_does_not_notice_that_the_leader_dies_and_a_waiter_keeps_its_place() {
     let leader = cluster.until_ready();
     cluster.nodes[leader].kill();
     cluster.until_ready();
-    // Whoever comes now stands behind those that were there.
+    // A later request queues behind the earlier ones.
     let fourth = job(&cluster);
     waiting(&cluster, 3);
     std::fs::write(go, "").unwrap();
@@ -136,7 +136,7 @@ fn a_leader_whose_disk_is_full_hands_over_and_comes_back_when_there_is_room() {
         cluster.output(&["cluster", "transfer-leader", small]);
         cluster.leader() == Some(0)
     });
-    // Its name and what it says of itself fill the log.
+    // Its name and its value fill the log.
     let note = "x".repeat(256);
     let mut grants = 0;
     until_in(ELECTION, "a full disk", || {
@@ -213,7 +213,8 @@ fn a_leader_that_was_paused_answers_nothing_that_another_one_has_overtaken() {
     assert_eq!(cluster.token(leader, "b"), 3);
 }
 
-/// The only node that votes hears nobody. It needs nobody, and serves for longer than a leader may hear no quorum.
+/// The only voter hears from no other node. It needs none, and serves for longer than a leader may go without a
+/// quorum.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -269,7 +270,7 @@ fn nodes_come_and_go_while_the_cluster_serves() {
     cluster.until_ready();
     assert_eq!(cluster.token(new, "through-the-new-one"), 2);
 
-    // The leader is removed: another one leads, and it is no member any more.
+    // The leader is removed: another one leads, and the old one is no longer a member.
     let leader = cluster.until_ready();
     let node = cluster.nodes[leader].get("/v1/cluster").unwrap().1["node"].clone();
     let view = cluster.json(&["cluster", "remove", node.as_str().unwrap()]);
@@ -296,7 +297,7 @@ fn a_node_whose_disk_is_lost_is_replaced_and_never_comes_back_by_itself() {
         .to_owned();
     cluster.nodes[lost].kill();
     std::fs::remove_dir_all(&cluster.nodes[lost].data).unwrap();
-    // With the old flags it says what to do, and does nothing.
+    // With the old flags it reports the next step, and changes nothing.
     cluster.start(lost);
     assert_ne!(cluster.nodes[lost].end(), Some(0));
     let log = cluster.nodes[lost].log();

@@ -94,7 +94,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for (at, name) in self.nodes.iter().enumerate() {
-            // A namespace lives on for as long as the kernel sends what a node left unsent.
+            // A namespace exists as long as the kernel still sends a node's unsent data.
             ip(&format!("link del {}n{at}", self.bridge));
             ip(&format!("netns del {name}"));
         }
@@ -127,7 +127,7 @@ fn a_wait_through_a_node_that_is_cut_off_goes_on_at_another_one_in_its_place() {
             let (attempt, second) = queue.line_up(on, &first);
             network.cut_off(queue.a);
             let noticed = now().after(NOTICED.into());
-            // The node knows of no leader any more, and tells its client what to do.
+            // The node no longer has a leader, and tells its client the next step.
             let (status, told) = attempt.join().unwrap().unwrap();
             assert_eq!(
                 (status, &told["error"]["code"]),

@@ -1,4 +1,4 @@
-//! Clusters that must not be formed, and nodes that must not come in: each is told why, and what to do.
+//! Clusters that must not be formed, and nodes that must not come in: each gets the reason and the next step.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn a_node_with_another_key_or_none_stays_outside() {
         );
         cluster.nodes[at].start(&flags);
     }
-    // Both sides say what to do.
+    // Both sides report the next step.
     let advice = "give every node the same --cluster-key-file";
     until("the refusals", || {
         let logs = [0, 1, 2].map(|at| cluster.nodes[at].log());
@@ -100,7 +100,7 @@ fn a_member_of_another_cluster_is_refused_by_name() {
         "{}",
         text(&refused.stderr)
     );
-    // A member's directory is no single server's.
+    // A single server cannot use a member's directory.
     other.nodes[0].kill();
     let mut alone = palisade();
     alone
@@ -140,7 +140,7 @@ fn a_node_of_another_cluster_at_a_member_s_address_is_refused_on_both_sides() {
 }
 
 /// Each node was first started with a list of its own. From then on it ignores lists: started again with the right one it
-/// serves as before, and its log says what has happened. The control is a start with the old list.
+/// serves as before, and its log explains it. The control is a start with the old list.
 #[test]
 fn two_clusters_that_were_formed_by_mistake_are_told_apart_in_their_logs() {
     let mut cluster = Cluster::planned(2);
@@ -276,7 +276,7 @@ fn flags_that_cannot_work_are_refused_before_anything_is_opened() {
     }
 }
 
-/// The file that a log is written to, and what is in it.
+/// The current log file, and its content.
 fn log_file(data: &Path) -> (PathBuf, Vec<u8>) {
     let files = std::fs::read_dir(data).unwrap();
     let logs = files
@@ -288,9 +288,9 @@ fn log_file(data: &Path) -> (PathBuf, Vec<u8>) {
     (last, bytes)
 }
 
-/// All nodes die; one of them is set back to an earlier state of the same run, as a virtual machine may be, and the leader of then
-/// remembers what it had acknowledged. In the second arm, the control, the leader has forgotten it, and they go on
-/// together (R14).
+/// All nodes die; one of them is set back to an earlier state of the same run, as a virtual machine may be, and the
+/// former leader remembers its acknowledgements. In the second arm, the control, the leader has forgotten it, and they go
+/// on together (R14).
 #[test]
 fn a_member_that_lost_what_it_had_acknowledged_is_refused_also_after_a_restart() {
     let lost = "lost what it had acknowledged, so it must not vote";

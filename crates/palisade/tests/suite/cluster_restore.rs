@@ -86,7 +86,7 @@ fn a_follower_s_backup_becomes_a_cluster_again() {
     until_in(ELECTION, "the follower has all of it", || {
         of_node(&cluster, follower)["applied"].as_u64() >= last
     });
-    // At once, and while it serves: what it has applied is in the backup.
+    // The backup is taken at once, while the node serves, and contains every applied entry.
     let data = cluster.nodes[follower].data.display().to_string();
     let saved = cluster.json(&["backup", "saved", "--data", &data]);
     let before = cluster.json(&["cluster", "status"]);

@@ -90,7 +90,8 @@ fn a_follower_of_a_leader_without_a_majority_is_not_ready() {
     });
 }
 
-/// Two changes at once: one waits for the other, or is told in a sentence to ask again. The engine has texts of its own.
+/// Two changes at once: one waits for the other, or gets an error that asks it to try again. The engine has texts of its
+/// own.
 #[test]
 fn two_changes_of_the_members_at_once_are_told_in_sentences() {
     let cluster = Cluster::of(5);

@@ -1,5 +1,5 @@
-//! Processes that speak TLS with each other: they form a cluster and lose a leader; strangers are told why they stay
-//! outside.
+//! Processes that speak TLS with each other: they form a cluster and lose a leader; strangers get the reason for
+//! their refusal.
 
 use std::fs;
 use std::process::Output;
@@ -126,7 +126,7 @@ fn nodes_with_certificates_form_a_cluster_that_outlives_its_leader_and_keeps_str
         }
         flags
     };
-    // What the stranger is told, and what a member logs.
+    // The stranger's error, and a member's log line.
     for (certificates, told, logged) in [
         (other.of_server(), "CA that is not trusted", "not trusted"),
         (expired, "has expired", "expired 3 hours ago"),

@@ -1,5 +1,5 @@
-//! A cluster whose nodes are of two builds that follow each other (R21). There is no next build yet, so some of the nodes read
-//! the next version of the log and the others do not: the feature `testing`. An acquire with certain metadata needs it.
+//! A cluster whose nodes run two successive builds (R21). There is no next build yet, so some of the nodes read the next
+//! version of the log and the others do not: the feature `testing`. An acquire with certain metadata needs it.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::common::cluster::{Cluster, ELECTION};
 use crate::common::until_in;
 
-/// What only the next version expresses.
+/// Sends a request that only the next version can write to the log.
 fn next(cluster: &Cluster, at: usize, lock: &str) -> (u16, Value) {
     let body =
         r#"{"client_id": "c", "lease_duration_ms": 600000, "metadata": "next version: new"}"#;
@@ -132,7 +132,7 @@ fn nodes_are_upgraded_one_after_another_under_load_and_back_again_while_nothing_
     Load::goes_on(&cluster);
     load.end(&cluster);
 
-    // The control, which is what would have become of it: a node goes back, and does not skip what it does not know.
+    // The control shows the danger: a node goes back to the old version, and does not skip entries that it does not know.
     cluster.nodes[2].kill();
     cluster.nodes[2].next = false;
     cluster.start(2);
@@ -141,7 +141,7 @@ fn nodes_are_upgraded_one_after_another_under_load_and_back_again_while_nothing_
     assert!(log.contains("has an unknown version"), "{log}");
 }
 
-/// A member that was not heard of may be of an older version, which could not read what it does not know.
+/// A member that has not reported may have an older version, which could not read new entries.
 #[test]
 fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
     let mut cluster = Cluster::planned(3);
@@ -163,7 +163,7 @@ fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
     until_in(ELECTION, "what is new", || {
         next(&cluster, leader, "a").0 == 200
     });
-    // What the log contains, every member has to read, whoever is there now.
+    // Every current member must be able to read the log.
     (0..3).for_each(|at| cluster.nodes[at].kill());
     (0..2).for_each(|at| cluster.start(at));
     let leader = cluster.until_ready();

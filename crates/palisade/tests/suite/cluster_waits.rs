@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::common::cluster::{Cluster, ELECTION};
 use crate::common::until_in;
 
-/// A cluster, with its nodes by what they do.
+/// A cluster, with its nodes by their roles.
 pub(crate) struct Queue {
     pub(crate) cluster: Cluster,
     leader: usize,
@@ -123,8 +123,8 @@ fn a_wait_through_a_node_that_is_killed_goes_on_at_another_one_in_its_place() {
     }
 }
 
-/// The leader does not know that a node is paused, so the place is kept for longer. In the second arm, the control, the client
-/// does not come back: the lock is granted to nobody who hears of it, and free when that lease is over.
+/// The leader does not know that a node is paused, so the place stays reserved for longer. In the second arm, the control, the
+/// client does not come back: the lock is granted without anybody learning of it, and is free when that lease is over.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -157,7 +157,7 @@ fn a_wait_through_a_node_that_is_paused_goes_on_at_another_one_in_its_place() {
                 }
             }
             assert_eq!(second.join().unwrap()["fencing_token"], 3);
-            // What it has to say reaches nobody.
+            // Its answers reach nobody.
             queue.cluster.nodes[queue.a].send(Signal::CONT);
         });
     }

@@ -115,7 +115,7 @@ fn show_says_what_is_in_force_and_where_it_comes_from() {
         .find(|value| value["setting"] == "data")
         .unwrap();
     assert_eq!(data["value"], "/srv/locks");
-    // What was printed is a settings file that says the same.
+    // The output is a settings file with the same settings.
     let again = written(folder.path(), &show(&[]));
     let checked = palisade()
         .args(["config", "check", "--config", &again])

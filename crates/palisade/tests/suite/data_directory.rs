@@ -1,4 +1,4 @@
-//! What people do to a data directory behind the server's back: no token is issued twice (rule A5).
+//! People change a data directory behind the server's back: no token is issued twice (rule A5).
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -363,7 +363,7 @@ fn the_data_directory_is_private() {
     assert!(Path::new(&place.path("data/identity")).exists());
 }
 
-/// The control is a directory with nothing but what a file system keeps there itself.
+/// The control is a directory that contains only the file system's own entries.
 #[test]
 fn a_directory_that_cannot_be_made_is_named_with_the_reason() {
     let dir = TestDirectory::new();
@@ -426,7 +426,7 @@ fn a_directory_with_somebody_elses_files_is_refused_and_left_as_it_was() {
         fs::remove_file(data.join("lost+found")).unwrap();
         fs::create_dir(data.join("lost+found")).unwrap();
         drop(place.try_start(what, &[]).unwrap());
-        // Once it is ours, what others put beside it is no reason to stop.
+        // Once the directory is the server's, foreign files in it do not prevent a start.
         fs::write(data.join("notes.txt"), "").unwrap();
         drop(place.try_start(what, &[]).unwrap());
     }
@@ -493,7 +493,7 @@ fn a_new_authority_is_told_with_its_whole_path_and_existing_begins_none() {
     drop(second);
 }
 
-/// What a server can check, it checks before it begins anything. The control is each server without the mistake: it makes the
+/// A server checks all its settings before it changes anything. The control is each server without the mistake: it makes the
 /// directory.
 #[test]
 fn a_mistake_in_the_settings_leaves_no_directory_behind() {

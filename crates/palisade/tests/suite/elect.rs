@@ -6,7 +6,7 @@ use crate::common::{Run, Server, json, status, text, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// What an observer printed so far: the values, `null` where nobody led.
+/// An observer's output so far: the values, `null` where nobody led.
 fn printed(server: &Server) -> Vec<Value> {
     let lines = fs::read_to_string(server.file("observed")).unwrap_or_default();
     let whole = lines

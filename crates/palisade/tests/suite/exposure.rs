@@ -1,4 +1,5 @@
-//! Who else can reach a server: its warnings at start, and the host names that it accepts.
+//! Exposure of a server to other machines: its warnings at start, and the host names that
+//! it accepts.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! Spans: real servers, and an OpenTelemetry collector that keeps what it gets.
+//! Spans: real servers, and an OpenTelemetry collector that stores all spans.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use crate::gateway::support::{self, Caller, until_async};
 use crate::gateway::upstream::Upstream;
 use crate::traces::{OTHER, TRACE, acquire, command, logged, parent, start, write};
 
-/// What a collector has got, and how it answers.
+/// The requests that a collector received, and its answers.
 #[derive(Default)]
 struct Got {
     spans: Mutex<Vec<Span>>,
@@ -129,7 +129,7 @@ async fn a_grant_is_a_span_of_its_callers_trace_and_only_if_that_is_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let (data, log) = (dir.path().join("data"), dir.path().join("log"));
     let mut serve = command("serve", &data);
-    // Spans do not depend on what the log leaves out.
+    // Spans do not depend on the log's filter.
     serve
         .args(["--otlp", &collector.url])
         .env("PALISADE_LOG", "off");

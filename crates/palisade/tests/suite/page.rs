@@ -1,4 +1,4 @@
-//! The server's page in a real Chromium. What is checked, and each control, is in `tests/page/page.py`.
+//! The server's page in a real Chromium. The checks and their controls are in `tests/page/page.py`.
 
 use std::path::Path;
 use std::process::Command;

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::common::{palisade, text};
 
-/// A command, and what it is said to print.
+/// A command with its expected output.
 struct Step {
     command: String,
     output: Vec<String>,
@@ -107,7 +107,7 @@ fn script(steps: &[Step]) -> String {
     script
 }
 
-/// Whether a line is the one that was promised, where `…` stands for anything.
+/// Whether a line is the promised one, where `…` matches anything.
 fn is_like(promised: &str, line: &str) -> bool {
     let mut parts = promised.split('…');
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap()) else {
@@ -127,7 +127,7 @@ fn is_like(promised: &str, line: &str) -> bool {
     rest.is_empty()
 }
 
-/// What differs from a page's promises, if anything.
+/// The differences from a page's promises, if there are any.
 fn differences(page: &str) -> Vec<String> {
     let is_run = |(language, _): &(&str, _)| *language == "sh";
     let run = blocks(page).into_iter().filter(is_run);
@@ -226,7 +226,7 @@ fn every_flag_of_a_page_exists() {
     }
 }
 
-/// The control: a page whose promise is not kept is found.
+/// The control: a page with a broken promise is found.
 #[test]
 fn a_page_that_promises_something_else_is_found() {
     let page = |promise: &str| format!("```sh\necho one; echo two\n{promise}\n```\n");

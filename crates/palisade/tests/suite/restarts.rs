@@ -147,7 +147,7 @@ impl Rng {
     }
 }
 
-/// What is promised of one lock, in milliseconds of the manual clock.
+/// The promises about one lock, in milliseconds of the manual clock.
 #[derive(Clone, Debug)]
 struct Promise {
     key: String,
@@ -405,7 +405,7 @@ fn a_lock_is_closed_no_longer_for_a_leader_that_is_killed_in_a_quiet_time() {
         let metrics = cluster.nodes[at].text("/metrics");
         figure(&metrics, &format!("palisade_cluster_{name}"))
     };
-    // A leader of a loaded machine may lose its place by itself: then its successor has recorded the time.
+    // A leader on a loaded machine may lose the lead without a fault: then its successor has recorded the time.
     for attempt in 1.. {
         let leader = cluster.until_ready();
         let lock = format!("/v1/locks/nightly-{attempt}");

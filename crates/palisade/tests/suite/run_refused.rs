@@ -150,7 +150,7 @@ fn a_wrong_command_line_of_run_is_125_because_2_may_be_the_jobs() {
     );
 }
 
-/// Without it neither the watchdog nor what the job leaves behind could be found.
+/// Without it neither the watchdog nor the job's leftover processes could be found.
 #[test]
 fn without_proc_nothing_runs_and_the_message_says_why() {
     let server = Server::start();

@@ -334,8 +334,8 @@ fn a_rotation_by_the_command_line_refuses_nobody() {
     assert!(refused == 2 && why.contains("there is no key"), "{why}");
 }
 
-/// A fence believes whichever node leads: all of them make the same key of the cluster's. A single server that becomes a
-/// member gets that key, too, and its holders keep their leases.
+/// A fence accepts the sequencers of any leader: all nodes derive the same key from the cluster's. A single server that
+/// becomes a member gets that key, too, and its holders keep their leases.
 #[test]
 fn all_nodes_of_a_cluster_sign_with_one_key() {
     let mut single = Server::start();

@@ -1,4 +1,4 @@
-//! Who reads a log or a backup has nothing that the server would take (rule I9).
+//! A stolen log or backup is useless: the server accepts no key from it (rule I9).
 
 use std::fs;
 use std::io::{Read as _, Write as _};

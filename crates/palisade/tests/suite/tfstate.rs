@@ -1,5 +1,5 @@
 //! `palisade tfstate` over the wire, as Terraform and OpenTofu speak it: the requests of a run that is paused, of one that
-//! hears no answer, and of the others. `deploy/check_terraform.py` does the same with the real programs.
+//! gets no answer, and of the others. `deploy/check_terraform.py` does the same with the real programs.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ struct States {
     flags: Vec<String>,
 }
 
-/// What it answered.
+/// A response.
 struct Answer {
     status: u16,
     head: String,
@@ -214,7 +214,7 @@ fn plans_share_the_lock_and_upload_nothing() {
     assert_eq!(states.state(PROD), b"");
 }
 
-/// Terraform repeats what it got no answer to.
+/// Terraform repeats a request that got no answer.
 #[test]
 fn repeats_get_the_first_answer_and_overtaken_uploads_change_nothing() {
     let server = Server::start();

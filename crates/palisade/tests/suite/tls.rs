@@ -189,7 +189,7 @@ fn every_protocol_of_a_lock_server_runs_inside_tls() {
     let mut watch = server.palisade(Some(&ca), &["watch", "--json"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
     let mut events = BufReader::new(watch.stdout.take().unwrap());
-    // A watch tells of what follows it: acquire until it does.
+    // A watch only shows later events: acquire until it shows one.
     let mut tokens = Vec::new();
     let (sender, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -438,7 +438,7 @@ fn new_certificates_are_taken_without_a_restart_and_bad_ones_are_refused() {
         "{}",
         text(&server.output(Some(&next), &["ls"]).stderr)
     );
-    // Revoked: whoever has only a certificate of the old CA.
+    // A client that trusts only the old CA is refused.
     fs::copy(next.file("ca.pem"), old.join("ca.pem")).unwrap();
     let refused = server.output(Some(&Ca { dir: old }), &["ls"]);
     assert!(
@@ -517,7 +517,7 @@ fn nodes_of_a_cluster_forward_over_tls_and_clients_follow_the_leader() {
         until_in(ELECTION, "an answer of every node", || {
             ca.get(url, "/v1/locks").starts_with("HTTP/1.1 200")
         });
-        // Through a session, which is told where the leader is.
+        // Through a session, which learns the leader's address.
         let mut run = palisade();
         run.args(["run", "orders", "--authority", url, "--", "true"]);
         let run = ca.of_client(&mut run).output().unwrap();

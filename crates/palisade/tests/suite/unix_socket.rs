@@ -1,4 +1,4 @@
-//! Servers on Unix sockets: the file and what becomes of it, every command, and who is asking.
+//! Servers on Unix sockets: the life of the socket file, every command, and authentication by uid.
 
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
@@ -44,7 +44,7 @@ impl Place {
         format!("unix://{}", self.socket().display())
     }
 
-    /// A server on the socket, and what it says at its start.
+    /// Starts a server on the socket, and returns its startup line.
     fn start(&self, server: &[&str], more: &[&str]) -> (Run, Value) {
         self.start_by(palisade(), server, more)
     }
@@ -365,7 +365,7 @@ verbs = ["observe"]
 /// As whom a client runs; `None` is the user of this test.
 type User = Option<(u32, u32)>;
 
-/// Who is known by the uid of its process, and what a token changes. Only root starts processes of other users; for anybody
+/// A process is authenticated by its uid; a token takes precedence. Only root starts processes of other users; for anybody
 /// else the rules name the user of this test, and then another one.
 #[test]
 fn the_uid_of_a_process_is_an_identity() {

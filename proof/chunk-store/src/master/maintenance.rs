@@ -1,4 +1,4 @@
-//! Carries out what [`placement`](super::placement) decides.
+//! Carries out the decisions of [`placement`](super::placement).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

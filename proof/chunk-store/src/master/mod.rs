@@ -1,4 +1,4 @@
-//! The master: knows the chunks and their versions, judges what chunk servers report, and chooses primaries.
+//! The master: knows the chunks and their versions, judges the reports of chunk servers, and chooses primaries.
 //!
 //! ```text
 //!   heartbeat ──► reports ─┐
@@ -7,7 +7,7 @@
 //!   client: primary? ──► grants: revoke ─► grant ─► install at all ─► record ─► publish ──► answer
 //! ```
 //!
-//! The master never says who holds what: the lock server does. It cannot grant a second primary by mistake.
+//! Only the lock server decides who holds a lease, so the master cannot grant a second primary by mistake.
 
 mod grants;
 mod maintenance;
@@ -56,7 +56,7 @@ pub struct MasterConfig {
     pub copies: usize,
     /// A chunk server without a heartbeat for this long is not sent anything.
     pub dead_after: Duration,
-    /// A replica that is of no use is kept for this long.
+    /// A useless replica stays for this long.
     pub collect_after: Duration,
     /// How long it waits for a chunk server.
     pub timeout: Duration,
@@ -70,7 +70,7 @@ pub(crate) struct Master {
     placement: Placement,
     client: Client,
     folder: Arc<Folder>,
-    /// What is on the disk.
+    /// The record as it is on the disk.
     record: Mutex<Arc<MasterRecord>>,
     /// Held while the record changes.
     writer: AsyncMutex<()>,
@@ -137,7 +137,7 @@ pub async fn serve(config: MasterConfig) -> Result<(), Failure> {
 }
 
 impl Master {
-    /// Takes a chunk server's report, and says what its replicas are worth (rule K5).
+    /// Takes a chunk server's report, and returns the verdict about each replica (rule K5).
     async fn heartbeat(self: Arc<Self>, heartbeat: Heartbeat) -> Result<Judged, Problem> {
         let server = heartbeat.server.clone();
         if !self.record().servers.contains(&server) {
@@ -356,7 +356,7 @@ impl Master {
         lock(&self.reports).get(server).map(|report| report.address)
     }
 
-    /// Records what look-ups name, where that changed.
+    /// Records the servers that look-ups name, where they changed.
     fn record_locations(&self) {
         for (id, chunk) in &self.record().chunks {
             let Some(version) = chunk.published else {

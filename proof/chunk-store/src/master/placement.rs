@@ -1,5 +1,4 @@
-//! What reported replicas are worth, and what is done about them. Pure: the record, the reports and `now` in, decisions
-//! out.
+//! Classifies reported replicas and decides about them. Pure: the record, the reports and `now` in, decisions out.
 //!
 //! | reported version | a member of the chunk's version | answer |
 //! |---|---|---|
@@ -32,11 +31,11 @@ pub(crate) struct Report {
 pub(crate) struct Held {
     pub(crate) version: Version,
     pub(crate) standing: Standing,
-    /// Since when it has had this version and standing.
+    /// Since when it has had this version and this verdict.
     pub(crate) since: Timestamp,
 }
 
-/// What was reported since the master started.
+/// The reports since the master started.
 pub(crate) type Reports = BTreeMap<ServerId, Report>;
 
 /// The settings of decisions.
@@ -46,7 +45,7 @@ pub(crate) struct Placement {
     pub(crate) copies: usize,
     /// A server without a heartbeat for this long is not sent anything.
     pub(crate) dead_after: Span,
-    /// A replica that is of no use is kept for this long.
+    /// A useless replica stays for this long.
     pub(crate) collect_after: Span,
 }
 
@@ -75,7 +74,7 @@ impl Decision {
     }
 }
 
-/// What a reported replica is worth (rule K5).
+/// Classifies a reported replica (rule K5).
 pub(crate) fn standing(chunk: Option<&Chunk>, server: &ServerId, version: Version) -> Standing {
     let Some(chunk) = chunk else {
         return Standing::Unknown;
@@ -150,8 +149,8 @@ impl Placement {
         free.into_iter().map(|(server, _)| server).collect()
     }
 
-    /// What to do now (rule K6). Nothing is collected or made before every server has reported: before that, nobody
-    /// knows which copies there are.
+    /// Decides the next actions (rule K6). Nothing is collected or copied before every server has reported, because
+    /// until then nobody knows which copies exist.
     pub(crate) fn decide(
         &self,
         record: &MasterRecord,

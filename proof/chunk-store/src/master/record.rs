@@ -1,4 +1,4 @@
-//! What the master must not forget: the chunks, their versions, and who takes part. One file, replaced as a whole.
+//! The master's durable state: the chunks, their versions and the servers that take part. One file, replaced as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 

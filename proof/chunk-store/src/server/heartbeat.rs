@@ -1,4 +1,5 @@
-//! Heartbeats: a chunk server reports its replicas to the master, and hears what they are worth (rule K5).
+//! Heartbeats: a chunk server reports its replicas to the master, and gets the verdict about each (rule
+//! K5).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

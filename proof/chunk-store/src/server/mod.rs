@@ -56,8 +56,8 @@ pub struct ServerConfig {
     pub timeout: Duration,
     /// Whether replicas check versions.
     pub checks: Checks,
-    /// Answers do not wait for the disk, for comparison: **loses data**. What would be written stays in the memory of
-    /// this process, so a kill loses it, as a power failure may lose what was written and not synced.
+    /// Answers do not wait for the disk, for comparison: **loses data**. Writes stay in the memory of this process, so
+    /// a kill loses them, as a power failure may lose writes that were not synced.
     pub danger_unsynced: bool,
     /// As the primary, it stops its own process in front of this record, right after it checked its lease. Garbage
     /// collection, a virtual machine or a full disk can do that to any process at any moment.

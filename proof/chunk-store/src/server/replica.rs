@@ -1,4 +1,4 @@
-//! One replica: what it admits, and what it then is. Pure: nothing here does I/O.
+//! One replica: the mutations that it admits, and its next state. Pure: nothing here does I/O.
 //!
 //! ```text
 //!   install  ── from ≤ own ≤ version, the same last mutation ──► records the version: the fence rises to it
@@ -8,7 +8,7 @@
 //!
 //! The comparison is the fence's ([`FenceRecord::decide`]): a lower token is stale, and (token, sequence number) orders
 //! the mutations and recognises repeats. A replica adds that a higher version is refused as well, until it was installed
-//! here: a replica that does not know of a version may lack what was written before it.
+//! here: a replica that does not know of a version may lack earlier writes.
 
 use palisade_core::fence::{
     FenceRecord, FenceState, Mark, Mode, Op, Pass, Reject, Rule, Verdict, Written,

@@ -18,7 +18,8 @@ use crate::name::ChunkId;
 use crate::version::Version;
 use crate::wire::{Problem, Reported};
 
-/// What a server has of one chunk. Its lock is held during a mutation, so mutations of a chunk come one after the other.
+/// A server's replica of one chunk. Its lock is held during a mutation, so the mutations of a chunk run one after the
+/// other.
 #[derive(Default)]
 pub(crate) struct Slot {
     pub(crate) replica: Option<Replica>,
@@ -114,7 +115,7 @@ impl Slots {
         or_stop(move || change(&folder)).await;
     }
 
-    /// What a heartbeat reports (rule K5).
+    /// The replicas that a heartbeat reports (rule K5).
     pub(crate) fn reported(&self) -> Vec<Reported> {
         let versions = lock(&self.versions);
         let reported = versions.iter().map(|(chunk, version)| Reported {

@@ -1,4 +1,5 @@
-//! Turns an act into lanes: the leases, each server's replica, and what look-ups name; then the same steps to scale.
+//! Turns an act into lanes: the leases, each server's replica, and the servers that look-ups name; then the same
+//! steps to scale.
 //!
 //! ```text
 //! lock service │ ━━ a: token 2 ━━━━━━━━━━━┥━━ b: token 4 ━━━━━━━━━━━━━━━━┥
@@ -34,7 +35,7 @@ pub(super) struct Chart {
     pub(super) lanes: Canvas,
 }
 
-/// What the lanes show.
+/// The content of the lanes.
 pub(super) struct Lanes {
     pub(super) leases: Vec<Bar>,
     /// The servers, with the bars and the mutations of their replicas.
@@ -131,7 +132,7 @@ pub(super) fn chart(of: &Lanes) -> Chart {
 }
 
 impl Layout {
-    /// A lane: a background, a name in front, and what `draw` draws.
+    /// A lane: a background, a name in front, and the output of `draw`.
     fn lane(&mut self, name: &str, class: &str, draw: impl FnOnce(&mut Self)) {
         let top = self.y;
         self.y += 8.0;

@@ -1,4 +1,4 @@
-//! The story: real processes, a real lock server, real signals, and a picture of what they recorded.
+//! The story: real processes, a real lock server, real signals, and a picture of their records.
 //!
 //! ```text
 //!   server a  primary, version 2 ─ a1 ─ (stopped) ························· a2 ✗ stale ─ collected ─ made anew
@@ -31,9 +31,9 @@ pub use schedule::run;
 pub struct Act {
     /// Whether the replicas checked versions.
     pub checks: Checks,
-    /// What the processes recorded; times are milliseconds since the start of the act.
+    /// The events of the processes; times are milliseconds since the start of the act.
     pub records: Vec<Record>,
-    /// What the lock server said about the leases.
+    /// The lock server's record of the leases.
     pub leases: Vec<LeaseOf>,
     /// When a server was stopped by a signal, and when it was continued, ms.
     pub pauses: Vec<(ServerId, f64, f64)>,
@@ -54,7 +54,7 @@ pub struct LeaseOf {
     pub ended: Option<(f64, String)>,
 }
 
-/// What clients were told, and what the chunk contains in the end.
+/// The acknowledgements that clients got, and the chunk's final content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The acknowledged records, in that order.
@@ -69,7 +69,7 @@ pub struct Outcome {
     pub replicas: usize,
     /// The records of the snapshot.
     pub snapshot: Vec<String>,
-    /// What look-ups named while c was back and stale.
+    /// The servers that look-ups named while c was back and stale.
     pub named_while_stale: Vec<String>,
 }
 

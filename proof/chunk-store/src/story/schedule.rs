@@ -1,4 +1,4 @@
-//! The schedule of an act, step by step. Each step waits for what the step before it caused.
+//! The schedule of an act, step by step. Each step waits for the effect of the step before it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -41,8 +41,7 @@ struct Stage {
 
 /// Plays one act with processes of this `program` and of `palisade`, and reports it line by line.
 ///
-/// # Errors
-/// What went wrong: a process that does not start, or a step that did not happen in time.
+/// # Errors A process that does not start, or a step that did not happen in time.
 pub async fn run(
     program: &Path,
     palisade: &Path,
@@ -83,7 +82,7 @@ pub async fn run(
     })
 }
 
-/// What the schedule itself saw.
+/// The schedule's own observations.
 #[derive(Default)]
 struct Played {
     pauses: Vec<(ServerId, f64, f64)>,
@@ -340,7 +339,7 @@ impl Stage {
 }
 
 impl Played {
-    /// Notes what a client was told.
+    /// Records the answer that a client got.
     fn heard(&mut self, client: &str, data: &str, line: &str, log: &mut impl FnMut(String)) {
         log(format!("{client}: {line}"));
         match line.split_once(' ') {

@@ -94,7 +94,7 @@ async fn nobody_waits_for_a_retired_server_and_it_is_refused_when_it_is_back() {
         "{status:?}"
     );
     assert!(retire(&cluster, &["b"]).status.success());
-    // b is back: it is told what to do, and ends. Its replica is kept.
+    // b is back: it gets the next step, and ends. Its replica stays.
     let ended = cluster.chunk_server("b", &[]).until_ended().await;
     assert!(!ended.success());
     let heartbeat = r#"{"server":"b","address":"127.0.0.1:1","replicas":[]}"#;
@@ -105,7 +105,8 @@ async fn nobody_waits_for_a_retired_server_and_it_is_refused_when_it_is_back() {
     );
     assert_eq!(named(&client, &log()).await, ["a", "c"]);
     assert!(replica(&cluster, "b").exists());
-    // What it was told: another name for the same folder. Its replica is stale, collected and made anew.
+    // The operator follows the message: another name for the same folder. Its replica is stale, collected and made
+    // anew.
     fs::rename(cluster.data("b"), cluster.data("b2")).unwrap();
     let b2 = cluster.chunk_server("b2", &[]);
     b2.until("the collection", |event| {

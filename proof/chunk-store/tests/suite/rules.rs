@@ -253,7 +253,7 @@ async fn the_replicas_of_a_deleted_chunk_are_collected() {
     );
 }
 
-/// What is acknowledged is on the disk: a server that is killed and started again has it.
+/// An acknowledged record is on the disk: a server that is killed and started again has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_records_survive_a_kill_of_all_processes_but_the_lock_server() {
     let mut cluster = Cluster::start();
@@ -270,8 +270,8 @@ async fn acknowledged_records_survive_a_kill_of_all_processes_but_the_lock_serve
     assert_eq!(client.read(&log()).await.unwrap().data, "one\ntwo\n");
 }
 
-/// A power failure at the servers of a second version, after which a mutation of the first one arrives there. Returns how
-/// that mutation was answered, what readers are told then, and whether any file has the record of the second version.
+/// A power failure at the servers of a second version, after which a mutation of the first one arrives there. Returns the
+/// answer to that mutation, the answers that readers get then, and whether any file has the record of the second version.
 async fn power_failure(
     switches: &[&str],
 ) -> (

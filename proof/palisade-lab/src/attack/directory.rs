@@ -1,4 +1,4 @@
-//! Rows 1 – 5: what happens to tokens when somebody tampers with the data directory.
+//! Rows 1 – 5: tokens after somebody tampers with the data directory.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ fn open_to_everybody(harness: &Harness) -> Result<Outcome, String> {
     let open = Start::new("serve", &harness.path("open"));
     let mut silent = Vec::new();
     let starts = [("0.0.0.0", &start), ("mode 0777", &open)];
-    // Who has TLS and rules may listen everywhere.
+    // A server with TLS and rules may listen everywhere.
     let warned_of = usize::from(harness.is_secure());
     for (name, start) in &starts[warned_of..] {
         // A refusal is better than a warning.

@@ -59,7 +59,8 @@ fn jump(harness: &Harness) -> Result<Outcome, String> {
     ))
 }
 
-/// A restore leaps by up to 2^46 (`palisade_core::limits::restore_leap`); a fence must not admit much more.
+/// A restore raises the token counter by up to 2^46 (`palisade_core::limits::restore_leap`); a fence must not
+/// admit much more.
 const LEAST: u64 = 128;
 
 fn uncounted(harness: &Harness) -> Result<Outcome, String> {

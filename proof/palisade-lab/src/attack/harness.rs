@@ -1,4 +1,4 @@
-//! The harness of the attacks: processes of the program under test, and what can be observed of them from outside.
+//! The harness of the attacks: processes of the program under test, observed from outside.
 
 use std::cell::Cell;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Rows 22 and 23: `palisade run` under signals, and what its job can see.
+//! Rows 22 and 23: `palisade run` under signals, and its job's view of the lock.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;

@@ -36,7 +36,7 @@ const LIMIT_MIB: u64 = 256;
 fn filled(harness: &Harness, data: &str) -> Result<(Program, u64), String> {
     let server = harness.serve(data)?;
     plain::fill(server.address)?;
-    // The first listing allocates what every later one needs too.
+    // The first listing allocates the memory that every later one needs too.
     http::get(server.address, "/v1/locks?limit=1000")?;
     let memory = server.memory_mib();
     Ok((server, memory))

@@ -58,7 +58,7 @@ fn all() -> impl Iterator<Item = &'static Attack> {
     attacks.into_iter()
 }
 
-/// Attacks the release binary from outside and reports what each attack achieved
+/// Attacks the release binary from outside and reports the result of each attack
 #[derive(Debug, Args)]
 #[command(after_help = EXITS)]
 pub struct AttackArgs {

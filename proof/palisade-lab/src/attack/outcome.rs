@@ -1,13 +1,13 @@
-//! What an attack is, and how it ended.
+//! An attack and its outcome.
 
 use super::harness::Harness;
 
 /// One attack.
 pub(super) struct Attack {
     pub(super) name: &'static str,
-    /// Its row in the list of holes (docs/evidence/lab.md).
+    /// Its row in the table of attacks (docs/evidence/lab.md).
     pub(super) row: u8,
-    /// What it does, in one line.
+    /// Its description, in one line.
     pub(super) does: &'static str,
     /// Its bounds in time and amount, in words.
     pub(super) bounds: &'static str,

@@ -84,7 +84,7 @@ fn endless_grpc_bodies(harness: &Harness) -> Result<Outcome, String> {
     ))
 }
 
-/// What one connection may cost in memory.
+/// The most memory that one connection may cost.
 const LIMIT_MIB: u64 = 128;
 
 /// Sends messages of almost 4 MiB without their last byte, on as many streams of one connection as allowed. Returns how

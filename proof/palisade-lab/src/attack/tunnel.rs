@@ -5,8 +5,8 @@
 //!   attack ── plain ──► tunnel ── TLS, certificate of `attacker` ──► palisade serve --tls-… --access …
 //! ```
 //!
-//! So an attack needs no second form. The tunnel holds nothing back: it passes on what it reads, ends what was ended, and
-//! reads no more than the other side takes.
+//! So an attack needs no second form. The tunnel holds nothing back: it passes on all bytes, closes a direction when its
+//! source closes, and reads no more than the other side takes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ use tokio::runtime::Runtime;
 
 use super::failure::text;
 
-/// The certificates of the servers and the attacker, and what carries the tunnels.
+/// The certificates of the servers and the attacker, and the runtime of the tunnels.
 pub(super) struct Secure {
     folder: PathBuf,
     client: Client,
     runtime: Runtime,
 }
 
-/// The attacker may do everything: what holds it off is not that it was refused.
+/// The attacker may do everything, so no refusal can protect the server.
 const RULES: &str = r#"
 [auth]
 
@@ -70,7 +70,7 @@ impl Secure {
         })
     }
 
-    /// What a server of this role is told.
+    /// The flags of a server with this role.
     pub(super) fn arguments(&self, role: &str) -> Vec<String> {
         let mut flags = vec![
             ("--tls-cert", "127.0.0.1.pem"),
@@ -128,7 +128,7 @@ async fn carry(
     copy_bidirectional(&mut plain, &mut secure).await.map(drop)
 }
 
-/// With small buffers, so that whoever does not read is soon noticed.
+/// With small buffers, so that a peer that does not read is soon noticed.
 fn small_socket() -> std::io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_recv_buffer_size(BUFFER)?;

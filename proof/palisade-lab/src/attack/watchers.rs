@@ -53,10 +53,10 @@ fn deaf_watchers(harness: &Harness) -> Result<Outcome, String> {
 
 /// With the fault it was six times and more, when a pair cost more than now. Without it, filling the buffers of 500 watchers is
 /// a fixed cost, and so more times a pair the less a pair costs: 1.5 to 2.8 times on two cores. Only the server's CPU time
-/// decides: the rate depends on what else runs on this machine.
+/// decides: the rate depends on other work on this machine.
 const MOST_TIMES: f64 = 4.0;
 
-/// Both are measured in turns, and of each the best one counts: what else runs on this machine only adds.
+/// Both are measured in turns, and the best turn of each counts: other work on this machine only adds time.
 const TURNS: usize = 3;
 
 /// Pairs of acquire and release.

@@ -10,14 +10,14 @@ use super::kind::LockKind;
 use super::nemesis::fault::Nemesis;
 use super::peers::authority::Authority;
 
-/// Runs real servers and workers under faults and reports what each kind of fence lost
+/// Runs real servers and workers under faults and reports the losses of each kind of fence
 #[derive(Debug, Args)]
 #[command(after_help = EXITS)]
 pub struct Chaos {
     /// Which faults; may be repeated [default: all, one after the other]
     #[arg(long, value_enum, value_name = "NAME")]
     pub(super) nemesis: Vec<Nemesis>,
-    /// Who grants the lock
+    /// The authority that grants the lock
     #[arg(long, value_enum, value_name = "NAME", default_value = "palisade")]
     pub(super) authority: Authority,
     /// Which fences, side by side; may be repeated [default: all]
@@ -56,7 +56,7 @@ pub struct Chaos {
     /// The folder for the report
     #[arg(long, value_name = "DIR", default_value = "./palisade-chaos")]
     pub(super) report: PathBuf,
-    /// Also write what was seen of locks and resources, as histories for another checker [default: no]
+    /// Also write the observations of locks and resources, as histories for another checker [default: no]
     #[arg(long, value_name = "DIR")]
     pub(super) record: Option<PathBuf>,
     /// The program under test [default: the one beside this program]

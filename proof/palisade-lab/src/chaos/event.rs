@@ -1,4 +1,4 @@
-//! What workers report, and which faults were made.
+//! The reports of workers, and the faults that were made.
 //!
 //! A worker prints one line of JSON for each step before it takes the next one, so a record survives when the worker is
 //! stopped or killed. Times are the director's, on one clock, when the line arrived: faults of the workers' clocks do
@@ -37,7 +37,7 @@ pub(super) enum WorkerStep {
     Sent { element: String },
     /// The resource acknowledged the set with this element as durable.
     Acknowledged { element: String },
-    /// It has read a second time under its grant, or what it wrote before its grant became a reader's.
+    /// It has read a second time under its grant, or has read its own write after its grant became a reader's.
     ReadAgain { same: bool },
     /// The resource rejected the token.
     Rejected {

@@ -29,7 +29,7 @@ pub(super) struct Plan {
     /// How many faults of a cluster the run needs.
     pub(super) faults: u64,
     pub(super) seed: u64,
-    /// Whether histories of locks and resources are kept.
+    /// Whether histories of locks and resources are recorded.
     pub(super) records: bool,
 }
 

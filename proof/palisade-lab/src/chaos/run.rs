@@ -20,8 +20,7 @@ use super::world::World;
 
 /// Runs everything that was requested.
 ///
-/// # Errors
-/// What is missing or could not be started.
+/// # Errors A program that is missing or could not be started.
 pub(super) fn all(chaos: &Chaos) -> Result<Report, String> {
     let program = program(chaos.palisade.as_ref(), "--palisade")?;
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(1..1 << 32));
@@ -174,7 +173,7 @@ fn keep_history(chaos: &Chaos, report: &ArmReport) -> Result<(), String> {
     written.map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Writes what was seen of the locks and of the resources, each as a history.
+/// Writes the observations of the locks and of the resources, each as a history.
 fn record(
     folder: &Path,
     nemesis: Nemesis,

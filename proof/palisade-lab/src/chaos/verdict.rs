@@ -20,7 +20,7 @@ pub(super) struct ArmReport {
     pub(super) acknowledged: u64,
     /// The acknowledged adds that are missing from the final set.
     pub(super) lost: Vec<LostAdd>,
-    /// Second reads under one grant that differ from the first, or from what the grant's holder had written.
+    /// Second reads under one grant that differ from the first, or from the holder's own write.
     pub(super) changed: Vec<ChangedRead>,
     /// The same figures for each kind of lock.
     pub(super) kinds: BTreeMap<LockKind, OfKind>,
@@ -30,19 +30,19 @@ pub(super) struct ArmReport {
     /// Calls to the authority that ended without a grant or a denial.
     pub(super) faults: u64,
     /// Exclusive grants with a token below that of an earlier grant of the same lock, by the workers' clocks: each is a
-    /// live holder whom a fence rejects. `None` if those clocks are wrong on purpose.
+    /// live holder that a fence rejects. `None` if those clocks are wrong on purpose.
     pub(super) inverted_grants: Option<u64>,
     /// Numbers that were granted more than once for the same lock: tokens, and those of readers' grants.
     pub(super) repeated_tokens: Vec<Repeated>,
     /// The number of faults of each kind; figures in their descriptions are left out.
     pub(super) interventions: BTreeMap<String, u64>,
-    /// What the observers of a cluster saw.
+    /// The findings of a cluster's observers.
     pub(super) observed: Option<Observed>,
     #[serde(skip)]
     pub(super) record: Record,
 }
 
-/// What happened under one kind of lock.
+/// The counts for one kind of lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct OfKind {
     pub(super) grants: u64,
@@ -72,7 +72,7 @@ pub(super) struct LostAdd {
     pub(super) element: String,
 }
 
-/// A read that differs from what its grant's holder had seen before.
+/// A read that differs from the holder's earlier read or write.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ChangedRead {
     pub(super) at_ms: f64,

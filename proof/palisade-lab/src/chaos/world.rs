@@ -35,7 +35,7 @@ pub(super) struct World {
     pub(super) fixture: Fixture,
     /// Whether the nemesis has made all its faults at least once.
     pub(super) covered: AtomicBool,
-    /// Of a single server, if their history is kept; a cluster has its own.
+    /// Of a single server, if their history is recorded; a cluster has its own.
     observers: Option<Observers>,
     workers: Vec<Mutex<Worker>>,
     folder: PathBuf,
@@ -55,7 +55,7 @@ pub(super) struct WorldResults {
     /// The final set of each lane; of several sets all elements.
     pub(super) sets: BTreeMap<usize, Vec<String>>,
     pub(super) seconds: f64,
-    /// Of a cluster, and of a server whose history is kept.
+    /// Of a cluster, and of a server whose history is recorded.
     pub(super) observed: Option<Observed>,
 }
 

@@ -1,4 +1,4 @@
-//! What must hold, judged from outside: by what clients were told, and by what the nodes' logs contain.
+//! The rules, checked from outside: by the answers to clients, and by the content of the nodes' logs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,7 +16,7 @@ use super::runtime::now;
 pub struct Violation {
     /// Which.
     pub rule: Rule,
-    /// What was seen.
+    /// The observation that breaks it.
     pub what: String,
     /// Virtual time, in milliseconds.
     pub at_ms: u64,
@@ -45,7 +45,7 @@ pub(super) struct Check {
     requests: HashMap<RequestId, Token>,
     tokens: BTreeMap<Token, RequestId>,
     highest: Option<Token>,
-    /// The committed log: what stands at each index, and a hash of it.
+    /// The committed log: the entry at each index, and its hash.
     log: BTreeMap<u64, (LogId, u64)>,
     reference: Reference,
     /// Until when leases must last that were live when a leader took over (rule R10).
@@ -64,7 +64,7 @@ struct Reference {
     /// When each was granted or renewed last, by the authority's clock.
     renewed: BTreeMap<Token, Timestamp>,
     expired: Vec<Token>,
-    /// What the entries did, for a trace.
+    /// The effects of the entries, for a trace.
     did: Vec<String>,
 }
 
@@ -313,7 +313,7 @@ impl Check {
         }
     }
 
-    /// What the entries did that were committed since this was last asked.
+    /// Returns the effects of the entries that were committed since the last call.
     pub(super) fn did(&mut self) -> Vec<String> {
         std::mem::take(&mut self.reference.did)
     }

@@ -49,7 +49,7 @@ impl Client {
                     }
                 }
             }
-            // What a leader says that leads no longer is soon over: readers ask often.
+            // A former leader's answers are soon outdated, so readers ask often.
             let longest = if reads { 10 } else { 50 };
             let rest = self.rng.between(MS, longest * MS);
             sleep(rest).await;
@@ -130,7 +130,7 @@ impl Client {
         self.world.served(self.number);
     }
 
-    /// Puts one request for a lock before its node, without a way to it, and takes what it is granted.
+    /// Gives one request for a lock to its node directly, without the network, and takes the grant.
     pub(super) fn ask_here(mut self, lock: u8) -> impl Future<Output = ()> {
         let request = RequestId::from_bytes(self.rng.bytes());
         let (sent, floor) = (now(), hold(&self.world.check).highest());

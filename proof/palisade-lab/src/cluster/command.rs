@@ -27,7 +27,7 @@ pub struct Cluster {
     threads: Option<usize>,
 }
 
-/// What many seeds showed.
+/// The results of many seeds.
 #[derive(Default)]
 struct Summary {
     counts: Counts,

@@ -47,7 +47,7 @@ const CHAOS: u64 = 15_000 * MS;
 /// Clients that wait have given up by then, and leases have ended.
 const GIVEN_UP: u64 = 12_000 * MS;
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The first rule that was broken.
@@ -56,7 +56,7 @@ pub struct Run {
     pub counts: Counts,
     /// A hash of the committed log and of the counts: equal seeds end equal.
     pub hash: u64,
-    /// What happened, line by line, if it was asked for.
+    /// The events, line by line, if a trace was asked for.
     pub trace: Vec<String>,
 }
 

@@ -10,21 +10,21 @@ pub enum Mutant {
     AnswerBeforeQuorum,
     /// A node says that its log is durable before it is (R2).
     LyingDisk,
-    /// A vote is told before it is on stable storage (R2).
+    /// A vote is sent before it is on stable storage (R2).
     VoteNotSynced,
-    /// A node comes back that lost what it had acknowledged (R14).
+    /// A node comes back that lost acknowledged entries (R14).
     HandshakeOff,
-    /// A node is let in although its log ends before what it had acknowledged (R24).
+    /// A node is let in although its log ends before its acknowledgements (R24).
     TornReturns,
     /// A node that was started again remembers nothing of the others (R14).
     Forgetful,
-    /// A snapshot's machine has what is not committed (R20).
+    /// A snapshot's machine contains uncommitted entries (R20).
     UncommittedFolded,
     /// Answers leave when as many nodes as make a majority have the batch, also those without a vote (R18).
     LearnerCounted,
-    /// A recovery from a lost majority does not leap (R26).
+    /// A recovery from a lost majority does not raise the token counter (R26).
     NoLeap,
-    /// A machine that may contain what was never committed goes on (R3).
+    /// A machine that may contain uncommitted entries goes on (R3).
     UncertainKept,
     /// Reads leave without asking a quorum (R4).
     NoConfirm,
@@ -36,7 +36,7 @@ pub enum Mutant {
     FullLeads,
     /// A leader that can send and not hear goes on sending (R6).
     NoProbe,
-    /// A node that is told that it lost what it had acknowledged goes on voting (R24).
+    /// A node that learns of its loss of acknowledged entries goes on voting (R24).
     ToldGoesOn,
     /// A node with a connection counts as alive, whether it answers or not (R19).
     ConnectedIsAlive,
@@ -57,7 +57,7 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
             Rule::OneAnswer,
         ],
     ),
-    // A node that lost what it said was durable may also find its own log contradicting itself.
+    // A node that lost durable entries may also find its own log contradicting itself.
     (
         Mutant::LyingDisk,
         &[Rule::SameLog, Rule::Durable, Rule::OneToken, Rule::Sound],
@@ -79,7 +79,7 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
         Mutant::Forgetful,
         &[Rule::SameLog, Rule::Durable, Rule::OneToken, Rule::Sound],
     ),
-    // Its log cannot take back what its snapshot contains.
+    // Its log cannot take back the content of its snapshot.
     (
         Mutant::UncommittedFolded,
         &[Rule::SameLog, Rule::SameState, Rule::Sound],

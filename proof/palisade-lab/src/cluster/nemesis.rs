@@ -1,4 +1,4 @@
-//! What goes wrong, drawn from the seed.
+//! The faults, drawn from the seed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -117,8 +117,7 @@ pub(super) async fn deafen_the_leader(world: &World) {
     world.network.heal();
 }
 
-/// A leader that is reached by readers only, and so has nothing to log, must not answer from what it last knew (rule
-/// R4).
+/// A leader that only readers reach has nothing to log. It must not answer from its last known state (rule R4).
 pub(super) async fn leave_readers_to_the_leader(world: &World) {
     let Some(alone) = leader(world) else { return };
     world.say(|| format!("node {alone} hears readers only"));
@@ -257,7 +256,7 @@ impl World {
         let world = Arc::clone(self);
         self.background(async move {
             sleep(span).await;
-            // A call of the disk may fail just then; whoever watches the process starts it again.
+            // A disk call may fail at that moment; a supervisor would start the process again.
             while let Err(error) = node::start(&world, place) {
                 if !error.contains("simulated") {
                     return world.broken("start", error);

@@ -41,9 +41,9 @@ pub(super) struct Host {
     pub(super) boots: u32,
     /// How often its log was opened.
     pub(super) starts: u64,
-    /// What this process remembers of the others.
+    /// This process's memory of the other nodes.
     pub(super) history: PeerHistory,
-    /// What was written down of that.
+    /// The part of it that was written down.
     pub(super) remembered: String,
     /// The nodes that it has a connection to, each with the boot of that one.
     pub(super) connected: BTreeMap<Place, u32>,
@@ -87,7 +87,7 @@ pub(super) struct Ask {
     pub(super) reply: oneshot::Sender<Said>,
 }
 
-/// What a node says to it.
+/// A node's answer to it.
 pub(super) enum Said {
     Answer(Answer),
     /// Another node leads, this one as far as it knows.
@@ -145,7 +145,7 @@ impl Network {
         (state.lost, state.doubled, state.slow) = (lost, doubled, slow);
     }
 
-    /// All cuts are mended.
+    /// All cuts are healed.
     pub(super) fn heal(&self) {
         hold(&self.state).cuts.clear();
     }

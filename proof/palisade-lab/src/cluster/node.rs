@@ -43,7 +43,7 @@ impl Address for Caller {
 /// A leader that cannot commit for so long stops serving (rule R5).
 const NO_QUORUM: u64 = 680 * MS;
 
-/// Sealed log that is worth a snapshot, and entries that are kept behind one.
+/// The sealed log that is worth a snapshot, and the entries that stay behind one.
 const SNAPSHOT_AFTER: u64 = 8 << 10;
 const KEEP: u64 = 8;
 
@@ -416,7 +416,7 @@ fn let_out(released: Released<'_, Caller>) {
     }
 }
 
-/// Lets another node lead when this one's disk is full: others can acknowledge what this one cannot (rule R23).
+/// Lets another node lead when this one's disk is full: others can still acknowledge requests (rule R23).
 async fn hand_over(place: Place, engine: Engine<LabRuntime>, world: Arc<World>) {
     loop {
         sleep(250 * MS).await;
@@ -433,7 +433,7 @@ async fn hand_over(place: Place, engine: Engine<LabRuntime>, world: Arc<World>) 
     }
 }
 
-/// Writes down what this node knows of the others, once a second (rule R14).
+/// Writes down this node's memory of the others, once a second (rule R14).
 async fn remember(place: Place, world: Arc<World>) {
     loop {
         sleep(1_000 * MS).await;
@@ -481,7 +481,7 @@ impl Fold for Hasty {
 impl World {
     /// Folds the sealed part of a node's log into a snapshot; `false` if none was made.
     pub(super) fn compact(&self, place: Place, store: &Store) -> bool {
-        // What a snapshot contains is compared no longer.
+        // Entries in a snapshot are no longer compared.
         self.compare_log(place);
         let compactor = self.network.host(place).compactor.clone();
         // A failing disk makes none; it is tried again.

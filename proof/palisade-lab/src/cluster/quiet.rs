@@ -19,7 +19,7 @@ use super::{GIVEN_UP, begin};
 const CLOSED_MS: u64 = 20 * 60_000;
 const LEADS_MS: u64 = 5 * 60_000;
 
-/// What became of the lock.
+/// The result for the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quiet {
     /// How much longer the lock was closed than its grant asked for, in milliseconds; negative if it opened early.

@@ -9,15 +9,15 @@ pub enum Rule {
     OneToken,
     /// A request that is repeated gets its first answer, from any leader.
     OneAnswer,
-    /// Whoever asks after a token was seen gets a higher one.
+    /// A request that is sent after a token was seen gets a higher one.
     TokenOrder,
-    /// What was acknowledged is in the log of every node in the end.
+    /// Every acknowledged entry is in the log of every node in the end.
     Durable,
     /// The committed parts of all logs are the same.
     SameLog,
     /// Nodes that applied the same entries have the same machine.
     SameState,
-    /// A read shows what was acknowledged before it was sent.
+    /// A read shows every change that was acknowledged before it was sent.
     StaleRead,
     /// A leader change shortens no lease.
     FullTime,

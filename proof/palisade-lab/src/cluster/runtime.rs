@@ -31,7 +31,7 @@ pub(super) async fn sleep(nanos: u64) {
     SimRuntime::sleep(Duration::from_nanos(nanos)).await;
 }
 
-/// What `future` says within that time.
+/// The output of `future`, if it ends within that time.
 pub(super) async fn within<T>(nanos: u64, future: impl Future<Output = T> + Send) -> Option<T> {
     SimRuntime::timeout(Duration::from_nanos(nanos), future)
         .await

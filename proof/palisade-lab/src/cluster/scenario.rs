@@ -1,5 +1,4 @@
-//! What goes wrong in a set order, where chance alone would need too many seeds. The first step of each is a cluster
-//! that works.
+//! Faults in a fixed order, for which chance alone would need too many seeds. Each scenario starts with a working cluster.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -64,7 +63,7 @@ async fn forget_votes(world: &Arc<World>, first: Place) {
     sleep(1_000 * MS).await;
 }
 
-/// What is left on the disk of a node that comes back.
+/// The disk of a node that comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Less {
     Nothing,
@@ -78,7 +77,7 @@ enum Less {
 /// A node comes back under its id with less than it had acknowledged, and would make up a majority with nodes that are
 /// behind as well. It must be refused (rules R14, R24); the operator stops it then, and it is not replaced.
 async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
-    // There are no handshakes with that mutant, and it is to be found by what its disks lose.
+    // There are no handshakes with that mutant, and the losses of its disks must reveal it.
     if world.mutant == Some(Mutant::LyingDisk) {
         return;
     }
@@ -120,7 +119,7 @@ async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
     world.network.heal();
     let ahead = others(world, &behind).filter(|place| *place != returns);
     ahead.for_each(|place| isolate(world, place));
-    // Who remembers it was started again since, in half of the seeds.
+    // In half of the seeds, the nodes that remember it were restarted since.
     if (world.seed / 3) % 2 == 1 {
         for place in &behind {
             world.kill(*place, false, 0, 10 * MS);
@@ -172,7 +171,7 @@ async fn set_disks_back(world: &Arc<World>, intact: Place) {
     }
     let voters = voters(world, intact).into_iter();
     let back: Vec<Place> = voters.filter(|place| *place != intact).collect();
-    // What each remembers of the others is on its disk, too.
+    // Each node's memory of the others is on its disk, too.
     let older = |place: &Place| {
         let host = world.network.host(*place);
         (host.disk.crash(Loss::KeepAll), host.remembered.clone())
@@ -201,8 +200,8 @@ async fn set_disks_back(world: &Arc<World>, intact: Place) {
     sleep(1_000 * MS).await;
 }
 
-/// As many nodes hang as a cluster bears, with their connections open, and an operator removes a node that is alive: what is
-/// left would be no majority that is alive, so that is refused, and everybody is served (rule R19).
+/// As many nodes hang as a cluster tolerates, with their connections open, and an operator removes a node that is alive. The
+/// nodes left would have no live majority, so the removal is refused, and the cluster serves every client (rule R19).
 async fn remove_beside_hung_nodes(world: &Arc<World>, leads: Place) {
     let voters = voters(world, leads);
     let mut rest = voters.iter().copied().filter(|place| *place != leads);
@@ -339,8 +338,8 @@ async fn count_a_learner(world: &Arc<World>, leads: Place) {
     sleep(1_000 * MS).await;
 }
 
-/// Of all nodes only one is left, which was behind, and is made a server of its own. Its tokens must be higher than all
-/// that were issued (rule R26). The cluster itself goes on here: what is recovered is a copy of the disk.
+/// Only one node survives, which was behind, and it becomes a single server. Its tokens must be higher than all that were
+/// issued (rule R26). The cluster itself continues here: the recovery uses a copy of the disk.
 async fn lose_the_majority(world: &Arc<World>, leads: Place) {
     let mut voters = voters(world, leads).into_iter();
     let Some(left) = voters.find(|place| *place != leads) else {

@@ -1,4 +1,4 @@
-//! Everything that takes part in a run, and what is compared between the nodes.
+//! All participants of a run, and the comparison of the nodes.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -81,12 +81,12 @@ pub(super) struct World {
     pub(super) clients_left: AtomicU8,
     /// Leaders give their machines back, so that these can be compared with the others.
     pub(super) ended: AtomicBool,
-    /// What happened, if anybody wants to read it.
+    /// The events, if a trace was asked for.
     pub(super) trace: Option<Mutex<Vec<String>>>,
 }
 
 impl World {
-    /// Notes what happens.
+    /// Records an event.
     pub(super) fn say(&self, what: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
             let at = now() / 1_000;
@@ -250,7 +250,7 @@ impl World {
     }
 }
 
-/// What a node's machine contains, for a message.
+/// The records of a node's machine, for a message.
 fn records(applier: &Applier) -> Vec<String> {
     let bytes = applier.snapshot().unwrap_or_default();
     let Ok(state) = State::load(0, &bytes, false) else {

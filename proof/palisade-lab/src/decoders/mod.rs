@@ -22,7 +22,8 @@ pub use mutate::Mutator;
 pub struct Target {
     /// The name of the fuzz target and of its folder in the corpus.
     pub name: &'static str,
-    /// Decodes the bytes and returns whether they were valid. A panic is a bug, in the decoder or in what it accepted.
+    /// Decodes the bytes and returns whether they were valid. A panic is a bug, in the decoder or in the accepted
+    /// value.
     pub run: fn(&[u8]) -> bool,
     /// Valid inputs by name, as the product's own encoders write them.
     pub seeds: fn() -> Vec<(&'static str, Vec<u8>)>,

@@ -1,4 +1,5 @@
-//! The real machine: each of its states is kept once, and each step from it is computed once.
+//! The real machine: each of its states is stored once, and each step from it is computed
+//! once.
 
 use std::collections::HashMap;
 
@@ -379,7 +380,7 @@ fn request(client: u8, ask: u8) -> RequestId {
     RequestId::from_bytes(bytes)
 }
 
-/// The request of the upgrade of what this wish was granted.
+/// The request to upgrade this wish's grant.
 fn upgraded(client: u8, ask: u8) -> RequestId {
     let mut bytes = *request(client, ask).as_bytes();
     bytes[2] = 1;

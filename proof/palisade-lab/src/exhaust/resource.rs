@@ -1,4 +1,4 @@
-//! The resource's verdict: the real rule, minus what each weakness drops.
+//! The resource's verdict: the real rule, without the part that each weakness drops.
 
 use palisade_core::Token;
 use palisade_core::fence::{Mode, Op, Pass, Rule, Sequence, Verdict};

@@ -26,7 +26,7 @@ pub struct Found {
     pub losing: usize,
     /// A shortest schedule in which it goes wrong; without a weakness, one in which anything goes wrong.
     pub shortest: Option<Vec<String>>,
-    /// What goes wrong at its end.
+    /// The fault at its end.
     pub wrong: Option<Wrong>,
 }
 
@@ -95,7 +95,7 @@ pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String>
     })
 }
 
-/// Whether this ends the search: with a weakness only what it leads to, without one anything wrong.
+/// Whether this ends the search: with a weakness only its own fault, without one any fault.
 fn counts(weakness: Option<Weakness>, wrong: Wrong) -> bool {
     weakness.is_none_or(|weakness| wrong == weakness.wrong())
 }

@@ -56,7 +56,7 @@ pub(super) struct Client {
     pub(super) grant: Option<Token>,
     /// Whether it was a writer in this wish and is a reader now.
     pub(super) downgraded: bool,
-    /// Whether it has asked for the upgrade of its grant in this wish, and what came of it.
+    /// Whether it has asked for the upgrade of its grant in this wish, and the result.
     pub(super) upgrade: Upgrade,
     /// The first of its resources: that of its slot.
     pub(super) slot: u8,

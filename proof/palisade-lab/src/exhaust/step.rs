@@ -171,7 +171,7 @@ impl World {
         writer && !client.downgraded
     }
 
-    /// The next state, and what is wrong with it.
+    /// The next state, and its fault.
     pub(super) fn after(&mut self, state: &State, action: Action) -> (State, Option<Wrong>) {
         let mut next = state.clone();
         let wrong = self.happen(&mut next, action);
@@ -302,7 +302,7 @@ impl World {
         (outcome, wrong)
     }
 
-    /// The token that a client is told.
+    /// The token that a client gets.
     fn told(&self, granted: &Granted) -> Token {
         match self.weakness {
             Some(Weakness::ReaderTokens) => granted.number(),
@@ -337,7 +337,7 @@ impl World {
         wrong
     }
 
-    /// A reader in mode update asks to become the writer, for the first time or again. It keeps what it has read.
+    /// A reader in mode update asks to become the writer, for the first time or again. It keeps its read.
     fn upgrade(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
         let client = next.clients[usize::from(number)];
         let ask = client.asks;
@@ -384,7 +384,7 @@ impl World {
         wrong.or((repeated && !restored).then_some(Wrong::TokenChanged))
     }
 
-    /// A reader that gives its upgrade up has what it had.
+    /// A reader that gives up its upgrade still has its grant.
     fn give_up_upgrade(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
         let client = &mut next.clients[usize::from(number)];
         (client.phase, client.upgrade) = (Phase::Read, Upgrade::GivenUp);

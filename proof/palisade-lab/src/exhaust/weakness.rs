@@ -1,4 +1,4 @@
-//! Rules that the lab drops, and what can go wrong.
+//! Rules that the lab drops, and the faults that follow.
 
 use super::scope::Scope;
 
@@ -65,7 +65,7 @@ impl Weakness {
         Weakness::ClaimsLate,
     ];
 
-    /// What goes wrong with it.
+    /// The fault that it causes.
     #[must_use]
     pub const fn wrong(self) -> Wrong {
         match self {
@@ -167,7 +167,7 @@ impl Weakness {
     }
 }
 
-/// What can go wrong in a schedule.
+/// The faults that a schedule can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wrong {

@@ -2,7 +2,7 @@
 
 use palisade_core::{ClientId, Ending, LockMode, LockName, Slots, Timestamp, Token, Ttl};
 
-/// What the recorded authority promises beyond the lease model.
+/// The promises of the recorded authority beyond the lease model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Whether one counter serves all locks, or each lock has its own.
@@ -32,7 +32,7 @@ pub enum Tokens {
     PerLock,
 }
 
-/// What happens to an expired lease that nobody asks about.
+/// The end of an expired lease that nobody asks about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// It is gone from that instant on: a later renewal must fail (rule A8).

@@ -6,7 +6,7 @@ use super::event::{Expiry, Header};
 use super::read::Away;
 use super::timeline::{Lease, Refresh};
 
-/// What is known about the authority's clock.
+/// The known facts about the authority's clock.
 #[derive(Clone, Copy)]
 pub(super) struct Clock<'h> {
     pub(super) header: Header,

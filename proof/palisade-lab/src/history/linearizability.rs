@@ -29,7 +29,7 @@ pub(super) fn check(gathered: &Gathered<'_>, clock: Clock<'_>, found: &mut Vec<V
 #[derive(Clone, Copy)]
 struct Earliest {
     at: Timestamp,
-    /// Waiting for the lease's expiry is what makes it that late.
+    /// It is that late because it waited for the lease's expiry.
     by_expiry: bool,
     /// The earliest end that left the lock free: a grant that supersedes leaves no gap.
     free: Timestamp,

@@ -6,9 +6,9 @@
 //!                                                                   └─► linearizability  every answer is explained
 //! ```
 //!
-//! A history is what clients saw: when each call was sent, when its answer arrived, and its content. A call without an
-//! answer is *unknown*: it took effect at any time after it was sent, or never. `docs/reference/history-format.md` describes the
-//! format.
+//! A history contains the observations of clients: when each call was sent, when its answer arrived, and its content. A
+//! call without an answer is *unknown*: it took effect at any time after it was sent, or never.
+//! `docs/reference/history-format.md` describes the format.
 //!
 //! Linearizability as in Herlihy and Wing 1990 ("Linearizability: a correctness condition for concurrent objects"); a
 //! lost reply is unknown as in Jepsen's Knossos. Fencing tokens make the search unnecessary: they give the order of the

@@ -48,15 +48,14 @@ pub struct History {
 pub struct Unreadable {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong, and what was expected.
+    /// The mistake, and the expected text.
     pub what: String,
 }
 
 impl History {
     /// Reads a history from its text.
     ///
-    /// # Errors
-    /// [`Unreadable`] names the first line that is malformed, and what was expected there.
+    /// # Errors [`Unreadable`] names the first malformed line, and the expected text.
     pub fn parse(text: &str) -> Result<History, Unreadable> {
         let mut lines = (1..).zip(text.lines());
         let header = match lines.next() {

@@ -1,4 +1,4 @@
-//! What a history says about each lock, gathered per grant.
+//! A history's statements about each lock, collected per grant.
 //!
 //! ```text
 //!            sent            by            seen           reported end
@@ -24,7 +24,7 @@ use super::event::{Call, Tokens};
 use super::read::History;
 use super::violation::Violation;
 
-/// What one grant at a time holds: a lock, or one slot of a semaphore.
+/// A lock, or one slot of a semaphore: the unit that one grant at a time holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place<'h> {
     pub(super) lock: &'h LockName,
@@ -79,7 +79,7 @@ pub(super) struct Lifetime<'h> {
     pub(super) update: bool,
     /// Whether it was asked for as the upgrade of a grant in mode update.
     pub(super) upgrade: bool,
-    /// If it holds a slot: what was asked for.
+    /// If it holds a slot: the permits that it asked for.
     pub(super) permits: Option<Permits>,
     /// All locks of the request, if it was for several.
     pub(super) set: Vec<&'h LockName>,
@@ -115,7 +115,7 @@ impl Lifetime<'_> {
         self.phase.is_some() && self.phase == other.phase
     }
 
-    /// Whether both may be live: readers of one phase, of whom one at most is in mode update (S8).
+    /// Whether both may be live: readers of one phase, at most one of them in mode update (S8).
     pub(super) fn may_be_beside(&self, other: &Lifetime<'_>) -> bool {
         self.shares_with(other) && !(self.update && other.update)
     }
@@ -188,7 +188,7 @@ impl<'h> Timeline<'h> {
         reader.filter(|_| writer.upgrade)
     }
 
-    /// What a grant in mode update may have become: the first one after its phase.
+    /// The grant that a grant in mode update may have become: the first one after its phase.
     pub(super) fn after_phase(&self, reader: &Lifetime<'h>) -> Option<&Lifetime<'h>> {
         let after = (Bound::Excluded(reader.token), Bound::Unbounded);
         let mut after = self.lifetimes.range(after).map(|(_, lifetime)| lifetime);
@@ -323,7 +323,7 @@ impl<'h> Gathered<'h> {
         all.map(|(_, timeline)| timeline)
     }
 
-    /// What a grant of a lock holds of it: the lock, or slots.
+    /// The units that a grant of a lock holds: the lock, or slots.
     fn held_by(&self, lock: &'h LockName, token: Token) -> Vec<Place<'h>> {
         match self.slots.get(&(lock, token)) {
             None => Vec::from([Place::of(lock)]),

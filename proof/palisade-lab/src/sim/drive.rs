@@ -1,5 +1,5 @@
-//! Drives the authority and the resource: begins their rounds, ends them after the time of a sync, and reports what
-//! they did.
+//! Drives the authority and the resource: begins their rounds, ends them after the time of a sync, and reports
+//! their effects.
 
 use palisade_core::Token;
 
@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    /// Reports what the authority did, and sends its answers.
+    /// Reports the authority's actions, and sends its answers.
     pub(crate) fn authority_facts(&mut self) {
         for fact in std::mem::take(&mut self.authority.facts) {
             let granted = match &fact {

@@ -36,7 +36,7 @@ pub enum Fact {
         at: u64,
         /// How long its caller is willing to wait, in nanoseconds.
         wait: u64,
-        /// What it wants.
+        /// The mode that it asks for.
         mode: LockMode,
         /// How many permits it wants of a semaphore.
         wanted: u8,
@@ -305,7 +305,7 @@ pub struct Orphan {
     pub locks: Locks,
     /// Until when it waits.
     pub until: u64,
-    /// What it wants.
+    /// The mode that it asks for.
     pub mode: LockMode,
     /// How many permits it wants of a semaphore.
     pub wanted: u8,
@@ -334,7 +334,7 @@ pub struct LockChange {
     pub lease: u64,
     /// If it is shared: the token of its phase.
     pub phase: Option<u64>,
-    /// Whether it is in mode update; known of what is granted in the log.
+    /// Whether it is in mode update; only known for grants in the log.
     pub update: bool,
     /// The slots that the grant holds of a semaphore, one bit each.
     pub slots: u64,

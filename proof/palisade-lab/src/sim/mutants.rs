@@ -16,9 +16,9 @@ pub enum Mutant {
     TokenBeforeGrant,
     /// Answers leave before the sync.
     AnswerBeforeSync,
-    /// A restore of a backup does not leap.
+    /// A restore of a backup does not raise the token counter.
     RestoreWithoutLeap,
-    /// Every restore leaps by the same distance.
+    /// Every restore raises the token counter by the same distance.
     EqualLeaps,
     /// A failed sync counts as done.
     FailedSyncIgnored,
@@ -44,7 +44,7 @@ pub enum Mutant {
     OrphanGranted,
     /// After a change of leader a request is passed whose caller may still come back.
     OrphanOvertaken,
-    /// After a change of leader a place is kept for ever.
+    /// After a change of leader, a place stays reserved for ever.
     WindowNeverEnds,
     /// Readers of one phase get tokens of their own.
     ReaderTokens,
@@ -82,7 +82,7 @@ pub enum Mutant {
     SetReleasedWhole,
     /// A request goes on waiting when the lease that it is under has ended.
     WaitOutlivesLease,
-    /// Giving up one request releases what else its lease has.
+    /// Giving up one request releases the other grants of its lease.
     AbandonTakesMore,
     /// A lock that was closed is open after a restart.
     ClosingForgotten,
@@ -92,7 +92,7 @@ pub enum Mutant {
     ExtendedForEver,
     /// A lock is open again as soon as it is released, whatever its grant asked for.
     ReservationIgnored,
-    /// A client id supersedes, whoever shows it.
+    /// A client id supersedes, whichever principal shows it.
     PrincipalIgnored,
     /// The effect is a separate step after its check.
     EffectApart,

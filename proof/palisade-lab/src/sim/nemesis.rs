@@ -256,7 +256,7 @@ impl World {
         self.authority.take_in(Incoming::Ask(OPERATOR, request));
     }
 
-    /// The clients learn the number at once; what they have sent is refused from then on.
+    /// The clients learn the number at once; requests that they have already sent are refused.
     fn resize(&mut self, lock: u8, permits: u8) {
         let Ok(name) = LockName::new(&lock_name(lock)) else {
             return;

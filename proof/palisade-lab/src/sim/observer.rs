@@ -13,7 +13,7 @@ use super::plan::Plan;
 pub struct Violation {
     /// The rule's name.
     pub rule: &'static str,
-    /// What is wrong.
+    /// The observation that breaks it.
     pub what: String,
     /// The virtual time in nanoseconds.
     pub at: u64,

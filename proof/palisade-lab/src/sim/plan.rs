@@ -1,4 +1,4 @@
-//! What a seed determines before the run: the participants, how unreliable the world is, and which faults happen when.
+//! A seed determines before the run: the participants, how unreliable the world is, and which faults happen when.
 //!
 //! A plan is plain data, so that a schedule can be shortened by removing faults.
 
@@ -214,7 +214,7 @@ impl Plan {
 }
 
 /// How many requests are for several locks, and how many locks there are then. With this stream the seeds that
-/// docs/evidence/lab.md names for bugs have none.
+/// docs/evidence/found.md names have none.
 fn sets(seed: u64) -> (u64, Option<u8>) {
     let mut rng = Rng::fork(seed, 14);
     match rng.below(3) {

@@ -40,7 +40,7 @@ pub(crate) enum Reply {
     Unavailable,
 }
 
-/// What a client process believes to hold of a lock.
+/// A client process's belief about a lock that it holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Belief {
     /// The number of its grant.

@@ -1,4 +1,4 @@
-//! What the resources of a run are for: each plain lock has one, and a semaphore has one for each of its slots (P3).
+//! The targets of a run's resources: each plain lock has one, and a semaphore has one for each of its slots (P3).
 
 use palisade_core::{Invalid, LockName, slot_key};
 

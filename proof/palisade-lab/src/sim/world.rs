@@ -7,8 +7,8 @@
 //!   authority (machine, log)          resource (fence rule, log)
 //! ```
 //!
-//! One thread. Each step takes the earliest event, lets its process run until that waits again, and sends what the
-//! process produced.
+//! One thread. Each step takes the earliest event, lets its process run until it waits again, and sends the
+//! messages of the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};

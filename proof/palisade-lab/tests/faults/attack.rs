@@ -38,7 +38,7 @@ fn every_attack_is_held_off() {
     assert!(held > 20, "{}", printed(&output));
 }
 
-/// Those that use up what connections share, on servers with TLS and rules.
+/// Attacks that use up the shared resources of connections, on servers with TLS and rules.
 #[test]
 fn attacks_on_servers_with_tls_and_rules_are_held_off() {
     binary();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::chaos::chaos;
 
-/// Runs the judge; its exit status, and what it printed.
+/// Runs the judge, and returns its exit status and output.
 fn run(arguments: &[&str], folder: &Path, names: &[&str]) -> (Option<i32>, String) {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("porcupine/judge");
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! One measurement: lanes at work, and what they cost the server.
+//! One measurement: lanes at work, and their cost to the server.
 //!
 //! ```text
 //!   open connections, lanes ─► warm up ─► measure ─► let all lanes finish

@@ -8,8 +8,8 @@
 //!   one system at a time with a million locks ─► million ─► Held ────────────────────────┘
 //! ```
 //!
-//! A driver follows the cheapest correct recipe on its system, so that no system is slowed down by what another needs:
-//! see [`drivers`].
+//! A driver follows the cheapest correct recipe on its system, so that no system is slowed down by the needs of
+//! another: see [`drivers`].
 
 mod drivers;
 mod load;
@@ -31,7 +31,7 @@ use process::Syncs;
 use report::{Report, Row};
 use system::{Profile, Server};
 
-/// What to measure.
+/// The plan of the measurement.
 pub(crate) struct Plan {
     pub(crate) rounds: u32,
     pub(crate) window: Window,
@@ -53,7 +53,7 @@ pub(crate) struct Plan {
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Palisade checks every half second whether there were requests, and makes a snapshot if there were none. Before that
-/// the machine looks idle for a moment only, and the next measurement would pay for the snapshot.
+/// the machine looks idle for a moment only, and the next measurement would include the snapshot.
 const SNAPSHOT_DELAY: Duration = Duration::from_millis(1_200);
 
 pub(crate) fn run(plan: &Plan) -> Result<(), Error> {

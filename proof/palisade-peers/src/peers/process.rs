@@ -1,4 +1,4 @@
-//! What a server costs its machine, measured from outside: processor time, memory, syncs.
+//! A server's cost to its machine, measured from outside: processor time, memory, syncs.
 
 use std::fs::read_to_string;
 use std::process::{Child, Command, Stdio};

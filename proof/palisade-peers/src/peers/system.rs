@@ -24,7 +24,7 @@ pub(crate) enum System {
     Echo,
 }
 
-/// What a reader should know besides the figures.
+/// Facts that a reader needs besides the figures.
 pub(crate) struct Profile {
     pub(crate) system: System,
     /// The id that selects it.

@@ -28,7 +28,7 @@ impl Workload {
         matches!(self.work, Work::Contended { .. })
     }
 
-    /// What the latencies measure.
+    /// The operation whose latency is measured.
     pub(crate) fn measured(&self) -> &'static str {
         match self.work {
             Work::Pairs => "acquire",
@@ -38,7 +38,7 @@ impl Workload {
         }
     }
 
-    /// What is counted.
+    /// The unit of the count.
     pub(crate) fn unit(&self) -> &'static str {
         match self.work {
             Work::Renewals => "renewals",

@@ -11,7 +11,7 @@ from typing import Optional
 
 
 def in_the_way(file: os.stat_result, folder: str) -> str:
-    """What to say about the processes that have the `flock` of this file, and what to type."""
+    """Names the processes that hold the `flock` of this file, and the command that ends them."""
     names = [name for process in _holders(file) if (name := _look_at(process)) is not None]
     if not names:
         return "the process that has its lock cannot be found out from here"

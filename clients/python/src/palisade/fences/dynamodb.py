@@ -56,8 +56,8 @@ class _Seen:
 
 
 class Item:
-    """One item. Methods raise `Stale` if a newer holder has claimed it. The attributes of the key are not part of what
-    is read and written."""
+    """One item. Methods raise `Stale` if a newer holder has claimed it. Reads and writes do not include the attributes
+    of the key."""
 
     def __init__(self, client: Any, table: str, key: Attributes, rule: Rule = CLAIM_RULE) -> None:
         if not 1 <= len(key) <= 2:
@@ -86,11 +86,11 @@ class Item:
         sequence: Optional[int] = None,
         digest: Optional[int] = None,
     ) -> bool:
-        """Replaces the attributes, by others or by what a function makes of them. The function may be called again if
-        other writers were faster; if it returns None nothing is written, and `Rejected` has the code `missing`. An
+        """Replaces the attributes by others, or by the result of a function of them. The function may be called again
+        if other writers were faster; if it returns None nothing is written, and `Rejected` has the code `missing`. An
         attribute `palisade_fence`, or one of the key with another value, is a ValueError. True: this numbered write
-        was carried out before. `digest`, any 64 bits, is a checksum of a numbered write's content. A holder of None has
-        no token."""
+        was carried out before. `digest`, any 64 bits, is a checksum of a numbered write's content. A holder of None
+        has no token."""
         following: Change = change if callable(change) else lambda before: dict(change)
         presented = None if holder is None else pass_of(holder)
         return self._carry_out(presented, Operation("write", sequence, digest), following)[0]

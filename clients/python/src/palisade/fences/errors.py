@@ -1,4 +1,4 @@
-"""What a fence answers when it does not admit."""
+"""The answers of a fence that rejects an operation."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _KINDS = {"put": 1, "append": 2, "delete": 3}
 
 @dataclass(frozen=True)
 class _State:
-    """What `.palisade-fence` holds."""
+    """The content of `.palisade-fence`."""
 
     #: Counts the writes of this file; part of the name of its staged file.
     revision: int = 0

@@ -51,8 +51,8 @@ def claim(holder: Holder) -> dict[str, str]:
 
 
 def raise_for_fence(answer: Any) -> None:
-    """Raises if the fence, or what stands before the service, did not let the request through. `answer` has
-    `status_code` and `json()`, as in httpx and requests. Other answers are the service's own, and are left alone."""
+    """Raises if the fence, or a proxy in front of the service, refused the request. `answer` has `status_code` and
+    `json()`, as in httpx and requests. Other answers are the service's own, and are left alone."""
     if answer.status_code < 400:
         return
     try:

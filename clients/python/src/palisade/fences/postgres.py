@@ -118,7 +118,7 @@ def write(
     rule: Rule = CLAIM_RULE,
 ) -> Admitted:
     """Before a write. With a `sequence` number and a `digest` (0 – 2^64 − 1) of its content it is safe to repeat:
-    `repeat` of the answer says that it was carried out before, and `record.result` what was recorded then."""
+    `repeat` of the answer says that it was carried out before, and `record.result` is the result recorded then."""
     return _run(connection, _write(resource, pass_of(holder), Operation("write", sequence, digest), rule))
 
 
@@ -188,7 +188,8 @@ def _cause(error: BaseException) -> tuple[Any, Optional[str]]:
 
 
 def _claims(holders: Mapping[str, Holder], rule: Rule) -> Steps[None]:
-    """In the order of the names, so that no two transactions wait for each other. Raises at once what is no holder."""
+    """In the order of the names, so that no two transactions wait for each other. Raises at once for a value that is
+    not a holder."""
     if not holders:
         raise ValueError("there is nothing to claim: name a resource")
     claims = []
@@ -203,7 +204,7 @@ def _each(claims: list[dict[str, Any]]) -> Steps[None]:
 
 
 def _left_ms(holder: Holder) -> Optional[str]:
-    """What is left of a lease."""
+    """The remaining time of a lease."""
     left = getattr(holder, "remaining", None)
     return None if left is None else str(min(max(1, math.ceil(left * 1000)), 999_999_999))
 

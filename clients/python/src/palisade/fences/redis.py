@@ -6,7 +6,7 @@
     total = orders.get(connection, grant, "{orders}:total")
     orders.set(connection, grant, "{orders}:total", int(total or 0) + 5)
 
-The name of the resource is the hash tag of its keys. The script is the one of the Rust fence, and so is what it stores:
+The name of the resource is the hash tag of its keys. The script and its stored data are those of the Rust fence, so
 holders in both languages share one fence. Redis cannot stop code that writes with a plain SET, and answers before data
 is on disk: see docs/use/fences.md for what a crash or a failover can lose."""
 
@@ -57,7 +57,7 @@ _PLAIN = _Plain()
 
 @dataclass(frozen=True)
 class Done:
-    """`repeat`: this numbered write was carried out before; `value` is then what it returned the first time."""
+    """`repeat`: this numbered write was carried out before; `value` is then its first result."""
 
     value: Any
     repeat: bool
@@ -291,7 +291,7 @@ def _digest(script: Script, keys: Sequence[str], arguments: Sequence[bytes]) -> 
 
 
 def _tag(key: str) -> Optional[str]:
-    """What a cluster makes the slot of: the text in the first braces. None without one."""
+    """The text in the first braces, from which a cluster computes the slot. None without one."""
     _, _, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     return tag if closed and tag else None

@@ -1,4 +1,4 @@
-"""The decision of every fence, without I/O: what a resource stores, what is presented, and what it answers.
+"""The decision of every fence, without I/O: the stored record, the presented operation, and the answer.
 
 The repository's `vectors/fence.json` has the same decision as data; a test compares the two. Carry an admitted
 operation out and store the next record in one atomic, durable step, and only then answer."""
@@ -10,7 +10,8 @@ from typing import Any, Optional, Union
 
 from .errors import Rejected, Stale
 
-#: What one restore of the server leaps until 2032: how far one token may be above the highest.
+#: The default bound on how far a token may be above the highest one: the most by which a restore raises the token
+#: counter until 2032.
 MAX_JUMP = 2**46
 MAX_TOKEN = 2**53 - 1
 
@@ -30,7 +31,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Record:
-    """What a resource stores. The default: nothing was ever presented."""
+    """The record that a resource stores. The default is a resource that never saw a token."""
 
     authority: Optional[str] = None
     lock: Optional[str] = None
@@ -73,8 +74,8 @@ CLAIM_RULE = Rule()
 
 @dataclass(frozen=True)
 class Admitted:
-    """`record` is what the resource stores from now on. `repeat`: the write was carried out before, nothing changes,
-    and the answer is the recorded result."""
+    """`record` is the record that the resource stores from now on. `repeat`: the write was carried out before,
+    nothing changes, and the answer is the recorded result."""
 
     record: Record
     repeat: bool = False
@@ -135,8 +136,8 @@ def _then(record: Record, operation: Operation) -> Record:
 
 
 def pass_of(holder: Union[int, Pass, Any]) -> Pass:
-    """What a fence takes: a grant, which has token, authority and lock, a `Pass`, or a bare token. If it has a method
-    `check`, as a grant has, that is called first: a holder that lost its lease, or released it, sends nothing."""
+    """A fence accepts a grant, which has token, authority and lock, a `Pass`, or a bare token. If the holder has a
+    method `check`, as a grant has, it is called first, so a holder that lost or released its lease sends nothing."""
     if isinstance(holder, int) and not isinstance(holder, bool):
         return Pass(holder)
     if isinstance(holder, bool) or not hasattr(holder, "token"):

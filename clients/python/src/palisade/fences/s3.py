@@ -40,7 +40,7 @@ Holder = Union[int, Pass, Any]
 
 _MAX_PARTS = 1_000
 _KINDS = {"put": 1, "append": 2, "delete": 3}
-# What the object_store library of the Rust fence writes otherwise than it is; the rest of a name is kept.
+# The characters that the Rust fence's object_store library encodes; it keeps the rest of a name.
 _ENCODED = frozenset('/\\{^}%`]">[~<#|*?')
 _CHANGED, _MISSING = frozenset({"PreconditionFailed", "412"}), frozenset({"NoSuchKey", "404", "NotFound"})
 

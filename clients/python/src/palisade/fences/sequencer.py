@@ -4,9 +4,9 @@
     sequencer = keys.check(text, "orders", writes=True)
     decide(record, pass_of(sequencer), operation, Rule(max_jump=None))
 
-`text` is what a holder got from `grant.sequencer()`. It does not expire: the fence still compares its token with the
-highest one, and no bound of a jump applies to it. When the authority's keys change, make new `Keys`. They need the
-package cryptography: `pip install 'palisade[sequencer]'`."""
+A holder gets `text` from `grant.sequencer()`. It does not expire: the fence still compares its token with the highest
+one, and no bound of a jump applies to it. When the authority's keys change, make new `Keys`. They need the package
+cryptography: `pip install 'palisade[sequencer]'`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BadSequencer(PalisadeError):
 
 @dataclass(frozen=True)
 class Sequencer:
-    """What a sequencer says, after its signature was found right. A fence takes it as it takes a grant."""
+    """The content of a sequencer whose signature was verified. A fence accepts it like a grant."""
 
     authority: str
     lock: str
@@ -43,7 +43,7 @@ class Sequencer:
     token: int
     #: Of a semaphore, rising; none for other locks.
     slots: tuple[int, ...] = ()
-    #: Who holds the grant; None where the authority does not know.
+    #: The grant's principal; None where the authority does not know it.
     principal: Optional[str] = None
 
     def covers(self, resource: str) -> None:
@@ -59,7 +59,7 @@ class Sequencer:
 
 class Keys:
     """The public keys of one authority: the text of its /.well-known/jwks.json. Keys of other kinds than Ed25519 are
-    left out. Raises `Invalid` for what is not such a set."""
+    left out. Raises `Invalid` for any other text."""
 
     def __init__(self, jwks: Union[str, bytes]) -> None:
         try:
@@ -103,8 +103,8 @@ class Keys:
         return sequencer
 
     def verify(self, text: str) -> Sequencer:
-        """Checks that the authority issued it, and tells what it says. Whether it is for the resource at hand is asked
-        of `Sequencer.covers`. Raises `BadSequencer`."""
+        """Checks that the authority issued it, and returns its content. `Sequencer.covers` checks that it is for the
+        resource at hand. Raises `BadSequencer`."""
         if len(text) > MAX_BYTES:
             raise _malformed(f"it is longer than {MAX_BYTES} bytes")
         signed, _, last = text.rpartition(".")
@@ -132,7 +132,7 @@ class Keys:
         return self._read(_object(payload))
 
     def _read(self, claims: Optional[dict[str, Any]]) -> Sequencer:
-        """What the payload says. Its signature is right."""
+        """Reads the payload, whose signature was verified."""
         known = {"iss", "lock", "mode", "token", "slots", "sub"}
         claims = claims or {}
         slots, principal, token = claims.get("slots", []), claims.get("sub"), claims.get("token")

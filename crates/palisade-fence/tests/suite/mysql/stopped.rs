@@ -140,7 +140,7 @@ async fn an_operator_sees_and_ends_the_transaction_that_has_the_row() {
             // real time: InnoDB looks anew only if nobody has asked for a tenth of a second
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
-        // The one that waits is not in the way.
+        // The waiting connection is not a blocker.
         let found = blockers(&mut db, another().await, resource).await.unwrap();
         let [blocker] = &found[..] else {
             panic!("{resource}: {found:?}")
@@ -171,7 +171,7 @@ async fn an_operator_sees_and_ends_the_transaction_that_has_the_row() {
     }
 }
 
-/// No connection has it, so none can be ended: it says what ends it.
+/// No connection has it, so none can be ended: the message names the command that ends it.
 #[tokio::test]
 async fn a_transaction_that_xa_prepare_left_is_named() {
     let (url, mut db) = fresh().await;
@@ -239,7 +239,7 @@ async fn transact_loses_no_add() {
     assert_eq!(failed.await.unwrap_err().to_string(), "no");
     let n: Option<i64> = db.query_first("SELECT n FROM things").await.unwrap();
     assert_eq!(n, Some(added));
-    // The control: what was read before the transaction is older than the claim, and the first of two adds is lost.
+    // The control: the read before the transaction is older than the claim, and the first of two adds is lost.
     let mut acknowledged = 0;
     for number in 501.. {
         let done = transact(&mut db, "r", t(number), None, async |tx| {

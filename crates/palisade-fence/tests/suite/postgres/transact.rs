@@ -62,7 +62,7 @@ async fn transact_loses_no_add() {
     assert!(rejection(&*stale.await.unwrap_err()).is_some());
     let seen = total(&client).await;
     assert_eq!(seen, added);
-    // The control: what was read before the transaction is older than the claim, and the first of two adds is lost.
+    // The control: the read before the transaction is older than the claim, and the first of two adds is lost.
     for token in [t(501), t(502)] {
         let done = transact(&mut own, "orders", token, None, async |tx| {
             let update = "UPDATE orders SET total = $1";

@@ -210,7 +210,7 @@ async fn a_full_server_changes_nothing() {
     assert!(!con.exists::<_, bool>("{r}:x").await.unwrap());
 }
 
-/// A server that was restarted, or whose scripts were flushed, does not know the hash.
+/// After a restart or a flush of its scripts, a server does not know the hash.
 #[tokio::test]
 async fn a_script_the_server_forgot_is_sent_again() {
     let server = Redis::start(&[]);

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::line;
 use crate::net::convert::json::ending;
 
-/// What a line says of a grant.
+/// A grant as an audit line describes it.
 #[derive(Serialize)]
 pub(in crate::net) struct Grant<'a> {
     /// The number of the authority's event: lines with one number are about one event.
@@ -18,7 +18,7 @@ pub(in crate::net) struct Grant<'a> {
     lock: &'a str,
     mode: &'static str,
     fencing_token: u64,
-    /// What tells a reader from the others.
+    /// Distinguishes a reader from the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     grant_id: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -48,7 +48,8 @@ impl<'a> Grant<'a> {
     }
 }
 
-/// The name of a principal. One that is no longer in the access file is called by what the log has of it.
+/// The name of a principal. A principal that is no longer in the access file is shown in the form that
+/// the log stores.
 fn name<'a>(by: Principal, access: Option<&'a Access>) -> Cow<'a, str> {
     if by.is_anonymous() {
         return ANONYMOUS.into();

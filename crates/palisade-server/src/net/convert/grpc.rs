@@ -88,7 +88,7 @@ pub(in crate::net) fn renew(message: &v1::RenewRequest) -> Result<Request, Refus
     })
 }
 
-/// Who asks for a sequencer shows the lease's key, as with a renewal.
+/// A request for a sequencer carries the lease's key, as a renewal does.
 pub(in crate::net) fn sequencer(message: &v1::SequencerRequest) -> Result<Request, Refusal> {
     Ok(Request::Renew {
         grant: grant(&message.lock, &message.lock_token, message.fencing_token)?,
@@ -153,14 +153,14 @@ fn grant(lock: &str, key: &[u8], token: u64) -> Result<GrantRef, Refusal> {
     })
 }
 
-/// What the options ask for.
+/// The options of an acquire, decoded.
 struct Options<'a> {
     mode: LockMode,
     delays: Delays,
     also: &'a [String],
 }
 
-/// What the options ask for. An option that this server does not know decodes to none.
+/// Decodes the options. An option that this server does not know decodes to none.
 fn options(options: &[v1::AcquireOption]) -> Result<Options<'_>, Refusal> {
     let (mut mode, mut delays, mut also) = (None, None, None);
     for option in options {

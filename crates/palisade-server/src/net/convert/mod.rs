@@ -14,12 +14,12 @@ use palisade_proto::{Code, json as wire};
 
 use palisade_pipeline::{Answer, Failure};
 
-/// Why the caller does not get what it requested.
+/// The reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: Code,
     pub(super) message: String,
-    /// For `held`: who has the lock.
+    /// With code `held`: the holder.
     pub(super) holder: Option<Holder>,
     /// For `stale`: the token with which the lock is held. For `delayed`: the token of its last grant.
     pub(super) highest: Option<Token>,
@@ -321,7 +321,7 @@ fn wait(millis: u64) -> Result<Option<Span>, Refusal> {
     Ok((millis > 0).then(|| Span::from_millis(millis)))
 }
 
-/// What a leader says about itself.
+/// A leader's value.
 fn value(text: &str) -> Result<Box<str>, Refusal> {
     short("value", text, limits::METADATA_BYTES)?;
     Ok(text.into())

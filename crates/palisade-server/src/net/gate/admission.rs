@@ -1,4 +1,4 @@
-//! What a request, a watch or a session takes of the quotas and of its address's share of the waits.
+//! Counts a request, a watch or a session against the quotas and against its address's share of the waits.
 
 use palisade_pipeline::Request;
 
@@ -15,7 +15,8 @@ impl Gate {
         self.admit(who, None, Demand::session)
     }
 
-    /// Takes what a request needs. Each lock of a set counts where its name belongs; if one does not fit, none is taken.
+    /// Reserves a request's use. Each lock of a set counts for its own prefix; if there is no room for one, nothing is
+    /// reserved.
     pub(super) fn admit_request(&self, who: &Who, request: &Request) -> Result<Used, Refusal> {
         let wait = match request {
             Request::Acquire(wish) if wish.wait.is_some() => {
@@ -50,7 +51,7 @@ impl Gate {
         })
     }
 
-    /// Takes what a request needs of the quotas that apply.
+    /// Reserves a request's use of the quotas that apply.
     pub(super) fn admit(
         &self,
         who: &Who,

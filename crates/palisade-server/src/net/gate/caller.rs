@@ -1,5 +1,5 @@
-//! Who is asking: by token, certificate or uid, settled once for each session and each HTTP request, and looked at again
-//! before each decision.
+//! Authenticates the caller by token, certificate or uid: once for each session and each HTTP request, and again before
+//! each decision.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::net::convert::Refusal;
 use crate::net::rules::wall_seconds;
 use crate::shell::{Caller, Origin, Peer};
 
-/// Who is asking.
+/// An authenticated caller.
 #[derive(Clone, Debug)]
 pub(in crate::net) struct Who {
-    /// What its connection has proved; it may end before the connection does.
+    /// The credentials of its connection, which may expire before the connection ends.
     pub(super) caller: Caller,
     /// `None` without rules.
     pub(super) known: Option<Known>,
@@ -38,11 +38,11 @@ pub(super) struct Known {
     pub(super) principal: Principal,
     /// The network address that it comes from.
     pub(super) address: Option<IpAddr>,
-    /// What stands for it in the log.
+    /// The principal as the log stores it.
     pub(super) by: palisade_core::Principal,
     /// The rules under which the principal was found.
     pub(super) access: Arc<Access>,
-    /// Whether the credential ends by itself, by the wall clock.
+    /// Whether the credential expires, by the wall clock.
     ends: bool,
 }
 
@@ -57,7 +57,7 @@ impl Who {
 }
 
 impl Known {
-    /// Whether what it has shown is still valid.
+    /// Whether its credentials are still valid.
     pub(super) fn check_time(&self) -> Result<(), Refusal> {
         if !self.ends {
             return Ok(());
@@ -72,7 +72,7 @@ impl Known {
 }
 
 impl Gate {
-    /// Who opens a session, by the text of its token, its certificate or its uid.
+    /// Authenticates the caller that opens a session, by the text of its token, its certificate or its uid.
     pub(in crate::net) fn identify(
         &self,
         peer: &Peer,
@@ -86,7 +86,7 @@ impl Gate {
         settled.inspect_err(|refusal| denied(&self.audit, None, refusal))
     }
 
-    /// Who a caller is.
+    /// Authenticates a caller.
     fn settle(
         &self,
         caller: &Caller,
@@ -129,7 +129,7 @@ impl Gate {
         })
     }
 
-    /// Who it is under the rules now in force: a token may have been revoked or have expired since.
+    /// Authenticates the caller again under the current rules: a token may have been revoked or have expired since.
     pub(super) fn now(&self, who: &Who) -> Result<Option<(Arc<Access>, Principal)>, Refusal> {
         let valid = who.caller.check_time();
         valid.map_err(|over| unauthenticated(&over))?;
@@ -158,7 +158,7 @@ pub(in crate::net) fn by(principal: &Principal) -> palisade_core::Principal {
     }
 }
 
-/// Who makes an HTTP request, or why that is not known.
+/// The caller of an HTTP request, or the reason why it is unknown.
 #[derive(Clone)]
 struct Identified(Result<Who, Refusal>, Audit);
 
@@ -197,7 +197,7 @@ pub(in crate::net) async fn identify(
     next.run(request).await
 }
 
-/// Who makes this request, which needs a known caller.
+/// The caller of this request, which needs a known one.
 pub(in crate::net) fn who(extensions: &http::Extensions) -> Result<Who, Refusal> {
     match extensions.get::<Identified>() {
         Some(Identified(identified, audit)) => {

@@ -16,11 +16,11 @@ pub(in crate::net) struct ObservedAll(());
 /// The locks that a caller may observe among those of a prefix.
 pub(in crate::net) struct Observed {
     who: Who,
-    /// What it asked for.
+    /// The prefix that it asked for.
     prefix: Box<str>,
     /// The part of it that the rules grant.
     prefixes: Prefixes,
-    /// What the watch uses of quotas.
+    /// The quota that the watch uses.
     _held: Option<Held>,
 }
 
@@ -49,7 +49,7 @@ impl Gate {
     /// Which locks of a prefix a caller may observe; it is refused if it may observe none of them.
     pub(in crate::net) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
         let prefixes = self.recorded(who, self.observable(who, prefix))?;
-        // A watch of several parts counts for what contains all of them: its own prefix.
+        // A watch of several prefixes counts for the prefix that contains all of them.
         let within = match &*prefixes {
             [one] => one,
             _ => prefix,

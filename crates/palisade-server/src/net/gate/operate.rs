@@ -1,4 +1,4 @@
-//! What an operator may do: to a lock of others, and to the cluster.
+//! The operations of an operator: on other clients' locks, and on the cluster.
 
 use palisade_access::Verb;
 use palisade_core::LockName;

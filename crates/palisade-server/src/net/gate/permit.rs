@@ -1,4 +1,5 @@
-//! Whether a caller may make a request, and as whom. [`Permitted`] is made here only.
+//! Decides whether a caller may make a request, and under which principal. Only this module creates
+//! [`Permitted`].
 
 use std::mem;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use crate::net::shares::Used;
 /// A request that its caller may make.
 pub(in crate::net) struct Permitted {
     pub(super) asked: Asked,
-    /// Whose place it is, if it waits under an id of its caller.
+    /// The place of its caller in a queue, if it waits under an id of that caller.
     pub(super) place: Option<Returning>,
     /// The caller's name, if there are rules.
     pub(super) principal: Option<Principal>,
     /// The URL of the node that sent it on, if one did.
     through: Option<Arc<str>>,
     pub(super) view: View,
-    /// What it uses until its answer.
+    /// The quota that it uses until its answer.
     pub(super) used: Used,
     /// Done only when this is on disk.
     pub(super) recording: Recording,
@@ -127,7 +128,8 @@ impl Gate {
         }
     }
 
-    /// Whether a caller may make this request, as whom, and what it may see of the answer.
+    /// Decides whether a caller may make this request, under which principal, and which parts of the answer it
+    /// may see.
     fn decide(
         &self,
         who: &Who,
@@ -149,7 +151,7 @@ impl Gate {
         match request {
             Request::Acquire(wish) => {
                 let verb = match wish.mode {
-                    // Who reads for update may keep readers out.
+                    // A reader for update may keep other readers out.
                     LockMode::Exclusive
                     | LockMode::Update
                     | LockMode::Upgrade
@@ -178,7 +180,7 @@ impl Gate {
                 any(Verb::Observe)?;
                 view = View::Observed(Box::new(who.clone()));
             }
-            // What a client needs in order to know whose tokens it gets; it names no lock.
+            // A client needs this to identify the authority whose tokens it gets; it names no lock.
             Request::Status => {}
             Request::Grants { .. } | Request::Advance(_) => {
                 let decided = access.decide_all(&principal, Verb::Admin, "");
@@ -194,7 +196,7 @@ impl Gate {
 }
 
 impl Permitted {
-    /// Who makes it, under the rules in force; `None` without rules.
+    /// The caller's principal under the current rules; `None` without rules.
     pub(in crate::net) fn principal(&self) -> Option<&str> {
         self.principal.as_ref().map(Principal::name)
     }
@@ -208,12 +210,12 @@ impl Permitted {
         self.through.clone()
     }
 
-    /// What it uses until its answer, for one that comes later.
+    /// The quota that it uses until its answer, for an answer that comes later.
     pub(in crate::net) fn take_used(&mut self) -> Used {
         mem::take(&mut self.used)
     }
 
-    /// What must be on disk before it is submitted; `None` if it may be submitted at once.
+    /// The record that must be on disk before the request is submitted; `None` if it may be submitted at once.
     pub(in crate::net) fn take_recording(&mut self) -> Option<Recording> {
         match std::mem::replace(&mut self.recording, Recording::NotAsked) {
             Recording::NotAsked => None,
@@ -221,14 +223,14 @@ impl Permitted {
         }
     }
 
-    /// What its caller may see of the answer, for answers that come later; `None` without rules.
+    /// The view that filters the answer for its caller, for answers that come later; `None` without rules.
     pub(in crate::net) fn take_view(&mut self) -> Option<View> {
         let view = std::mem::replace(&mut self.view, View::Everything);
         self.principal.is_some().then_some(view)
     }
 }
 
-/// The id of a request that may have a place kept for it.
+/// The id of a request whose place in a queue may be reserved.
 fn request_id(request: &Request) -> Option<RequestId> {
     match request {
         Request::Acquire(wish) => wish.request,

@@ -1,4 +1,4 @@
-//! The pipeline behind the gate: it takes what is permitted, and nothing else.
+//! The pipeline behind the gate, which accepts only permitted requests.
 
 use std::pin::pin;
 
@@ -27,7 +27,7 @@ impl Pipeline {
         }
         let keeps_place = permitted.asked.keeps_place.clone();
         let mut answer = pin!(self.0.call(permitted.asked));
-        // Dropped before the call is, which tells the pipeline whether the place is kept.
+        // Dropped before the call, so the pipeline learns whether the place is reserved.
         let waiting = Waiting {
             place: permitted.place,
             keeps_place,
@@ -88,7 +88,7 @@ impl Pipeline {
 pub(in crate::net) struct Session(palisade_pipeline::Session);
 
 impl Session {
-    /// Operations that wait for nothing, or whose recording has ended well.
+    /// Submits operations that need no record, or whose records are on disk.
     pub(in crate::net) fn submit(&self, operations: Vec<(u64, Permitted)>) {
         let operations = operations.into_iter();
         self.0.submit(

@@ -1,4 +1,4 @@
-//! What a caller may see of an answer.
+//! Filters answers to the parts that a caller may see.
 
 use palisade_access::{Principal, Verb};
 use palisade_core::{Ahead, ClientId, Holder, Outcome};
@@ -8,7 +8,7 @@ use super::caller::Who;
 use super::{Gate, name};
 use crate::net::audit::Event;
 
-/// What the caller may see of the answer.
+/// The parts of an answer that its caller may see.
 pub(in crate::net) enum View {
     /// All of it.
     Everything,
@@ -18,7 +18,7 @@ pub(in crate::net) enum View {
     Observed(Box<Who>),
 }
 
-/// What stands in place of another principal's client id.
+/// Replaces another principal's client id.
 const HIDDEN: &str = "(hidden)";
 
 impl Gate {
@@ -59,7 +59,7 @@ impl Gate {
         }
     }
 
-    /// What the caller may see of an answer.
+    /// Removes the parts of an answer that the caller may not see.
     fn filter(&self, view: &View, mut answer: Answer) -> Answer {
         match (view, &mut answer) {
             (

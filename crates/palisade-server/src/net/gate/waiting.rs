@@ -1,4 +1,4 @@
-//! What is kept of a caller that waits, and goes away.
+//! Bookkeeping for a caller that waits and disconnects.
 
 use std::mem;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ pub(super) struct Returning {
     pub(super) origin: Origin,
 }
 
-/// A caller that waits for an answer. If it goes away before that, its place is kept together with what it uses.
+/// A caller that waits for an answer. If it disconnects before that, its place is reserved, and its use of
+/// quotas goes on.
 pub(super) struct Waiting {
     pub(super) place: Option<Returning>,
     pub(super) keeps_place: KeepsPlace,

@@ -48,8 +48,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Who {
     }
 }
 
-/// A caller that may administer this server. It stands before the body: a caller without the right learns nothing about
-/// what a body must be.
+/// A caller that may administer this server. The right is checked before the body, so a caller without it learns
+/// nothing about the body's format.
 pub(super) struct Admin(pub(super) Administered);
 
 impl<S: Send + Sync> FromRequestParts<S> for Admin
@@ -150,7 +150,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     }
 }
 
-/// What is wrong with a body, for people.
+/// Describes an invalid body for people.
 fn describe_error(error: &serde_json::Error, body: &[u8]) -> String {
     if body.is_empty() {
         return "the body is empty; a JSON object is needed".to_owned();

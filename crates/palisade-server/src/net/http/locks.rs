@@ -93,7 +93,7 @@ pub(super) async fn acquire(
     }
 }
 
-/// What an acquire is answered that is not refused.
+/// The answers to an acquire that was not refused.
 pub(super) enum Acquired {
     Granted(AcquireReply),
     NotYet(LockName),
@@ -153,8 +153,8 @@ pub(super) async fn renew(
 
 /// Proclaim a value
 ///
-/// The leader of an election says something else about itself: the value takes the place of the `metadata` that it acquired
-/// with. The fencing token stays. Whoever observes the lock is told. An empty value takes back what was said.
+/// The leader of an election changes its value, which replaces the `metadata` of its acquire. The fencing token stays.
+/// Observers of the lock get the new value. An empty value removes the old one.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/proclaim",
@@ -321,7 +321,7 @@ pub(super) async fn revoke(
 /// Open a lock that is closed after its last grant
 ///
 /// For operators; it needs the right `break`. The lock is closed by a lock-delay or by an at-least-for; now the next request
-/// is granted. What the former holder may still be doing goes on.
+/// is granted. The former holder may still be working.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/open",

@@ -1,5 +1,5 @@
-//! The page for people. It contains no data and no secret: what it shows, its script asks for like any other client,
-//! through the gate.
+//! The server's page for people. It contains no data and no secret: its script requests everything through the gate,
+//! like any other client.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 

@@ -14,9 +14,9 @@ use crate::net::reply::{Json, Refusals, Reply};
 
 /// Get a sequencer
 ///
-/// Signs what the caller holds: authority, lock, mode, fencing token, slots and principal. A fence that has the
-/// authority's keys checks it without asking anybody, and believes no token that was made up. It does not expire. The
-/// request renews the lease, as every proof of holding it does.
+/// Signs the caller's grant: authority, lock, mode, fencing token, slots and principal. A fence that has the
+/// authority's keys checks it on its own, and rejects every invented token. It does not expire. The request renews
+/// the lease, as every proof of holding it does.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/sequencer",
@@ -60,7 +60,7 @@ pub(super) async fn sign(
 
 /// Read the keys for sequencers
 ///
-/// A JWK set (RFC 7517) whose `issuer` is the authority. Nobody has to say who they are to read it.
+/// A JWK set (RFC 7517) whose `issuer` is the authority. Reading it needs no credentials.
 #[utoipa::path(
     get,
     path = "/.well-known/jwks.json",

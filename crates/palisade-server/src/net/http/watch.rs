@@ -34,9 +34,9 @@ pub(super) struct Watching {
 /// Server-sent events named `granted`, `proclaimed`, `opened`, `released`, `expired`, `revoked` and `superseded`, whose id is the
 /// revision, and `missed` if this watcher was too slow or disconnected. Comments keep the connection open.
 ///
-/// A watcher that reconnects first gets what it missed: the latest changes themselves, about ten thousand, and the
-/// number of changes before them. Revisions never go back, not even after a restore, so a revision above the
-/// authority's latest is refused as `invalid`: it came from another authority.
+/// A watcher that reconnects first gets the changes that it missed: about ten thousand of the latest, and the number of
+/// those before them. Revisions never go back, not even after a restore, so a revision above the authority's latest is
+/// refused as `invalid`: it came from another authority.
 #[utoipa::path(
     get,
     path = "/v1/watch",

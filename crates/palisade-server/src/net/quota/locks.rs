@@ -1,4 +1,4 @@
-//! Which locks count for whom.
+//! Counts locks for prefixes, principals and addresses.
 //!
 //! ```text
 //!   acquire ─► coming ──────────────────────────── answer ─► no longer coming
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A lock counts while it is held, coming, or closed after its last grant. Readers and holders of permits count one each:
-//! each takes as much room as a lock. An answer leaves after its events are in the ring, and the ring is read
-//! before an answer is settled and before a bound is looked at. So a lock is never missing between the two, and a bound
-//! of a prefix or a principal is exact for everything that this server has granted, whether or not its caller has waited
-//! for the answer. Whose address a grant is, only the answer says.
+//! each takes as much room as a lock. An answer leaves after its events are in the ring, and the ring is read before an
+//! answer is settled and before a bound is looked at. So a lock is never missing between the two, and a bound of a prefix
+//! or a principal is exact for everything that this server has granted, whether or not its caller has waited for the
+//! answer. Only the answer names the address that a grant belongs to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,17 +22,17 @@ use crate::net::gate;
 /// All counted locks.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
-    /// Whose locks are counted from events.
+    /// The prefixes and principals whose locks are counted from events.
     bounded: Bounded,
     /// The principals among them, as events name them, and those with a quota that have asked for something.
     principals: HashMap<palisade_core::Principal, Subject>,
     counted: HashMap<Subject, Counted>,
     /// At whose address a grant was made, and by which request. The grants of a set have one number.
     owners: HashMap<(u64, LockName), Owner>,
-    /// Requests of readers that are granted: a repeat is no second grant.
+    /// Requests of readers that are granted: a repeat is not a second grant.
     requests: BTreeSet<(Principal, RequestId)>,
     coming: HashMap<LockName, Coming>,
-    /// Locks that are closed after their last grant: until when, and for whom they count.
+    /// Locks that are closed after their last grant: until when, and the subjects that they count for.
     closed: HashMap<LockName, (u64, Vec<Subject>)>,
     closings: BTreeSet<(u64, LockName)>,
 }
@@ -68,7 +68,7 @@ impl Bounded {
     }
 }
 
-/// What counts for one subject.
+/// The counted locks of one subject.
 #[derive(Debug, Default)]
 struct Counted {
     locks: HashMap<LockName, Uses>,
@@ -76,7 +76,7 @@ struct Counted {
     weight: u64,
 }
 
-/// What makes a lock count.
+/// The reasons for which a lock counts.
 #[derive(Debug, Default)]
 struct Uses {
     /// The numbers of its grants.
@@ -135,7 +135,7 @@ impl Locks {
                 shared + 1 - uses.weight()
             }
         };
-        // What there is already may be above a bound that is new; only more of it is refused.
+        // A new bound may be lower than the current use; it only refuses more.
         if more == 0 { 0 } else { counted.weight + more }
     }
 
@@ -214,7 +214,7 @@ impl Locks {
         self.bounded == *bounded
     }
 
-    /// Forgets what is held of prefixes and principals, before it is counted anew for these.
+    /// Forgets the locks held under prefixes and by principals, before they are counted again.
     pub(super) fn begin_anew(&mut self, bounded: Bounded) {
         self.forget(|subject| !matches!(subject, Subject::Address(_)));
         for (by, principal) in &bounded.principals {
@@ -333,8 +333,8 @@ impl Locks {
         }
     }
 
-    /// Forgets whose the grants are, because events are gone in which some of them may have ended. What is closed stays:
-    /// it ends by itself.
+    /// Forgets the owners of the grants, because some may have ended in the events that were lost. Closed locks stay:
+    /// they end by themselves.
     pub(super) fn forget_owners(&mut self) {
         self.owners.clear();
         self.requests.clear();

@@ -1,4 +1,4 @@
-//! Quotas: what prefixes, principals and addresses use, and whether there is room for more.
+//! Quotas count the use by prefixes, principals and addresses, and decide whether there is room for more.
 //!
 //! ```text
 //!   gate ── admit(demand) ─► over quota: which bound, whose, its value; nothing is taken
@@ -27,7 +27,7 @@ use super::convert::Refusal;
 use palisade_pipeline::clock::boottime;
 use palisade_pipeline::{Answer, Handle, Request};
 
-/// What is in use.
+/// The current use.
 pub(super) struct Quotas {
     handle: Handle,
     uses: Mutex<Uses>,
@@ -45,14 +45,14 @@ struct Uses {
     sweep_at: usize,
 }
 
-/// What one subject uses.
+/// The use by one subject.
 #[derive(Debug, Default)]
 struct Use {
     counts: [u64; COUNTED.len()],
     rate: Rate,
 }
 
-/// What a request needs.
+/// The use that a request asks for.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     /// The lock that it acquires.
@@ -70,7 +70,7 @@ const COUNTED: [Bound; 4] = [
 ];
 
 impl Demand {
-    /// What this request needs until its answer.
+    /// The use by this request until its answer.
     pub(super) fn of(request: &Request, operation_bytes: usize) -> Demand {
         let operations = match request {
             Request::List { limit, .. } => *limit,
@@ -88,7 +88,7 @@ impl Demand {
         }
     }
 
-    /// What another lock of a set needs until the answer. The request itself is counted once.
+    /// The use by another lock of a set until the answer. The request itself is counted once.
     pub(super) fn of_part(wish: &Wish, lock: &LockName, operation_bytes: usize) -> Demand {
         Demand {
             lock: Some(acquiring(wish, lock)),
@@ -133,7 +133,7 @@ fn acquiring(wish: &Wish, lock: &LockName) -> Acquiring {
     }
 }
 
-/// What a request uses. Dropping it gives everything back.
+/// A request's use. Dropping it returns all of it.
 pub(super) struct Held {
     quotas: Arc<Quotas>,
     subjects: Vec<Subject>,
@@ -159,7 +159,7 @@ impl Held {
         self.is_over = true;
     }
 
-    /// The caller is gone, and the pipeline may still grant what it asked for: it counts until the pipeline has come past it.
+    /// The caller is gone, and the pipeline may still grant its request, which counts until the pipeline has passed it.
     fn outlast_caller(&mut self) -> bool {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return false;
@@ -248,7 +248,7 @@ impl Quotas {
         counts.map(|(bound, count)| (bound.name(), count.load(Relaxed)))
     }
 
-    /// Takes what a request needs, if it fits every quota that applies; `None` if none applies.
+    /// Reserves a request's use if there is room in every quota that applies; `None` if none applies.
     pub(super) fn admit(
         self: &Arc<Quotas>,
         access: &Access,
@@ -398,7 +398,7 @@ impl Quotas {
         }
     }
 
-    /// Counts what is new, or everything if that is not enough.
+    /// Counts the new events, or everything if they do not suffice.
     pub(super) async fn count(&self, access: &Access) {
         if !access.has_quotas() {
             return;
@@ -414,8 +414,8 @@ impl Quotas {
         }
     }
 
-    /// Lists all grants, and the closed locks of the prefixes. What changes meanwhile is known from the events after the
-    /// revision at the start: they are counted last, and counting one twice changes nothing.
+    /// Lists all grants, and the closed locks of the prefixes. Changes in the meantime come from the events after the first
+    /// revision: these are counted last, and counting one twice has no effect.
     async fn count_anew(&self, bounded: Bounded) {
         let from = self.handle.revision();
         let (mut found, mut closed) = (Vec::new(), Vec::new());

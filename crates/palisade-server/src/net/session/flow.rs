@@ -23,9 +23,9 @@ pub(super) struct Flow {
     pub(super) sessions: Arc<Sessions>,
     /// Dropped when no more requests follow: then `answers` ends.
     session: Option<Session>,
-    /// Who is at the other end; known before the first operation.
+    /// The authenticated peer; known before the first operation.
     who: Option<Who>,
-    /// What the session uses of quotas.
+    /// The session's use of quotas.
     place: Option<Held>,
     /// Whether more requests are read.
     open: bool,
@@ -119,7 +119,7 @@ impl Flow {
         }
     }
 
-    /// Asks the gate, and keeps what the client may see of the answer.
+    /// Asks the gate, and stores the client's view of the answer.
     fn permit(&mut self, id: u64, request: pipeline::Request) -> Result<Permitted, Refusal> {
         let Some(who) = &self.who else {
             let why = "an operation before the session was opened";

@@ -1,4 +1,4 @@
-//! What a session has in flight: how many operations and bytes, until their replies have left.
+//! Counts the operations and bytes that a session has in flight, until their replies have left.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,10 +15,9 @@ use crate::net::shares::Used;
 /// Accepted operations whose replies have not left, and the memory that they take.
 pub(super) struct InFlight {
     operations: usize,
-    /// By their ids, those of which something is kept until the answer is there: none without rules, quotas, waits and
-    /// sets.
+    /// By their ids, the operations with state until their answer arrives: none without rules, quotas, waits and sets.
     kept: HashMap<u64, Kept>,
-    /// What acquires of several locks take beyond the bytes of an operation.
+    /// The bytes that acquires of several locks take beyond those of an operation.
     set_bytes: usize,
     page: Page,
     /// The operations whose replies are in the frame being sent.
@@ -28,12 +27,12 @@ pub(super) struct InFlight {
     share: Share,
 }
 
-/// What is kept of the operations with one id until their answers are there.
+/// The state of the operations with one id until their answers arrive.
 #[derive(Default)]
 struct Kept {
-    /// What the client may see of the answer; with rules only, and then ids are unique.
+    /// Filters the answer for the client; only with rules, and then ids are unique.
     view: Option<View>,
-    /// What they use of quotas and waits.
+    /// Their use of quotas and waits.
     used: Vec<Used>,
     /// Their part of [`InFlight::set_bytes`].
     set_bytes: usize,
@@ -101,7 +100,7 @@ impl InFlight {
         self.kept.get(&id).is_some_and(|kept| kept.view.is_some())
     }
 
-    /// Keeps what a permitted operation uses, and what its caller may see, until its answer is there.
+    /// Stores a permitted operation's quota use and its caller's view until the answer arrives.
     pub(super) fn keep(&mut self, id: u64, permitted: &mut Permitted) {
         let used = permitted.take_used();
         let set_bytes = match permitted.request() {
@@ -121,7 +120,7 @@ impl InFlight {
         kept.view = view.or(kept.view.take());
     }
 
-    /// An operation has its answer, or none comes: gives back what it used, and what its caller may see.
+    /// An operation has its answer, or will get none: frees its quota use, and returns its caller's view.
     pub(super) fn settle(&mut self, id: u64, answer: Option<&Answer>) -> Option<View> {
         // Without rules, quotas, waits and sets there is nothing to look up.
         if self.kept.is_empty() {

@@ -33,7 +33,7 @@ pub(super) use codec::CountingCodec;
 pub(super) use grpc::ReplyStream;
 pub(super) use plain::{refused, serve};
 
-/// What all sessions share, and their bounds.
+/// The state and the bounds that all sessions share.
 pub(super) struct Sessions {
     pub(super) gate: Arc<Gate>,
     pub(super) pipeline: Pipeline,

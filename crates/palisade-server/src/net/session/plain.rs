@@ -68,7 +68,7 @@ fn decode(frame: &[u8]) -> Result<Requests, Refusal> {
 
 struct Plain<T> {
     flow: Flow,
-    /// The other end: its address, and who it is as far as its certificate says.
+    /// The peer: its address, and its identity if it has a certificate.
     peer: Peer,
     stream: T,
     inbound: BytesMut,
@@ -165,7 +165,7 @@ impl<T: Transport> Plain<T> {
                 written => self.written += written,
             }
         }
-        // What TLS could not send yet.
+        // Sends the bytes that TLS still buffers.
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.written = 0;
         self.outbound.clear();

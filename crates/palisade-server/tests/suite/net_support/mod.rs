@@ -39,12 +39,12 @@ pub(crate) async fn hang_up() {
     kill_process(getpid(), Signal::HUP).unwrap();
 }
 
-/// Until the end of what this gives back, no test sends a SIGHUP.
+/// No test sends a SIGHUP while the returned guard lives.
 pub(crate) async fn without_hang_ups() -> RwLockWriteGuard<'static, ()> {
     HANG_UPS.write().await
 }
 
-/// A log in memory that counts what changed the state.
+/// A log in memory that counts the changes of the state.
 #[derive(Clone, Default)]
 pub(crate) struct Counted(Arc<AtomicUsize>);
 
@@ -68,12 +68,12 @@ pub(crate) fn acquire_and_wait() -> String {
     )
 }
 
-/// What a server is started with.
+/// The options to start a server with.
 pub(crate) struct Wish {
     pub(crate) settings: Settings,
     pub(crate) limits: Limits,
     pub(crate) manual_clock: bool,
-    /// What it knew before; nothing unless given.
+    /// Its earlier state; empty unless given.
     pub(crate) machine: Option<Machine>,
 }
 
@@ -158,7 +158,7 @@ impl Server {
         addr: SocketAddr,
         mut wish: Wish,
     ) -> Server {
-        // What the requests of these tests call it.
+        // The host name that these tests' requests use.
         let hosts = &mut wish.settings.shell.hosts;
         if *hosts == Hosts::Named(Vec::new()) {
             *hosts = Hosts::Named(vec!["t".to_owned(), "test".to_owned()]);
@@ -220,7 +220,7 @@ impl Server {
         self.log.0.load(Ordering::SeqCst)
     }
 
-    /// What everybody can see: counters and holders.
+    /// The public view: counters and holders.
     pub(crate) async fn sight(&self) -> String {
         format!(
             "{:?} {}",
@@ -314,7 +314,7 @@ pub(crate) async fn exchange(to: SocketAddr, bytes: &[u8]) -> Response {
     Response::parse(&answer)
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,

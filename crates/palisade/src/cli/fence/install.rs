@@ -158,7 +158,7 @@ pub(super) async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure>
         }
         Some(mut database) => {
             database.install(&steps).await?;
-            // What concerns the tables that were named, or everything.
+            // Shows doors of the named tables, or with no table named those of the whole database.
             let all = database.doors().await?.into_iter();
             doors.extend(all.filter(|door| !tables.is_empty() || door.table.is_none()));
         }
@@ -199,7 +199,7 @@ pub(super) async fn uninstall(args: &UninstallArgs, out: Out) -> Result<(), Fail
     report(&steps, args.from.print, "removed", out)
 }
 
-/// Says what would be lost.
+/// Describes the loss.
 async fn confirm(database: &mut Resources) -> Result<Failure, Failure> {
     let all = database.all("").await?;
     let highest = all.iter().filter_map(|(one, _)| one.state.highest()).max();

@@ -1,4 +1,4 @@
-//! What the kinds of resources share: the size of a page, failures, and the statements of databases.
+//! Shared by all kinds of resources: the size of a page, failures, and the statements of databases.
 
 use palisade_fence::{Error, ErrorKind, FencedTable};
 use palisade_proto::Code;

@@ -115,7 +115,7 @@ async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     for (Listed { resource, state }, tables) in all {
         match out.json {
             true => {
-                // What concerns a table is said with its resource.
+                // Doors of a table are listed with its resource.
                 let its = |door: &mut Door| {
                     door.table
                         .as_ref()
@@ -146,7 +146,7 @@ async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     say_doors(&doors, out)
 }
 
-/// Says what is open beside the fences.
+/// Lists the ways past the fences that are open.
 fn say_doors(doors: &[Door], out: Out) -> Result<(), Failure> {
     for Door { table, door } in doors {
         match (out.json, table) {

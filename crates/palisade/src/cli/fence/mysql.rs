@@ -77,7 +77,7 @@ impl Database {
         })
     }
 
-    /// Runs the steps. MySQL commits after each statement, so what was done before an error stays.
+    /// Runs the steps. MySQL commits after each statement, so the steps before an error stay.
     pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
         for (at, Step { name, sql }) in steps.iter().enumerate() {
             self.db.query_drop(sql).await.map_err(|error| {
@@ -172,7 +172,7 @@ impl Database {
     }
 }
 
-/// Adds what to grant to an error of a missing right: no PROCESS, no table of `performance_schema`, another user's connection.
+/// Adds the missing grant to an error about rights: no PROCESS, no table of `performance_schema`, another user's connection.
 fn rights(error: Error) -> Failure {
     let is_denied = matches!(error.state(), Some("1227" | "1142" | "1095"));
     let failure = Failure::from(error);

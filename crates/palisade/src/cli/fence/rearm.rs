@@ -13,8 +13,8 @@ use super::super::shell::shell_word;
 use super::super::value;
 use super::resources::{Location, Resources};
 
-/// A floor that is farther than this above every token seen is asked about. It is more than an authority issues
-/// between two looks at a fence, and less than a mistyped digit of a large token.
+/// If a floor is further than this above every token seen, the operator must confirm it. It is more than an authority issues
+/// between two readings of a fence, and less than a mistyped digit of a large token.
 const FAR: u64 = 1 << 20;
 
 #[derive(Args, Clone, Debug)]
@@ -43,7 +43,7 @@ fn authority(text: &str) -> Result<AuthorityId, String> {
     AuthorityId::new(text).map_err(|invalid| invalid.to_string())
 }
 
-/// What the operator is asked, and must know.
+/// The question to the operator, with the facts for the answer.
 struct Question {
     resource: String,
     floor: Token,

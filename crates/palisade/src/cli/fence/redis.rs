@@ -164,8 +164,8 @@ async fn connect(
 
 type Found = Vec<(String, u16, Vec<RangeInclusive<u16>>)>;
 
-/// The masters of a cluster, with their slots; none if the server is no cluster. A master that does not know its own
-/// address has the one that was given.
+/// The masters of a cluster, with their slots; none if the server is not a cluster. A master that does not know its
+/// own address gets the one in the URL.
 async fn masters_of(connection: &mut MultiplexedConnection, given: &str) -> Result<Found, Failure> {
     let mut info = cmd("INFO");
     let info: String = info

@@ -31,7 +31,7 @@ pub(super) struct Location {
     data: Option<PathBuf>,
 }
 
-/// The resources of one location, and what each kind must support.
+/// The resources of one location, of any kind.
 pub(super) enum Resources {
     Files(files::Folders),
     DataDir(data_dir::DataDir),
@@ -141,7 +141,7 @@ impl Resources {
         }
     }
 
-    /// What is open beside the fences.
+    /// Lists the ways past the fences that are open.
     pub(super) async fn doors(&mut self) -> Result<Vec<Door>, Failure> {
         match self {
             Resources::Mysql(database) => database.doors().await,

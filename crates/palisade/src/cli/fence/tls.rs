@@ -1,5 +1,5 @@
-//! TLS to databases and to Redis: the certificate of the server must be of a CA in `PALISADE_CA_FILE`, or of one that this
-//! machine trusts, and must contain the host of the URL. There is no way to encrypt without that check.
+//! TLS to databases and to Redis: the server's certificate must come from a CA in `PALISADE_CA_FILE`, or from one that
+//! this machine trusts, and must contain the host of the URL. There is no way to encrypt without that check.
 
 use std::env;
 use std::future::Future;
@@ -19,7 +19,7 @@ pub(super) fn ca() -> Option<PathBuf> {
     env::var_os("PALISADE_CA_FILE").map(PathBuf::from)
 }
 
-/// Whom a connection trusts.
+/// The TLS client, with the certificates that it trusts.
 pub(super) fn client(ca: Option<PathBuf>) -> Result<Client, Failure> {
     let files = ClientFiles { ca, own: None };
     Client::new(&files).map_err(|error| Failure::usage(error.to_string()))
@@ -78,7 +78,7 @@ where
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
-    /// None: the certificate was checked, which is what the binding is for.
+    /// None: the certificate was checked, which is the purpose of the binding.
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

@@ -100,7 +100,7 @@ pub(crate) fn settle(
 ) -> Result<(ArgMatches, Vec<Setting>), Refused> {
     let alone = command.clone().try_get_matches_from(&words);
     let given = match &alone {
-        // What is missing may come from elsewhere.
+        // The missing settings may come from a variable or the file.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
             let lenient = command.clone().ignore_errors(true);
             lenient
@@ -188,7 +188,7 @@ fn elsewhere(
         match environment(&variable(key(arg))) {
             Some(value) => settings.push(from_variable(arg, variable(key(arg)), value)?),
             None => match (from_file, usual(key(arg))) {
-                // What it says wrong is a warning when the server runs: `passed_over`.
+                // A wrong value only gives a warning when the server starts: `passed_over`.
                 (None, Some(name)) if passed_over(environment).is_none() => {
                     let value = environment(name);
                     let value = value.map(|value| from_variable(arg, name.to_owned(), value));
@@ -309,8 +309,8 @@ fn usual(key: &str) -> Option<&'static str> {
 /// The variable of OpenTelemetry for a collector.
 const COLLECTOR: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-/// Why that variable names no collector, if it is set and does not. It is often set for all programs of a machine, so what is
-/// wrong with it is a warning: no lock server stays away because of traces.
+/// The reason why that variable names no collector, if it is set and names none. It is often set for all programs of a
+/// machine, so a mistake in it is only a warning: traces must not keep a lock server from starting.
 pub(super) fn passed_over(environment: Environment<'_>) -> Option<String> {
     let value = environment(COLLECTOR)?;
     let value = value.to_string_lossy();

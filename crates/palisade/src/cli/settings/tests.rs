@@ -5,7 +5,7 @@ use clap::CommandFactory as _;
 
 use super::{Cli, Origin, Refused, Setting, settle};
 
-/// What `serve` has with these flags, variables and lines of a file.
+/// The settings of `serve` with these flags, variables and lines of a file.
 fn settled(flags: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Vec<Setting>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("palisade.toml");

@@ -148,7 +148,7 @@ fn label_width(step: &Step<'_>) -> f64 {
 }
 
 impl Layout<'_> {
-    /// A lane: a background, a name in front, and what `draw` draws.
+    /// A lane: a background, a name in front, and the output of `draw`.
     fn lane(&mut self, name: &str, class: &str, draw: impl FnOnce(&mut Self)) {
         let top = self.y;
         self.y += 8.0;

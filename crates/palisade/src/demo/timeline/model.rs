@@ -12,9 +12,9 @@ pub(crate) struct Act {
     pub(crate) title: String,
     /// Two sentences that say what to look for.
     pub(crate) explanation: String,
-    /// What happened, in any order.
+    /// The events, in any order.
     pub(crate) events: Vec<Event>,
-    /// What was acknowledged, and what the resource held in the end.
+    /// The acknowledged writes, and the resource's final content.
     pub(crate) verdict: Verdict,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Content {
     pub(crate) highest: Option<u64>,
 }
 
-/// The times of one message. Each process fills in what it saw; [`merge`] joins the halves.
+/// The times of one message. Each process fills in its own observations; [`merge`] joins the halves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Message {
     /// Identifies the message, so that the records of sender and receiver can be joined.
@@ -149,10 +149,10 @@ pub(crate) struct Operation {
     /// The fencing token of the operation; absent if none was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<u64>,
-    /// What was written, or what a read returned.
+    /// The value that was written, or that a read returned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) value: Option<String>,
-    /// What the resource decided; absent if nobody saw a verdict.
+    /// The resource's verdict; absent if nobody saw one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) verdict: Option<Admission>,
 }
@@ -196,7 +196,7 @@ pub(crate) struct Verdict {
     pub(crate) acknowledged: Vec<Update>,
     /// Updates whose writer got "rejected".
     pub(crate) rejected: Vec<Update>,
-    /// What the resource held when the act ended.
+    /// The resource's content when the act ended.
     pub(crate) content: Vec<String>,
     /// Why the act did not follow its schedule, if so; the verdict then proves nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -370,7 +370,7 @@ impl Event {
         times.filter(|time| time.is_finite()).collect()
     }
 
-    /// Adds what `other` knows about the same message; false if it is about something else.
+    /// Adds the times in `other` about the same message; false if it is about another message.
     fn absorb(&mut self, other: &Self) -> bool {
         match (self, other) {
             (Self::Request(mine), Self::Request(theirs))

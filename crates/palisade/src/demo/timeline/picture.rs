@@ -1,4 +1,5 @@
-//! The whole picture as SVG and as a page: first what the acts lost, then the legend, then each act.
+//! The whole picture as SVG and as a page: first the losses of the acts, then the legend, then each
+//! act.
 
 use std::fmt::Write as _;
 
@@ -124,7 +125,7 @@ fn short(verdict: &Verdict) -> String {
     }
 }
 
-/// What clients were told, and the final content.
+/// The acknowledgements that clients got, and the final content.
 fn evidence(verdict: &Verdict) -> String {
     let names = |updates: &[Update]| {
         listed(

@@ -26,7 +26,7 @@ use storage::{Storage, Written};
 
 pub(super) use assignment::{Assignment, Breakpoint, FILE, LOCK, RESOURCE};
 
-/// Does the work and prints what happens to standard output.
+/// Does the work and prints the events to standard output.
 ///
 /// # Errors
 /// Standard output is closed.

@@ -1,4 +1,4 @@
-//! What a worker tells the demo: one line for each note.
+//! A worker's notes for the demo, one line each.
 
 use std::io::{self, Write as _};
 

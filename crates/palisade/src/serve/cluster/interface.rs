@@ -14,7 +14,7 @@ use palisade_server::net::{Change, Changing, Cluster, Losing, NotChanged};
 
 use super::View;
 
-/// What is wrong with a node, for people.
+/// A node's problem, described for people.
 fn problem(peer: &PeerStatus) -> Option<String> {
     let silent = peer.silent.filter(|silent| *silent >= peers::SILENT);
     let silent = silent.map(|silent| format!("silent for {} s", silent.as_secs()));

@@ -1,4 +1,5 @@
-//! What a member watches while it runs: who leads, who answers, who leads without what is committed, what everybody reads.
+//! A member watches while it runs: the leader, the nodes that answer, a leader without committed entries, and the versions
+//! that every member reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,8 +17,9 @@ use super::View;
 /// How often every member is asked whether it is there.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// A node is lost when there has been no connection to it for so long, after the 2 s of silence that a connection bears. By then
-/// it has told its callers that it knows of no leader: their 2 s begin when they can repeat their requests elsewhere.
+/// A node is lost when there has been no connection to it for so long, after the 2 s of silence that a connection
+/// survives. By then its callers know that it has no leader: their 2 s begin when they can repeat their requests
+/// elsewhere.
 const LOST: Duration = Duration::from_secs(3);
 
 /// How long a node that cannot be told that it lost something is left alone.
@@ -80,7 +82,7 @@ pub(super) async fn probe_peers(view: Arc<View>) {
     }
 }
 
-/// Says so if a node leads without what this one knows to be committed, and tells that node.
+/// Reports a node that leads without entries that this one knows to be committed, and notifies that node.
 pub(super) async fn watch_soundness(view: Arc<View>, data: PathBuf) {
     let mut unsound = view.engine.unsound();
     loop {
@@ -103,7 +105,7 @@ pub(super) async fn watch_soundness(view: Arc<View>, data: PathBuf) {
             data.display(),
         );
         let address = view.engine.progress().members.nodes.remove(&leader.node);
-        // It may not be there just now. Until it is told, it leads.
+        // The node may be unreachable now. It leads until it is notified.
         loop {
             if let Some(address) = &address {
                 let tell = view.peers.tell_of_loss(leader.node, address, committed);
@@ -165,7 +167,7 @@ fn log_silence(
     }
 }
 
-/// Lets a leadership write what all members read (rule R21).
+/// Lets a leader write the batch versions that all members read (rule R21).
 pub(super) async fn watch_versions(view: Arc<View>, readable: Arc<node::Readable>) {
     loop {
         let mut again = 50;

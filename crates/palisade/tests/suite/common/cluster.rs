@@ -120,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// What every node has logged last, for the message of a test that fails.
+    /// The last log lines of every node, for the message of a failed test.
     fn logs(&self) -> String {
         const LINES: usize = 40;
         let last = |node: &Node| {
@@ -270,7 +270,7 @@ impl Node {
         settled.unwrap()
     }
 
-    /// A page that is no JSON.
+    /// A page that is not JSON.
     pub(crate) fn text(&self, path: &str) -> String {
         let mut stream = self
             .send_request(&format!("GET {path} HTTP/1.1\r\n"), "")

@@ -169,7 +169,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Takes ownership of any command that does not end by itself.
+    /// Takes ownership of any command that does not end on its own.
     pub(crate) fn keep(child: Child) -> Run {
         Run { child: Some(child) }
     }
@@ -235,7 +235,7 @@ fn children(parent: i32) -> Vec<i32> {
         .collect()
 }
 
-/// What the kernel says of a process. A group or session that began outside of this namespace is 0.
+/// The kernel's record of a process. A group or session from outside this namespace is 0.
 pub(crate) struct Stat {
     state: char,
     parent: i32,

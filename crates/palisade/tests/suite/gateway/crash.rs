@@ -1,4 +1,4 @@
-//! What survives a crash, and what is not promised.
+//! The state that survives a crash, and the state that need not.
 
 use super::support::{Caller, Gateway, until};
 use super::upstream::{Upstream, crashing};
@@ -127,7 +127,7 @@ async fn a_broken_connection_is_an_unknown_outcome_and_a_refused_one_is_unavaila
     assert_eq!(gateway.started["settling"], false);
 }
 
-/// The outcome of a numbered write is kept in memory only: after a crash it is not invented.
+/// The outcome of a numbered write is in memory only: after a crash it is not invented.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_numbered_write_is_never_sent_twice_not_even_after_a_kill() {
     let (upstream, url) = Upstream::start().await;

@@ -175,7 +175,7 @@ async fn a_503_from_a_proxy_does_not_end_a_write() {
         .await;
         assert!(upstream.has_arrived(at + 1));
     }
-    // Control: told that there is no proxy, the gateway lets the newer holder read before the write lands.
+    // Control: configured without a proxy, the gateway lets the newer holder read before the write lands.
     let alone = [&settings[..], &["--upstream-answers-for-itself"]].concat();
     let gateway = Gateway::start(&url, &dir.path().join("alone"), &alone);
     let caller = Caller::of(&gateway.url);

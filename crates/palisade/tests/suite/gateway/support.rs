@@ -38,7 +38,7 @@ pub(crate) fn command(upstream: &str, dir: &Path) -> Command {
     command
 }
 
-/// What a server prints at its start.
+/// The line that a server prints at its start.
 pub(crate) fn started(child: &mut Child) -> Value {
     let mut line = String::new();
     let mut out = BufReader::new(child.stdout.take().unwrap());

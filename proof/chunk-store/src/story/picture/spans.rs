@@ -32,7 +32,7 @@ pub(in super::super) struct Bar {
 pub(in super::super) enum BarStyle {
     /// The lease of the holder with this number.
     Lease(usize),
-    /// A replica, or what look-ups name.
+    /// A replica, or the servers that look-ups name.
     Content,
     /// A replica that was found stale.
     Stale,
@@ -51,7 +51,7 @@ pub(in super::super) struct Step {
     pub(in super::super) lines: Vec<String>,
 }
 
-/// What a replica was from one moment to the next.
+/// A replica's state from one moment to the next.
 #[derive(Default)]
 struct Replica {
     from: f64,
@@ -62,7 +62,7 @@ struct Replica {
 }
 
 impl Act {
-    /// What the lanes show.
+    /// The content of the lanes.
     pub(in super::super) fn lanes(&self) -> Lanes {
         let last = self
             .records
@@ -222,7 +222,7 @@ impl Act {
         steps
     }
 
-    /// What look-ups name.
+    /// The servers that look-ups name.
     fn located(&self, end: f64) -> Vec<Bar> {
         let mut bars: Vec<Bar> = Vec::new();
         for Record { at_ms, event } in self.about() {

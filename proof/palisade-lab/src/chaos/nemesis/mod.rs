@@ -16,8 +16,7 @@ use fault::Nemesis;
 impl Nemesis {
     /// Runs until `stop` is set.
     ///
-    /// # Errors
-    /// What could not be restored.
+    /// # Errors A change that could not be undone.
     pub(super) fn run(self, world: &World, stop: &Stop) -> Result<(), String> {
         match self {
             Nemesis::None => Ok(()),

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A relay tells the dialers apart by the process that owns the other end of the connection, so each direction of each
-//! pair is a link of its own, whichever of the two has dialed. A cut link holds its data back as a network does that
-//! loses every packet: the connection stays, and what was sent comes after the healing.
+//! pair is a link of its own, whichever of the two has dialed. A cut link holds its data back, as in a network that
+//! loses every packet: the connection stays, and the data arrives after the link is restored.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::chaos::lock::lock;
 
-/// What happens to data on its way.
+/// The fate of data on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::chaos) struct Way {
     /// Nothing arrives until this ends.
@@ -85,7 +85,7 @@ impl Links {
         lock(&self.shared.processes)[node] = process;
     }
 
-    /// Changes what happens to data from one node to another.
+    /// Changes the treatment of data from one node to another.
     pub(in crate::chaos) fn set(&self, from: usize, to: usize, way: Way) {
         self.shared.ways[from][to].send_replace(way);
     }

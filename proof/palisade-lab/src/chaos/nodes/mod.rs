@@ -1,4 +1,4 @@
-//! A cluster of `palisade serve` processes as the authority of a world, and what is observed of it.
+//! A cluster of `palisade serve` processes as the authority of a world, and the observations of it.
 //!
 //! ```text
 //!   workers (client library, all addresses) ──┐
@@ -57,8 +57,7 @@ pub(super) struct Node {
 impl Cluster {
     /// Starts the nodes, and waits until all serve. `joined`: as one cluster; otherwise each on its own, which is wrong.
     ///
-    /// # Errors
-    /// What does not start.
+    /// # Errors A process that does not start.
     pub(super) fn start(
         program: &Path,
         folder: &Path,

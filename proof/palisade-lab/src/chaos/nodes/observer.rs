@@ -185,7 +185,7 @@ impl Observer {
     }
 
     /// Sends a wish under a request id of its own, at one node after the other, until an answer is clear or the patience
-    /// is over. When the granted attempt was sent, and what it was answered; nothing if the wish was denied.
+    /// is over. Returns the time at which the granted attempt was sent, and its answer; `None` if the wish was denied.
     fn request(
         &mut self,
         client: &ClientId,
@@ -401,9 +401,9 @@ impl Observer {
     }
 }
 
-/// Leaves out what says nothing about a holder. While a lock is kept for a waiter that has not come back since a change
-/// of leader (R16), `held` names that waiter and the lock's last token. So `held` counts as unknown if its client has
-/// asked for the lock, and had not been granted it when the question was sent.
+/// Leaves out answers that say nothing about a holder. While a lock is reserved for a waiter that has not come back since
+/// a change of leader (R16), `held` names that waiter and the lock's last token. So `held` counts as unknown if its client
+/// has asked for the lock, and had not been granted it when the question was sent.
 fn without_orphans(events: Vec<Event>) -> Vec<Event> {
     let mut sent = BTreeMap::new();
     let mut asked = BTreeSet::new();

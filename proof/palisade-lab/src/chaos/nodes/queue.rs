@@ -1,4 +1,5 @@
-//! Places in a queue: three waiters come one after the other, and are granted in that order, whoever leads by then.
+//! Places in a queue: three waiters come one after the other, and are granted in that order, whichever node leads by
+//! then.
 //!
 //! A waiter that is cut off without a word notices that too late to keep its place, and so does one that this machine
 //! did not run in time. Such a queue proves nothing and is only counted.
@@ -18,7 +19,7 @@ use crate::chaos::lock::lock;
 const WAITERS: usize = 3;
 const WAIT: Duration = Duration::from_secs(40);
 const RETRY: Duration = Duration::from_millis(20);
-/// Half of the window in which a waiter's place is kept for it.
+/// Half of the window in which a waiter's place is reserved.
 const LATE: Duration = Duration::from_secs(1);
 
 /// A waiter's grant, and the longest time between two of its attempts.

@@ -1,4 +1,4 @@
-//! What the nemesis, the observers and the queues share, and what they find.
+//! The state that the nemesis, the observers and the queues share, and their findings.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::history::Event;
 /// How long an answer may take beyond the wait that was asked for.
 pub(super) const ANSWER: Duration = Duration::from_secs(1);
 
-/// What the nemesis and the observers share.
+/// The state that the nemesis and the observers share.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) addresses: Vec<SocketAddr>,
@@ -27,7 +27,7 @@ pub(super) struct Watched {
     pub(super) healed_ms: Mutex<Vec<f64>>,
 }
 
-/// What all observers of a cluster share.
+/// The state that all observers of a cluster share.
 pub(super) struct Shared {
     pub(super) watched: Arc<Watched>,
     pub(super) stop: Stop,
@@ -53,7 +53,7 @@ impl Shared {
     }
 }
 
-/// What became of the queues.
+/// The results of the queues.
 #[derive(Debug, Default)]
 pub(super) struct Count {
     pub(super) kept: u64,
@@ -61,7 +61,7 @@ pub(super) struct Count {
     pub(super) wrong: Vec<String>,
 }
 
-/// What was observed of a cluster.
+/// The observations of a cluster.
 #[derive(Debug, Default, Serialize)]
 pub(in crate::chaos) struct Observed {
     /// Calls of the observers, those without an answer, and grants.
@@ -77,7 +77,7 @@ pub(in crate::chaos) struct Observed {
     /// How often every node served again after a fault, and the longest time that took.
     pub(in crate::chaos) healings: usize,
     pub(in crate::chaos) slowest_healing_ms: f64,
-    /// Whatever must not be.
+    /// Broken rules.
     pub(in crate::chaos) violations: Vec<String>,
     /// The observers' calls and answers, as `palisade-lab check` reads them.
     #[serde(skip)]

@@ -1,4 +1,4 @@
-//! What an observer asks for: locks of every kind, a few of each, so that the observers wait for one another.
+//! An observer's requests: locks of every kind, a few of each, so that the observers wait for one another.
 
 use palisade_core::{ClientId, LockMode, LockName, Permits, Slots, Token, set_of};
 use serde_json::{Value, json};
@@ -107,7 +107,7 @@ impl Wish {
         }
     }
 
-    /// What a reply means, if that is clear; a grant under a new lease names that.
+    /// The meaning of a reply, if it is clear; a grant under a new lease names that lease.
     pub(super) fn answer(&self, lease: Option<Token>, reply: &Reply) -> Option<Answer> {
         match (reply.status, reply.code()) {
             (200, _) => {

@@ -1,4 +1,4 @@
-//! The authorities by name, and what goes with each.
+//! The authorities by name, and the properties of each.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use crate::chaos::arm::Arm;
 use crate::chaos::kind::LockKind;
 use crate::chaos::nemesis::fault::Nemesis;
 
-/// Who grants the lock.
+/// The authority that grants the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Authority {

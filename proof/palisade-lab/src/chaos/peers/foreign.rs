@@ -17,8 +17,7 @@ pub(super) struct Foreign<S> {
 impl<S: Deref<Target = Instance>> Foreign<S> {
     /// Starts it.
     ///
-    /// # Errors
-    /// What is not installed or does not start.
+    /// # Errors A program that is not installed or does not start.
     pub(super) fn start(
         start: impl FnOnce() -> S,
         url: impl FnOnce(&S) -> String,

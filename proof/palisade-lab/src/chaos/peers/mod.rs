@@ -30,8 +30,7 @@ const VOID_BELOW: f64 = 0.05;
 impl Authority {
     /// Starts it, unless each world starts its own.
     ///
-    /// # Errors
-    /// What is not installed or does not start.
+    /// # Errors A program that is not installed or does not start.
     pub(super) fn start(
         self,
         chaos: &Chaos,

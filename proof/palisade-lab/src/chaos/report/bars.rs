@@ -1,4 +1,4 @@
-//! What each arm lost under each nemesis, as bars.
+//! The losses of each arm under each nemesis, as bars.
 
 use palisade_draw::Canvas;
 use palisade_draw::bars::{Bar, Panel, room};

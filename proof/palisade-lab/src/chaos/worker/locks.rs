@@ -22,7 +22,7 @@ pub(super) enum Locks {
     Broken(String),
 }
 
-/// What to ask for.
+/// A worker's request.
 pub(super) enum Wish {
     /// A lock, alone.
     Exclusive(String),
@@ -38,9 +38,9 @@ pub(super) enum Wish {
 
 /// A lock, or several, that the worker believes to hold.
 pub(super) struct Grant {
-    /// What its fences compare.
+    /// The token that its fences compare.
     pub(super) token: Option<u64>,
-    /// What names the grant: its token, unless it is a reader's.
+    /// The number that names the grant: its token, unless it is a reader's.
     pub(super) number: Option<u64>,
     /// The authority to which the fence is bound.
     pub(super) authority: Option<String>,
@@ -77,7 +77,7 @@ impl Locks {
         ))
     }
 
-    /// What was asked for, or nothing if somebody else holds it the whole time.
+    /// Returns the grant, or `None` if somebody else holds the lock the whole time.
     pub(super) async fn acquire(
         &self,
         wish: &Wish,
@@ -163,7 +163,7 @@ impl Locks {
     }
 }
 
-/// A grant of these leases; nothing if others hold what was asked for.
+/// A grant of these leases; nothing if others hold the locks.
 fn granted(leases: Result<Vec<Lease>, Error>) -> Result<Option<Grant>, String> {
     let leases = match leases {
         Err(Error::Held { .. } | Error::Behind { .. }) => return Ok(None),

@@ -4,9 +4,9 @@
 //!   acquire ─► (claim) ─► read ─► lease.check()? ─► think ─► write ─► report the acknowledgement ─► release
 //! ```
 //!
-//! It serves several lanes at once; each is a lock of some kind and the set, or sets, that it guards. `turn.rs` has what
-//! the holder of each kind does. The lease renews itself, and is checked before the thinking, but not again before the
-//! write. Between any check and its write there is a gap into which a pause fits; here the gap is as wide as the
+//! It serves several lanes at once; each is a lock of some kind and the set, or sets, that it guards. `turn.rs` contains
+//! the actions of each kind of holder. The lease renews itself, and is checked before the thinking, but not again before
+//! the write. Between any check and its write there is a gap into which a pause fits; here the gap is as wide as the
 //! thinking, so that pauses often hit it.
 
 mod assignment;

@@ -1,6 +1,6 @@
 //! The history of resources: each call to a resource, and its answer, on the clock of this machine.
 //!
-//! [`turn`](super::turn) and this module import each other: a lane of it is what writes here.
+//! [`turn`](super::turn) and this module import each other: its lanes write here.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,8 +70,8 @@ fn report(line: &ResourceLine) {
 }
 
 impl Lane {
-    /// Makes a call to a resource; if a history is kept, reports it before it is sent, and its answer. A call without a
-    /// clear answer has none: its outcome is unknown.
+    /// Makes a call to a resource; if a history is recorded, reports it before it is sent, and its answer. A call
+    /// without a clear answer has none: its outcome is unknown.
     pub(super) async fn recorded<T>(
         &self,
         (step, name, grant): (Operation, &str, &Grant),

@@ -119,7 +119,7 @@ impl Store {
     }
 }
 
-/// What each request has.
+/// The fields of every request.
 fn pass(name: &str, grant: &Grant) -> Value {
     let mut body = json!({
         "resource_id": name, "fencing_token": grant.token.unwrap_or(NO_TOKEN),

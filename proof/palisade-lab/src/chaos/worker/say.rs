@@ -1,4 +1,4 @@
-//! What a worker says to the director.
+//! A worker's messages to the director.
 
 use std::io::{self, Write as _};
 

@@ -1,4 +1,4 @@
-//! What a worker does on one lane: turn after turn, each with a grant of its own.
+//! A worker's activity on one lane: turn after turn, each with a grant of its own.
 //!
 //! ```text
 //!   add        claim all ─► read all ─► think ─► write each set with one more element
@@ -34,7 +34,7 @@ pub(super) struct Lane {
     pub(super) added: u64,
 }
 
-/// What to do with a grant.
+/// The use of a grant.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     Add,
@@ -78,7 +78,7 @@ impl Lane {
         Duration::from_millis(self.part.ttl_ms)
     }
 
-    /// The next turn, and what it asks for.
+    /// The next turn, and its request.
     fn next(&mut self) -> (Turn, Wish) {
         let mut locks = self.kind.locks(self.lane);
         let chosen = self.random.usize(0..locks.len());
@@ -108,7 +108,7 @@ impl Lane {
         }
     }
 
-    /// Uses a grant, and releases what is left of it.
+    /// Uses a grant, and releases it if it is still held.
     async fn turn(&mut self, turn: Turn, grant: Grant) -> Used {
         let token = grant.token;
         let used = match turn {
@@ -142,7 +142,7 @@ impl Lane {
         self.read_again(grant, &content).await
     }
 
-    /// Nobody wrote between the read and the upgrade, so what was read is written.
+    /// Nobody wrote between the read and the upgrade, so the worker writes the set that it read.
     async fn upgrade(&mut self, reader: &Grant) -> Used {
         self.claim(reader).await?;
         let mut content = self.read(reader).await?;
@@ -160,7 +160,7 @@ impl Lane {
         written
     }
 
-    /// Nobody wrote between the write and the downgrade, so what was written is read.
+    /// Nobody wrote between the write and the downgrade, so the worker reads its own write.
     async fn downgrade(&mut self, writer: Grant, written: &Content) -> Used {
         let token = writer.token;
         let downgraded = self.locks.downgrade(writer).await;

@@ -9,7 +9,7 @@ use palisade_core::{
 use super::shape::Shape;
 use crate::history::event::{Answer, Call};
 
-/// What a client wants from the authority.
+/// A client's wish.
 #[derive(Clone)]
 pub(super) enum Wish {
     Acquire {
@@ -337,7 +337,7 @@ impl Client {
     }
 }
 
-/// What to ask a lock for, and together with which others. With all kinds the last lock is a semaphore.
+/// The mode to ask for, and the other locks of the request. With all kinds the last lock is a semaphore.
 fn kind(rng: &mut Rng, shape: &Shape, wanted: &LockName) -> (LockMode, Box<[LockName]>) {
     let plain = shape.locks.saturating_sub(1);
     if !shape.kinds || shape.locks < 2 {

@@ -50,12 +50,12 @@ pub(super) struct Simulation {
     waiting: BTreeMap<RequestId, usize>,
     /// The tokens of shared phases: a denial that is remembered may name one that is over.
     phases: BTreeSet<Token>,
-    /// What each request was told when it was denied: a repeat is told the same.
+    /// The denial of each request: a repeat gets the same answer.
     denials: BTreeMap<Box<str>, Answer>,
     /// Until when the authority is stopped.
     away: Option<Timestamp>,
     events: Vec<Event>,
-    /// Kept only on request.
+    /// Stored only on request.
     log: Option<Vec<Entry>>,
 }
 

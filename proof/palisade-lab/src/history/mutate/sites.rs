@@ -1,6 +1,7 @@
-//! Where a clean history can be made illegal: its grants, and what is certain about each.
+//! The places where a clean history can be made illegal: its grants, and the certain
+//! facts about each.
 //!
-//! Every bound here is conservative: what is not certain is left out.
+//! Every bound here is conservative: uncertain facts are left out.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ pub(super) struct Grant {
     pub(super) phase: Option<Token>,
     /// Whether it is in mode update.
     pub(super) update: bool,
-    /// If it is of permits: what was asked for, and the slots.
+    /// If it is of permits: the permits that it asked for, and the slots.
     pub(super) permits: Option<(Permits, Slots)>,
     /// When the first attempt was sent.
     pub(super) sent: Timestamp,

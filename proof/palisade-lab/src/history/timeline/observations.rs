@@ -1,4 +1,4 @@
-//! Observations: what answers say about grants, including those of other clients.
+//! Observations: statements in answers about grants, including those of other clients.
 
 use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
 
@@ -58,7 +58,7 @@ impl<'h> Gathered<'h> {
                     self.seen(lock, *token, Some(&operation.client), window, found);
                 }
             }
-            // Which of its locks a set is told about is not said.
+            // An answer about a set does not say which of its locks it is about.
             Answer::Held { .. } if operation.call.is_of_set() => {}
             Answer::Held { token, holder } => self.seen(lock, *token, Some(holder), window, found),
             Answer::Stale { token } => self.seen(lock, *token, None, window, found),

@@ -109,7 +109,7 @@ impl<'h> Attempts<'h> {
     }
 }
 
-/// What is known of a granted wish.
+/// The known facts about a granted wish.
 #[derive(Clone, Copy)]
 struct Known {
     token: Token,

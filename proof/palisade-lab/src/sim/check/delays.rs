@@ -2,7 +2,8 @@
 //! also if the authority is started again; and nobody is granted it before the at-least-for of a grant is over. Only a
 //! client that takes its own lock over need not wait.
 //!
-//! A crash may undo what was applied and is not on stable storage. The checker then demands what both states do.
+//! A crash may undo entries that were applied and are not on stable storage. The checker then demands only the smaller
+//! bounds of the two states.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +44,7 @@ struct Closing {
     /// The end of the latest at-least-for, and without that of the newest grant.
     reserved: u64,
     inherited: u64,
-    /// Whose grant was superseded by the entry being applied.
+    /// The client whose grant was superseded by the entry being applied.
     taken_over: Option<u8>,
 }
 
@@ -121,7 +122,8 @@ impl Delays {
         self.live_again(at, live);
     }
 
-    /// A backup knows what it knows: its locks are closed as it says, and its grants reserve what they asked for.
+    /// After a restore, the backup decides: its locks are closed as it says, and its grants reserve the time that they
+    /// asked for.
     fn restored(&mut self, at: u64, live: &[(u8, u64, u8)], closed: &[(u8, u64)]) {
         self.applied.clear();
         for (lock, token, _) in live {
@@ -163,7 +165,7 @@ impl Closing {
         Ok(())
     }
 
-    /// What holds in either state.
+    /// The bounds that hold in either state.
     fn at_most(&self, other: &Closing) -> Closing {
         Closing {
             delayed: self.delayed.min(other.delayed),

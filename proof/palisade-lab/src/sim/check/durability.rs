@@ -31,7 +31,7 @@ impl Durability {
             ));
         }
         if restored {
-            // A backup does not contain later grants; it only has to leap over their tokens.
+            // A backup does not contain later grants; a restore only has to raise the counter above their tokens.
             self.owed.clear();
         }
         let held: BTreeSet<(u8, u64)> = live

@@ -89,7 +89,7 @@ impl EarlyExpiry {
         }
     }
 
-    /// The authority started, with what was durable.
+    /// The authority started from its durable state.
     fn recovered(&mut self, at: u64, down: u64, restored: bool, live: &[(u8, u64, u8)]) {
         let leases = live
             .iter()

@@ -21,8 +21,8 @@ use crate::sim::plan::Plan;
 pub(crate) struct Fifo {
     /// The locks that each request asked for.
     asked: BTreeMap<u32, Locks>,
-    /// The leases that requests are under which their clients had already, how many live grants each lease has, and whose
-    /// each grant is.
+    /// For requests under a lease that the client already had: that lease; the number of live grants of each lease; and
+    /// the lease of each grant.
     under: BTreeMap<u32, u64>,
     leases: BTreeMap<u64, u32>,
     lease_of: BTreeMap<u64, u64>,
@@ -141,7 +141,7 @@ impl Fifo {
         }
     }
 
-    /// Requests for more permits than there are leave the queue; those whose callers are away are told nothing.
+    /// Requests for more permits than exist leave the queue; absent callers get no answer.
     fn resized(&mut self, lock: u8, permits: u8) {
         self.slots.resize(lock, permits);
         let wants = Locks::one(lock);
@@ -238,7 +238,7 @@ impl Fifo {
             *grants -= 1;
             if *grants == 0 {
                 self.leases.remove(&lease);
-                // Nobody is told of the wait of an orphan.
+                // No caller learns that an orphan waits.
                 let under = &self.under;
                 self.waiting.retain(|waiter| {
                     waiter.orphan.is_none() || under.get(&waiter.request) != Some(&lease)
@@ -271,7 +271,7 @@ impl Fifo {
             None => who.map(|(locks, _)| locks).unwrap_or_default(),
         };
         for lock in locks.iter().filter(|_| slots != 0) {
-            // Who had them before ended with this very entry.
+            // The previous holders of these slots ended with the same entry.
             self.slots.vacate(lock, slots);
             self.slots.granted(lock, token, slots);
         }

@@ -20,8 +20,8 @@ pub(crate) struct Permits {
     waiting: BTreeMap<u32, Waiter>,
     /// The numbers that requests granted at once have named, by their grants.
     named: BTreeMap<u64, u8>,
-    /// Each semaphore's numbers that may be in force after a restart: what was acknowledged last, and what the log has
-    /// got since.
+    /// Each semaphore's numbers that may be in force after a restart: the last acknowledged one, and those that the log
+    /// received since.
     numbers: BTreeMap<u8, Vec<u8>>,
     /// The highest token of a durable grant of each slot: lock, bit.
     highest: BTreeMap<(u8, u32), u64>,
@@ -144,7 +144,7 @@ impl Permits {
                 ));
             }
         }
-        // What is in use may have been forgotten meanwhile, and what is not is.
+        // A semaphore that is not in use is forgotten at a restart, so only the recovered numbers count from here.
         self.numbers.clear();
         for (lock, number) in permits {
             self.numbers.insert(*lock, vec![*number]);
@@ -202,7 +202,7 @@ impl Check for Permits {
             }
             Fact::Gone { request } => drop(self.waiting.remove(request)),
             Fact::Resized { lock, permits } => {
-                // Who wants more leaves the queue.
+                // Requests that want more leave the queue.
                 let wants = Locks::one(*lock);
                 self.waiting
                     .retain(|_, waiter| waiter.locks != wants || waiter.wanted <= *permits);

@@ -20,7 +20,7 @@ pub(crate) struct Phases {
 #[derive(Default)]
 struct Lock {
     live: BTreeSet<u64>,
-    /// The token of each phase that a client was told of.
+    /// The token of each phase that a client has seen.
     tokens: BTreeMap<u64, u64>,
 }
 

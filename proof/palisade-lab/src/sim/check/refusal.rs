@@ -13,7 +13,7 @@ use crate::sim::target::Target;
 
 /// See the module.
 pub(crate) struct Refusal {
-    /// What each resource is for.
+    /// The target of each resource.
     targets: Vec<Target>,
     /// The grant of each token.
     places: BTreeMap<u64, Place>,

@@ -1,4 +1,4 @@
-//! What a rule is, and the names of all.
+//! The trait of a rule, and the names of all rules.
 
 use crate::sim::fact::Fact;
 
@@ -7,7 +7,7 @@ pub(crate) trait Check {
     /// The name in reports.
     fn name(&self) -> &'static str;
 
-    /// Handles one fact at a virtual instant; an error says what is wrong.
+    /// Handles one fact at a virtual instant; an error describes the violation.
     fn see(&mut self, now: u64, fact: &Fact) -> Result<(), String>;
 }
 

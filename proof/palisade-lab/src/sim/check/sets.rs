@@ -17,7 +17,7 @@ pub(crate) struct Sets {
     asked: BTreeMap<u32, Locks>,
     /// Every token that a request was given.
     given: BTreeSet<u64>,
-    /// What the entry being applied grants, by token: the request, and its locks that are not granted yet.
+    /// The grants of the entry being applied, by token: the request, and its locks that are not granted yet.
     due: BTreeMap<u64, (u32, Locks)>,
     /// Whether changes of that entry were seen: they come after its decisions.
     changing: bool,

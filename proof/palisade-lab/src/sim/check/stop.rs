@@ -1,4 +1,5 @@
-//! A planned stop grants nothing to those whose waits it ends (R22): they are told that the authority stops.
+//! A planned stop grants nothing to the requests whose waits it ends (R22): they learn that the authority
+//! stops.
 
 use super::rule::{self, Check};
 use crate::sim::fact::{ChangeKind, Fact, LockChange};

@@ -1,4 +1,4 @@
-//! Who asks, what reaches the process, and what names say.
+//! Callers, the messages that reach the process, and the meaning of names.
 
 use palisade_core::{Acquire, LockMode, Token};
 use palisade_pipeline::Request;

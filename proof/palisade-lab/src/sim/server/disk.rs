@@ -121,7 +121,7 @@ impl Disk {
         }
     }
 
-    /// Replaces the directory with the backup, with the leap, if any.
+    /// Replaces the directory with the backup, and raises the token counter if the restore does.
     pub(crate) fn restore(&mut self, leap: Option<u64>) -> Result<bool, String> {
         let Some(backup) = &self.backup else {
             return Ok(false);

@@ -24,13 +24,13 @@ pub(super) struct Follower {
     effects: Vec<Effect>,
     /// The batch for the log; empty if nothing changed.
     pub(super) batch: Vec<u8>,
-    /// Who asked for the last command in it.
+    /// The principal that asked for the last command in it.
     by: Principal,
     /// How many commands of the orderer's batch were followed.
     seen: usize,
     /// The callers of waiting requests, by the request's number.
     waiting: BTreeMap<u32, ReplyTo>,
-    /// The requests whose callers were away when the leader changed, and until when their places are kept.
+    /// The requests whose callers were away when the leader changed, and until when their places are reserved.
     orphans: BTreeMap<RequestId, Timestamp>,
 }
 
@@ -85,7 +85,7 @@ impl Follower {
         gone.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Follows what was added to the orderer's batch since the last call.
+    /// Follows the commands added to the orderer's batch since the last call.
     pub(super) fn follow(
         &mut self,
         orderer: &Orderer<Caller>,
@@ -295,7 +295,7 @@ fn renewed(at: u64, outcome: &Outcome, grant: Option<Token>, ids: &IdMap) -> Opt
     })
 }
 
-/// What a checker sees of an event; of a value that is proclaimed, nothing.
+/// An event as a checker sees it; `None` for a value that is proclaimed.
 pub(super) fn turn(event: &palisade_core::Event, ids: &IdMap) -> Option<LockChange> {
     use palisade_core::Change;
     let (client, lease) = (event.client.as_ref()?, event.lease?);

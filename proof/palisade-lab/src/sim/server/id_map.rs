@@ -1,4 +1,4 @@
-//! What the lab remembers of the authority across restarts: numbers for the facts, and data for two mutants.
+//! The lab's memory of the authority across restarts: numbers for the facts, and data for two mutants.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -138,7 +138,7 @@ impl IdMap {
         found.map_or(token, |(machine, _)| Token::new(*machine).unwrap_or(token))
     }
 
-    /// The grant that has this token, whoever asks.
+    /// The grant that has this token, for any caller.
     pub(crate) fn present(&self, grant: GrantRef, token: Token) -> GrantRef {
         match self.keys.get(&token.get()) {
             Some(key) => GrantRef {

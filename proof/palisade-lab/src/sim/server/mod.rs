@@ -317,7 +317,7 @@ impl Authority {
         self.follow(None);
     }
 
-    /// Reports what was added to the batch.
+    /// Reports the commands added to the batch.
     fn follow(&mut self, asked: Option<follower::CallerAndWait>) {
         if let Some(process) = &mut self.process {
             let (ids, facts) = (&mut self.ids, &mut self.facts);
@@ -332,7 +332,7 @@ impl Authority {
         process.is_some_and(|process| !process.follower.batch.is_empty())
     }
 
-    /// The second half: the sync, and what becomes visible after it.
+    /// The second half: the sync, and the effects that become visible after it.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
         let local = self.clock.nanos();
         let Some(process) = &mut self.process else {
@@ -465,8 +465,8 @@ impl Authority {
     }
 }
 
-/// What a process knows that starts at `local` on a log that ends at `last`: what the authority's clock shows, and for how
-/// much of that there was no process.
+/// For a process that starts at `local` on a log that ends at `last`: the time on the authority's clock, and how long
+/// there was no process.
 fn resumed((at, then): (Timestamp, u64), last: Timestamp, local: u64) -> Option<(Timestamp, Span)> {
     let there = at.max(last);
     let shows = at.after(Span::from_nanos(local.checked_sub(then)?));

@@ -78,7 +78,7 @@ impl Process {
             .after(Span::from_nanos(local.saturating_sub(self.boot_then)))
     }
 
-    /// What the machine's clock showed when the authority's showed `at`.
+    /// The machine's clock at the moment when the authority's clock showed `at`.
     pub(super) fn local_at(&self, at: Timestamp) -> u64 {
         self.boot_then + at.since(self.resumed_at).as_nanos()
     }

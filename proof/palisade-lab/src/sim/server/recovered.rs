@@ -1,4 +1,4 @@
-//! What the authority's machine contains after a restart, as a fact.
+//! The content of the authority's machine after a restart, as a fact.
 
 use std::collections::BTreeMap;
 

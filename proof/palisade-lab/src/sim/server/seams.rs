@@ -217,7 +217,7 @@ fn fencing(granted: &Granted, mutant: Option<Mutant>, ids: &IdMap) -> Token {
     }
 }
 
-/// What the lab itself asks for before a request: as a stranger, and for two mutants.
+/// The lab's own requests before a request: as a stranger, and for two mutants.
 pub(super) fn first(
     request: &Request,
     mutant: Option<Mutant>,
@@ -268,7 +268,7 @@ fn other_parts(grant: &GrantRef, machine: &Machine, at: Timestamp) -> Vec<Asked>
     releases.collect()
 }
 
-/// A mutant: with a request that is given up, what else its lease has is released.
+/// A mutant: giving up a request also releases the other grants of its lease.
 fn others_of_lease(request: RequestId, machine: &Machine) -> Vec<Asked> {
     let answers = machine.records().filter_map(|record| match record {
         Record::Answered(answered) if answered.request == request => Some(answered),
@@ -354,7 +354,7 @@ fn stranger(
     })
 }
 
-/// What a new leader does about the requests that wait: nothing, but for two mutants.
+/// The commands of a new leader for the requests that wait: none, except for two mutants.
 pub(super) fn of_orphans(waiting: Vec<Waiting>, mutant: Option<Mutant>) -> Vec<Command> {
     let commands = waiting.into_iter().filter_map(|waiting| match mutant {
         Some(Mutant::OrphanGranted) => {

@@ -147,7 +147,7 @@ impl Worker {
         }
     }
 
-    /// What kind of grant to ask for.
+    /// The kind of grant to ask for.
     fn kind(&mut self, lock: u8) -> Wanted {
         let permits = self.permits[usize::from(lock)].load(Ordering::Relaxed);
         if permits > 0 {
@@ -209,7 +209,7 @@ impl Worker {
         resources
     }
 
-    /// The resources that a grant is for. Whoever holds permits goes by the keys of its slots.
+    /// The resources that a grant is for. For permits they follow from the keys of the slots.
     fn resources(&self, lease: &Lease) -> Vec<u8> {
         let number = |key: LockName| {
             let found = self.keys.iter().position(|other| *other == key);
@@ -236,7 +236,7 @@ impl Worker {
         }
     }
 
-    /// A reader in mode update becomes a writer, or stays what it is.
+    /// A reader in mode update becomes a writer, or stays a reader.
     async fn upgrade(&mut self, client: &Client, lock: u8) {
         let mode = hold(&self.port.hand).get(&lock).map(Lease::mode);
         if mode != Some(LockMode::Update) {
@@ -426,7 +426,7 @@ fn grant(lease: &Lease) -> GrantRef {
     }
 }
 
-/// What kind of grant a worker asks for; times in milliseconds.
+/// The kind of grant that a worker asks for; times in milliseconds.
 enum Wanted {
     Exclusive { lock_delay: u64, at_least_for: u64 },
     Shared,

@@ -104,7 +104,8 @@ impl Worker {
         Some((token, parts))
     }
 
-    /// Whoever loses one of the locks gives all up, or goes on with the others. Some need one for a shorter time.
+    /// A worker that loses one of the locks gives up all of them, or goes on with the others. Some workers need one
+    /// lock for a shorter time.
     async fn use_all(&mut self, client: &Client, token: Token, parts: &mut Vec<Part>) {
         let careless = self.rng.chance(400);
         if self.rng.chance(800) && !self.claim_all(token, parts).await {

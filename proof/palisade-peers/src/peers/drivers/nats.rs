@@ -32,8 +32,8 @@ const HELD: &[u8] = b"held";
 const FREE: &[u8] = b"free";
 
 pub(crate) async fn prepare(port: u16) -> Result<(), Error> {
-    // What the library does to create a bucket. The library would first ask for the account, and does not understand
-    // the answer of Debian's server.
+    // Creates a bucket as the library does. The library itself would first ask for the account, and does not
+    // understand the answer of Debian's server.
     let config = Config {
         name: format!("KV_{BUCKET}"),
         subjects: vec![format!("$KV.{BUCKET}.>")],

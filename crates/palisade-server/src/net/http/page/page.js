@@ -4,9 +4,9 @@
 //   address bar (#/…) ─► view ─┬─► GET /v1/… now, after changes, and every few seconds ─► drawn again
 //                              └─► GET /v1/watch, resumed by its last id ─► changes
 //
-// Whatever comes from clients is put in as text, never as markup.
+// Text from clients is inserted as text, never as markup.
 
-const POLL = 2_000;           // Queues change without an event, so what is shown is asked for again.
+const POLL = 2_000;           // Queues change without an event, so the page asks for its data again.
 const SETTLE = 300;           // Changes that come close together cause one question.
 const SILENCE = 40_000;       // The server sends a comment every 15 s.
 const SHOWN_CHANGES = 40;
@@ -114,7 +114,9 @@ const section = (title, note, ...content) =>
   el("section", {}, el("h2", {}, title, note ? el("small", {}, note) : null), ...content);
 const empty = (text) => el("p", { class: "empty" }, text);
 
-/** Where a button of the mouse is down: what is replaced before it is up again is never clicked. */
+/**
+ * The element on which a mouse button is down: if it were replaced before the button is up, the click would be lost.
+ */
 let pressed = null;
 addEventListener("pointerdown", (event) => {
   // A menu may keep the end of another button's press to itself.
@@ -207,7 +209,7 @@ async function follow(prefix, after, on, signal) {
       if (error instanceof Refused) {
         if (error.status === 401) return signIn(error.message);
         if (error.status === 403) return on.refused(error.message);
-        // Another authority answers there now: what was seen of the old one says nothing of it.
+        // Another authority answers there now, so the events seen so far do not count.
         if (error.status === 400) last = null;
       }
     } finally {
@@ -298,7 +300,7 @@ function show(title, { prefix, after = null, load, changes = () => {} }) {
   }
 }
 
-/** What is shown stays, and the head of the page says that it is old. */
+/** Leaves the data on the page, and marks it as old in the head of the page. */
 function failed(place, error) {
   if (error instanceof Refused) {
     connected("lost", error.status === 403 ? "not allowed" : "the server cannot answer now");
@@ -317,7 +319,7 @@ function figures(...pairs) {
     el("dd", { class: value.length > 14 ? "long" : "" }, value))));
 }
 
-/** What a question says, or what was refused. */
+/** The answer to a request, or the message of its refusal. */
 const orRefusal = (question) => question.catch((error) => {
   if (error instanceof Refused && error.status !== 401) return { refused: error.message };
   throw error;
@@ -442,7 +444,7 @@ function listing(prefix, place, signal) {
     pages = [...kept, answer];
     render();
   };
-  // No refresh overtakes what the reader asked for.
+  // No refresh overtakes the reader's own request.
   let asking = 0;
   const wanted = (cursor, kept) => {
     asking += 1;
@@ -549,7 +551,7 @@ class Grants {
       // An opening is about the lock, and changes no grant.
       if (change.resource_id !== this.name || change.kind === "opened") continue;
       const id = change.grant_id ?? change.fencing_token;
-      // What is replayed happened at a time that nobody wrote down.
+      // The times of replayed events are unknown.
       const live = Date.now() - this.opened > 1_500;
       const grant = this.known.get(id) ?? { id, token: change.fencing_token, client: change.client_id };
       if (change.kind === "granted") grant.from ??= live ? change.at.getTime() : undefined;

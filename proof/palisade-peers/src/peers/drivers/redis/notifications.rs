@@ -37,7 +37,7 @@ impl Notifications {
         notifications
     }
 
-    /// Subscribes to a channel; returns what is notified of each message from now on.
+    /// Subscribes to a channel; the result is notified of each message from now on.
     pub(super) async fn subscribe(&self, channel: &[u8]) -> Result<Arc<Notify>, Error> {
         let notify = Arc::new(Notify::new());
         self.subscribers

@@ -30,9 +30,9 @@ public final class Client implements AutoCloseable {
     private final ExecutorService threads;
     private final long patience;
     private final long margin;
-    /** For people: where a client runs. What makes a client id unique is drawn for each acquire. */
+    /** The host that a client runs on, for people. Each acquire adds random characters, which make its client id unique. */
     private final String host = hostName();
-    /** What is being given up in the background. */
+    /** Requests that are being given up in the background. */
     private final Phaser background = new Phaser(1);
     private volatile boolean closed;
 
@@ -91,8 +91,8 @@ public final class Client implements AutoCloseable {
         }
 
         /**
-         * For https addresses: authorities, a client certificate. What is in it is not read again: for a certificate that is
-         * replaced use {@link #tlsFiles}.
+         * For https addresses: authorities, a client certificate. It is not read again: for a certificate that is replaced,
+         * use {@link #tlsFiles}.
          */
         public Builder sslContext(SSLContext context) {
             tls = context;
@@ -100,9 +100,9 @@ public final class Client implements AutoCloseable {
         }
 
         /**
-         * Files in PEM for https addresses: the CAs of the servers (null: those of this JVM), the client's certificate, and its
-         * key in PKCS #8 (null for both: none). They are read again for each new connection, so they may be replaced while the
-         * client runs; while they cannot be used together, what was there stays. It takes the place of {@link #sslContext}.
+         * Files in PEM for https addresses: the CAs of the servers (null: those of this JVM), the client's certificate, and
+         * its key in PKCS #8 (null for both: none). They are read again for each new connection, so they may be replaced while
+         * the client runs; while the new files do not match, the old ones stay in use. It replaces {@link #sslContext}.
          */
         public Builder tlsFiles(Path ca, Path certificate, Path key) {
             tls = Certificates.of(ca, certificate, key);
@@ -115,7 +115,7 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** Is taken off each deadline: time between a check and the effect of what follows, 0 – 24 h. */
+        /** Subtracted from each deadline: the time to leave between a check and the effect of the next operation, 0 – 24 h. */
         public Builder margin(Duration duration) {
             margin = LockRequest.within("the margin", duration, Duration.ZERO, Duration.ofDays(1));
             return this;
@@ -194,8 +194,8 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * Ends what runs in the background, after what is being given up has been given up, at most for the client's patience.
-     * Leases that are still held are no longer renewed, and are lost at their deadline: release them first.
+     * Finishes giving up requests and locks in the background, at most for the client's patience, and then ends all background
+     * work. Leases that are still held are no longer renewed, and are lost at their deadline: release them first.
      */
     @Override
     public void close() {
@@ -203,7 +203,7 @@ public final class Client implements AutoCloseable {
         try {
             background.awaitAdvanceInterruptibly(background.arrive(), patience, TimeUnit.NANOSECONDS);
         } catch (TimeoutException late) {
-            // What is left expires.
+            // The rest expires.
         } catch (InterruptedException gone) {
             Thread.currentThread().interrupt();
         }
@@ -261,7 +261,7 @@ public final class Client implements AutoCloseable {
         });
     }
 
-    /** Runs what nobody waits for. */
+    /** Runs work that nobody waits for. */
     void inBackground(Task task) {
         if (closed) {
             return;

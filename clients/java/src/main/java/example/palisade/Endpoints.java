@@ -58,7 +58,7 @@ final class Endpoints {
         }
     }
 
-    /** Takes note of what an answer says about the address and the leader. True: the leader is to be asked at once. */
+    /** Records an answer's information about the address and the leader. True: ask the leader at once. */
     synchronized boolean answered(String address, Reply reply) {
         alive = address;
         if (reply.status() < 500 || !reply.code().equals("not_leader")) {
@@ -86,7 +86,7 @@ final class Endpoints {
         }
     }
 
-    /** Whether nobody on the way can read what is sent there: TLS, or this machine. */
+    /** Whether nobody on the way can read the requests: they use TLS, or stay on this machine. */
     private static boolean keepsSecrets(String address) {
         URI parsed = URI.create(address);
         return "https".equals(parsed.getScheme()) || parsed.getHost().matches("localhost|127(\\.\\d{1,3}){3}|\\[::1\\]");

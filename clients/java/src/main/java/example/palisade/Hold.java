@@ -30,7 +30,7 @@ final class Hold {
         return deadline;
     }
 
-    /** Whether the holder may act now. What it learns from the clock it does not forget. */
+    /** Whether the holder may act now. Once the clock has passed the deadline, it stays false. */
     boolean holds() {
         if (over == null && Clock.latest() >= deadline) {
             end("expired");

@@ -25,7 +25,7 @@ public final class Lease implements Presenter, AutoCloseable {
     private static final long SHORTEST_PAUSE = 20 * Clock.MILLISECOND;
     private static final long LONGEST_PAUSE = 500 * Clock.MILLISECOND;
 
-    /** What a release found. Of several locks it is the last of these that was found for any. */
+    /** The result of a release. For several locks it is the last of these results that any lock had. */
     public enum Release {
         /** It had been released before. */
         ALREADY_RELEASED,
@@ -126,7 +126,7 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     /**
-     * What the fence of one of several locks takes: the token, with that lock's name.
+     * The proof for the fence of one of several locks: the token, with that lock's name.
      *
      * @throws LeaseLostException if the lock is not held any more; so does a fence that is given the part later
      */
@@ -240,9 +240,9 @@ public final class Lease implements Presenter, AutoCloseable {
 
     /**
      * Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue and
-     * waits for the other readers alone, 0 – 24 h. The lease that is returned has a new token, with which it claims before
-     * it writes; this one is not held any more then. Until then it is held and renewed as before, also after a {@link
-     * LockHeldException}, which names a reader that was in the way.
+     * waits for the other readers alone, 0 – 24 h. The lease that is returned has a new token, with which it claims before it
+     * writes; this one is not held any more then. Until then it is held and renewed as before, also after a {@link
+     * LockHeldException}, which names a reader that still held the lock.
      *
      * <p>If the thread is interrupted, the upgrade is given up in the background. If it was granted by then, or can be
      * granted at that moment, the lock is released, and this lease is lost.
@@ -371,7 +371,7 @@ public final class Lease implements Presenter, AutoCloseable {
         client.inBackground(() -> release(unreleased, until));
     }
 
-    /** Returns what weighs most: that one was over, or was released. */
+    /** Returns the most important result of all names: over, then released. */
     private Release release(Collection<String> names, long until) throws InterruptedException {
         Release heaviest = Release.ALREADY_RELEASED;
         for (String name : names) {
@@ -399,7 +399,7 @@ public final class Lease implements Presenter, AutoCloseable {
         }
     }
 
-    /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
+    /** Renews until the hold is over: at a third of the remaining time, or soon after a failure. */
     private void keep() throws InterruptedException {
         Map<String, Long> deadlines = new HashMap<>();
         locks().forEach(name -> deadlines.put(name, hold.deadline()));
@@ -450,7 +450,9 @@ public final class Lease implements Presenter, AutoCloseable {
         return true;
     }
 
-    /** The server said that a lock is over: what is left of several is of no use without it. */
+    /**
+     * The server ended a lock. If the lease has several locks, the others are released, because they are useless without it.
+     */
     void lose(String name, String code) {
         if (hold.holds()) {
             lostLock = name;
@@ -471,7 +473,7 @@ public final class Lease implements Presenter, AutoCloseable {
         return Hold.deadline(t0, validFor.toNanos(), client.margin());
     }
 
-    /** What the answer to a renewal has; null: what it has not. */
+    /** The fields of an answer to a renewal; null: a field that it must not have. */
     private Map<String, Object> renewal() {
         Map<String, Object> wanted = new HashMap<>(Map.of("fencing_token", token(), "authority", authority()));
         wanted.put("lock_acquired", null);

@@ -19,7 +19,7 @@ public final class LockHeldException extends PalisadeException {
         this.retryAfter = retryAfter;
     }
 
-    /** Who has the lock; empty if it was released in the meantime, or is closed. */
+    /** The holder; empty if it was released in the meantime, or is closed. */
     public Optional<Holder> holder() {
         return Optional.ofNullable(holder);
     }

@@ -3,7 +3,7 @@ package example.palisade;
 import java.util.List;
 
 /**
- * What the server knows about a lock.
+ * The server's information about a lock.
  *
  * @param name its name
  * @param holder null while it is free; the oldest reader of several

@@ -212,7 +212,7 @@ public final class LockRequest {
     record Granted(long t0, long token, long number, String leaseKey, String authority, Duration validFor, Duration waited,
             Duration ttl, List<Integer> slots) {}
 
-    /** What becomes of one acquire: one request id until the outcome is known. */
+    /** One acquire, with one request id until the outcome is known. */
     static final class Wish {
         private final Client client;
         private final List<String> names;
@@ -280,7 +280,7 @@ public final class LockRequest {
             return names;
         }
 
-        /** The first one stands for all of them in paths and messages. */
+        /** The first one represents all of them in paths and messages. */
         String name() {
             return names.get(0);
         }
@@ -298,7 +298,9 @@ public final class LockRequest {
             return reader;
         }
 
-        /** Asks until the outcome is known; what may have been granted without it is abandoned in the background. */
+        /**
+         * Asks until the outcome is known; a grant that may exist without a known outcome is abandoned in the background.
+         */
         Lease lease() throws InterruptedException {
             try {
                 return new Lease(client, this, acquire());

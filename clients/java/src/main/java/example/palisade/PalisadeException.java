@@ -1,10 +1,10 @@
 package example.palisade;
 
-/** What a call ended with. {@link #kind} is what the caller does next. */
+/** The failure of a call. {@link #kind} tells the caller how to proceed. */
 public class PalisadeException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
-    /** What the caller does next. */
+    /** The caller's next step. */
     public enum Kind {
         /** Another client has the lock: try again later. A {@link LockHeldException}. */
         HELD,
@@ -34,7 +34,7 @@ public class PalisadeException extends RuntimeException {
         this.code = code;
     }
 
-    /** What the caller does next. */
+    /** The caller's next step. */
     public Kind kind() {
         return kind;
     }

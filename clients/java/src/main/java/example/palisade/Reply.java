@@ -26,7 +26,7 @@ record Reply(int status, Map<String, Object> value) {
         }
     }
 
-    /** Takes only what a Palisade server may answer. Anything else leaves the outcome unknown. */
+    /** Accepts only answers of a Palisade server. Anything else leaves the outcome unknown. */
     static Reply read(int status, String body) throws Fault {
         boolean expected = status == 200 || status == 202 || status >= 400 && status < 600;
         try {
@@ -100,7 +100,7 @@ record Reply(int status, Map<String, Object> value) {
             case "unavailable", "request_timeout", "not_leader" -> throw new Fault(message(), false);
             case "unknown_outcome", "internal" -> throw new Fault(message(), true);
             case "tokens_exhausted", "storage_full" -> {
-                // These are told to the caller.
+                // The caller gets these.
             }
             default -> {
                 if (status >= 500) {
@@ -208,7 +208,7 @@ record Reply(int status, Map<String, Object> value) {
         return token;
     }
 
-    /** No lease is longer than a wait and a TTL, two days. A bound keeps what is computed in range. */
+    /** No lease is longer than a wait and a TTL, two days. A bound keeps the results of computations in range. */
     static Duration duration(long milliseconds) {
         return Duration.ofMillis(Math.min(milliseconds, LONGEST_MS));
     }

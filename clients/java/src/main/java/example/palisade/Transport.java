@@ -69,7 +69,7 @@ final class Transport {
         }
     }
 
-    /** What an address answered. {@code follow}: the leader that it names is to be asked at once. */
+    /** An address's answer. {@code follow}: ask the leader that it names at once. */
     record Attempt(Reply reply, boolean follow) {}
 
     /** Waits until an instant; ends early, with an exception, if the caller gave up. */
@@ -114,8 +114,8 @@ final class Transport {
     }
 
     /**
-     * How long one attempt may take: the time that the server is asked to wait, and half of what is left after that, at most
-     * half of the patience. The other half is for the next address, or another connection.
+     * How long one attempt may take: the time that the server is asked to wait, and half of the rest, at most half of the
+     * patience. The other half is for the next address, or another connection.
      */
     static long attemptTime(long asked, long left, long patience) {
         return Math.max(asked + Math.min(patience, left - asked) / 2, LEAST_TIME);
@@ -150,8 +150,8 @@ final class Transport {
     }
 
     /**
-     * Sends a request. A server that does not know who is asking may mean that the certificate of the connection is over: then
-     * nothing happened, and a new connection shows what is in the files now.
+     * Sends a request. If a server does not know the caller, the certificate of the connection may have expired: then nothing
+     * happened, and a new connection uses the current files.
      */
     private <T> HttpResponse<T> exchange(
             HttpClient used, String address, Request request, long limit, HttpResponse.BodyHandler<T> handler)

@@ -196,7 +196,7 @@ public final class Watch implements AutoCloseable {
         return null;
     }
 
-    /** Null for what the caller is not to see, such as kinds of later servers. */
+    /** Null for events that the caller must not see, such as the kinds of later servers. */
     private Event event(String kind, String data) {
         try {
             if (kind.equals("missed")) {

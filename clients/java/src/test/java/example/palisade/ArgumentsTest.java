@@ -17,13 +17,13 @@ import javax.sql.DataSource;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
 
-/** Objects as people have them: each call works, or its error names what to pass. */
+/** Arguments that people pass: each call works, or its error names the right argument. */
 public class ArgumentsTest {
     private static final Duration HUGE = Duration.ofSeconds(Long.MAX_VALUE);
     private static final Duration TINY = Duration.ofSeconds(Long.MIN_VALUE);
     private static final String LONG = "x".repeat(256);
 
-    /** What each call says. */
+    /** Checks the message of each call. */
     private static void check(Map<Executable, String> cases) {
         cases.forEach((call, says) -> {
             RuntimeException error = assertThrows(RuntimeException.class, call, says);

@@ -68,7 +68,7 @@ public class CertificatesTest {
                         .sslContext(once).patience(Duration.ofSeconds(1)).build()) {
             client.show("orders");
             readsOnce.show("orders");
-            // One of two files is replaced: what was there stays in force.
+            // One of two files is replaced: the old pair stays in use.
             take(mine, fresh, "me.pem");
             Servers.end(first.process());
             client.show("orders");
@@ -129,7 +129,7 @@ public class CertificatesTest {
             }
             String shown = "/v1/locks/orders";
             assertEquals(List.of(shown, shown, shown, "/v1/watch", "/v1/watch"), asked);
-            // A control: a caller that is not known on a new connection either is told so, after one more attempt.
+            // A control: a caller that is unknown on a new connection, too, gets the error after one more attempt.
             PalisadeException refused = assertThrows(PalisadeException.class, () -> stranger.show("orders"));
             assertEquals("unauthenticated", refused.code());
             assertEquals(List.of(shown, shown), strangers);

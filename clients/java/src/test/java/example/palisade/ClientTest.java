@@ -40,7 +40,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
 
-/** What the holder suite cannot see: the API, and its errors. */
+/** The API and its errors, which the holder suite cannot see. */
 public final class ClientTest {
     private Servers.Running server;
     private Client client;

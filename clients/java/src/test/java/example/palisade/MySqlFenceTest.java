@@ -128,7 +128,8 @@ public final class MySqlFenceTest {
                     SQLException.class, () -> other.execute("INSERT INTO " + table + " VALUES (2)"));
             assertEquals("tokenless 7", told(MySqlFence.rejection(forgot)));
             assertNull(MySqlFence.rejection(assertThrows(SQLException.class, () -> other.execute("nonsense"))));
-            // What the connection shows to the triggers outlives its transaction; a stale token is refused even so.
+            // The token that the triggers read outlives its transaction on the connection; a stale token is refused
+            // even then.
             claim(8);
             SQLException late = assertThrows(
                     SQLException.class, () -> statement.execute("INSERT INTO " + table + " VALUES (3)"));

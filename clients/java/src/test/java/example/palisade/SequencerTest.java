@@ -209,7 +209,7 @@ public final class SequencerTest {
         assertEquals(List.of(), differing());
     }
 
-    /** An authority that signs what it is given. */
+    /** An authority that signs any input. */
     private static final class Authority {
         private final KeyPair pair = KeyPairGenerator.getInstance("Ed25519").generateKeyPair();
 

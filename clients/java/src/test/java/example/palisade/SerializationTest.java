@@ -14,7 +14,10 @@ import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
 
-/** Frameworks send exceptions, and what closures refer to, from one JVM to another. */
+/**
+ * Frameworks send exceptions, and objects that closures refer to, from one JVM to
+ * another.
+ */
 public final class SerializationTest {
     private static byte[] written(Object value) throws IOException {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();

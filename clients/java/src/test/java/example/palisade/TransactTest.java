@@ -81,7 +81,7 @@ public final class TransactTest {
         }
     }
 
-    /** Reads, computes, and writes what it computed. */
+    /** Reads, computes, and writes the result. */
     private static Void add(Connection connection, String name) throws SQLException {
         int next = total(connection, name) + 1;
         Thread.yield();
@@ -93,8 +93,8 @@ public final class TransactTest {
 
     private static Void addUnfenced(Engine engine, String name) throws SQLException {
         try (Connection connection = engine.source().getConnection()) {
-            // At MariaDB's default level, from 11.6 on, the server itself refuses to change what was read before
-            // somebody else's commit.
+            // At MariaDB's default level, from 11.6 on, the server itself refuses to change rows that were read before
+            // another client's commit.
             connection.setTransactionIsolation(Connection.TRANSACTION_READ_COMMITTED);
             connection.setAutoCommit(false);
             add(connection, name);

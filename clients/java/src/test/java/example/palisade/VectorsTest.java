@@ -51,7 +51,7 @@ public final class VectorsTest {
         for (Map<String, Object> vector : vectors("deadline.json")) {
             assertEquals(10_000L, vector.get("drift_ppm"));
             long exact = (Long) vector.get("deadline_ns");
-            // A client may stop earlier by what it rounds.
+            // A client may stop earlier by its rounding.
             long early = exact - deadline(vector, "valid_for_ms");
             assertTrue(early >= 0 && early < Clock.MILLISECOND, vector + ": " + early);
             // A client that takes the lease's length for the time that is left.

@@ -30,9 +30,9 @@ import javax.sql.DataSource;
  * {@code read_before_claim}. All tables must be InnoDB. Deadlocks, lock time-outs and error 1615 (routines were replaced)
  * come through as {@code SQLException}: roll back and begin again.
  *
- * <p>MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than what is left of the lease. That
- * bound is the session's, and {@code transact} gives the connection its own one back. In a transaction of your own,
- * {@code CALL palisade_end(TRUE)} does that and commits, and with {@code FALSE} it rolls back.
+ * <p>MariaDB ends a transaction of a claim that stays idle for 10 seconds, or for longer than the rest of the lease. That
+ * bound is the session's, and {@code transact} gives the connection its own one back. In a transaction of your own, {@code
+ * CALL palisade_end(TRUE)} does that and commits, and with {@code FALSE} it rolls back.
  */
 public final class MySqlFence {
     private static final Map<String, String> CODES = Map.of(

@@ -2,7 +2,7 @@ package example.palisade.fence;
 
 import java.time.Duration;
 
-/** Presents a fencing token with what is known about it. A {@code Lease} is one. */
+/** Presents a fencing token with its authority and its lock, where they are known. A {@code Lease} is one. */
 public interface Presenter {
     /** The largest fencing token; sequence numbers end there, too. */
     long MAX_TOKEN = (1L << 53) - 1;

@@ -32,13 +32,15 @@ public class RejectedException extends PalisadeException {
         this.detail = detail;
     }
 
-    /** What it says about a token that is stale; {@code token} is "" if the server did not tell it. */
+    /** The message for a stale token; {@code token} is "" if the server did not report it. */
     static String stale(String token, String highest) {
         String both = token.isEmpty() ? "" : "token " + token + " is stale: " + token + " < " + highest + "; ";
         return both + SAYS.get("stale");
     }
 
-    /** What the fence adds to its code: the highest token, the last sequence number, or the name of the owner; or "". */
+    /**
+     * The detail beside the fence's code: the highest token, the last sequence number, or the name of the owner; or "".
+     */
     public String detail() {
         return detail;
     }

@@ -4,7 +4,7 @@ import example.palisade.Lease;
 import java.util.List;
 
 /**
- * What a signed token says, after {@link SequencerKeys} found its signature right. A fence takes it as it takes a lease.
+ * The content of a signed token whose signature {@link SequencerKeys} has verified. A fence accepts it like a lease.
  *
  * @param authority the authority that signed it
  * @param name the name of the lock

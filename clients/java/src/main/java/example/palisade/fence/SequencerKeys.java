@@ -28,12 +28,12 @@ import java.util.Set;
  * Sequencer sequencer = keys.check(presented, "orders", true);
  * }</pre>
  *
- * <p>What is presented is what a holder got from {@link example.palisade.Lease#sequencer()}. It does not expire: the fence
- * still compares its token with the highest one, and no bound of a jump applies to it. When the authority's keys change, make
- * new ones. They can be used by several threads.
+ * <p>A holder gets the text from {@link example.palisade.Lease#sequencer()}. It does not expire: the fence still compares its
+ * token with the highest one, and no bound of a jump applies to it. When the authority's keys change, make new ones. They can
+ * be used by several threads.
  */
 public final class SequencerKeys {
-    /** What stands before the 32 bytes of a key in its X.509 form (RFC 8410). */
+    /** The prefix of a key's 32 bytes in its X.509 form (RFC 8410). */
     private static final byte[] X509 = HexFormat.of().parseHex("302a300506032b6570032100");
     private static final int SIGNATURE_BYTES = 64;
     private static final Set<String> HEADER = Set.of("alg", "kid", "typ");
@@ -119,8 +119,8 @@ public final class SequencerKeys {
     }
 
     /**
-     * Checks that the authority issued it, and tells what it says. Whether it is for the resource at hand is asked of {@link
-     * Sequencer#checkCovers}.
+     * Checks that the authority issued it, and returns its content. {@link Sequencer#checkCovers} checks that it is for the
+     * resource at hand.
      *
      * @throws BadSequencerException if it is not believed
      */
@@ -143,7 +143,7 @@ public final class SequencerKeys {
     }
 
     private static boolean isSigned(PublicKey key, String text, byte[] signature) {
-        // Java 17 takes what stands behind them for nothing: a second form of the same signature.
+        // Java 17 ignores any bytes after them, which would be a second form of the same signature.
         if (signature.length != SIGNATURE_BYTES) {
             return false;
         }
@@ -188,7 +188,7 @@ public final class SequencerKeys {
         return key;
     }
 
-    /** What the payload says. Its signature is right. */
+    /** Reads the payload, whose signature was verified. */
     private Sequencer read(byte[] content) {
         Map<String, Object> claims = object(content);
         Sequencer.Mode mode = claims.get("mode") instanceof String text ? MODES.get(text) : null;

@@ -12,7 +12,7 @@ import javax.sql.DataSource;
 final class Transaction {
     private Transaction() {}
 
-    /** Who presents a token, if it is one and says itself that it holds. */
+    /** Checks that there is a holder, and that it still holds its lease. */
     static Presenter checked(Presenter holder) {
         Objects.requireNonNull(holder, "a fence needs a holder: the lease, or Presenter.of(token)").check();
         return holder;
@@ -39,7 +39,10 @@ final class Transaction {
 
     private static final long MOST_LEFT_MS = 999_999_999;
 
-    /** What is left of a lease in milliseconds, as the databases take it; null if it is not known. */
+    /**
+     * The remaining time of a lease in milliseconds, in the form that the databases take; null if it is
+     * unknown.
+     */
     static Long leftMs(Presenter holder) {
         Duration left = holder.remaining();
         return left == null ? null : Long.valueOf(Math.min(left.toMillis() + 1, MOST_LEFT_MS));
