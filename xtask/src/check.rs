@@ -12,7 +12,7 @@ use crate::{advisories, dependencies};
 
 struct Step {
     name: &'static str,
-    /// What to do when it fails.
+    /// The remedy when it fails.
     fix: &'static str,
     run: fn() -> Result<String, String>,
 }

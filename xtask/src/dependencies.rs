@@ -252,7 +252,7 @@ fn is_installed(target: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What is said of a package with this dependency, beside a lab that is a proof.
+    /// The verdict on a package with this dependency, beside a lab that is a proof.
     fn wrong(owner: &str, dependency: &str, kind: Option<&str>) -> Vec<String> {
         let package = |name: &str, dependencies: Vec<Dependency>| Package {
             name: name.to_owned(),

@@ -27,7 +27,7 @@ const PYTHON: Prerequisite = Prerequisite {
     needed_for: "the client in Python, and tools that come from PyPI",
 };
 
-/// What the gate needs besides Rust.
+/// The gate's prerequisites besides Rust.
 pub(crate) const OF_THE_GATE: &[Prerequisite] = &[PYTHON];
 
 pub(crate) const PREREQUISITES: &[Prerequisite] = &[
@@ -223,13 +223,13 @@ pub(crate) const BUILDAH: &[Prerequisite] = &[
     },
 ];
 
-/// What the tests need and this machine does not have.
+/// A prerequisite of the tests that this machine lacks.
 #[derive(Debug)]
 pub(crate) struct Lack {
     pub(crate) name: String,
     /// A test that fails for the lack of it names one of these.
     words: Vec<String>,
-    /// What to do or to type.
+    /// The remedy, or the command to type.
     pub(crate) advice: String,
 }
 
@@ -369,12 +369,12 @@ pub(crate) struct Environment {
     variable: Option<&'static str>,
     /// A program that is there once it is installed.
     program: &'static str,
-    /// What else a test may name that needs it.
+    /// Other names by which a test may call it.
     brings: &'static [&'static str],
     needed_for: &'static str,
 }
 
-/// What the gate needs.
+/// The gate's tools.
 pub(crate) const GATE: Environment = Environment {
     name: "gate",
     variable: None,
@@ -383,7 +383,7 @@ pub(crate) const GATE: Environment = Environment {
     needed_for: "cargo-deny, cargo-hack, lychee and typos",
 };
 
-/// What builds the book.
+/// The builder of the book.
 pub(crate) const BOOK: Environment = Environment {
     name: "docs",
     variable: None,

@@ -152,7 +152,7 @@ pub(crate) struct Load {
     pub(crate) tests: usize,
 }
 
-/// What is wrong with a job.
+/// The fault of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Complaint {
     pub(crate) job: String,

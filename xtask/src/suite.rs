@@ -135,7 +135,7 @@ impl Plan {
         }
         let mut lacks = provide(&target())?;
         if self.runs_all() {
-            // What the clients in other languages take from their registries.
+            // The packages that clients in other languages take from their registries.
             match run(&mut Command::new("clients/install")) {
                 Err(complaint) if judges() => return Err(complaint),
                 Err(complaint) => lacks.push(Lack::new("what the clients need", &[], &complaint)),
@@ -248,7 +248,7 @@ impl Stages {
     }
 }
 
-/// What all processors of the machine have spent since it was started, in hundredths of a second.
+/// The time that all processors of the machine have spent since it was started, in hundredths of a second.
 #[derive(Debug)]
 struct Ticks {
     idle: u64,
@@ -287,13 +287,13 @@ struct Tally {
     failed: u64,
     /// The tests that failed, each after its program.
     names: Vec<(String, String)>,
-    /// What the failed tests said, by program and test.
+    /// The output of the failed tests, by program and test.
     said: BTreeMap<(String, String), String>,
     /// The test whose words each program repeats at the moment.
     speaks: BTreeMap<String, String>,
-    /// What the machine does not have. Always empty on one that judges.
+    /// The prerequisites that the machine lacks. Always empty on one that judges.
     lacks: Vec<Lack>,
-    /// What was not run, each with the reason and what to type.
+    /// The parts that were not run, each with the reason and what to type.
     not_run: Vec<String>,
 }
 
@@ -431,7 +431,7 @@ mod tests {
         Job::new("fence suite", command)
     }
 
-    /// What is wrong, what failed and what was not run on a machine without these.
+    /// The faults, failures and parts not run on a machine without these.
     fn ran(failures: &[(&str, &str)], lacks: Vec<Lack>) -> (usize, u64, Vec<String>) {
         let mut tally = Tally {
             lacks,

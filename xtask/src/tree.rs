@@ -71,7 +71,7 @@ impl File {
         self.lines().skip_while(outside)
     }
 
-    /// What people read: a page, or the documentation comments of Rust code. Code and quotations are blank.
+    /// The text for people: a page, or the documentation comments of Rust code. Code and quotations are blank.
     pub(crate) fn prose(&self) -> String {
         let page = self.has_ending(&["md"]);
         let rust = self.has_ending(&["rs"]);

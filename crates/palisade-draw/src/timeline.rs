@@ -6,7 +6,7 @@ use crate::style::{
 };
 use crate::{Rect, Shape};
 
-/// What became of an operation at a resource; each has a colour and a shape.
+/// The outcome of an operation at a resource; each has a colour and a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// A write that took effect and must not have: a red triangle with an exclamation mark.

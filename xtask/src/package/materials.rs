@@ -1,4 +1,4 @@
-//! What the program is made of: a CycloneDX document from what cargo resolved.
+//! The program's bill of materials: a CycloneDX document from what cargo resolved.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What is handed out: the Debian package, its test, the crates, a list of what is inside, checksums.
+//! The packages: the Debian package, its test, the crates, a list of what is inside, checksums.
 //!
 //! ```text
 //! deb ── deploy/debian/build ──► target/dist/palisade_VERSION_ARCH.deb
@@ -20,7 +20,7 @@ use crate::shell::{cargo, read, root, run, target};
 const WHAT: &str = "package takes deb, test, image, kubernetes, crates or all, and then --program FILE for a binary that is already \
                     built";
 
-/// What to make, and from which program.
+/// The package to make, and the program to make it from.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     product: Product,

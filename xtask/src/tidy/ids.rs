@@ -89,7 +89,7 @@ fn series(id: &str) -> &str {
     id.trim_end_matches(|letter: char| letter.is_ascii_digit())
 }
 
-/// What looks like an id: one or two capital letters and a number, and no part of a longer name.
+/// A text that looks like an id: one or two capital letters and a number, and no part of a longer name.
 fn ids(line: &str) -> impl Iterator<Item = &str> {
     let mut before = ' ';
     let words = line.split_inclusive(|letter: char| !letter.is_ascii_alphanumeric());

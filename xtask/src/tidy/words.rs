@@ -5,7 +5,7 @@
 use super::Finding;
 use crate::tree::{File, Tree};
 
-/// What not to say, words in lower case with a comma between them, and what to say.
+/// Pairs: rejected words in lower case with a comma between them, and the right word.
 pub(super) const ROWS: &[(&str, &str)] = &[
     (
         "fence token,fence tokens,fencing number,fencing numbers,fence number,lock epoch,lease epoch,fencing epoch",

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What clippy says about a crate with this source under the settings of that file of the repository.
+/// The findings of clippy about a crate with this source under the settings of that file of the repository.
 fn clippy(name: &str, settings: &str, source: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);

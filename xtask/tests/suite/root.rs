@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the tidy rules say, called as cargo calls the program in the tree with this root.
+/// The findings of the tidy rules, called as cargo calls the program in the tree with this root.
 fn tidy(root: &Path) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .args(["check", "--only", "tidy"])
