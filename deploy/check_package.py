@@ -267,13 +267,11 @@ def check(machine: Machine, old: str, new: str, without: Optional[str]) -> None:
 
 
 def newcomer(machine: Machine) -> None:
-    """One command after the installation, and in a clone the first one of the README's quick start."""
-    above, quick_start = (ROOT / "README.md").read_text().split("\n## Quick start\n", 1)
-    words, arguments = len(above.split()), re.search(r"^cargo run --release -- (.+)$", quick_start, re.MULTILINE)
-    must(
-        arguments is not None and "```" not in quick_start[: arguments.start()].replace("```sh norun", "", 1),
-        "no command",
-    )
+    """One command after the installation, and in a clone the one that the README shows first after the server's."""
+    readme = (ROOT / "README.md").read_text()
+    arguments = re.search(r"^cargo run --release -- (demo.*)$", readme, re.MULTILINE)
+    must(arguments is not None, "the README does not show the demo")
+    words = len(readme[: arguments.start()].split())
     must(words <= FIVE_MINUTES, f"{words} words before the first command are more than five minutes of reading")
     command = ("palisade", *shlex.split(arguments[1]), "--out", "/tmp/demo")
     said = machine.run(*command)
