@@ -147,7 +147,7 @@ class Holder:
 
         timer = threading.Timer(connection.timeout or 0, end)
         timer.daemon = True
-        if self.flaw != "bounds-reads":
+        if self.flaw not in ("bounds-reads", "keeps-connection"):
             timer.start()
         return timer
 
