@@ -66,18 +66,25 @@ pub struct Blocker {
 }
 
 impl Blocker {
-    fn of(mut row: Row) -> Blocker {
-        let mut whole = |at| number(&mut row, at).unwrap_or_default();
-        let (connection, seconds) = (whole(0), whole(5));
-        let mut word = |at| text(&mut row, at).unwrap_or_default();
-        Blocker {
+    /// A row without what identifies the transaction is an error: two such rows would be equal, and one of them ended.
+    fn of(mut row: Row) -> Result<Blocker> {
+        let unknown = |what: &str| {
+            Error::Unsuitable(format!(
+                "the server lists a transaction without its {what}, so none was ended"
+            ))
+        };
+        let connection = number(&mut row, 0).map_err(|_| unknown("connection"))?;
+        // Without a connection there are no seconds, no user and no command.
+        let seconds = number(&mut row, 5).unwrap_or_default();
+        let mut word = |at| text(&mut row, at);
+        Ok(Blocker {
             connection,
-            transaction: word(1),
-            started: word(2),
-            user: word(3),
-            command: word(4),
+            transaction: word(1).ok_or_else(|| unknown("number"))?,
+            started: word(2).ok_or_else(|| unknown("start"))?,
+            user: word(3).unwrap_or_default(),
+            command: word(4).unwrap_or_default(),
             since: Duration::from_secs(seconds.try_into().unwrap_or(0)),
-        }
+        })
     }
 
     fn is(&self, other: &Blocker) -> bool {
@@ -156,7 +163,7 @@ async fn look(
             pause *= 2;
             let found = watch.exec::<Row, _, _>(&sql, (number,)).await?;
             if !found.is_empty() {
-                break found.into_iter().map(Blocker::of).collect();
+                break found.into_iter().map(Blocker::of).collect::<Result<_>>()?;
             }
         }
     };
