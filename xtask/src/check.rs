@@ -8,7 +8,7 @@ use crate::prerequisites::{GATE, OF_THE_GATE, ensure};
 use crate::shell::{cargo, judges, root, run, target, timed};
 use crate::tidy::{Finding, RULES};
 use crate::tree::Tree;
-use crate::{advisories, dependencies};
+use crate::{advisories, dependencies, features};
 
 struct Step {
     name: &'static str,
@@ -62,7 +62,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "features",
         fix: "mend the `cfg` or the dependency that the named features alone lack; `cargo hack` prints each command",
-        run: features,
+        run: features::check,
     },
     Step {
         name: "doc",
@@ -177,29 +177,8 @@ fn links() -> Result<String, String> {
     }
 }
 
-/// The crates with features, with each feature alone and each pair: all of them together hide what one of them lacks.
-fn features() -> Result<String, String> {
-    let scope = [
-        "hack",
-        "clippy",
-        "--quiet",
-        "--locked",
-        "--lib",
-        "--feature-powerset",
-        "--depth=2",
-        "--exclude-features=default,conformance",
-        "--package=palisade-authorities",
-        "--package=palisade-client",
-        "--package=palisade-fence",
-        "--package=palisade-pipeline",
-    ];
-    with("cargo-hack", |tool| {
-        run(tool.args(scope).args(["--", "-D", "warnings"]))
-    })
-}
-
 /// Runs a step with a tool from PyPI. Where it cannot be had, the step says so, and fails on a machine that judges.
-fn with(
+pub(crate) fn with(
     tool: &str,
     step: impl FnOnce(&mut Command) -> Result<(), String>,
 ) -> Result<String, String> {

@@ -14,6 +14,7 @@ mod bench;
 mod check;
 mod dependencies;
 mod docs;
+mod features;
 mod lab;
 mod mutation;
 mod package;
