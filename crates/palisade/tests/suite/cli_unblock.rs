@@ -69,7 +69,7 @@ fn a_process_that_has_a_files_lock_is_listed_and_ended() {
     for (url, program, path) in [(folders, FLOCK, &folder), (database, TRANSACTION, &file)] {
         let nobody = unblock(&url, &[]);
         assert!(
-            nobody.contains("no process that can be seen from here has the lock of reports"),
+            nobody.contains("no process of this machine has the lock of reports"),
             "{nobody}"
         );
         let mut holder = Holder::start(program, path);
