@@ -362,7 +362,7 @@ func TestTLSAndBearerToken(t *testing.T) {
 func TestBadArgumentsAreNamed(t *testing.T) {
 	client := newClient(t, palisade.Endpoints("http://127.0.0.1:1"))
 	for says, options := range map[string][]palisade.LockOption{
-		"the TTL is 50ms: 100 ms ..= 86400000 ms are allowed": {palisade.TTL(50 * time.Millisecond)},
+		"the TTL is 50ms: 100 ms to 86400000 ms are allowed": {palisade.TTL(50 * time.Millisecond)},
 		"the TTL is 25h":    {palisade.TTL(25 * time.Hour)},
 		"the wait is -1ns":  {palisade.Wait(-1)},
 		"has 257 bytes; 0 ": {palisade.Metadata(strings.Repeat("x", 257))},

@@ -98,7 +98,7 @@ fn a_client_id_in_use_takes_over_with_a_warning() {
     let (server, first) = held();
     let second = server.output(&["run", "job", "--client-id", "me", "--", "true"]);
     assert_eq!(status(&second), 0);
-    assert!(text(&second.stderr).contains("held by the client id me already"));
+    assert!(text(&second.stderr).contains("client id me already holds"));
     assert_eq!(status(&first.end()), 123);
     let third = server.output(&["run", "job", "--client-id", "me", "--", "true"]);
     assert_eq!(text(&third.stderr), "", "nobody holds it any more");

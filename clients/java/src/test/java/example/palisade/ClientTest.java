@@ -361,7 +361,7 @@ public final class ClientTest {
         }
         LockRequest request = nobody.lock("orders");
         String says = assertThrows(PalisadeException.class, () -> request.ttl(Duration.ofMillis(50))).getMessage();
-        assertTrue(says.contains("the TTL is 50 ms: 100 ms ..= 86400000 ms are allowed"), says);
+        assertTrue(says.contains("the TTL is 50 ms: 100 ms to 86400000 ms are allowed"), says);
         assertThrows(PalisadeException.class, () -> request.waitUpTo(Duration.ofMillis(-1)));
         assertThrows(PalisadeException.class, () -> request.ttl(Duration.ofSeconds(Long.MAX_VALUE)));
         assertThrows(PalisadeException.class, () -> request.metadata("x".repeat(257)));
