@@ -247,7 +247,7 @@ async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unk
     throw new TypeError(`palisade: a fence takes a client of pg, in a transaction, and not ${short(db)}`);
   }
   if ("totalCount" in db || told.getTransactionStatus?.() === "I") {
-    throw new Invalid("a fence needs a transaction: BEGIN on one connection, claim in it, and write in the same");
+    throw new Invalid("a fence needs a transaction: BEGIN on one connection, then claim and write on that connection");
   }
   try {
     return (await db.query<Record<string, unknown>>(text, values)).rows;

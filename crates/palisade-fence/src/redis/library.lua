@@ -51,7 +51,7 @@ local function is_name(text)
   return text == '' or #text <= 255 and string.find(text, '^[ -~]*$')
 end
 
--- What is wrong with the keys, or nothing. The tag is found as a cluster finds it: between the first { and the next }.
+-- Returns what is wrong with the keys, or nil. The tag is found as a cluster finds it: between the first { and the next }.
 local function misnamed(mark, key)
   local resource = string.match(mark, '^palisade:fence:{([ -z|~]+)}$')
   if not resource or #resource > 255 then

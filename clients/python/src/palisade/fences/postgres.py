@@ -384,7 +384,7 @@ def _unsupported(given: Any, driver: Any = None) -> TypeError:
 def _needs_transaction(driver: Any) -> None:
     idle = int(driver.info.transaction_status) == 0
     if driver.autocommit and idle:
-        raise ValueError("a fence needs a transaction: begin one, claim in it, and write in the same")
+        raise ValueError("a fence needs a transaction: begin one, then claim and write in it")
 
 
 def _translated(error: Exception) -> Optional[Exception]:
