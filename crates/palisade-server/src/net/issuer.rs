@@ -1,4 +1,4 @@
-//! Issues sequencers to callers that show the key of a lease which holds the lock.
+//! Issues sequencers to callers that present the key of the lease that holds the lock.
 
 use std::sync::Arc;
 
