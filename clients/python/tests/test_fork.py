@@ -148,7 +148,7 @@ except SystemExit:
     os._exit(0)
 """
     told = run(code, server)
-    assert "another process" in told.pop("says")
+    assert "before the fork" in told.pop("says")
     child = {"held": False, "remaining": 0, "lost": True, "release": "over"}
     assert told == {**child, "stranger": False, "parent": True}
 

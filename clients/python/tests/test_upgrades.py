@@ -71,8 +71,8 @@ def test_a_denial_names_a_reader_that_was_in_the_way(client: Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"update": True, "shared": True}, "shared, or with update"),
-        ({"update": True, "permits": (1, 2)}, "readers, or has permits"),
+        ({"update": True, "shared": True}, "shared or for update"),
+        ({"update": True, "permits": (1, 2)}, "shared lock or for permits"),
     ],
 )
 def test_mode_update_is_one_mode(arguments: dict[str, Any], says: str) -> None:

@@ -72,8 +72,8 @@ pub(crate) fn check(dir: &Path, own: &[PathBuf], existing: bool) -> Result<bool,
 pub(crate) fn warn_of_new(dir: &Path) {
     tracing::warn!(
         "began a NEW authority in {0}, because there was none. If you expected an older one, stop this server now, because \
-         the fences do not know its tokens, and start it with --data and the right directory. With --existing a server \
-         never begins an authority",
+         the fences refuse the tokens of this one, and start it with --data and the right directory. With --existing a \
+         server never begins an authority",
         absolute(dir).display()
     );
 }

@@ -361,7 +361,7 @@ pub(super) fn not_held(lock: &str) -> Failure {
 pub(super) fn stale(lock: &str, named: Option<Token>, highest: Token) -> Failure {
     let message = match named {
         Some(named) if named < highest => {
-            format!("token {named} is stale: {lock} is held with token {highest}")
+            format!("token {named} is stale: {named} < {highest}; {lock} is held with {highest}")
         }
         _ => format!("{lock} is held with another fencing token, {highest}"),
     };

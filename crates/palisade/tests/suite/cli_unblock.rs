@@ -125,7 +125,7 @@ fn a_proc_of_another_namespace_names_nobody_to_end() {
         .unwrap();
     let said = text(&output.stdout);
     assert!(
-        said.contains("no process that can be seen from here"),
+        said.contains("no process of this machine has the lock"),
         "{said}"
     );
     assert!(said.contains("ended with 143"), "by our SIGTERM: {said}");
