@@ -152,7 +152,8 @@ public final class AnswerTest {
             });
             // A control: without a lie it is granted.
             liar.does((asked, answer) -> {});
-            try (Lease lease = request.acquire()) {
+            try (Client patient = Client.builder().endpoints(liar.url()).build();
+                    Lease lease = patient.lock("orders").waitUpTo(Duration.ZERO).acquire()) {
                 assertEquals(7, lease.token());
             }
         }
