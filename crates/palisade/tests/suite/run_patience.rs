@@ -57,8 +57,8 @@ fn a_wait_that_a_restart_cut_ends_with_a_lease_that_lasts() {
     server.kill();
     server.restart();
     waits(&server);
-    // The control: a lease that begins now, and that nobody renews, is over before the wait is.
-    let control = server.output(&["acquire", "control", "--ttl", "2s"]);
+    // The control: a longer lease that begins now, and that nobody renews, is over before the wait is.
+    let control = server.output(&["acquire", "control", "--ttl", "3s"]);
     assert_eq!(status(&control), 0, "{}", text(&control.stderr));
     until("the end of a lease", || {
         server.show("control")["holder"].is_null()
