@@ -300,6 +300,7 @@ func TestAWatchOfAnotherAuthoritySaysThatSomethingWasMissed(t *testing.T) {
 func TestAClosedWatchEnds(t *testing.T) {
 	client, _ := served(t)
 	watch := client.Watch(context.Background(), "")
+	// real time: it may be under way or not, and ends all the same.
 	time.AfterFunc(10*time.Millisecond, func() { watch.Close() })
 	if watch.Next() || !errors.Is(watch.Err(), context.Canceled) {
 		t.Errorf("%+v, %v", watch.Event(), watch.Err())
@@ -362,7 +363,7 @@ func TestTLSAndBearerToken(t *testing.T) {
 func TestBadArgumentsAreNamed(t *testing.T) {
 	client := newClient(t, palisade.Endpoints("http://127.0.0.1:1"))
 	for says, options := range map[string][]palisade.LockOption{
-		"the TTL is 50ms: 100 ms ..= 86400000 ms are allowed": {palisade.TTL(50 * time.Millisecond)},
+		"the TTL is 50ms: 100 ms to 86400000 ms are allowed": {palisade.TTL(50 * time.Millisecond)},
 		"the TTL is 25h":    {palisade.TTL(25 * time.Hour)},
 		"the wait is -1ns":  {palisade.Wait(-1)},
 		"has 257 bytes; 0 ": {palisade.Metadata(strings.Repeat("x", 257))},

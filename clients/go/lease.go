@@ -260,7 +260,7 @@ func (l *Lease) Upgrade(ctx context.Context, wait time.Duration) (*Lease, error)
 		return nil, err
 	}
 	if !l.Update() {
-		return nil, invalid("only a reader in mode update is upgraded: ask for the lock with Update")
+		return nil, invalid("only a reader in mode update can be upgraded: ask for the lock with Update")
 	}
 	if err := within("the wait", wait, 0, day); err != nil {
 		return nil, err

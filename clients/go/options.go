@@ -108,7 +108,7 @@ func Permits(count, of int) LockOption {
 
 func within(what string, d, low, high time.Duration) error {
 	if d < low || d > high {
-		return invalid("%s is %v: %d ms ..= %d ms are allowed", what, d, low/millisecond, high/millisecond)
+		return invalid("%s is %v: %d ms to %d ms are allowed", what, d, low/millisecond, high/millisecond)
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func (t *transport) attempt(
 	}
 	answer, failed = readReply(response.StatusCode, content)
 	if failed == nil && answer.waits() && !r.mayWait {
-		failed = broken("a request that does not wait is said to wait")
+		failed = broken("it says that a request waits, which did not ask to wait")
 	}
 	if failed == nil && r.differs != nil {
 		if why := r.differs(answer); why != "" {
@@ -143,7 +143,7 @@ func (c *connection) end() {
 type strayError struct{ status int }
 
 func (e *strayError) Error() string {
-	return fmt.Sprintf("the answer (status %d) is not that of this request: it is another's, or of a program in between", e.status)
+	return fmt.Sprintf("the answer (status %d) is not that of this request: perhaps a program in between sent it", e.status)
 }
 
 // open sends a request and returns when the head of its answer is there. The head of another answer is an error, and ends

@@ -99,6 +99,13 @@ def test_children_that_share_a_connection_are_told_of_crossed_answers_and_never_
     """The control: on the parent's connection answers do cross, and the nonce shows it. Both children send while the
     server is stopped, and the first one is stopped before it can read, so each reads the other's answer."""
     fork = f"""
+import palisade._bounded, select
+reads, tells = os.pipe()
+read_on = palisade._bounded._Stream.read
+def told(*given, **named):
+    os.write(tells, b".")
+    return read_on(*given, **named)
+palisade._bounded._Stream.read = told
 os.kill({server.process.pid}, 19)
 pids = []
 for number in (0, 2):
@@ -107,10 +114,10 @@ for number in (0, 2):
         child(number)
         os._exit(0)
     pids.append(pid)
-    time.sleep(0.5)  # real time: it has to send, in this order
+    os.read(reads, 1)  # it has sent its request, in this order, and waits for the answer
 os.kill(pids[0], 19)
 os.kill({server.process.pid}, 18)
-time.sleep(0.5)  # real time: the other one has to read first
+assert select.select([read], [], [], 30)[0]  # the other one has read first
 os.kill(pids[0], 18)
 for pid in pids: os.waitpid(pid, 0)
 """
@@ -148,7 +155,7 @@ except SystemExit:
     os._exit(0)
 """
     told = run(code, server)
-    assert "another process" in told.pop("says")
+    assert "before the fork" in told.pop("says")
     child = {"held": False, "remaining": 0, "lost": True, "release": "over"}
     assert told == {**child, "stranger": False, "parent": True}
 

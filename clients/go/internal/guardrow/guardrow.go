@@ -129,7 +129,7 @@ func OrNull(there bool, value any) any {
 // CheckResult refuses a result that is too long to be recorded.
 func CheckResult(result []byte) error {
 	if len(result) > MaxResultBytes {
-		return fmt.Errorf("palisade: the result has %d bytes; 0 ..= %d are allowed", len(result), MaxResultBytes)
+		return fmt.Errorf("palisade: the result has %d bytes; 0 to %d are allowed", len(result), MaxResultBytes)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ class Bearer:
 
     def __init__(self, token: Any, file: Union[str, os.PathLike[str], None]) -> None:
         if token is not None and file is not None:
-            raise Invalid("invalid", "token and token_file are both given: one is needed")
+            raise Invalid("invalid", "token and token_file are both given: give one of them")
         self._file = file
         if file is not None:
             self._token = _checked(str(file), _read(file))

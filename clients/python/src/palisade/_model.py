@@ -98,7 +98,7 @@ def milliseconds(duration: Duration, what: str, low: int, high: int) -> int:
     else:
         raise ValueError(f"{what} is {duration!r}: a number of seconds, a timedelta or a text is needed")
     if not low <= exact <= high:
-        raise ValueError(f"{what} is {duration!r}: {low} ms ..= {high} ms are allowed")
+        raise ValueError(f"{what} is {duration!r}: {low} ms to {high} ms are allowed")
     return -int(-exact // 1)
 
 

@@ -91,7 +91,7 @@ def lock_path(name: str, verb: str = "") -> str:
         or name in (".", "..")
     ):
         raise Invalid(
-            "invalid", f"{name!r} is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or .."
+            "invalid", f"{name!r} is not the name of a lock: 1 to 255 printable ASCII characters, not . or .."
         )
     return f"/v1/locks/{urllib.parse.quote(name, safe='')}" + (f"/{verb}" if verb else "")
 

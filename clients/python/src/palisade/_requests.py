@@ -59,7 +59,7 @@ class Requests:
         for name in names:
             lock_path(name)
         if not 1 <= len(names) <= _MAX_LOCKS:
-            raise Invalid("invalid", f"{len(names)} locks are named; 1 ..= {_MAX_LOCKS} are allowed")
+            raise Invalid("invalid", f"{len(names)} locks are named; 1 to {_MAX_LOCKS} are allowed")
         locks = tuple(sorted(names))
         for one, following in pairwise(locks):
             if one == following:
@@ -75,11 +75,11 @@ class Requests:
         if permits is not None and not (isinstance(permits, (tuple, list)) and len(permits) == 2):
             raise Invalid("invalid", f"permits is {permits!r}: two numbers are needed, such as (2, 5) for two of five")
         if metadata is not None and len(metadata.encode()) > _MAX_METADATA:
-            raise Invalid("invalid", f"metadata has {len(metadata.encode())} bytes; 0 ..= {_MAX_METADATA} are allowed")
+            raise Invalid("invalid", f"metadata has {len(metadata.encode())} bytes; 0 to {_MAX_METADATA} are allowed")
         if (shared or update) and permits is not None:
-            raise Invalid("invalid", "a lock is shared by readers, or has permits: not both")
+            raise Invalid("invalid", "ask for a shared lock or for permits, not both")
         if shared and update:
-            raise Invalid("invalid", "a reader asks with shared, or with update: not both")
+            raise Invalid("invalid", "ask for shared or for update, not both")
         mode: Mode = "update" if update else "shared" if shared else "exclusive"
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
         return Wish(locks, client, ttl_ms, self.wait_ms(wait), metadata, self.patience_ns, mode, permits, *delays)

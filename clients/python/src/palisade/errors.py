@@ -60,7 +60,7 @@ class OperatorNeeded(PalisadeError):
 _WHY = {
     "expired": "no renewal was acknowledged in time",
     "not_held": "it was released",
-    "forked": "another process acquired it, and this one was forked from that one; acquire the lock here",
+    "forked": "the parent of this process acquired it before the fork; acquire the lock in this process",
     "revoked": "an operator revoked it",
     "superseded": "the same client id acquired the lock again",
     "stale": "the lock is held with another token",

@@ -43,7 +43,7 @@ export class Resource {
     checkText("the name of a resource", name);
     if (!/^[ -z|~]{1,255}$/.test(name)) {
       throw new Invalid(
-        `${JSON.stringify(name)} is not the name of a resource: 1 ..= 255 printable ASCII characters, no braces`,
+        `${JSON.stringify(name)} is not the name of a resource: 1 to 255 printable ASCII characters, no braces`,
       );
     }
     this.#mark = `${MARKS}{${name}}`;

@@ -166,7 +166,7 @@ export async function write(
   const digest = number?.digest;
   checkKind("the digest", digest, digest === undefined || typeof digest === "bigint", "a bigint");
   if (digest !== undefined && BigInt.asUintN(64, digest) !== digest) {
-    throw new Invalid(`the digest ${String(digest)} is out of range: 0 ..= 2^64 - 1 are allowed`);
+    throw new Invalid(`the digest ${String(digest)} is out of range: 0 to 2^64 - 1 are allowed`);
   }
   // BIGINT has a sign, a digest has none.
   const signed = digest === undefined ? null : BigInt.asIntN(64, digest).toString();
@@ -187,7 +187,7 @@ export async function record(
   checkNumber(sequence);
   checkKind("the result", result, (result as unknown) instanceof Uint8Array, "a Uint8Array");
   if (result.length > MAX_RESULT_BYTES) {
-    throw new Invalid(`the result has ${result.length} bytes; 0 ..= ${MAX_RESULT_BYTES} are allowed`);
+    throw new Invalid(`the result has ${result.length} bytes; 0 to ${MAX_RESULT_BYTES} are allowed`);
   }
   await ask(db, RECORD, [resource, sequence, result, presented(holder).token]);
 }
@@ -247,7 +247,7 @@ async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unk
     throw new TypeError(`palisade: a fence takes a client of pg, in a transaction, and not ${short(db)}`);
   }
   if ("totalCount" in db || told.getTransactionStatus?.() === "I") {
-    throw new Invalid("a fence needs a transaction: BEGIN on one connection, claim in it, and write in the same");
+    throw new Invalid("a fence needs a transaction: BEGIN on one connection, then claim and write on that connection");
   }
   try {
     return (await db.query<Record<string, unknown>>(text, values)).rows;

@@ -83,7 +83,7 @@ BEGIN
     -- was never carried out would be answered as a repeat.
     BEGIN
         DECLARE EXIT HANDLER FOR 1305
-            SIGNAL SQLSTATE 'PF013' SET MESSAGE_TEXT = 'a fence needs a transaction: begin one, and write in the same';
+            SIGNAL SQLSTATE 'PF013' SET MESSAGE_TEXT = 'a fence needs a transaction: begin one, and write in it';
         SAVEPOINT palisade_judge;
         RELEASE SAVEPOINT palisade_judge;
     END;
@@ -227,7 +227,7 @@ BEGIN
     END IF;
 END;
 
--- The same, with the token that the connection has claimed the resource with.
+-- Records it with the token with which the connection has claimed the resource.
 DROP PROCEDURE IF EXISTS palisade_record;
 CREATE PROCEDURE palisade_record(p_resource VARBINARY(256), p_sequence VARBINARY(64), p_result LONGBLOB)
     MODIFIES SQL DATA

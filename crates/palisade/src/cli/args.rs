@@ -37,20 +37,19 @@ struct Certificates {
     /// The CA of the server, in PEM [default: those that this machine trusts].
     #[arg(long, value_name = "FILE", env = "PALISADE_CA_FILE", value_hint = ValueHint::FilePath)]
     ca_file: Option<PathBuf>,
-    /// The certificate that shows who you are, in PEM.
+    /// Your client certificate, in PEM.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLIENT_CERT", requires = "client_key", value_hint = ValueHint::FilePath)]
     client_cert: Option<PathBuf>,
     /// The key of --client-cert, in PEM.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLIENT_KEY", requires = "client_cert", value_hint = ValueHint::FilePath)]
     client_key: Option<PathBuf>,
-    /// Read the token that shows who you are from this file, instead of from PALISADE_TOKEN. It is read again for each
-    /// new connection.
+    /// Read your bearer token from this file, instead of from PALISADE_TOKEN. It is read again for each new connection.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }
 
 impl Connection {
-    /// The token that shows who the caller is.
+    /// The caller's bearer token.
     pub(crate) fn token(&self) -> Result<Option<BearerToken>, Fault> {
         super::secret::token(self.certificates.token_file.as_deref())
     }

@@ -92,7 +92,7 @@ enum Command {
     /// Print the leader of an election, and each change
     #[command(long_about = help::OBSERVE)]
     Observe(args::ObserveArgs),
-    /// Change what a leader says about itself
+    /// Change the value that a leader publishes
     Proclaim(args::ProclaimArgs),
     /// Acquire a lock and leave it to you
     #[command(long_about = help::ACQUIRE)]

@@ -184,8 +184,8 @@ impl SupervisedJob<'_> {
         } else if sys::own_group().is_none_or(group::is_orphaned) {
             // No shell is left that could ever give it: the kernel ends such a job in the same way.
             self.out.warning(
-                "the command waits for the terminal, which another program has and nobody can give back: it is \
-                 ended with SIGHUP",
+                "the command waits for a terminal that another program has, and no shell is left to give it back: it \
+                 is ended with SIGHUP",
             );
             self.children.group().signal(Signal::HUP);
             self.children.group().signal(Signal::CONT);
@@ -214,7 +214,7 @@ impl SupervisedJob<'_> {
             return self.stop_myself();
         }
         self.out.warning(
-            "the command was stopped and goes on: palisade is process 1, which nobody can put into the background",
+            "the command was stopped and is continued: palisade is process 1, and no shell is there to continue it later",
         );
         self.children.group().signal(Signal::CONT);
     }

@@ -317,7 +317,7 @@ fn a_job_of_process_1_that_is_stopped_goes_on() {
     session.press("one\n");
     session.shows("got one");
     session.press("\x1a");
-    session.shows("the command was stopped and goes on");
+    session.shows("the command was stopped and is continued");
     session.press("two\n");
     session.shows("got two");
     session.press("\x04");

@@ -226,14 +226,14 @@ def _write(resource: str, presented: Pass, operation: Operation, rule: Rule) -> 
 
 def _arguments(resource: str, presented: Pass, rule: Rule) -> dict[str, Any]:
     if not 1 <= len(resource) <= 255 or not all(" " <= letter <= "~" for letter in resource):
-        raise ValueError(f"{resource!r} is not the name of a resource: 1 ..= 255 printable ASCII characters")
+        raise ValueError(f"{resource!r} is not the name of a resource: 1 to 255 printable ASCII characters")
     names = {"resource": resource, "authority": presented.authority, "lock": presented.lock}
     return {**names, "token": presented.token, "strict": rule.strict, "max_jump": rule.max_jump}
 
 
 def _record(resource: str, presented: Pass, sequence: int, result: bytes) -> Steps[None]:
     if len(result) > MAX_RESULT_BYTES:
-        raise ValueError(f"the result has {len(result)} bytes; 0 ..= {MAX_RESULT_BYTES} are allowed")
+        raise ValueError(f"the result has {len(result)} bytes; 0 to {MAX_RESULT_BYTES} are allowed")
     yield _RECORD, {"resource": resource, "token": presented.token, "sequence": sequence, "result": result}
 
 
@@ -384,7 +384,7 @@ def _unsupported(given: Any, driver: Any = None) -> TypeError:
 def _needs_transaction(driver: Any) -> None:
     idle = int(driver.info.transaction_status) == 0
     if driver.autocommit and idle:
-        raise ValueError("a fence needs a transaction: begin one, claim in it, and write in the same")
+        raise ValueError("a fence needs a transaction: begin one, then claim and write in it")
 
 
 def _translated(error: Exception) -> Optional[Exception]:

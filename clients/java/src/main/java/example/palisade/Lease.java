@@ -254,7 +254,7 @@ public final class Lease implements Presenter, AutoCloseable {
     public Lease upgrade(Duration wait) throws InterruptedException {
         check();
         if (!isUpdate()) {
-            throw PalisadeException.invalid("only a reader in mode update is upgraded: ask for the lock with update()");
+            throw PalisadeException.invalid("only a reader in mode update can be upgraded: ask for the lock with update()");
         }
         LockRequest.within("the wait", wait, Duration.ZERO, Duration.ofDays(1));
         if (!upgrading.compareAndSet(false, true)) {
@@ -278,7 +278,7 @@ public final class Lease implements Presenter, AutoCloseable {
     /** As {@link #sequencer(String)}, for a lease of one lock. */
     public String sequencer() throws InterruptedException {
         if (name() == null) {
-            throw PalisadeException.invalid("the lock is to be named: one of " + quoted());
+            throw PalisadeException.invalid("name the lock: one of " + quoted());
         }
         return sequencer(name());
     }

@@ -88,7 +88,7 @@ public final class LockRequest {
         int bytes = text.getBytes(StandardCharsets.UTF_8).length;
         if (bytes > MAX_METADATA_BYTES) {
             throw PalisadeException.invalid(
-                    "the metadata has " + bytes + " bytes; 0 ..= " + MAX_METADATA_BYTES + " are allowed");
+                    "the metadata has " + bytes + " bytes; 0 to " + MAX_METADATA_BYTES + " are allowed");
         }
         metadata = text;
         return this;
@@ -144,11 +144,11 @@ public final class LockRequest {
     public Lease acquire() throws InterruptedException {
         boolean shared = mode != Mode.EXCLUSIVE;
         if (shared && permits != null) {
-            throw PalisadeException.invalid("a lock is shared by readers, or has permits: not both");
+            throw PalisadeException.invalid("ask for a shared lock or for permits, not both");
         }
         if (names.size() > 1 && (shared || permits != null || !lockDelay.isZero() || !atLeastFor.isZero())) {
             throw PalisadeException.invalid(
-                    "several locks at once are exclusive: without shared, update, permits, lockDelay and atLeastFor");
+                    "several locks at once are exclusive: leave out shared, update, permits, lockDelay and atLeastFor");
         }
         return new Wish(client, this).lease();
     }
@@ -169,7 +169,7 @@ public final class LockRequest {
         if (given.compareTo(low) < 0 || given.compareTo(high) > 0) {
             // A duration may have more milliseconds than a number holds.
             String found = Math.abs(given.toSeconds() / 2) > DAY.toSeconds() ? given.toString() : given.toMillis() + " ms";
-            throw PalisadeException.invalid(what + " is " + found + ": " + low.toMillis() + " ms ..= "
+            throw PalisadeException.invalid(what + " is " + found + ": " + low.toMillis() + " ms to "
                     + high.toMillis() + " ms are allowed");
         }
         return given;
@@ -181,7 +181,7 @@ public final class LockRequest {
             throw PalisadeException.invalid("names of locks are needed, and not null");
         }
         if (names.length < 1 || names.length > MAX_LOCKS) {
-            throw PalisadeException.invalid(names.length + " locks are named; 1 ..= " + MAX_LOCKS + " are allowed");
+            throw PalisadeException.invalid(names.length + " locks are named; 1 to " + MAX_LOCKS + " are allowed");
         }
         Set<String> found = new TreeSet<>();
         for (String name : names) {
@@ -200,7 +200,7 @@ public final class LockRequest {
         boolean printable = name.chars().allMatch(one -> one >= ' ' && one <= '~');
         if (name.isEmpty() || name.length() > 255 || !printable || name.equals(".") || name.equals("..")) {
             throw PalisadeException.invalid(
-                    "\"" + name + "\" is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or ..");
+                    "\"" + name + "\" is not the name of a lock: 1 to 255 printable ASCII characters, not . or ..");
         }
         return name;
     }
@@ -333,7 +333,7 @@ public final class LockRequest {
                     }
                     if (reply.waits()) {
                         if (Clock.earliest() + Transport.LEAST_TIME >= giveUp) {
-                            throw new Reply.Fault("the server said that the request waits, when its wait was over", true);
+                            throw new Reply.Fault("the server said that the request still waits, after its wait was over", true);
                         }
                         // It is asked again at once, and not in a loop if it said so at once.
                         Client.sleepUntil(t0 + Transport.FIRST_PAUSE);
@@ -429,7 +429,7 @@ public final class LockRequest {
         private Granted granted(long t0, Map<String, Object> value) throws Reply.Fault {
             List<Integer> slots = Reply.slots(value);
             if (slots.size() != (permits == null ? 0 : permits.count())) {
-                throw Reply.broken("slots are others than were wanted");
+                throw Reply.broken("slots are not those that were asked for");
             }
             return new Granted(
                     t0, Reply.token(value), Reply.token(value, mode.isReader() ? "grant_id" : "fencing_token"),

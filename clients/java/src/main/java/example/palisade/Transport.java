@@ -129,7 +129,7 @@ final class Transport {
         try {
             Reply reply = Reply.read(answer.statusCode(), answer.body());
             if (reply.waits() && !request.mayWait()) {
-                throw Reply.broken("a request that does not wait is said to wait");
+                throw Reply.broken("it says that a request waits, which did not ask to wait");
             }
             String why = request.differs().why(reply);
             if (why != null) {
@@ -210,7 +210,7 @@ final class Transport {
         private static final long serialVersionUID = 1;
 
         Stray(int status) {
-            super("the answer (status " + status + ") is not that of this request: it is another's, or of a program in between");
+            super("the answer (status " + status + ") is not that of this request: perhaps a program in between sent it");
         }
     }
 
