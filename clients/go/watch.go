@@ -156,10 +156,10 @@ func (w *Watch) openAt(address string) bool {
 		return false
 	}
 	stream.read(answer.Body)
-	if answer.StatusCode != 200 {
+	if answer.Status != 200 {
 		defer stream.close()
 		content, _ := io.ReadAll(io.LimitReader(answer.Body, maxLineBytes))
-		w.refused(address, answer.StatusCode, content)
+		w.refused(address, answer.Status, content)
 		return false
 	}
 	w.stream, stream.address = stream, address
@@ -185,7 +185,7 @@ func (w *Watch) refused(address string, status int, content []byte) {
 
 func (w *Watch) broken(address string) {
 	w.client.transport.endpoints.failed(address)
-	w.client.transport.pool.CloseIdleConnections()
+	w.client.transport.exchange.Reset()
 	// The context's error is for Next to find.
 	_ = sleepUntil(w.ctx, now().add(w.pause))
 	w.pause = atMost(2*w.pause, longestPause)
