@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sort"
 	"strings"
 	"time"
@@ -172,7 +173,7 @@ func decodeExported(text string) (exported, error) {
 	var e exported
 	encoded, isOne := strings.CutPrefix(strings.TrimSpace(text), exportedForm)
 	if !isOne {
-		return e, errors.New("it does not begin with " + exportedForm)
+		return e, fmt.Errorf("it does not begin with %q", exportedForm)
 	}
 	content, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil || json.Unmarshal(content, &e) != nil {
