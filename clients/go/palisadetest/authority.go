@@ -119,7 +119,7 @@ func (s *Server) lock(name string) *lock {
 // settle does what is due: leases expire, places end, and whoever can be granted is granted. It wakes those who wait if
 // anything has changed since the last time, and only then: else two of them would wake each other for ever.
 func (s *Server) settle() {
-	now := time.Now()
+	now := s.now()
 	for _, name := range s.names() {
 		for _, g := range s.locks[name].holders() {
 			if !now.Before(g.lease.until) {
@@ -212,7 +212,7 @@ func (s *Server) admits(l *lock, p *pending) bool {
 		return len(l.grants) == 1
 	case p.under != nil, l.isHeldBy(p):
 		return true
-	case time.Now().Before(l.closedUntil):
+	case s.now().Before(l.closedUntil):
 		return false
 	case p.body.Permits != nil:
 		return len(l.free(p.body.Permits.Of)) >= p.body.Permits.Count
@@ -255,7 +255,7 @@ func (s *Server) draw() uint64 {
 
 // grant gives all locks of a request in one step, under one lease and one token.
 func (s *Server) grant(p *pending) {
-	now, b := time.Now(), p.body
+	now, b := s.now(), p.body
 	number := s.draw()
 	token := number
 	one := &lease{key: randomText(), ttl: time.Duration(b.TTL) * time.Millisecond}
@@ -313,7 +313,7 @@ func (s *Server) end(g *grant, code, reason string) {
 			delete(s.leases, g.lease.key)
 		}
 		closed := g.at.Add(g.openFrom)
-		if delayed := time.Now().Add(g.lockDelay); (code == "expired" || code == "revoked") && delayed.After(closed) {
+		if delayed := s.now().Add(g.lockDelay); (code == "expired" || code == "revoked") && delayed.After(closed) {
 			closed = delayed
 		}
 		if code != "superseded" && closed.After(l.closedUntil) && (g.lockDelay > 0 || g.openFrom > 0) {
@@ -371,11 +371,11 @@ func (s *Server) denial(p *pending) *refusal {
 			if g == p.under {
 				continue
 			}
-			left := time.Until(g.lease.until)
+			left := s.until(g.lease.until)
 			message := fmt.Sprintf("held by %q with fencing token %d for another %v unless renewed", g.clientID, g.token, left.Round(time.Second))
 			return &refusal{status: 409, code: "held", message: message, holder: g, wait: left}
 		}
-		if left := time.Until(l.closedUntil); left > 0 {
+		if left := s.until(l.closedUntil); left > 0 {
 			message := fmt.Sprintf("closed for another %v by its last grant", left.Round(time.Second))
 			return &refusal{status: 409, code: "delayed", message: message, wait: left, highest: l.last}
 		}
@@ -420,7 +420,7 @@ func (s *Server) find(name string, n named) (*grant, *refusal) {
 func (s *Server) next() time.Duration {
 	soon := time.Second
 	at := func(t time.Time) {
-		if left := time.Until(t); !t.IsZero() && left < soon {
+		if left := s.until(t); !t.IsZero() && left < soon {
 			soon = max(left, 0)
 		}
 	}
@@ -428,7 +428,7 @@ func (s *Server) next() time.Duration {
 		at(l.until)
 	}
 	for _, l := range s.locks {
-		if time.Until(l.closedUntil) > 0 {
+		if s.until(l.closedUntil) > 0 {
 			at(l.closedUntil)
 		}
 	}

@@ -45,6 +45,8 @@ type Server struct {
 	// The latest changes; the last one has the number revision.
 	events   []event
 	revision uint64
+	// The time; tests of the double move it.
+	now func() time.Time
 	// Those who wait know of the changes up to this one.
 	announced uint64
 }
@@ -61,6 +63,7 @@ const (
 func NewServer() *Server {
 	return &Server{
 		changed:   make(chan struct{}),
+		now:       time.Now,
 		authority: randomText(),
 		locks:     map[string]*lock{},
 		leases:    map[string]*lease{},
@@ -155,7 +158,7 @@ func (s *Server) Holder(lock string) *palisade.Holder {
 		return &palisade.Holder{
 			ClientID:   g.clientID,
 			Token:      g.token,
-			Remaining:  time.Until(g.lease.until),
+			Remaining:  s.until(g.lease.until),
 			Metadata:   g.metadata,
 			AcquiredAt: g.at.UTC().Format(timeFormat),
 			GrantID:    g.grantID(),
@@ -164,6 +167,8 @@ func (s *Server) Holder(lock string) *palisade.Holder {
 	}
 	return nil
 }
+
+func (s *Server) until(t time.Time) time.Duration { return t.Sub(s.now()) }
 
 func (s *Server) broadcast() {
 	close(s.changed)

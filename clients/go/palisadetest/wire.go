@@ -112,7 +112,7 @@ func (s *Server) answer(ctx context.Context, method, path, query string, text []
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state == down {
-		return refused(&refusal{status: 503, code: "unavailable", message: "the double is down"})
+		return s.refused(&refusal{status: 503, code: "unavailable", message: "the double is down"})
 	}
 	s.settle()
 	defer s.settle()
@@ -121,7 +121,7 @@ func (s *Server) answer(ctx context.Context, method, path, query string, text []
 	if len(parts) > 1 {
 		unescaped, err := url.PathUnescape(parts[1])
 		if err != nil {
-			return refused(invalid("the path cannot be read"))
+			return s.refused(invalid("the path cannot be read"))
 		}
 		name = unescaped
 	}
@@ -133,8 +133,8 @@ func (s *Server) answer(ctx context.Context, method, path, query string, text []
 		Reason string `json:"reason"`
 		Of     int    `json:"of"`
 	}
-	if method == "POST" && verb != "acquire" && (json.Unmarshal(text, &n) != nil || json.Unmarshal(text, &b) != nil) {
-		return refused(invalid("the body cannot be read"))
+	if len(text) > 0 && verb != "acquire" && (json.Unmarshal(text, &n) != nil || json.Unmarshal(text, &b) != nil) {
+		return s.refused(invalid("the body cannot be read"))
 	}
 	switch parts[0] + " " + verb {
 	case "status ":
@@ -151,7 +151,7 @@ func (s *Server) answer(ctx context.Context, method, path, query string, text []
 	case "locks acquire":
 		var body acquireBody
 		if err := json.Unmarshal(text, &body); err != nil {
-			return refused(invalid("the body cannot be read: %v", err))
+			return s.refused(invalid("the body cannot be read: %v", err))
 		}
 		return s.acquire(ctx, name, body)
 	case "locks renew":
@@ -165,20 +165,20 @@ func (s *Server) answer(ctx context.Context, method, path, query string, text []
 	case "locks permits":
 		l := s.lock(name)
 		if l.of == 0 {
-			return refused(over("not_held", 0))
+			return s.refused(over("not_held", 0))
 		}
 		l.of = b.Of
 		return 200, fields{"resource_id": name, "permits": b.Of}, nil
 	case "locks sequencer":
-		return refused(&refusal{status: 409, code: "refused", message: "the double has no keys: it signs no tokens"})
+		return s.refused(&refusal{status: 409, code: "refused", message: "the double has no keys: it signs no tokens"})
 	}
-	return refused(&refusal{status: 404, code: "not_found", message: "the double has no " + path})
+	return s.refused(&refusal{status: 404, code: "not_found", message: "the double has no " + path})
 }
 
-func refused(r *refusal) (int, fields, error) {
+func (s *Server) refused(r *refusal) (int, fields, error) {
 	told := fields{"code": r.code, "message": r.message}
 	if r.wait > 0 {
-		told["retry_after_ms"] = r.wait.Milliseconds() + 1
+		told["retry_after_ms"] = wholeMilliseconds(r.wait)
 	}
 	if r.highest > 0 {
 		told["highest"] = r.highest
@@ -188,9 +188,14 @@ func refused(r *refusal) (int, fields, error) {
 	}
 	answer := fields{"error": told}
 	if r.holder != nil {
-		answer["holder"] = holder(r.holder, false)
+		answer["holder"] = s.holder(r.holder, false)
 	}
 	return r.status, answer, nil
+}
+
+// wholeMilliseconds rounds up.
+func wholeMilliseconds(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
 func (s *Server) held() (n int) {
@@ -202,11 +207,12 @@ func (s *Server) held() (n int) {
 	return n
 }
 
-func holder(g *grant, all bool) fields {
-	f := fields{"client_id": g.clientID, "fencing_token": g.token, "remaining_ms": max(time.Until(g.lease.until), 0).Milliseconds()}
-	if all {
-		f["acquired_at"] = g.at.UTC().Format(timeFormat)
+func (s *Server) holder(g *grant, all bool) fields {
+	f := fields{"client_id": g.clientID, "fencing_token": g.token, "remaining_ms": max(s.until(g.lease.until), 0).Milliseconds()}
+	if !all {
+		return f
 	}
+	f["acquired_at"] = g.at.UTC().Format(timeFormat)
 	if g.metadata != "" {
 		f["metadata"] = g.metadata
 	}
@@ -228,9 +234,12 @@ func (s *Server) show(l *lock, all bool) fields {
 			}
 		}
 	}
-	f := fields{"resource_id": l.name, "holder": nil, "waiters": waiters, "revision": s.revision}
-	if left := time.Until(l.closedUntil); left > 0 {
-		f["delayed_ms"] = left.Milliseconds() + 1
+	f := fields{"resource_id": l.name, "holder": nil, "waiters": waiters}
+	if all {
+		f["revision"] = s.revision
+	}
+	if left := s.until(l.closedUntil); left > 0 {
+		f["delayed_ms"] = wholeMilliseconds(left)
 	}
 	if l.of > 0 {
 		f["permits"] = l.of
@@ -238,12 +247,12 @@ func (s *Server) show(l *lock, all bool) fields {
 	if len(l.grants) == 0 {
 		return f
 	}
-	f["holder"] = holder(l.grants[0], true)
+	f["holder"] = s.holder(l.grants[0], true)
 	if l.of > 0 || l.grants[0].reads() {
 		f["reader_count"] = len(l.grants)
 		var readers []fields
 		for _, g := range l.grants {
-			readers = append(readers, holder(g, true))
+			readers = append(readers, s.holder(g, true))
 		}
 		if all {
 			f["readers"] = readers
@@ -261,7 +270,7 @@ func (s *Server) list(query string) (int, fields, error) {
 	found, last := []fields{}, ""
 	for _, name := range s.names() {
 		l := s.locks[name]
-		isShown := len(l.grants) > 0 || time.Now().Before(l.closedUntil)
+		isShown := len(l.grants) > 0 || s.now().Before(l.closedUntil)
 		if !isShown || !strings.HasPrefix(name, values.Get("prefix")) || name <= values.Get("cursor") {
 			continue
 		}
@@ -281,33 +290,34 @@ func (s *Server) acquire(ctx context.Context, name string, b acquireBody) (int, 
 	if p.attempt++; p.attempt > 1 {
 		s.broadcast()
 	}
-	mine, now := p.attempt, time.Now()
+	mine, now := p.attempt, s.now()
 	p.arrived, p.until, p.kept = now, now.Add(time.Duration(b.Wait)*time.Millisecond), time.Time{}
-	poll := now.Add(time.Duration(b.Poll) * time.Millisecond)
+	// A sign of life is for proxies, whose time is the real one.
+	poll := time.Now().Add(time.Duration(b.Poll) * time.Millisecond)
 	for {
 		s.settle()
-		now := time.Now()
+		now := s.now()
 		switch {
 		case p.attempt != mine:
-			return refused(&refusal{status: 504, code: "unknown_outcome", message: "the same request was sent again"})
+			return s.refused(&refusal{status: 504, code: "unknown_outcome", message: "the same request was sent again"})
 		case p.denied != nil:
 			return s.denied(name, p.denied)
 		case p.grants != nil:
 			return s.granted(name, p)
 		case s.state == down:
 			p.kept = now.Add(keptFor)
-			return refused(&refusal{status: 503, code: "unavailable", message: "the double is down"})
+			return s.refused(&refusal{status: 503, code: "unavailable", message: "the double is down"})
 		case !now.Before(p.until):
 			p.denied = s.denial(p)
 			s.leave(p)
 			continue
-		case b.Poll > 0 && !now.Before(poll):
+		case b.Poll > 0 && !time.Now().Before(poll):
 			p.kept = now.Add(keptFor)
 			return 202, fields{"resource_id": name, "lock_acquired": false, "waiting": true}, nil
 		}
 		if err := s.wait(ctx); err != nil {
 			if p.attempt == mine && !p.isOver() {
-				p.kept = time.Now().Add(keptFor)
+				p.kept = s.now().Add(keptFor)
 			}
 			return 0, nil, err
 		}
@@ -386,7 +396,7 @@ func (s *Server) ownUnder(l *lock, b acquireBody) (*grant, *refusal) {
 }
 
 func (s *Server) denied(name string, why *refusal) (int, fields, error) {
-	status, answer, err := refused(why)
+	status, answer, err := s.refused(why)
 	if why.code != "invalid" {
 		answer["resource_id"], answer["lock_acquired"] = name, false
 	}
@@ -398,7 +408,7 @@ func (s *Server) granted(name string, p *pending) (int, fields, error) {
 	if code := s.ended[ending{g.lease.key, name, g.number}]; code != "" {
 		return s.denied(name, over(code, g.number))
 	}
-	left := time.Until(g.lease.until).Milliseconds()
+	left := s.until(g.lease.until).Milliseconds()
 	// What is left counts from when this attempt came.
 	f := fields{"resource_id": name, "lock_acquired": true, "lock_token": g.lease.key, "fencing_token": g.token,
 		"lease_duration_ms": g.lease.ttl.Milliseconds(), "valid_for_ms": g.lease.until.Sub(p.arrived).Milliseconds(),
@@ -416,15 +426,15 @@ func (s *Server) granted(name string, p *pending) (int, fields, error) {
 func (s *Server) renew(name string, n named) (int, fields, error) {
 	g, why := s.find(name, n)
 	if why != nil {
-		return refused(why)
+		return s.refused(why)
 	}
 	if n.TTL > 0 {
 		g.lease.ttl = time.Duration(n.TTL) * time.Millisecond
 	}
-	if until := time.Now().Add(g.lease.ttl); until.After(g.lease.until) {
+	if until := s.now().Add(g.lease.ttl); until.After(g.lease.until) {
 		g.lease.until = until
 	}
-	left := time.Until(g.lease.until).Milliseconds()
+	left := s.until(g.lease.until).Milliseconds()
 	return 200, fields{"resource_id": name, "fencing_token": g.token, "authority": s.authority,
 		"lease_duration_ms": g.lease.ttl.Milliseconds(), "valid_for_ms": left, "remaining_ms": left}, nil
 }
@@ -433,7 +443,7 @@ func (s *Server) release(name string, n named) (int, fields, error) {
 	g, why := s.find(name, n)
 	again := why != nil && s.ended[ending{n.LeaseKey, name, n.Token}] == "not_held"
 	if why != nil && !again {
-		return refused(why)
+		return s.refused(why)
 	}
 	if g != nil {
 		n.Token = g.number
@@ -447,11 +457,11 @@ func (s *Server) proclaim(name string, n named) (int, fields, error) {
 	g, why := s.find(name, n)
 	switch {
 	case why != nil:
-		return refused(why)
+		return s.refused(why)
 	case g.reads() || g.slots != nil:
-		return refused(invalid("a reader, and a holder of permits, has no value"))
+		return s.refused(invalid("a reader, and a holder of permits, has no value"))
 	case len(n.Value) > 256:
-		return refused(invalid("value has at most 256 bytes"))
+		return s.refused(invalid("value has at most 256 bytes"))
 	}
 	g.metadata = n.Value
 	s.tell("proclaimed", g, nil)
@@ -467,9 +477,9 @@ func (s *Server) breakLock(name string, number uint64, reason string) (int, fiel
 		}
 	}
 	if len(holders) == 0 {
-		return refused(&refusal{status: 409, code: "not_held", message: "nobody holds this lock"})
+		return s.refused(&refusal{status: 409, code: "not_held", message: "nobody holds this lock"})
 	}
-	return refused(&refusal{status: 412, code: "stale", message: "the lock is held with another token", highest: holders[0].number})
+	return s.refused(&refusal{status: 412, code: "stale", message: "the lock is held with another token", highest: holders[0].number})
 }
 
 func (s *Server) abandon(id string) {
@@ -498,12 +508,12 @@ func (s *Server) watch(ctx context.Context, query string) (*exchange.Answer, err
 	if given := values.Get("after_revision"); given != "" {
 		wanted, err := strconv.ParseUint(given, 10, 64)
 		if err != nil || wanted > s.revision {
-			status, body, _ = refused(invalid("after_revision is not one of this authority"))
+			status, body, _ = s.refused(invalid("after_revision is not one of this authority"))
 		}
 		after = wanted
 	}
 	if s.state == down {
-		status, body, _ = refused(&refusal{status: 503, code: "unavailable", message: "the double is down"})
+		status, body, _ = s.refused(&refusal{status: 503, code: "unavailable", message: "the double is down"})
 	}
 	if status != 0 {
 		text, err := json.Marshal(body)
