@@ -96,7 +96,7 @@ func (l *Lease) Export() (string, error) {
 // has the values of ctx.
 //
 // The error is ErrLost if the lease is over, ErrUnavailable if nobody answers, and ErrInvalid if the text is not one of an
-// exported lease. Then nothing is held here.
+// exported lease. Then nothing is held here. If one of several locks is over, the others are released.
 func (c *Client) Adopt(ctx context.Context, text string) (*Lease, error) {
 	if err := c.open(ctx); err != nil {
 		return nil, err
@@ -109,6 +109,10 @@ func (c *Client) Adopt(ctx context.Context, text string) (*Lease, error) {
 	until := now().add(c.patience)
 	for at, name := range w.names {
 		t0, validFor, err := l.adopt(ctx, name, until)
+		if errors.Is(err, ErrLost) && len(w.names) > 1 {
+			// The others are useless without it.
+			l.giveBack()
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -120,6 +120,24 @@ func TestEveryKindOfLeaseIsHandedOver(t *testing.T) {
 			t.Errorf("held under %v", found)
 		}
 
+		// If one of several is over, the others are useless.
+		if both, err = client.Locks(within(t), []string{"a", "b"}); err != nil {
+			t.Fatal(err)
+		}
+		text := mustExport(t, both)
+		if err := client.Break(within(t), "b", both.Token(), "the test"); err != nil {
+			t.Fatal(err)
+		}
+		var lost *palisade.LostError
+		if _, err := other.Adopt(within(t), text); !errors.As(err, &lost) || lost.Name != "b" || lost.Err.Code != "revoked" {
+			t.Errorf("%v", err)
+		}
+		for ctx := within(t); holders(t, other, "a")[0] != 0; {
+			if ctx.Err() != nil {
+				t.Fatal("never released")
+			}
+		}
+
 		permits := mustLock(t, client.Client, "gpu", palisade.Permits(2, 3))
 		adopted := mustAdopt(t, other, mustExport(t, permits))
 		if !reflect.DeepEqual(adopted.SlotKeys(), []string{"gpu~1", "gpu~2"}) {
