@@ -81,13 +81,13 @@ type acquireBody struct {
 	Also       []string     `json:"also,omitempty"`
 }
 
-func (c *Client) newWish(names []string, options []LockOption) (*wish, error) {
+func (c *Client) newWish(names []string, wait time.Duration, options []LockOption) (*wish, error) {
 	names = copied(names)
 	sort.Strings(names)
 	if err := checkNames(names); err != nil {
 		return nil, err
 	}
-	w := &wish{names: names, ttl: defaultTTL, wait: defaultWait}
+	w := &wish{names: names, ttl: defaultTTL, wait: wait}
 	for _, option := range options {
 		if option == nil {
 			return nil, invalid("an option is nil: leave it out")

@@ -57,7 +57,14 @@ func LeaseLeft(claims []Claim) (left int64, known bool) {
 
 // Transact claims and works in one transaction, and commits unless one of them fails or panics.
 func Transact(ctx context.Context, db *sql.DB, claim, work func(*sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+	return TransactWith(ctx, db, nil, claim, work)
+}
+
+// TransactWith is as Transact, with options.
+func TransactWith(
+	ctx context.Context, db *sql.DB, options *sql.TxOptions, claim, work func(*sql.Tx) error,
+) error {
+	tx, err := db.BeginTx(ctx, options)
 	if err != nil {
 		return err
 	}
