@@ -15,7 +15,7 @@ from . import _protocol as protocol
 from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
-from ._model import Duration, Event, LockInfo, Status, lock_info, status
+from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
 from ._requests import Requests
 from ._sse import Position
 from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, watch_timeout
@@ -76,30 +76,30 @@ class AsyncClient:
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
-        return lock_info(await self._ask("GET", protocol.lock_path(name), lock=name))
+        return await self._ask("GET", protocol.lock_path(name), None, lock_info, name)
 
     async def list(self, prefix: str = "") -> AsyncIterator[LockInfo]:
         """The locks that are held and whose names start with `prefix`, page by page."""
         cursor: Optional[str] = None
         while True:
-            page = await self._ask("GET", self._requests.page(prefix, cursor))
-            for lock in page["locks"]:
-                yield lock_info(lock)
-            cursor = page.get("next_cursor")
+            locks, cursor = await self._ask("GET", self._requests.page(prefix, cursor), None, page)
+            for lock in locks:
+                yield lock
             if cursor is None:
                 return
 
     async def break_lock(self, name: str, token: int, reason: str = "") -> None:
         """Takes a lock from its holder. `token` is that of the current grant: proof that the operator has looked."""
-        await self._ask("POST", protocol.lock_path(name, "break"), {"fencing_token": token, "reason": reason})
+        body = {"fencing_token": token, "reason": reason}
+        await self._ask("POST", protocol.lock_path(name, "break"), body, dict, name)
 
     async def resize(self, name: str, permits: int) -> None:
         """Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes
         effect as they come free."""
-        await self._ask("POST", protocol.lock_path(name, "permits"), {"of": permits})
+        await self._ask("POST", protocol.lock_path(name, "permits"), {"of": permits}, dict, name)
 
     async def status(self) -> Status:
-        return status(await self._ask("GET", "/v1/status"))
+        return await self._ask("GET", "/v1/status", None, status)
 
     async def watch(self, prefix: str = "", after: Optional[int] = None) -> AsyncIterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections."""
@@ -158,9 +158,15 @@ class AsyncClient:
         await self.aclose()
 
     async def _ask(
-        self, method: str, path: str, body: Optional[dict[str, Any]] = None, lock: Optional[str] = None
-    ) -> dict[str, Any]:
-        return await self._run(protocol.asked(method, path, body, self._requests.patience_ns, lock))
+        self,
+        method: str,
+        path: str,
+        body: Optional[dict[str, Any]],
+        read: Callable[[dict[str, Any]], Result],
+        lock: Optional[str] = None,
+    ) -> Result:
+        until = now_ns() + self._requests.patience_ns
+        return await self._run(protocol.asked(method, path, body, until, read, lock))
 
     async def _run(self, steps: protocol.Steps[Result]) -> Result:
         outcome: protocol.Outcome = None

@@ -7,6 +7,8 @@ import os
 import urllib.parse
 from typing import Optional, Sequence, Union
 
+import httpx
+
 from ._process import Guard
 from ._protocol import Reply, code_of, fault_of, problem
 from .errors import Invalid
@@ -116,7 +118,8 @@ def _checked(given: str) -> str:
     try:
         parts = urllib.parse.urlsplit(url)
         is_plain = not (parts.path or parts.query or parts.fragment) and parts.port != 0
-    except ValueError:
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):
         raise Invalid("invalid", "an address cannot be read: http://HOST:PORT is needed") from None
     if parts.username or parts.password:
         raise Invalid("invalid", "an address with a password is not supported: give the bearer token as `token`")
