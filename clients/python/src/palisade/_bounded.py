@@ -7,7 +7,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import ipaddress
-import os
 import socket
 import ssl
 import threading
@@ -17,7 +16,7 @@ import httpcore
 import httpx
 
 from ._clock import SECOND, now_ns
-from ._process import Guard
+from ._process import Guard, this_process
 
 
 class _Until(threading.local):
@@ -88,6 +87,9 @@ class _Backend(httpcore.SyncBackend):
         raise httpcore.ConnectError(f"{host} has no address")
 
 
+_Name = tuple[tuple[int, int], str, int]
+
+
 class _Lookups:
     """Looks names up, each once at a time: `getaddrinfo` has no time-out, and cannot be ended. Where name servers are
     silent, it lasts for half a minute."""
@@ -95,11 +97,11 @@ class _Lookups:
     def __init__(self) -> None:
         self._guard = Guard()
         # Those of the process that this one was forked from have no thread here.
-        self._running: dict[tuple[int, str, int], concurrent.futures.Future[list[Any]]] = {}
+        self._running: dict[_Name, concurrent.futures.Future[list[Any]]] = {}
 
     def look_up(self, host: str, port: int, seconds: Optional[float]) -> list[Any]:
         """Gives up after this time; the next caller waits for the same look-up."""
-        key = os.getpid(), host, port
+        key = this_process(), host, port
         with self._guard:
             running = self._running.get(key)
             if running is None:
@@ -114,7 +116,7 @@ class _Lookups:
             raise httpcore.ConnectTimeout(f"the name {host!r} was not looked up in time")
         return running.result()
 
-    def _run(self, key: tuple[int, str, int], running: concurrent.futures.Future[list[Any]]) -> None:
+    def _run(self, key: _Name, running: concurrent.futures.Future[list[Any]]) -> None:
         _, host, port = key
         try:
             running.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))

@@ -19,7 +19,7 @@ from ._bounded import bounded
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
-from ._process import Guard
+from ._process import Guard, OfOneProcess
 from ._requests import Requests
 from ._sse import Position
 from ._transport import NONCE, SyncTransport, foreign, is_open, new_nonce, watch_timeout
@@ -36,7 +36,7 @@ def _sleep(until_ns: int, wait: Callable[[float], object] = time.sleep) -> None:
             return
 
 
-class Client:
+class Client(OfOneProcess):
     """Asks a Palisade server for locks. It may be shared by threads.
 
     `url`: one address, or several (a list, or a text with commas); by default `PALISADE_URL`, else
@@ -236,7 +236,7 @@ class Client:
             self._cleanups.add(thread)
 
 
-class Lock:
+class Lock(OfOneProcess):
     """A request for a lock; every `with` and every `acquire` asks anew."""
 
     def __init__(self, client: Client, wish: Callable[[], protocol.Wish]) -> None:

@@ -23,11 +23,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import os
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 from ._client import Client, Grant
 from ._model import Duration
+from ._process import this_process
 from .errors import LockHeld
 
 log = logging.getLogger("palisade")
@@ -110,9 +110,9 @@ def once(
 
 
 @functools.cache
-def _of_process(pid: int) -> Client:
+def _of_process(process: tuple[int, int]) -> Client:
     return Client()
 
 
 def _default() -> Client:
-    return _of_process(os.getpid())
+    return _of_process(this_process())
