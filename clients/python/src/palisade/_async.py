@@ -93,20 +93,21 @@ class AsyncClient(OfOneProcess):
 
     async def break_lock(self, name: str, token: int, reason: str = "") -> None:
         """Takes a lock from its holder. `token` is that of the current grant: proof that the operator has looked."""
-        body = {"fencing_token": token, "reason": reason}
+        body = self._requests.breaks(token, reason)
         await self._ask("POST", protocol.lock_path(name, "break"), body, dict, name)
 
     async def resize(self, name: str, permits: int) -> None:
         """Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes
         effect as they come free."""
-        await self._ask("POST", protocol.lock_path(name, "permits"), {"of": permits}, dict, name)
+        body = self._requests.resizes(permits)
+        await self._ask("POST", protocol.lock_path(name, "permits"), body, dict, name)
 
     async def status(self) -> Status:
         return await self._ask("GET", "/v1/status", None, status)
 
     async def watch(self, prefix: str = "", after: Optional[int] = None) -> AsyncIterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections."""
-        position = Position(prefix, after)
+        position = self._requests.watched(prefix, after)
         while True:
             url = self._requests.endpoints.current()
             try:

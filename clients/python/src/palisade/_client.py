@@ -118,13 +118,14 @@ class Client(OfOneProcess):
     def break_lock(self, name: str, token: int, reason: str = "") -> None:
         """Takes a lock from its holder. `token` is that of the current grant, or a reader's grant id: proof that the
         operator has looked."""
-        body = {"fencing_token": token, "reason": reason}
+        body = self._requests.breaks(token, reason)
         self._ask("POST", protocol.lock_path(name, "break"), body, dict, name)
 
     def resize(self, name: str, permits: int) -> None:
         """Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes
         effect as they come free."""
-        self._ask("POST", protocol.lock_path(name, "permits"), {"of": permits}, dict, name)
+        body = self._requests.resizes(permits)
+        self._ask("POST", protocol.lock_path(name, "permits"), body, dict, name)
 
     def status(self) -> Status:
         return self._ask("GET", "/v1/status", None, status)
@@ -132,7 +133,7 @@ class Client(OfOneProcess):
     def watch(self, prefix: str = "", after: Optional[int] = None) -> Iterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections. An event is
         news, not proof: a holder learns of a loss from its own deadline."""
-        position = Position(prefix, after)
+        position = self._requests.watched(prefix, after)
         while True:
             url = self._requests.endpoints.current()
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import urllib.parse
-from typing import Optional, Sequence, Union
+from typing import Iterable, Optional, Sequence, Union
 
 import httpx
 
@@ -26,6 +26,11 @@ class Endpoints:
             urls = _of_environment()
         if isinstance(urls, str):
             urls = urls.split(",")
+        urls = list(urls) if isinstance(urls, Iterable) else [urls]
+        for each in urls:
+            if not isinstance(each, str):
+                # The value of another kind may have a password.
+                raise Invalid("invalid", f"url is a {type(each).__name__}: a text such as {DEFAULT_URL} is needed")
         self.urls = [_checked(url) for url in urls]
         if not self.urls:
             raise Invalid("invalid", f"the address of a server is needed, such as {DEFAULT_URL}")
