@@ -169,7 +169,7 @@ func (l *Locks) fetch() error {
 	if l.cursor != "" {
 		query.Set("cursor", l.cursor)
 	}
-	answer, err := l.client.ask(l.ctx, request{method: "GET", path: "/v1/locks?" + query.Encode()})
+	answer, err := l.client.ask(l.ctx, request{method: "GET", path: "/v1/locks?" + query.Encode(), differs: isList})
 	if err != nil {
 		return err
 	}
@@ -182,6 +182,14 @@ func (l *Locks) fetch() error {
 	}
 	l.page, l.cursor, l.more = found.Locks, found.Cursor, found.Cursor != ""
 	return nil
+}
+
+// isList tells why a good answer is not a list: without its locks it would be an empty one.
+func isList(r reply) string {
+	if r.status != 200 || has(r.fields(), "locks") {
+		return ""
+	}
+	return differs(r, "locks", "a list")
 }
 
 type wireLock struct {

@@ -51,7 +51,7 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var asked map[string]any
 	_ = json.NewDecoder(r.Body).Decode(&asked)
 	parts := strings.Split(r.URL.Path, "/")
-	answer := told{r.Header.Get(nonceHeader), 200, map[string]any{"resource_id": parts[3], "authority": "a", "fencing_token": 7}}
+	answer := told{r.Header.Get(nonceHeader), 200, map[string]any{"resource_id": parts[min(3, len(parts)-1)], "authority": "a", "fencing_token": 7}}
 	switch verb := parts[len(parts)-1]; verb {
 	case "acquire":
 		answer.body["lock_acquired"], answer.body["lock_token"] = true, "k"
@@ -138,6 +138,19 @@ func TestAGrantOfAnotherRequestIsNotBelieved(t *testing.T) {
 	patient := newClient(t, palisade.Endpoints(l.url))
 	if lease, err := patient.Lock(within(t), "orders", palisade.Wait(0)); err != nil || lease.Token() != 7 {
 		t.Errorf("%v, %v", lease, err)
+	}
+}
+
+func TestAnAnswerWithoutAListIsNoEmptyList(t *testing.T) {
+	l := newLiar(t)
+	client := newClient(t, palisade.Endpoints(l.url), palisade.Patience(300*time.Millisecond))
+	if locks := client.List(within(t), ""); locks.Next() || !errors.Is(locks.Err(), palisade.ErrUnknownOutcome) {
+		t.Errorf("%v", locks.Err())
+	}
+	// A control: an empty list is believed.
+	l.does(field("locks", []any{}))
+	if locks := client.List(within(t), ""); locks.Next() || locks.Err() != nil {
+		t.Errorf("%v", locks.Err())
 	}
 }
 

@@ -13,7 +13,7 @@ from typing import Any, Iterator
 import pytest
 from suite.servers import Palisade
 
-from palisade import AsyncClient, Client, Invalid, PalisadeError, UnknownOutcome
+from palisade import AsyncClient, Client, Invalid, PalisadeError, Unavailable, UnknownOutcome
 from palisade._endpoints import Endpoints
 
 
@@ -112,6 +112,11 @@ def test_addresses_of_the_environment(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert Endpoints(None).urls == urls
+
+
+def test_an_address_that_no_request_can_have_is_refused_at_once() -> None:
+    with pytest.raises(Invalid, match="cannot be read"):
+        Client("http://\u2603:7420")
 
 
 @pytest.mark.parametrize("authority", ["etcd://user:secret@a:2379", "unix:/run/palisade.sock", "a:1"])
@@ -217,3 +222,42 @@ def test_a_name_with_a_silent_address_leaves_time_for_its_other_ones(
         shared = takes()
         monkeypatch.setattr("palisade._transport.Transport", lambda *_: None)
         assert shared < takes()
+
+
+def test_a_name_that_is_not_looked_up_in_time_leaves_time_for_the_next_address(
+    server: Palisade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: `getaddrinfo` in the thread that asks, which has no time left for the next address."""
+    look_up, ended, asked = socket.getaddrinfo, threading.Event(), []
+
+    def waits(host: Any, *rest: Any, **more: Any) -> Any:
+        if host == "silent.example":
+            asked.append(host)
+            assert ended.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
+        return look_up(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", waits)
+
+    def takes() -> None:
+        urls = ["http://silent.example:1", server.url]
+        with Client(urls, patience="3s") as client, client.lock("named", wait=0) as grant:
+            assert grant.held
+
+    takes()
+    with (
+        Client("http://silent.example:1", patience="600ms") as client,
+        pytest.raises(Unavailable, match="was not looked up in time"),
+    ):
+        client.lock("named", wait=0).acquire()
+    assert len(asked) == 1, "an attempt looks up again what is being looked up"
+    ended.set()
+    with Client("http://silent.example:1", patience="5s") as client, pytest.raises(Unavailable, match="no name server"):
+        client.lock("named", wait=0).acquire()
+    ended.clear()
+    monkeypatch.setattr("palisade._transport.Transport", lambda *_: None)
+    timer = threading.Timer(4, ended.set)  # real time: longer than the client's patience
+    timer.start()
+    with pytest.raises(Unavailable, match="no name server"):
+        takes()
+    timer.join()

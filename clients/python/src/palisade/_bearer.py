@@ -47,10 +47,13 @@ class Bearer:
 
 
 def _read(file: Union[str, os.PathLike[str]]) -> str:
+    if not isinstance(file, (str, os.PathLike)):
+        # `open` takes a number for an open file, and closes that.
+        raise Invalid("invalid", f"token_file is {file!r}: the path of a file is needed")
     try:
         with open(file, encoding="utf-8") as text:
             return text.read()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise Invalid("invalid", f"token_file cannot be read: {error}") from None
 
 

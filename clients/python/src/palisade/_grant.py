@@ -10,6 +10,7 @@ from . import _protocol as protocol
 from ._clock import MILLISECOND, SECOND, now_ns
 from ._hold import Hold
 from ._model import Duration, slot_key
+from ._process import OfOneProcess
 from ._requests import Requests
 from .errors import Invalid, LeaseLost
 from .fences.rule import Pass
@@ -38,7 +39,7 @@ class Part(Pass):
         return self.left()
 
 
-class BaseGrant:
+class BaseGrant(OfOneProcess):
     """The state of a grant."""
 
     def __init__(self, keeper: Keeper, wish: protocol.Wish, granted: protocol.Granted) -> None:

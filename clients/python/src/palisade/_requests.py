@@ -91,10 +91,26 @@ class Requests:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)
 
     def page(self, prefix: str, cursor: Optional[str]) -> str:
+        _check(prefix, str, "prefix", "a text")
         parameters = {"prefix": prefix, "limit": "1000"}
         if cursor is not None:
             parameters["cursor"] = cursor
         return "/v1/locks?" + urllib.parse.urlencode(parameters, quote_via=urllib.parse.quote)
+
+    def watched(self, prefix: str, after: Optional[int]) -> Position:
+        _check(prefix, str, "prefix", "a text")
+        if after is not None:
+            _check(after, int, "after", "the revision of an event")
+        return Position(prefix, after)
+
+    def breaks(self, token: int, reason: str) -> dict[str, Any]:
+        _check(token, int, "token", "the holder's token, as `show` has it,")
+        _check(reason, str, "reason", "a text")
+        return {"fencing_token": token, "reason": reason}
+
+    def resizes(self, permits: int) -> dict[str, Any]:
+        _check(permits, int, "permits", "a number")
+        return {"of": permits}
 
     def watch_refused(self, url: str, status: int, body: bytes, position: Position) -> bool:
         """A watch was not opened: raises unless connecting again may help. True: on a new connection, at once."""
@@ -115,6 +131,12 @@ class Requests:
             raise error_of(reply)
         position.lost()
         return False
+
+
+def _check(value: object, kind: type, what: str, wanted: str) -> None:
+    # A `bool` is an `int`.
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise Invalid("invalid", f"{what} is {value!r}: {wanted} is needed")
 
 
 def _milliseconds(duration: Duration, what: str, low: int, high: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 from ._model import Holder
 
@@ -13,6 +13,16 @@ class PalisadeError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Exceptions go back to the parent of a worker process. By default they are made anew from `args`."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[PalisadeError], args: tuple[Any, ...], fields: dict[str, Any]) -> PalisadeError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class NotAcquired(PalisadeError):

@@ -23,11 +23,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import os
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 from ._client import Client, Grant
 from ._model import Duration
+from ._process import this_process
 from .errors import LockHeld
 
 log = logging.getLogger("palisade")
@@ -82,7 +82,14 @@ def once(
     Without an answer from the server the job does not run: the exceptions are those of `Lock.acquire`. After a loss the
     function goes on until it asks `grant.check()` or a fence."""
 
+    if not isinstance(name, str) and not callable(name):
+        raise TypeError(f"the lock of a job is {name!r}: its name, or a function that makes it, is needed")
+    if client is not None and not isinstance(client, Client):
+        raise TypeError(f"client is a {type(client).__name__}: a palisade.Client is needed")
+
     def decorate(job: Callable[..., Result]) -> Callable[..., Union[Result, Skipped]]:
+        if not callable(job):
+            raise TypeError(f"once({name!r}) decorates a function, and not a {type(job).__name__}")
         if inspect.iscoroutinefunction(job):
             raise TypeError(f"{job.__name__} is a coroutine function: use `async with AsyncClient().lock(…)` in it")
         takes_grant = "grant" in inspect.signature(job).parameters
@@ -110,9 +117,9 @@ def once(
 
 
 @functools.cache
-def _of_process(pid: int) -> Client:
+def _of_process(process: tuple[int, int]) -> Client:
     return Client()
 
 
 def _default() -> Client:
-    return _of_process(os.getpid())
+    return _of_process(this_process())

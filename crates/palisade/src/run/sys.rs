@@ -51,6 +51,12 @@ pub(super) fn own_group() -> Option<Pid> {
     Pid::from_raw(unsafe { libc::getpgrp() })
 }
 
+/// Lets SIGTTIN stop this process, and those that it starts, also where it was ignored when this process started.
+pub(super) fn obey_ttin() {
+    // SAFETY: the default disposition has no handler, and the call cannot fail for this signal.
+    unsafe { libc::signal(libc::SIGTTIN, libc::SIG_DFL) };
+}
+
 /// Makes `group` the foreground group of the terminal.
 ///
 /// A background process that does this gets SIGTTOU, which stops it unless it is blocked.

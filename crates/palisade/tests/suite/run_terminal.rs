@@ -205,6 +205,17 @@ fn a_job_behind_a_pipe_asks_for_a_password() {
     the_terminal_came_back(&mut session);
 }
 
+/// The control: with SIGTTIN ignored the job's read fails, and nothing stops it.
+#[test]
+fn a_job_whose_output_is_taken_reads_from_the_terminal_where_bash_ignores_ttin() {
+    let server = Server::start();
+    // As `$(…)` in an interactive bash.
+    let script = r#"trap "" TTIN; told=$("$PALISADE" run job -- sh -c 'read line </dev/tty; echo "got $line"'); echo "<$told>""#;
+    let mut session = Session::start(&server, &["-c", script]);
+    session.press("hello\n");
+    session.shows("<got hello>");
+}
+
 #[test]
 fn openssh_asks_for_a_passphrase_behind_a_pipe() {
     let server = Server::start();

@@ -353,19 +353,24 @@ public final class Client implements AutoCloseable {
             this.prefix = prefix;
         }
 
+        /** Without its locks an answer would be an empty list. */
+        private static String differs(Reply answer) {
+            return answer.status() != 200 || answer.value().get("locks") instanceof List<?> ? null : "locks is no list";
+        }
+
         @Override
         public boolean hasNext() {
             while (!page.hasNext() && cursor != null) {
                 String from = cursor.isEmpty() ? "" : "&cursor=" + query(cursor);
                 Map<String, Object> answer;
                 try {
-                    answer = ask(Transport.Request.get("/v1/locks?limit=1000&prefix=" + query(prefix) + from, page -> null));
+                    answer = ask(Transport.Request.get("/v1/locks?limit=1000&prefix=" + query(prefix) + from, Pages::differs));
                 } catch (InterruptedException gone) {
                     Thread.currentThread().interrupt();
                     throw new PalisadeException(
                             PalisadeException.Kind.UNAVAILABLE, "unavailable", "the thread was interrupted");
                 }
-                page = answer.get("locks") instanceof List<?> locks ? locks.iterator() : List.of().iterator();
+                page = ((List<?>) answer.get("locks")).iterator();
                 cursor = answer.get("next_cursor") instanceof String next ? next : null;
             }
             return page.hasNext();

@@ -1,6 +1,7 @@
 package example.palisade;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -93,7 +94,7 @@ public final class AnswerTest {
         private void answer(HttpExchange exchange) throws IOException {
             String text = new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8);
             String[] path = exchange.getRequestURI().getPath().split("/");
-            Told told = new Told().with("resource_id", path[3]).with("authority", "a").with("fencing_token", 7);
+            Told told = new Told().with("resource_id", path[Math.min(3, path.length - 1)]).with("authority", "a").with("fencing_token", 7);
             told.nonce = exchange.getRequestHeaders().getFirst(NONCE);
             switch (path[path.length - 1]) {
                 case "acquire" -> told.with("lock_acquired", true).with("lock_token", "k").with("valid_for_ms", 30_000)
@@ -156,6 +157,17 @@ public final class AnswerTest {
                     Lease lease = patient.lock("orders").waitUpTo(Duration.ZERO).acquire()) {
                 assertEquals(7, lease.token());
             }
+        }
+    }
+
+    @Test
+    public void anAnswerWithoutAListIsNoEmptyList() throws Exception {
+        try (Liar liar = new Liar(); Client client = client(liar.url())) {
+            PalisadeException broken = assertThrows(PalisadeException.class, client.list("").iterator()::hasNext);
+            assertEquals("unknown_outcome", broken.code());
+            // A control: an empty list is believed.
+            liar.does(Lie.field("locks", List.of()));
+            assertFalse(client.list("").iterator().hasNext());
         }
     }
 
