@@ -6,13 +6,14 @@ import java.util.concurrent.TimeUnit;
 /** The deadline of one grant (rules H1 – H4 of docs/promise/rules.md). No I/O here. */
 final class Hold {
     static final String RELEASED = "released";
+    static final String HANDED_OVER = "handed_over";
 
     private final CountDownLatch ended = new CountDownLatch(1);
     private final Runnable announce;
     private volatile long deadline;
     private volatile String over;
 
-    /** {@code announce} is called once, when it is lost; not when it is released. */
+    /** {@code announce} is called once, when it is lost; not when it is released or handed over. */
     Hold(long deadline, Runnable announce) {
         this.deadline = deadline;
         this.announce = announce;
@@ -61,7 +62,7 @@ final class Hold {
             over = code;
         }
         ended.countDown();
-        if (!code.equals(RELEASED)) {
+        if (!code.equals(RELEASED) && !code.equals(HANDED_OVER)) {
             announce.run();
         }
         return true;

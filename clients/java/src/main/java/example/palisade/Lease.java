@@ -6,9 +6,9 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentSkipListSet;
@@ -37,7 +37,7 @@ public final class Lease implements Presenter, AutoCloseable {
 
     private final Client client;
     private final LockRequest.Wish wish;
-    private final LockRequest.Granted grant;
+    private final Granted grant;
     private final Hold hold;
     private final CompletableFuture<LeaseLostException> lost = new CompletableFuture<>();
     /** The locks that are renewed. */
@@ -49,7 +49,7 @@ public final class Lease implements Presenter, AutoCloseable {
     /** An upgrade is under way. */
     private final AtomicBoolean upgrading = new AtomicBoolean();
 
-    Lease(Client client, LockRequest.Wish wish, LockRequest.Granted grant) {
+    Lease(Client client, LockRequest.Wish wish, Granted grant) {
         this.client = client;
         this.wish = wish;
         this.grant = grant;
@@ -294,9 +294,19 @@ public final class Lease implements Presenter, AutoCloseable {
      */
     public String sequencer(String name) throws InterruptedException {
         part(name);
+        Reply reply = ask(name, "/sequencer", Map.of("fencing_token", token()), Map.of());
+        if (reply.value().get("sequencer") instanceof String sequencer) {
+            return sequencer;
+        }
+        throw new PalisadeException(
+                PalisadeException.Kind.UNKNOWN_OUTCOME, "unknown_outcome", "a broken answer: no sequencer");
+    }
+
+    /** Asks about a grant that is held, for the client's patience. The answer has no new deadline, so the old one stays. */
+    private Reply ask(String name, String verb, Map<String, Object> wanted, Map<String, Object> more)
+            throws InterruptedException {
         long until = Clock.earliest() + client.patience();
-        Reply reply = client.transport()
-                .repeat(request(name, "/sequencer", Map.of("fencing_token", token())), until, Client::sleepUntil);
+        Reply reply = client.transport().repeat(grant.request(name, verb, more, wanted), until, Client::sleepUntil);
         if (reply.over()) {
             if (held.contains(name)) {
                 lose(name, reply.code());
@@ -306,21 +316,18 @@ public final class Lease implements Presenter, AutoCloseable {
         if (reply.status() != 200) {
             throw reply.error();
         }
-        // The answer has no new deadline, so the old one stays.
-        if (reply.value().get("sequencer") instanceof String sequencer) {
-            return sequencer;
-        }
-        throw new PalisadeException(
-                PalisadeException.Kind.UNKNOWN_OUTCOME, "unknown_outcome", "a broken answer: no sequencer");
+        return reply;
     }
 
     /**
      * Gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
      * patience. If the thread is interrupted, the release goes on in the background.
      *
+     * @throws LeaseLostException if it was handed over
      * @throws PalisadeException if nobody answered: the lock is then free when the lease expires
      */
     public Release release() throws InterruptedException {
+        checkNotHandedOver();
         hold.end(Hold.RELEASED);
         return releaseNow(unreleased);
     }
@@ -333,8 +340,16 @@ public final class Lease implements Presenter, AutoCloseable {
      *     {@link #release} or {@link #close}
      */
     public Release releasePart(String name) throws InterruptedException {
+        checkNotHandedOver();
         held.remove(checkedPart(name));
         return held.isEmpty() ? release() : releaseNow(List.of(name));
+    }
+
+    /** The adopter holds it: a release would end its hold. */
+    private void checkNotHandedOver() {
+        if (Hold.HANDED_OVER.equals(hold.reason())) {
+            throw loss();
+        }
     }
 
     private Release releaseNow(Collection<String> names) throws InterruptedException {
@@ -352,6 +367,55 @@ public final class Lease implements Presenter, AutoCloseable {
             throw PalisadeException.invalid("\"" + name + "\" is not a lock of this lease: it has " + quoted());
         }
         return name;
+    }
+
+    /**
+     * Ends this lease without a release, and returns a text with which another process goes on with it, by {@link
+     * Client#adopt}. From the call on it is not held here, and nothing is renewed or released for it. Unless somebody adopts it
+     * in the time that is left, it expires.
+     *
+     * <p><b>The text contains the lease key: it is a secret.</b> Hand it to one process only. Two that adopt the same text both
+     * renew, and nobody can tell.
+     *
+     * @throws LeaseLostException if it is not held any more
+     */
+    public String export() {
+        check();
+        if (!upgrading.compareAndSet(false, true)) {
+            throw PalisadeException.invalid("an upgrade of " + quoted() + " is under way: export its result");
+        }
+        try {
+            for (String name : unreleased) {
+                if (!held.contains(name)) {
+                    throw PalisadeException.invalid(
+                            "the release of \"" + name + "\" is not acknowledged: release it again before the export");
+                }
+            }
+            String text = new Handed(List.copyOf(held), wish, grant).text();
+            if (!hold.end(Hold.HANDED_OVER)) {
+                throw loss();
+            }
+            return text;
+        } finally {
+            upgrading.set(false);
+        }
+    }
+
+    /**
+     * Changes the value that this leader announces, its metadata, at most 256 bytes; an empty one removes it. The token stays,
+     * and each {@link Observer} of the lock receives it. Call it again only after it has returned: a call is repeated inside, so of
+     * two at once either value may remain.
+     *
+     * @throws LeaseLostException if the lease is over
+     * @throws PalisadeException if nobody answers, or it is a reader's, or one of several locks or permits
+     */
+    public void proclaim(String value) throws InterruptedException {
+        if (locks().size() > 1) {
+            throw PalisadeException.invalid("the holder of several locks leads nothing: an election is one lock");
+        }
+        LockRequest.checkedMetadata("the value", Objects.requireNonNull(value, "a value is needed, \"\" to remove it"));
+        check();
+        ask(wish.name(), "/proclaim", Map.of("fencing_token", token()), Map.of("value", value));
     }
 
     /** As {@link #release}; a release that is not acknowledged is no error, because the lease expires. */
@@ -375,9 +439,7 @@ public final class Lease implements Presenter, AutoCloseable {
     private Release release(Collection<String> names, long until) throws InterruptedException {
         Release heaviest = Release.ALREADY_RELEASED;
         for (String name : names) {
-            Map<String, Object> released =
-                    Map.of("fencing_token", grantId(), "released", true, "authority", authority());
-            Reply reply = client.transport().repeat(request(name, "/release", released), until, Client::sleepUntil);
+            Reply reply = client.transport().repeat(grant.release(name), until, Client::sleepUntil);
             Release found = Release.OVER;
             if (!reply.over()) {
                 if (reply.status() != 200) {
@@ -426,8 +488,7 @@ public final class Lease implements Presenter, AutoCloseable {
             }
             long t0 = Clock.earliest();
             try {
-                Transport.Request request = request(name, "/renew", renewal());
-                Reply reply = client.transport().send(request, Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
+                Reply reply = client.transport().send(grant.renewal(name), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
                 if (reply.over() && !held.contains(name)) {
                     continue; // It was released here meanwhile.
                 }
@@ -471,32 +532,6 @@ public final class Lease implements Presenter, AutoCloseable {
 
     private long deadline(long t0, Duration validFor) {
         return Hold.deadline(t0, validFor.toNanos(), client.margin());
-    }
-
-    /** The fields of an answer to a renewal; null: a field that it must not have. */
-    private Map<String, Object> renewal() {
-        Map<String, Object> wanted = new HashMap<>(Map.of("fencing_token", token(), "authority", authority()));
-        wanted.put("lock_acquired", null);
-        wanted.put("released", null);
-        return wanted;
-    }
-
-    /**
-     * Names the grant by both of its names: a late copy can never touch a later grant. A good answer has the fields that are
-     * wanted.
-     */
-    private Transport.Request request(String name, String verb, Map<String, Object> wanted) {
-        Map<String, Object> good = new HashMap<>(wanted);
-        good.put("resource_id", name);
-        Map<String, Object> body = new LinkedHashMap<>();
-        body.put("lock_token", grant.leaseKey());
-        body.put("fencing_token", grant.number());
-        return Transport.Request.post(Client.lockPath(name, verb), body, answer -> {
-            if (answer.endsAnotherThan(grant.number())) {
-                return "another grant is over";
-            }
-            return answer.status() == 200 ? answer.difference(good) : null;
-        });
     }
 
     private LeaseLostException loss() {

@@ -3,6 +3,7 @@ package example.palisade;
 import example.palisade.fence.PostgresFence;
 import example.palisade.fence.Sequencer;
 import example.palisade.fence.SequencerKeys;
+import example.palisade.testing.MemoryServer;
 import java.sql.SQLException;
 import java.time.Duration;
 import javax.sql.DataSource;
@@ -28,6 +29,14 @@ final class Examples {
             return "done";
         } catch (LockHeldException held) {
             return "busy: " + held.holder() + ", try again in " + held.retryAfter();
+        }
+    }
+
+    static String tested() throws InterruptedException {
+        MemoryServer server = new MemoryServer(); // of example.palisade.testing, in the same jar
+        server.hold("report");
+        try (Client client = server.client()) {
+            return report(client); // finds the lock taken
         }
     }
 
