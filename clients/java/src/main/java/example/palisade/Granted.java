@@ -12,13 +12,14 @@ import java.util.Map;
  */
 record Granted(long t0, long token, long number, String leaseKey, String authority, Duration validFor, Duration waited,
         Duration ttl, List<Integer> slots) {
-    /** Renews the lease, by one of its locks. */
-    Transport.Request renewal(String name) {
+    /** Renews the lease, by one of its locks. {@code lasts}: for how long, or null. */
+    Transport.Request renewal(String name, Duration lasts) {
         Map<String, Object> wanted = new HashMap<>(Map.of("fencing_token", token, "authority", authority));
         // An answer to a renewal has neither of them.
         wanted.put("lock_acquired", null);
         wanted.put("released", null);
-        return request(name, "/renew", Map.of(), wanted);
+        Map<String, Object> more = lasts == null ? Map.of() : Map.of("lease_duration_ms", lasts.toMillis());
+        return request(name, "/renew", more, wanted);
     }
 
     /** Releases one of its locks. */

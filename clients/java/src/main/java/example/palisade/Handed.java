@@ -105,7 +105,7 @@ record Handed(List<String> names, String authority, long token, long number, Str
     private Transport.Timed renewed(Client client, String name, long until) throws InterruptedException {
         Granted asked = grant(0, Duration.ZERO, ttl);
         try {
-            return client.transport().repeatTimed(asked.renewal(name), until, Client::sleepUntil);
+            return client.transport().repeatTimed(asked.renewal(name, null), until, Client::sleepUntil);
         } catch (PalisadeException silent) {
             // A renewal that may have happened does no harm.
             throw silent.kind() == PalisadeException.Kind.UNKNOWN_OUTCOME ? unavailable(silent.getMessage()) : silent;

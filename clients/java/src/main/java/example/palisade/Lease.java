@@ -2,6 +2,7 @@ package example.palisade;
 
 import example.palisade.fence.Presenter;
 import java.time.Duration;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;
@@ -46,6 +47,8 @@ public final class Lease implements Presenter, AutoCloseable {
     private final Set<String> unreleased;
     /** The lock that the server said is over, or null. */
     private volatile String lostLock;
+    /** No renewal makes the lease last beyond this instant. */
+    private volatile long end = Long.MAX_VALUE;
     /** An upgrade is under way. */
     private final AtomicBoolean upgrading = new AtomicBoolean();
 
@@ -208,6 +211,19 @@ public final class Lease implements Presenter, AutoCloseable {
     /** Is completed when the lease is lost, and not by a release: {@code lease.lost().thenAccept(listener)}. */
     public CompletableFuture<LeaseLostException> lost() {
         return lost.copy();
+    }
+
+    /**
+     * Bounds the renewals: after so long from now, at least 100 ms, the lease is over, also at the server and if this program
+     * is stopped. Nothing is shortened that was granted or renewed before: ask for a {@link LockRequest#ttl} that is no longer. Called
+     * again, it moves the end.
+     *
+     * @throws LeaseLostException if it is not held any more
+     */
+    public void atMostFor(Duration duration) {
+        LockRequest.within("the time at most", duration, LockRequest.SHORTEST_TTL, Duration.ofDays(3650));
+        check();
+        end = Clock.earliest() + duration.toNanos();
     }
 
     /**
@@ -488,7 +504,11 @@ public final class Lease implements Presenter, AutoCloseable {
             }
             long t0 = Clock.earliest();
             try {
-                Reply reply = client.transport().send(grant.renewal(name), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
+                Duration lasts = lasts(t0);
+                if (lasts != null && lasts.compareTo(LockRequest.SHORTEST_TTL) < 0) {
+                    return true; // What is left goes on to the end.
+                }
+                Reply reply = client.transport().send(grant.renewal(name, lasts), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
                 if (reply.over() && !held.contains(name)) {
                     continue; // It was released here meanwhile.
                 }
@@ -509,6 +529,12 @@ public final class Lease implements Presenter, AutoCloseable {
             hold.renewed(held.stream().mapToLong(deadlines::get).reduce(deadlines.get(name), Math::min));
         }
         return true;
+    }
+
+    /** For how long a renewal asks; null: for the time that the lease has. */
+    private Duration lasts(long now) {
+        long left = end - now;
+        return end == Long.MAX_VALUE ? null : Duration.ofNanos(Math.min(left, grant.ttl().toNanos())).truncatedTo(ChronoUnit.MILLIS);
     }
 
     /**

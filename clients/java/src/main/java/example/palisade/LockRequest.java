@@ -17,6 +17,7 @@ import java.util.concurrent.CompletableFuture;
 /** A request for a lock, or for several at once; every {@link #acquire} asks anew. It is for one thread. */
 public final class LockRequest {
     private static final SecureRandom RANDOM = new SecureRandom();
+    static final Duration SHORTEST_TTL = Duration.ofMillis(100);
     private static final Duration DEFAULT_WAIT = Duration.ofSeconds(30);
     private static final Duration DAY = Duration.ofDays(1);
     private static final int MAX_METADATA_BYTES = 256;
@@ -63,7 +64,7 @@ public final class LockRequest {
 
     /** How long the lease lasts without renewal, 100 ms – 24 h. The default is 15 s. */
     public LockRequest ttl(Duration duration) {
-        ttl = within("the TTL", duration, Duration.ofMillis(100), DAY);
+        ttl = within("the TTL", duration, SHORTEST_TTL, DAY);
         return this;
     }
 

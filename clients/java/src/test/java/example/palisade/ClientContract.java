@@ -419,18 +419,40 @@ abstract class ClientContract {
         held.release();
     }
 
+    /** Waits for an acknowledged renewal: then more time is left than before. */
+    static void awaitRenewal(Lease lease) throws InterruptedException {
+        Duration before = lease.remaining();
+        for (Duration left = before; left.compareTo(before) <= 0; left = lease.remaining()) {
+            lease.check();
+            before = left;
+            // real time: the renewal has a time of its own.
+            TimeUnit.MILLISECONDS.sleep(20);
+        }
+    }
+
     @Test
-    public void aLeaseIsRenewedAndExpiresWhenNobodyRenewsIt() throws Exception {
-        Duration ttl = Duration.ofSeconds(1);
+    public void aLeaseThatNobodyRenewsExpires() throws Exception {
         Client other = connect();
-        Lease lease = other.lock("orders").ttl(ttl).acquire();
-        // Its own time is over twice: it was renewed meanwhile.
-        assertTrue(client.lock("orders").waitUpTo(ttl.multipliedBy(2)).tryAcquire().isEmpty());
-        lease.check();
+        Lease lease = other.lock("orders").ttl(Duration.ofMillis(300)).acquire();
         other.close();
         try (Lease next = client.lock("orders").waitUpTo(MINUTE).acquire()) {
             assertTrue(next.token() > lease.token());
             assertEquals("expired", lease.lost().get(30, TimeUnit.SECONDS).code());
+        }
+    }
+
+    /** The bound ends the lease although its holder renews it. The other one is the control: its bound was moved. */
+    @Test
+    public void aLeaseIsRenewedForAtMostSoLong() throws Exception {
+        try (Lease bounded = client.lock("bounded").ttl(ttl()).acquire(); Lease moved = client.lock("moved").ttl(ttl()).acquire()) {
+            bounded.atMostFor(ttl());
+            moved.atMostFor(ttl());
+            moved.atMostFor(MINUTE);
+            awaitRenewal(moved);
+            Duration more = client.show("moved").holder().remaining().minus(client.show("bounded").holder().remaining());
+            // A third of the lease has gone by.
+            assertTrue(more.compareTo(ttl().dividedBy(6)) > 0, more.toString());
+            assertThrows(PalisadeException.class, () -> moved.atMostFor(Duration.ofMillis(99)));
         }
     }
 

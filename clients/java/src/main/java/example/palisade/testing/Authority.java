@@ -346,6 +346,9 @@ final class Authority {
             body.put("revision", revision());
             return Told.ok(body);
         }
+        if (asked.containsKey("lease_duration_ms")) {
+            grant.lease.ttl = Waiter.ms(asked, "lease_duration_ms");
+        }
         grant.lease.expires = Math.max(grant.lease.expires, now + grant.lease.ttl);
         body.put("authority", id);
         body.put("lease_duration_ms", grant.lease.ttl / MS);

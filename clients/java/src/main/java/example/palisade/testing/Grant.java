@@ -12,7 +12,7 @@ final class Grant {
     /** What lives and expires together. Times are nanoseconds of the double's clock. */
     static final class Lease {
         final String key;
-        final long ttl;
+        long ttl;
         final List<Grant> grants = new ArrayList<>();
         long expires;
 
