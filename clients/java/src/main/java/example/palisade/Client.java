@@ -18,6 +18,7 @@ import java.util.Optional;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Phaser;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -306,6 +307,15 @@ public final class Client implements AutoCloseable {
                 Thread.currentThread().interrupt();
             }
         });
+    }
+
+    /** As {@link #start}, for a task that a closed client does not need. */
+    void startUnlessClosed(String name, Task task) {
+        try {
+            start(name, task);
+        } catch (PalisadeException | RejectedExecutionException closing) {
+            // Nothing is renewed any more.
+        }
     }
 
     /** Runs work that nobody waits for. */

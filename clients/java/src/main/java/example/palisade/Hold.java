@@ -1,14 +1,10 @@
 package example.palisade;
 
-import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
-
 /** The deadline of one grant (rules H1 – H4 of docs/promise/rules.md). No I/O here. */
 final class Hold {
     static final String RELEASED = "released";
     static final String HANDED_OVER = "handed_over";
 
-    private final CountDownLatch ended = new CountDownLatch(1);
     private final Runnable announce;
     private volatile long deadline;
     private volatile String over;
@@ -61,7 +57,6 @@ final class Hold {
             }
             over = code;
         }
-        ended.countDown();
         if (!code.equals(RELEASED) && !code.equals(HANDED_OVER)) {
             announce.run();
         }
@@ -72,16 +67,5 @@ final class Hold {
     String reason() {
         String code = over;
         return RELEASED.equals(code) ? "not_held" : code;
-    }
-
-    /** Waits until an instant, or until it is over. In slices: the system's timers stop in suspension. */
-    boolean awaitEnd(long instant) throws InterruptedException {
-        long left;
-        while ((left = instant - Clock.latest()) > 0) {
-            if (ended.await(Math.min(left, Clock.SECOND), TimeUnit.NANOSECONDS)) {
-                return true;
-            }
-        }
-        return ended.getCount() == 0;
     }
 }

@@ -41,6 +41,8 @@ public final class Lease implements Presenter, AutoCloseable {
     private final Granted grant;
     private final Hold hold;
     private final CompletableFuture<LeaseLostException> lost = new CompletableFuture<>();
+    /** When each lock was last acknowledged to end. One renewal at a time uses it. */
+    private final Map<String, Long> deadlines = new HashMap<>();
     /** The locks that are renewed. */
     private final Set<String> held;
     /** The locks of which the server has not acknowledged the release. */
@@ -65,7 +67,8 @@ public final class Lease implements Presenter, AutoCloseable {
             releaseInBackground();
             throw loss();
         }
-        client.start("renewals of " + wish.name(), this::keep);
+        locks().forEach(name -> deadlines.put(name, hold.deadline()));
+        renewLater(Long.MAX_VALUE);
         alarm();
     }
 
@@ -252,6 +255,11 @@ public final class Lease implements Presenter, AutoCloseable {
                 releaseInBackground();
             }
         }
+    }
+
+    /** As {@link #upgrade(Duration)}, and waits up to 30 s. */
+    public Lease upgrade() throws InterruptedException {
+        return upgrade(LockRequest.DEFAULT_WAIT);
     }
 
     /**
@@ -477,17 +485,22 @@ public final class Lease implements Presenter, AutoCloseable {
         }
     }
 
-    /** Renews until the hold is over: at a third of the remaining time, or soon after a failure. */
-    private void keep() throws InterruptedException {
-        Map<String, Long> deadlines = new HashMap<>();
-        locks().forEach(name -> deadlines.put(name, hold.deadline()));
-        long longest = Long.MAX_VALUE;
-        while (true) {
-            long third = Math.max((hold.deadline() - Clock.latest()) / 3, SHORTEST_PAUSE);
-            if (hold.awaitEnd(Clock.latest() + Math.min(third, longest)) || !hold.holds()) {
-                return;
-            }
-            longest = renew(deadlines) ? Long.MAX_VALUE : LONGEST_PAUSE;
+    /** Renews at a third of the remaining time, or soon after a failure. Between renewals it needs no thread. */
+    private void renewLater(long longest) {
+        long third = Math.max((hold.deadline() - Clock.latest()) / 3, SHORTEST_PAUSE);
+        renewAt(Clock.latest() + Math.min(third, longest));
+    }
+
+    /** In slices: the system's timers stop in suspension. */
+    private void renewAt(long instant) {
+        if (!hold.holds()) {
+            return;
+        }
+        long left = instant - Clock.latest();
+        if (left > 0) {
+            Client.after(Math.min(left, Clock.SECOND), () -> renewAt(instant));
+        } else {
+            client.startUnlessClosed("renewal of " + wish.name(), () -> renewLater(renew() ? Long.MAX_VALUE : LONGEST_PAUSE));
         }
     }
 
@@ -495,7 +508,7 @@ public final class Lease implements Presenter, AutoCloseable {
      * Makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that was
      * acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged.
      */
-    private boolean renew(Map<String, Long> deadlines) throws InterruptedException {
+    private boolean renew() throws InterruptedException {
         List<String> names = new ArrayList<>(held);
         names.sort(Comparator.comparing(deadlines::get));
         for (String name : names) {

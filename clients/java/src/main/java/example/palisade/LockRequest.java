@@ -18,7 +18,7 @@ import java.util.concurrent.CompletableFuture;
 public final class LockRequest {
     private static final SecureRandom RANDOM = new SecureRandom();
     static final Duration SHORTEST_TTL = Duration.ofMillis(100);
-    private static final Duration DEFAULT_WAIT = Duration.ofSeconds(30);
+    static final Duration DEFAULT_WAIT = Duration.ofSeconds(30);
     private static final Duration DAY = Duration.ofDays(1);
     private static final int MAX_METADATA_BYTES = 256;
     private static final int MAX_LOCKS = 64;

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import example.palisade.fence.HttpFence;
 import example.palisade.testing.MemoryServer;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -100,6 +101,22 @@ public final class MemoryServerTest {
         assertEquals("expired", lease.lost().get(30, TimeUnit.SECONDS).code());
         server.up();
         client.lock("orders").acquire().release();
+    }
+
+    /** A program may hold many: between their renewals they share a few threads. */
+    @Test
+    public void manyLeasesAreRenewedWithoutAThreadEach() throws Exception {
+        int many = 200;
+        List<Lease> leases = new ArrayList<>();
+        for (int number = 0; number < many; number++) {
+            leases.add(client.lock("many/" + number).ttl(TTL).acquire());
+        }
+        // Nobody renews this one: when it has expired, the others would have, too.
+        client.lock("last").ttl(TTL).acquire().export();
+        client.lock("last").waitUpTo(Duration.ofMinutes(1)).acquire();
+        leases.forEach(Lease::check);
+        long threads = Thread.getAllStackTraces().keySet().stream().filter(one -> one.getName().startsWith("palisade")).count();
+        assertTrue(threads < many / 2, threads + " threads");
     }
 
     /** It counts from before the renewal that was answered, and not from the answer. */
