@@ -219,7 +219,7 @@ public final class Lease implements Presenter, AutoCloseable {
     /**
      * Bounds the renewals: after so long from now, at least 100 ms, the lease is over, also at the server and if this program
      * is stopped. Nothing is shortened that was granted or renewed before: ask for a {@link LockRequest#ttl} that is no longer. Called
-     * again, it moves the end.
+     * again, it moves the end. What comes of this lease by an upgrade, a downgrade or an export has no bound.
      *
      * @throws LeaseLostException if it is not held any more
      */

@@ -1,17 +1,13 @@
 package example.palisade.attempts;
 
 import example.palisade.PalisadeException;
-import example.palisade.fence.PostgresFence;
 import example.palisade.fence.RejectedException;
 import example.palisade.fence.Work;
 import java.sql.Connection;
-import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.ResultSetMetaData;
 import java.sql.SQLException;
-import java.sql.Statement;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -20,8 +16,9 @@ import java.util.Optional;
 import javax.sql.DataSource;
 
 /**
- * Jobs in a PostgreSQL table of your own. Each take of a job raises the row's {@code attempt}, which is a fencing token: a worker
- * that was paused and comes back late is refused. No lock server is needed, and nothing of Palisade in the database.
+ * Jobs in a table of your own, in PostgreSQL, MySQL or MariaDB. Each take of a job raises the row's {@code attempt}, which is a
+ * fencing token: a worker that was paused and comes back late is refused. No lock server is needed, and nothing of Palisade in the
+ * database.
  *
  * <pre>{@code
  * Attempts jobs = Attempts.of("jobs").lease(Duration.ofSeconds(30)).maxAttempts(5);
@@ -39,9 +36,6 @@ import javax.sql.DataSource;
  */
 public final class Attempts {
     private static final int MAX_ATTEMPTS = 1_000_000;
-    private static final String OPEN = "(state = 'ready' OR (state = 'running' AND lease_until < clock_timestamp()))";
-    private static final String OWN = " WHERE id = ? AND attempt = ?::bigint AND state = 'running'";
-    private static final String LEASE = "clock_timestamp() + ?::bigint * interval '1 millisecond'";
 
     private final String table;
     private final Duration lease;
@@ -105,13 +99,9 @@ public final class Attempts {
         if (worker == null || worker.isEmpty() || worker.length() > 255) {
             throw invalid("the worker's name has 1 ..= 255 characters");
         }
-        return alone(connection, "take", () -> {
-            ask(connection, reaping(), rows -> Boolean.TRUE, maxAttempts, maxAttempts);
-            String sql = "UPDATE " + table + " SET state = 'running', attempt = attempt + 1, worker = ?::text, lease_until = "
-                    + LEASE + " WHERE id = (SELECT id FROM " + table + " WHERE attempt < ?::bigint AND " + OPEN
-                    + " ORDER BY id FOR UPDATE SKIP LOCKED LIMIT 1) RETURNING *";
-            return ask(connection, sql, rows -> attempt(rows, worker), worker, lease.toMillis(), maxAttempts)
-                    .stream().findFirst();
+        return alone(connection, "take", jobs -> {
+            jobs.reap(connection, maxAttempts);
+            return jobs.take(connection, worker, lease.toMillis(), maxAttempts, rows -> attempt(rows, worker));
         });
     }
 
@@ -130,7 +120,7 @@ public final class Attempts {
 
     /** Marks jobs without an attempt left as failed, and commits; returns their ids. A take does so, too. */
     public List<Object> reap(Connection connection) throws SQLException {
-        return alone(connection, "reap", () -> ask(connection, reaping(), rows -> rows.getObject(1), maxAttempts, maxAttempts));
+        return alone(connection, "reap", jobs -> jobs.reap(connection, maxAttempts));
     }
 
     /**
@@ -140,31 +130,28 @@ public final class Attempts {
      * @throws RejectedException if the job is another attempt's, or over: stop the work
      */
     public void heartbeat(Connection connection, Attempt attempt) throws SQLException {
-        alone(connection, "heartbeat", () -> {
-            own(connection, attempt, "UPDATE " + table + " SET lease_until = " + LEASE + OWN + " RETURNING 1", lease.toMillis());
+        alone(connection, "heartbeat", jobs -> {
+            admit(jobs.keep(connection, checked(attempt), lease.toMillis()), jobs, connection, attempt);
             return null;
         });
     }
 
     /**
      * Begins the transaction that contains all effects of the attempt. From here to its end nobody else takes the job. If this
-     * program stops inside, the database ends the transaction after one lease.
+     * program stops inside, PostgreSQL ends the transaction after one lease; MySQL after its {@code wait_timeout}, MariaDB after
+     * {@code idle_write_transaction_timeout}: set them in the URL.
      *
      * @throws RejectedException if the job is another attempt's, or over: roll back
      */
     public void guard(Connection connection, Attempt attempt) throws SQLException {
-        inside(connection, "guard");
-        String idle = "current_setting('idle_in_transaction_session_timeout')";
-        String bound = "?::bigint * interval '1 millisecond'";
-        own(connection, attempt, "SELECT set_config('idle_in_transaction_session_timeout', CASE WHEN " + idle
-                + "::interval BETWEEN interval '1 millisecond' AND " + bound + " THEN " + idle
-                + " ELSE ?::bigint::text END, true) FROM " + table + OWN + " FOR UPDATE", lease.toMillis(), lease.toMillis());
+        Jobs jobs = inside(connection, "guard");
+        admit(jobs.guard(connection, checked(attempt), lease.toMillis()), jobs, connection, attempt);
     }
 
     /** Marks the job as done, in the transaction that has its effects. Throws as {@link #guard}. */
     public void finish(Connection connection, Attempt attempt) throws SQLException {
-        inside(connection, "finish");
-        own(connection, attempt, "UPDATE " + table + " SET state = 'done', lease_until = NULL" + OWN + " RETURNING 1");
+        Jobs jobs = inside(connection, "finish");
+        admit(jobs.finish(connection, checked(attempt)), jobs, connection, attempt);
         attempt.ended = true;
     }
 
@@ -175,9 +162,8 @@ public final class Attempts {
 
     /** As above; {@code retry} false: it has failed for good. Throws as {@link #guard}. */
     public void fail(Connection connection, Attempt attempt, String reason, boolean retry) throws SQLException {
-        inside(connection, "fail");
-        own(connection, attempt, "UPDATE " + table + " SET state = CASE WHEN attempt < ?::bigint THEN 'ready' ELSE 'failed' END,"
-                + " lease_until = NULL, reason = ?::text" + OWN + " RETURNING 1", retry ? maxAttempts : 0, reason);
+        Jobs jobs = inside(connection, "fail");
+        admit(jobs.fail(connection, checked(attempt), retry ? maxAttempts : 0, reason), jobs, connection, attempt);
         attempt.ended = true;
     }
 
@@ -223,29 +209,27 @@ public final class Attempts {
         }
     }
 
-    /** One statement. The database's clock decides, and not {@code now()}, which stands still in a transaction. */
-    private String reaping() {
-        return "UPDATE " + table + " SET state = 'failed', lease_until = NULL, reason = CASE state WHEN 'running' THEN 'attempt '"
-                + " || attempt || ' was the last of ' || ?::bigint || ', and its lease expired (worker ' || coalesce(worker, '?')"
-                + " || ')' ELSE coalesce(reason, 'no attempt is left') END WHERE id IN (SELECT id FROM " + table
-                + " WHERE attempt >= ?::bigint AND " + OPEN + " FOR UPDATE SKIP LOCKED) RETURNING id";
+    private static Attempt checked(Attempt attempt) {
+        return Objects.requireNonNull(attempt, "an attempt is needed: the one that take returned");
+    }
+
+    private static void admit(boolean own, Jobs jobs, Connection connection, Attempt attempt) throws SQLException {
+        if (!own) {
+            throw jobs.refusal(connection, attempt);
+        }
     }
 
     private interface Steps<R> {
-        R carryOut() throws SQLException;
-    }
-
-    private interface Reading<R> {
-        R of(ResultSet rows) throws SQLException;
+        R carryOut(Jobs jobs) throws SQLException;
     }
 
     /** A transaction of its own, which is committed before this returns. */
-    private static <R> R alone(Connection connection, String call, Steps<R> steps) throws SQLException {
-        outside(connection, call);
+    private <R> R alone(Connection connection, String call, Steps<R> steps) throws SQLException {
+        Jobs jobs = outside(connection, call);
         connection.setAutoCommit(false);
         Throwable failed = null;
         try {
-            R result = steps.carryOut();
+            R result = steps.carryOut(jobs);
             connection.commit();
             return result;
         } catch (Throwable error) {
@@ -276,86 +260,22 @@ public final class Attempts {
         }
     }
 
-    private static void outside(Connection connection, String call) throws SQLException {
-        checkDatabase(connection);
+    private Jobs outside(Connection connection, String call) throws SQLException {
+        Jobs jobs = Jobs.of(connection, table);
         if (!connection.getAutoCommit()) {
             throw invalid(call + " is a transaction of its own, and this connection is in one: the count must be committed before the"
                     + " job starts. Use a connection with setAutoCommit(true)");
         }
+        return jobs;
     }
 
-    private static void inside(Connection connection, String call) throws SQLException {
-        checkDatabase(connection);
+    private Jobs inside(Connection connection, String call) throws SQLException {
+        Jobs jobs = Jobs.of(connection, table);
         if (connection.getAutoCommit()) {
             throw invalid(call + " belongs into the transaction with the job's effects: setAutoCommit(false), guard, write,"
                     + " finish, commit; or use transact");
         }
-    }
-
-    private static void checkDatabase(Connection connection) throws SQLException {
-        Objects.requireNonNull(connection, "a connection is needed, and not null");
-        String product = connection.getMetaData().getDatabaseProductName();
-        if (!product.equals("PostgreSQL")) {
-            throw invalid("attempts in Java are for PostgreSQL, and this is " + product
-                    + ": docs/use/job-attempts.md has the statements for other databases");
-        }
-    }
-
-    private static <R> List<R> ask(Connection connection, String sql, Reading<R> reading, Object... arguments)
-            throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(sql)) {
-            for (int at = 0; at < arguments.length; at++) {
-                statement.setObject(at + 1, arguments[at]);
-            }
-            List<R> found = new ArrayList<>();
-            try (ResultSet rows = statement.executeQuery()) {
-                while (rows.next()) {
-                    found.add(reading.of(rows));
-                }
-            }
-            return found;
-        }
-    }
-
-    /** Carries a statement out on the row of this attempt, whose id and number are its last parameters. */
-    private void own(Connection connection, Attempt attempt, String sql, Object... arguments) throws SQLException {
-        Objects.requireNonNull(attempt, "an attempt is needed: the one that take returned");
-        List<Object> all = new ArrayList<>();
-        for (Object argument : arguments) {
-            all.add(argument);
-        }
-        all.add(attempt.jobId());
-        all.add(attempt.attempt());
-        if (ask(connection, sql, rows -> Boolean.TRUE, all.toArray()).isEmpty()) {
-            refuse(connection, attempt);
-        }
-    }
-
-    /** The database itself raises the refusal: then the transaction can only roll back, also if the caller drops the error. */
-    private void refuse(Connection connection, Attempt attempt) throws SQLException {
-        String refusal = """
-                DO $palisade$ DECLARE newest bigint; BEGIN
-                  SELECT j.attempt INTO newest FROM %1$s j WHERE j.id = '%2$s';
-                  IF newest > %3$d THEN
-                    RAISE EXCEPTION USING ERRCODE = 'PF001', DETAIL = newest::text, CONSTRAINT = 'job:%2$s',
-                      MESSAGE = 'token %3$d is stale: %3$d < ' || newest || ' at resource job:%2$s',
-                      HINT = 'another attempt has this job: give up, roll back, and write nothing more';
-                  END IF;
-                  RAISE EXCEPTION USING ERRCODE = 'PF010', DETAIL = '', CONSTRAINT = 'job:%2$s',
-                    MESSAGE = 'attempt %3$d has ended at resource job:%2$s',
-                    HINT = 'it was finished, has failed, or its row is gone: roll back, and write nothing more';
-                END $palisade$""".formatted(table, attempt.jobId(), attempt.attempt());
-        try (Statement statement = connection.createStatement()) {
-            statement.execute(refusal);
-        } catch (SQLException error) {
-            RejectedException rejected = PostgresFence.rejection(error);
-            if (rejected == null) {
-                throw error;
-            }
-            rejected.initCause(error);
-            throw rejected;
-        }
-        throw new IllegalStateException("the refusal of " + attempt + " raised nothing");
+        return jobs;
     }
 
     private static PalisadeException invalid(String message) {
