@@ -50,7 +50,7 @@ func (l *Lease) Proclaim(ctx context.Context, value string) error {
 		return err
 	}
 	if len(value) > maxMetadataBytes {
-		return invalid("the value has %d bytes; 0 ..= %d are allowed", len(value), maxMetadataBytes)
+		return invalid("the value has %d bytes; 0 to %d are allowed", len(value), maxMetadataBytes)
 	}
 	if l.Shared() || len(l.grant.slots) > 0 || len(l.wish.names) > 1 {
 		return invalid("a leader holds one exclusive lock: readers, permits and several locks have no value")

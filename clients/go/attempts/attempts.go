@@ -87,9 +87,9 @@ func New(options Options) (*Attempts, error) {
 	case o.Lease < time.Second || o.Lease > 24*time.Hour || o.Lease%time.Millisecond != 0:
 		return nil, fmt.Errorf("palisade: the lease is %v: whole milliseconds from 1 s to 24 h are allowed", o.Lease)
 	case o.MaxAttempts < 1 || o.MaxAttempts > 1_000_000:
-		return nil, fmt.Errorf("palisade: MaxAttempts is %d: 1 ..= 1000000 are allowed", o.MaxAttempts)
+		return nil, fmt.Errorf("palisade: MaxAttempts is %d: 1 to 1000000 are allowed", o.MaxAttempts)
 	case !name.MatchString(o.Authority):
-		return nil, fmt.Errorf("palisade: the authority is %q: 1 ..= 255 printable ASCII characters are allowed", o.Authority)
+		return nil, fmt.Errorf("palisade: the authority is %q: 1 to 255 printable ASCII characters are allowed", o.Authority)
 	case o.Dialect != PostgreSQL && o.Dialect != MySQL:
 		return nil, fmt.Errorf("palisade: %d is no dialect: PostgreSQL or MySQL", o.Dialect)
 	}
@@ -125,7 +125,7 @@ func (a *Attempt) Resource() string { return fmt.Sprintf("job:%v", a.JobID) }
 // job whose last attempt is over is moved to failed on the way. The worker's name is for people: nothing compares it.
 func (s *Attempts) Take(ctx context.Context, db *sql.DB, worker string) (taken *Attempt, err error) {
 	if worker == "" || len(worker) > 255 {
-		return nil, fmt.Errorf("palisade: the worker's name has %d bytes: 1 ..= 255 are allowed", len(worker))
+		return nil, fmt.Errorf("palisade: the worker's name has %d bytes: 1 to 255 are allowed", len(worker))
 	}
 	err = s.alone(ctx, db, func(tx *sql.Tx) error {
 		if _, err := s.reap(ctx, tx); err != nil {

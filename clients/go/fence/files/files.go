@@ -372,7 +372,7 @@ func fileOf(key string) (string, error) {
 	controls := strings.IndexFunc(name, unicode.IsControl) >= 0
 	if !isKey || name == "" || name == "." || name == ".." || strings.Contains(name, "/") || controls ||
 		!utf8.ValidString(name) || len(key) > 256 {
-		return "", fmt.Errorf("palisade: %q is not a slash and the name of a file in the folder, 1 ..= 255 bytes", key)
+		return "", fmt.Errorf("palisade: %q is not a slash and the name of a file in the folder, 1 to 255 bytes", key)
 	}
 	if strings.HasPrefix(folded(name), own) {
 		return "", fmt.Errorf("palisade: %q belongs to the fence: names that begin with %s are not data", name, own)

@@ -141,7 +141,7 @@ func number(text string, high uint64) (n uint64, there bool, err error) {
 	}
 	n, err = strconv.ParseUint(text, 10, 64)
 	if err != nil || n > high {
-		return 0, false, fmt.Errorf("%q is no number of 0 ..= %d", text, high)
+		return 0, false, fmt.Errorf("%q is no number of 0 to %d", text, high)
 	}
 	return n, true, nil
 }

@@ -63,7 +63,7 @@ public final class Attempts {
         boolean fits = duration != null && duration.compareTo(Duration.ofSeconds(1)) >= 0
                 && duration.compareTo(Duration.ofDays(1)) <= 0 && duration.equals(Duration.ofMillis(duration.toMillis()));
         if (!fits) {
-            throw invalid("the lease is " + duration + ": whole milliseconds, 1 s ..= 24 h, are allowed");
+            throw invalid("the lease is " + duration + ": whole milliseconds, 1 s to 24 h, are allowed");
         }
         return new Attempts(table, duration, maxAttempts, authority);
     }
@@ -71,7 +71,7 @@ public final class Attempts {
     /** How often a job is taken before it has failed, 1 – 1,000,000. The same with another bound. */
     public Attempts maxAttempts(int most) {
         if (most < 1 || most > MAX_ATTEMPTS) {
-            throw invalid(most + " attempts: 1 ..= " + MAX_ATTEMPTS + " are allowed");
+            throw invalid(most + " attempts: 1 to " + MAX_ATTEMPTS + " are allowed");
         }
         return new Attempts(table, lease, most, authority);
     }
@@ -86,7 +86,7 @@ public final class Attempts {
 
     private static String checked(String what, String text) {
         if (text == null || !text.matches("[ -~]{1,255}")) {
-            throw invalid(what + " has 1 ..= 255 printable ASCII characters");
+            throw invalid(what + " has 1 to 255 printable ASCII characters");
         }
         return text;
     }
@@ -97,7 +97,7 @@ public final class Attempts {
      */
     public Optional<Attempt> take(Connection connection, String worker) throws SQLException {
         if (worker == null || worker.isEmpty() || worker.length() > 255) {
-            throw invalid("the worker's name has 1 ..= 255 characters");
+            throw invalid("the worker's name has 1 to 255 characters");
         }
         return alone(connection, "take", jobs -> {
             jobs.reap(connection, maxAttempts);

@@ -92,7 +92,7 @@ public final class SqliteFence {
             throws SQLException {
         if (sequence < 0 || sequence > Presenter.MAX_TOKEN) {
             throw new IllegalArgumentException(
-                    "the sequence number " + sequence + " is out of range: 0 ..= " + Presenter.MAX_TOKEN + " are allowed");
+                    "the sequence number " + sequence + " is out of range: 0 to " + Presenter.MAX_TOKEN + " are allowed");
         }
         Mark.Admitted admitted = judge(connection, resource, holder, new Mark.Operation(true, sequence, digest));
         return new Written(admitted.repeat(), admitted.repeat() ? admitted.next().result() : null);
@@ -104,7 +104,7 @@ public final class SqliteFence {
         Transaction.check(connection);
         if (result.length > MAX_RESULT_BYTES) {
             throw new IllegalArgumentException(
-                    "the result has " + result.length + " bytes; 0 ..= " + MAX_RESULT_BYTES + " are allowed");
+                    "the result has " + result.length + " bytes; 0 to " + MAX_RESULT_BYTES + " are allowed");
         }
         if (update(connection, RECORD, result, resource, holder.token(), sequence) != 1) {
             throw new IllegalArgumentException(
@@ -117,7 +117,7 @@ public final class SqliteFence {
         Transaction.checked(holder);
         Transaction.check(connection);
         if (resource == null || !resource.matches("[ -~]{1,255}")) {
-            throw new IllegalArgumentException("the name of a resource is 1 ..= 255 printable ASCII characters");
+            throw new IllegalArgumentException("the name of a resource is 1 to 255 printable ASCII characters");
         }
         Mark mark = take(connection, resource);
         Mark.Admitted admitted = mark.decide(holder, operation, Mark.Rule.CLAIM);
