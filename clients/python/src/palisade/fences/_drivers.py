@@ -50,9 +50,9 @@ class Sync:
         raise NotImplementedError
         yield
 
-    def roll_back(self) -> None:
-        """For MySQL, which does not end a transaction after an error."""
-        self.run("ROLLBACK", {})
+    def run_raw(self, statement: str) -> None:
+        """Runs a statement that comes after an error."""
+        self.run(statement, {})
 
 
 class _Psycopg(Sync):
@@ -176,9 +176,10 @@ class _Django(Sync):
         with sys.modules["django.db.transaction"].atomic(using=self.given.alias):
             yield self.given
 
-    def roll_back(self) -> None:
-        # Django sends the ROLLBACK at the end of the block, whatever happens in it.
-        self.given.set_rollback(True)
+    def run_raw(self, statement: str) -> None:
+        # Django itself lets nothing through between an error and the end of the block.
+        with self.given.connection.cursor() as cursor:
+            cursor.execute(statement)
 
 
 class _Pymysql(Sync):
@@ -246,9 +247,6 @@ class Async:
     async def begin(self) -> AsyncIterator[Any]:
         raise NotImplementedError
         yield
-
-    async def roll_back(self) -> None:
-        await self.run("ROLLBACK", {})
 
 
 class _PsycopgAsync(Async):
@@ -457,18 +455,27 @@ def begun(
     first: Callable[[], Steps[Any]],
     translate: Translate,
     last: Optional[Callable[[], Steps[Any]]] = None,
+    undo: Optional[Callable[[], Steps[Any]]] = None,
     otherwise: str = _OTHERWISE,
 ) -> Iterator[Any]:
-    """A transaction that begins with the steps `first`, and ends with `last` if all went well."""
+    """A transaction that begins with the steps `first`, and ends with `last` if all went well. After an error, `undo`
+    comes before the rollback."""
     _needs_no_transaction(own.is_in_transaction(), otherwise)
     try:
         with own.begin() as connection:
             inner = sync(connection)
-            run(inner, first(), translate)
-            yield connection
-            _needs_success(inner.has_failed())
-            if last is not None:
-                run(inner, last(), translate)
+            try:
+                run(inner, first(), translate)
+                yield connection
+                _needs_success(inner.has_failed())
+                if last is not None:
+                    run(inner, last(), translate)
+            except BaseException:
+                if undo is not None:
+                    with contextlib.suppress(Exception):
+                        for statement, _ in undo():
+                            inner.run_raw(statement)
+                raise
     except Exception as error:
         translated = translate(error)
         if translated is None:
@@ -482,6 +489,7 @@ async def abegun(
     first: Callable[[], Steps[Any]],
     translate: Translate,
     last: Optional[Callable[[], Steps[Any]]] = None,
+    undo: Optional[Callable[[], Steps[Any]]] = None,
     otherwise: str = _OTHERWISE,
 ) -> AsyncIterator[Any]:
     """As `begun`."""
@@ -489,11 +497,18 @@ async def abegun(
     try:
         async with own.begin() as connection:
             inner = asynchronous(connection)
-            await arun(inner, first(), translate)
-            yield connection
-            _needs_success(await inner.has_failed())
-            if last is not None:
-                await arun(inner, last(), translate)
+            try:
+                await arun(inner, first(), translate)
+                yield connection
+                _needs_success(await inner.has_failed())
+                if last is not None:
+                    await arun(inner, last(), translate)
+            except BaseException:
+                if undo is not None:
+                    with contextlib.suppress(Exception):
+                        for statement, _ in undo():
+                            await inner.run(statement, {})
+                raise
     except Exception as error:
         translated = translate(error)
         if translated is None:

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from typing import Any, AsyncIterator, Iterator, Mapping, Optional, Union
 
 from ..errors import Invalid, PalisadeError
-from . import _drivers
+from . import _drivers, _rejections
 from ._drivers import Steps
-from .errors import FenceNotInstalled, Rejected, Stale
+from .errors import FenceNotInstalled, Rejected
 from .rule import CLAIM_RULE, Admitted, Operation, Pass, Record, Rule, pass_of
 
 Holder = Union[int, Pass, Any]
@@ -36,7 +35,6 @@ MAX_RESULT_BYTES = 65_536
 
 # The functions in the database decide: crates/palisade-fence/sql/postgres/0004_functions.sql. The types are written
 # out, because some drivers send text.
-_STALE = re.compile(r"token (\d+) is stale: ")
 _PASS = "%(authority)s::text, %(lock)s::text, %(strict)s::boolean, %(max_jump)s::bigint"
 # If this program stops inside the transaction, the database ends it when the lease is over. Your own setting is first.
 _CLAIM = f"""WITH bound AS (SELECT set_config('palisade.lease_left_ms',
@@ -147,41 +145,8 @@ async def arecord(connection: Any, resource: str, holder: Holder, sequence: int,
 
 
 def rejection(error: BaseException) -> Optional[Rejected]:
-    """The rejection if the database refused one of your own statements for the fence, else None: a write to a fenced
-    table, or a function of the fence. `error` may be the driver's, or SQLAlchemy's or Django's around it."""
-    found, state = _drivers.driver_error(error)
-    if not state.startswith("PF"):
-        return None
-    detail = _detail(error)
-    number = int(detail) if detail.isdigit() else None
-    if state == "PF001" and number is not None:
-        said = _STALE.search(str(found))
-        return Stale(int(said[1]) if said else None, number)
-    if state == "PF002":
-        return Rejected("tokenless", highest=number)
-    if state == "PF005":
-        return Rejected("wrong_authority", authority=detail)
-    if state == "PF006":
-        return Rejected("wrong_lock", lock=detail)
-    if state == "PF007":
-        highest, bound = detail.split()
-        return Rejected("jump", highest=int(highest) or None, bound=int(bound))
-    if state == "PF008":
-        return Rejected("sequence_stale", last=number)
-    if state == "PF009":
-        return Rejected("sequence_reused", last=number)
-    if state == "PF010":
-        return Rejected("already_written")
-    return None
-
-
-def _detail(error: BaseException) -> str:
-    """The DETAIL of the database's error: psycopg has it in `diag`, asyncpg in `detail`."""
-    for one in _drivers.chain(error):
-        detail = getattr(getattr(one, "diag", None), "message_detail", None) or getattr(one, "detail", None)
-        if isinstance(detail, str):
-            return detail
-    return ""
+    """As `palisade.fences.rejection`, which knows every database."""
+    return _rejections.rejection(error)
 
 
 def _claims(holders: Mapping[str, Holder], rule: Rule) -> Steps[None]:
@@ -222,10 +187,14 @@ def _write(resource: str, presented: Pass, operation: Operation, rule: Rule) -> 
 
 
 def _arguments(resource: str, presented: Pass, rule: Rule) -> dict[str, Any]:
-    if not 1 <= len(resource) <= 255 or not all(" " <= letter <= "~" for letter in resource):
-        raise ValueError(f"{resource!r} is not the name of a resource: 1 ..= 255 printable ASCII characters")
-    names = {"resource": resource, "authority": presented.authority, "lock": presented.lock}
+    names = {"resource": _resource(resource), "authority": presented.authority, "lock": presented.lock}
     return {**names, "token": presented.token, "strict": rule.strict, "max_jump": rule.max_jump}
+
+
+def _resource(name: str) -> str:
+    if not 1 <= len(name) <= 255 or not all(" " <= letter <= "~" for letter in name):
+        raise ValueError(f"{name!r} is not the name of a resource: 1 ..= 255 printable ASCII characters")
+    return name
 
 
 def _record(resource: str, presented: Pass, sequence: int, result: bytes) -> Steps[None]:
@@ -245,11 +214,10 @@ def _aown(connection: Any) -> _drivers.Async:
 def _translated(error: BaseException) -> Optional[Exception]:
     if isinstance(error, PalisadeError):
         return None
-    rejected = rejection(error)
+    rejected = _rejections.rejection(error)
     if rejected is not None:
         return rejected
-    found, state = _drivers.driver_error(error)
-    said = str(found).replace("\n", " ")
+    _, state, said = _rejections.said_by(error)
     if state in ("42P01", "42883") and "palisade_" in said:
         return FenceNotInstalled(f"{said}; run `palisade fence install postgres`")
     if state == "PF012":
