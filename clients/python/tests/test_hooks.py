@@ -25,7 +25,7 @@ from test_postgres import _django
 import palisade.django
 import palisade.django.management.commands.fenced as command
 from palisade import Client, LeaseLost
-from palisade.fences import FenceNotInstalled, postgres, rejection
+from palisade.fences import FenceNotInstalled, Pass, postgres, rejection
 from palisade.sqlalchemy import fenced
 
 
@@ -316,7 +316,8 @@ def test_djangos_command(fence: Fence, postgres_url: str, server: Palisade, monk
         pytest.raises(CommandError, match="another process has the lock"),
     ):
         django.core.management.call_command(command.Command(), *run)
-    fence.claim(99)
+    with fence.database.transaction():
+        postgres.claim(fence.database, fence.name, Pass(99, server.authority(), fence.name))
     with pytest.raises(CommandError, match="token 3 is stale: 3 < 99"):
         django.core.management.call_command(command.Command(), *run)
     assert fence.total == 1
