@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pathlib
+import pickle
 import queue
 import subprocess
 import sys
@@ -23,9 +24,9 @@ from django.core.management.base import BaseCommand
 from suite.servers import Palisade
 from test_postgres import _django
 
-from palisade import AsyncClient, AsyncGrant, Client, Grant
+from palisade import AsyncClient, AsyncGrant, Client, Grant, Holder, Invalid, LeaseLost, LockHeld, PalisadeError
 from palisade.celery import Scheduler, sender
-from palisade.fences import Stale, postgres
+from palisade.fences import FenceLost, Rejected, Stale, postgres
 from palisade.jobs import Skipped, once
 
 
@@ -221,6 +222,23 @@ def test_one_beat_of_two_publishes_with_its_token(
     first.close()
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaseLost("expired", "orders", 3),
+        LockHeld("held", "busy", Holder("other", 2, 1.5, None, None, None), 2.0),
+        Invalid("invalid", "no"),
+        Stale(7, 8),
+        Rejected("wrong_authority", authority="a"),
+        FenceLost("gone"),
+    ],
+)
+def test_errors_pass_between_processes(error: PalisadeError) -> None:
+    """Pools and queues send them."""
+    sent = pickle.loads(pickle.dumps(error))
+    assert (type(sent), str(sent), vars(sent)) == (type(error), str(error), vars(error))
+
+
 class Runs:
     """A job that two threads start at the same time: the first to run goes on until the other one was skipped."""
 
@@ -295,9 +313,9 @@ def test_a_command_of_django(client: Client, postgres_url: str) -> None:
 def test_types_know_that_the_grant_is_given(tmp_path: pathlib.Path) -> None:
     program = """
 from typing import Union
-from palisade import AsyncClient, AsyncGrant, Client, Grant
+from palisade import AsyncClient, AsyncGrant, Client, Grant, Holder, Invalid, LeaseLost, LockHeld, PalisadeError
 from palisade.celery import Scheduler, sender
-from palisade.fences import Stale, postgres
+from palisade.fences import FenceLost, Rejected, Stale, postgres
 from palisade.jobs import Skipped, once
 
 @once("nightly", client=Client())

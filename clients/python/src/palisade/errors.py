@@ -8,11 +8,15 @@ from ._model import Holder
 
 
 class PalisadeError(Exception):
-    """The base of all errors. `code` is the name in the server's table of codes (docs/reference/errors.md)."""
+    """The base of all errors. `code` is the name in the server's table of codes (docs/reference/errors.md).
+
+    `args` are the constructor's arguments, because pools and queues send an error to another process by them."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+        self.code, self._message = code, message
+
+    def __str__(self) -> str:
+        return self._message
 
 
 class NotAcquired(PalisadeError):
