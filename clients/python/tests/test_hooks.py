@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import uuid
 from typing import Any, Iterator
 
@@ -181,6 +182,58 @@ def test_the_pool_exhausted(fence: Fence, postgres_url: str) -> None:
     with small.connect(), fenced(small, fence.name, 3), pytest.raises(sqlalchemy.exc.TimeoutError):
         small.connect()
     small.dispose()
+
+
+def test_a_holder_that_is_stopped_in_its_transaction_loses_its_connection(fence: Fence, postgres_url: str) -> None:
+    """The database ends it when the lease is over. Here the setting of the connection says so, as a grant does else."""
+    url = postgres_url.replace("postgres:", "postgresql+psycopg:", 1)
+    engine = sqlalchemy.create_engine(url, connect_args={"options": "-c palisade.lease_left_ms=100"})
+    Session = sqlalchemy.orm.sessionmaker(engine)
+    with (
+        fenced(Session, fence.name, 7),
+        pytest.raises(sqlalchemy.exc.DBAPIError, match="idle-in-transaction timeout") as ended,
+        Session.begin() as session,
+    ):
+        session.execute(text(fence.write))
+        pid = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        end = time.monotonic() + 60
+        while fence("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pid):
+            assert time.monotonic() < end
+            time.sleep(0.01)  # real time: asked again, up to a deadline
+        session.execute(text(fence.write))
+    assert code(ended.value) is None
+    fence.claim(8)
+    assert fence.total == 0
+    engine.dispose()
+
+
+def test_a_commit_that_fails(fence: Fence, engine: sqlalchemy.Engine) -> None:
+    Session = sqlalchemy.orm.sessionmaker(engine)
+    with (
+        fenced(Session, fence.name, 7),
+        pytest.raises(sqlalchemy.exc.OperationalError),
+        Session.begin() as session,
+    ):
+        session.execute(text(fence.write))
+        fence("SELECT pg_terminate_backend(%s, 10000)", session.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    # The same holder may go on.
+    with fenced(Session, fence.name, 7), Session.begin() as session:
+        session.execute(text(fence.write))
+    assert fence.total == 1
+
+
+def test_a_token_of_another_server_or_lock(fence: Fence, engine: sqlalchemy.Engine) -> None:
+    for holder, told in (
+        (Pass(3, "a", "l"), None),
+        (Pass(4, "b", "l"), "wrong_authority"),
+        (Pass(4, "a"), "wrong_lock"),
+    ):
+        try:
+            with fenced(engine, fence.name, holder), engine.begin():
+                pass
+            assert told is None
+        except sqlalchemy.exc.DBAPIError as error:
+            assert code(error) == told
 
 
 def test_asyncio(fence: Fence, postgres_url: str) -> None:
