@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import uuid
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import psycopg
 import pytest
 import redis
 import sqlalchemy
 from conftest import ROOT
+from test_mysql import ask, connected
+from test_mysql import opened as opened_mysql
 from test_transact import opened
 
 from palisade import Invalid
@@ -393,6 +395,108 @@ def test_sqlalchemy(jobs: Jobs) -> None:
         own.execute(sqlalchemy.text(f"UPDATE {jobs.accounts} SET total = 70"))
     assert (jobs.total, jobs.of("state")) == (70, "done")
     engine.dispose()
+
+
+class InMariadb:
+    """Two jobs in MariaDB, through a driver or SQLAlchemy."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self.kind, self.url, self.name = kind, url, f"jobs_{uuid.uuid4().hex}"
+        self.db = connected(url, autocommit=True)
+        create = re.findall(r"^```sql norun\n(CREATE.*?);", PAGE[PAGE.index("### MySQL") :], re.M | re.S)[0]
+        self(create.replace("jobs_open", "open").replace("jobs", self.name))
+        self("CREATE TABLE JOBS_total AS SELECT 0 AS total")
+        self("INSERT INTO JOBS (payload) VALUES ('{}'), ('{}')")
+        self.attempts = Attempts(self.name, max_attempts=3)
+        self.engine = sqlalchemy.create_engine(url.replace("mysql:", "mysql+pymysql:", 1))
+
+    def __call__(self, statement: str) -> Any:
+        return ask(self.db, statement.replace("JOBS", self.name))
+
+    def through(self, call: Callable[[AsyncAttempts, Any], Any]) -> Any:
+        async def run() -> Any:
+            async with opened_mysql("aiomysql", self.url) as connection:
+                return await call(AsyncAttempts(self.name, max_attempts=3), connection)
+
+        return asyncio.run(run())
+
+    def take(self, worker: str) -> Attempt:
+        if self.kind == "aiomysql":
+            taken: Attempt | None = self.through(lambda helper, connection: helper.take(connection, worker))
+        else:
+            taken = self.attempts.take(self.db if self.kind == "pymysql" else self.engine, worker)
+        assert taken is not None
+        return taken
+
+    def write(self, attempt: Attempt, total: int) -> None:
+        statement = f"UPDATE {self.name}_total SET total = {total}"
+
+        async def run(helper: AsyncAttempts, connection: Any) -> None:
+            async with helper.transact(connection, attempt), connection.cursor() as cursor:
+                await cursor.execute(statement)
+
+        if self.kind == "aiomysql":
+            self.through(run)
+        else:
+            with self.attempts.transact(self.db if self.kind == "pymysql" else self.engine, attempt) as own:
+                ask(own, statement)
+
+    def lease_passes(self) -> None:
+        self("UPDATE JOBS SET lease_until = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE state = 'running'")
+
+    def of(self, attempt: Attempt) -> Any:
+        return self(f"SELECT CONCAT(state, ' ', reason) FROM JOBS WHERE id = {attempt.job_id}")
+
+
+@pytest.fixture(params=["pymysql", "engine", "aiomysql"])
+def in_mariadb(request: pytest.FixtureRequest, mysql_url: str) -> Iterator[InMariadb]:
+    made = InMariadb(request.param, mysql_url)
+    yield made
+    made.engine.dispose()
+    made.db.close()
+
+
+def test_in_mariadb_an_older_attempt_is_refused(in_mariadb: InMariadb) -> None:
+    jobs = in_mariadb
+    old = jobs.take("w1")
+    for _ in range(2):
+        jobs.attempts.heartbeat(jobs.db, old)  # also twice in one millisecond
+    left = "lease_until BETWEEN UTC_TIMESTAMP(3) + INTERVAL 10 SECOND AND UTC_TIMESTAMP(3) + INTERVAL 31 SECOND"
+    assert jobs(f"SELECT {left} FROM JOBS WHERE id = {old.job_id}") == 1
+    assert jobs.take("w2").job_id != old.job_id
+    assert jobs.attempts.take(jobs.db, "w3") is None
+    jobs.lease_passes()
+    new = jobs.take("w2")
+    assert (new.job_id, new.attempt) == (old.job_id, 2)
+    jobs.write(new, 70)
+    with pytest.raises(Stale, match="token 1 is stale: 1 < 2"):
+        jobs.write(old, 10)
+    with pytest.raises(Stale):
+        jobs.attempts.heartbeat(jobs.db, old)
+    with pytest.raises(Rejected, match="already a write"):
+        jobs.write(new, 10)
+    # A refusal whose error is dropped: what came before it is rolled back.
+    jobs.db.begin()
+    jobs("UPDATE JOBS_total SET total = 10")
+    with pytest.raises(Stale):
+        jobs.attempts.finish(jobs.db, old)
+    jobs.db.commit()
+    assert jobs("SELECT total FROM JOBS_total") == 70
+
+
+def test_in_mariadb_the_last_attempt_is_counted(in_mariadb: InMariadb) -> None:
+    jobs = in_mariadb
+    first = jobs.take("w1")
+    with jobs.attempts.transact(jobs.db, first):
+        jobs.attempts.fail(jobs.db, first, "no")
+    assert jobs.of(first) == "ready no"
+    assert [jobs.take("w1").attempt, jobs.take("w2").job_id] == [2, first.job_id + 1]
+    jobs.lease_passes()
+    assert jobs.take("w3").attempt == 3
+    jobs.lease_passes()
+    assert jobs.take("w3").job_id == first.job_id + 1
+    assert jobs.of(first) == "failed attempt 3 was the last of 3, and its lease expired (worker w3)"
+    assert jobs.attempts.reap(jobs.db) == []
 
 
 CHILD = """
