@@ -528,7 +528,11 @@ with psycopg.connect(url, autocommit=True) as db:
 
 @pytest.mark.parametrize(
     ("where", "told", "total"),
-    [("control", "written 0", 1), ("before", "Stale", 70), ("inside", "IdleInTransactionSessionTimeout", 70)],
+    [
+        ("control", "written 0", 1),
+        ("before", "Stale", 70),
+        ("inside", "IdleInTransactionSessionTimeout|OperationalError", 70),
+    ],
 )
 def test_a_worker_that_is_stopped(jobs: Jobs, where: str, told: str, total: int) -> None:
     """The control loses an acknowledged write, although its completion is refused."""
@@ -547,6 +551,7 @@ def test_a_worker_that_is_stopped(jobs: Jobs, where: str, told: str, total: int)
     jobs.lease_passes()
     jobs.write(jobs.take("w2"), "UPDATE ACCOUNTS SET total = 70")
     child.send_signal(signal.SIGCONT)
-    assert child.communicate(timeout=60)[0].strip() == told
+    # Older versions of psycopg do not name the time-out.
+    assert re.fullmatch(told, child.communicate(timeout=60)[0].strip())
     assert child.wait() == 0
     assert jobs.total == total

@@ -4,6 +4,7 @@ kind of error. `zombie.py` is the stopped holder."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
 import signal
@@ -35,6 +36,9 @@ MYSQL = {
     "session": "sqlalchemy.exc.DBAPIError",
     "asession": "sqlalchemy.exc.DBAPIError",
 }
+# It is built from source, with headers that not every machine has.
+if importlib.util.find_spec("MySQLdb"):
+    MYSQL["mysqlclient"] = "MySQLdb.OperationalError"
 
 
 class Target:

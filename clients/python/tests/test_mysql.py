@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import threading
 import uuid
 from typing import Any, AsyncIterator, Callable, ContextManager, Iterator
@@ -43,7 +44,12 @@ def resource(mysql_url: str) -> str:
     return name
 
 
-@pytest.fixture(params=["pymysql", "dictionaries", "engine", "connection", "session"])
+HAS_MYSQLCLIENT = importlib.util.find_spec("MySQLdb") is not None
+
+
+@pytest.fixture(
+    params=["pymysql", "dictionaries", "engine", "connection", "session", *["mysqlclient"] * HAS_MYSQLCLIENT]
+)
 def connect(request: pytest.FixtureRequest, mysql_url: str) -> Iterator[Connect]:
     """A connection or pool for `transact`, one for each thread."""
     if request.param == "pymysql":
@@ -51,9 +57,11 @@ def connect(request: pytest.FixtureRequest, mysql_url: str) -> Iterator[Connect]
     elif request.param == "dictionaries":
         yield lambda: connected(mysql_url, cursorclass=pymysql.cursors.DictCursor, autocommit=True)
     else:
-        engine = sqlalchemy.create_engine(mysql_url.replace("mysql:", "mysql+pymysql:", 1))
+        driver = "mysql+mysqldb:" if request.param == "mysqlclient" else "mysql+pymysql:"
+        engine = sqlalchemy.create_engine(mysql_url.replace("mysql:", driver, 1))
         make: dict[str, Connect] = {
             "engine": lambda: contextlib.nullcontext(engine),
+            "mysqlclient": lambda: contextlib.nullcontext(engine),
             "connection": engine.connect,
             "session": lambda: sqlalchemy.orm.Session(engine),
         }
@@ -179,6 +187,24 @@ def test_rejections_are_recognised_without_a_sqlstate(mysql_url: str, resource: 
                 assert found is not None
                 assert (found.code, found.highest, found.authority, found.lock) == told
         assert rejection(pymysql.OperationalError(1644, "something else")) is None
+
+
+@pytest.mark.skipif(not HAS_MYSQLCLIENT, reason="mysqlclient is built from source, with headers of its own")
+def test_mysqlclient(mysql_url: str, resource: str) -> None:
+    import MySQLdb  # noqa: PLC0415
+    import MySQLdb.cursors  # noqa: PLC0415
+
+    connection = MySQLdb.connect(**place(mysql_url), database="shop", cursorclass=MySQLdb.cursors.DictCursor)
+    connection.begin()
+    mysql.claim(connection, resource, 8)
+    connection.commit()
+    connection.begin()
+    with pytest.raises(Stale, match="token 7 is stale: 7 < 8"):
+        mysql.claim(connection, resource, 7)
+    connection.rollback()
+    with pytest.raises(TypeError, match=r"call connection\.begin\(\)"), mysql.transact(connection, resource, 9):
+        pass
+    connection.close()
 
 
 @contextlib.asynccontextmanager

@@ -164,6 +164,22 @@ def pymysql() -> None:
         connection.commit()
 
 
+def mysqlclient() -> None:
+    import MySQLdb  # noqa: PLC0415
+
+    connection = MySQLdb.connect(**place(URL), database="shop")
+    with connection.cursor() as cursor:
+        cursor.execute(READ)
+        (total,) = cursor.fetchone()
+        connection.rollback()
+        connection.begin()
+        stop()
+        if TOKEN is not None:
+            cursor.execute("CALL palisade_claim(%s, %s, NULL, NULL)", [TABLE, TOKEN])
+        cursor.execute(f"{WRITE}{total + 1}")
+        connection.commit()
+
+
 async def aiomysql() -> None:
     import aiomysql  # noqa: PLC0415
 
