@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -375,6 +378,42 @@ def test_djangos_command(fence: Fence, postgres_url: str, server: Palisade, monk
         django.core.management.call_command(command.Command(), *run)
     assert fence.total == 1
     django.db.connection.close()
+
+
+MANAGE = """
+import os, sys, django, sqlalchemy
+from django.conf import settings
+from django.core.management import execute_from_command_line
+url = sqlalchemy.make_url(os.environ["SHOP_URL"].replace("postgres:", "postgresql:", 1))
+place = {"NAME": url.database, "USER": url.username, "HOST": url.host, "PORT": url.port}
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", **place}},
+    INSTALLED_APPS=["palisade.django", "django.contrib.contenttypes"],
+)
+execute_from_command_line(sys.argv)
+"""
+
+
+def test_djangos_migrations(postgres_url: str, binary: str, server: Palisade) -> None:
+    name = f"migrated_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    url = postgres_url.rsplit("/", 1)[0] + f"/{name}"
+    subprocess.run([binary, "fence", "install", "postgres", url], check=True, stdout=subprocess.DEVNULL)
+
+    def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", MANAGE, "fenced", "--ttl", "5s", "schema", "migrate", *arguments]
+        environment = {**os.environ, "SHOP_URL": url, "PALISADE_URL": server.url}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert manage("contenttypes", "0001").returncode == 0
+    with psycopg.connect(url) as connection:
+        postgres.claim(connection, "schema", Pass(99, server.authority(), "schema"))
+        connection.commit()
+        refused = manage()
+        assert (refused.returncode, "token 2 is stale: 2 < 99" in refused.stderr) == (1, True), refused.stderr
+        applied = connection.execute("SELECT name FROM django_migrations").fetchall()
+    assert applied == [("0001_initial",)]
 
 
 def test_a_fence_that_is_not_installed(postgres_url: str) -> None:

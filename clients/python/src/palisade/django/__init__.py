@@ -52,7 +52,7 @@ class _Claiming:
         if self._claims:
             return execute(sql, params, many, context)
         if not connection.in_atomic_block:
-            if sql.lstrip(" \n\t(").upper().startswith("SELECT"):
+            if str(sql).lstrip(" \n\t(").upper().startswith("SELECT"):
                 return execute(sql, params, many, context)
             with transaction.atomic(using=connection.alias):
                 self._claim(connection)
