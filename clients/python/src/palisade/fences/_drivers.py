@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from typing import Any, AsyncIterator, Callable, Generator, Iterator, Mapping, Optional, Sequence, TypeVar
+from typing import Any, AsyncIterator, Callable, Generator, Iterator, Mapping, Optional, TypeVar
 
 from ..errors import Invalid
 
@@ -105,18 +105,17 @@ class _Sqlalchemy(Sync):
         return bool(self.given.in_transaction())
 
     def would_commit_alone(self) -> bool:
-        connection = self._connection()
         if self.system != "postgres":
             return False
-        own = connection.connection
+        own = self._connection().connection
         if hasattr(own.driver_connection, "info"):
             return bool(own.driver_connection.autocommit) and int(own.driver_connection.info.transaction_status) == 0
         return bool(getattr(own.dbapi_connection, "autocommit", False))
 
     def has_failed(self) -> bool:
-        if self.system != "postgres":
+        own = self._connection().connection.driver_connection if self.system == "postgres" else None
+        if own is None:
             return False
-        own = self._connection().connection.driver_connection
         if hasattr(own, "info"):
             return int(own.info.transaction_status) == 3
         try:
@@ -539,10 +538,10 @@ def driver_error(error: BaseException) -> tuple[BaseException, str]:
 
 
 def unsupported(given: Any, driver: Optional[str] = None) -> TypeError:
-    on = f" on {driver}" if driver else ""
     return TypeError(
-        f"{_name(given)}{on} was given. Functions without an a take a psycopg 3 Connection, a SQLAlchemy Engine, "
-        "Connection or Session, Django's connection, or a connection of PyMySQL or mysqlclient; those that begin with "
+        f"{_name(given)}{' on ' + driver if driver else ''} was given. Functions without an a "
+        "take a psycopg 3 Connection, a SQLAlchemy Engine, Connection or Session, Django's connection, or a connection "
+        "of PyMySQL or mysqlclient; those that begin with "
         "a take a psycopg 3 AsyncConnection, an asyncpg or aiomysql connection, or SQLAlchemy's AsyncEngine, "
         "AsyncConnection or AsyncSession"
     )
@@ -599,5 +598,4 @@ def _numbered(statement: str, arguments: Mapping[str, Any]) -> tuple[str, tuple[
 
 
 def _positional(statement: str, arguments: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    names: Sequence[str] = _PARAMETER.findall(statement)
-    return _PARAMETER.sub("%s", statement), tuple(arguments[name] for name in names)
+    return _PARAMETER.sub("%s", statement), tuple(arguments[name] for name in _PARAMETER.findall(statement))
