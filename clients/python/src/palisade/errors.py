@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional
 
 from ._model import Holder
 
 
 class PalisadeError(Exception):
-    """The base of all errors. `code` is the name in the server's table of codes (docs/reference/errors.md)."""
+    """The base of all errors. `code` is the name in the server's table of codes (docs/reference/errors.md).
+
+    `args` are the constructor's arguments, because pools and queues send an error to another process by them."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+        self.code, self._message = code, message
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Exceptions go back to the parent of a worker process. By default they are made anew from `args`."""
-        return _restored, (type(self), self.args, self.__dict__)
-
-
-def _restored(kind: type[PalisadeError], args: tuple[Any, ...], fields: dict[str, Any]) -> PalisadeError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(fields)
-    return error
+    def __str__(self) -> str:
+        return self._message
 
 
 class NotAcquired(PalisadeError):
