@@ -48,7 +48,8 @@ def fits(call: str, odd: object) -> bool:
     """Some of the objects are what a function takes."""
     number = type(odd) is int and call in ("watch after", "break token", "resize permits")
     path = isinstance(odd, pathlib.Path) and call == "token_file"
-    return number or path or (callable(odd) and call == "once")
+    made = call == "once client" and (callable(odd) or isinstance(odd, AsyncClient))
+    return number or path or made or (callable(odd) and call == "once")
 
 
 def test_the_error_about_an_object_of_another_kind_names_what_to_pass(server: Palisade) -> None:
