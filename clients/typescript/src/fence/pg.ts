@@ -17,7 +17,7 @@ import type { ClientBase, Pool, PoolClient } from "pg";
 
 import { Invalid } from "../errors.js";
 import { checkKind, checkOptions, shapeOf, short } from "../options.js";
-import { FenceNotInstalled, Rejected, Stale, staleToken } from "./errors.js";
+import { FenceNotInstalled, Rejected } from "./errors.js";
 import {
   checkHolders,
   checkResource,
@@ -28,7 +28,10 @@ import {
   type Pass,
   checkWork,
 } from "./holder.js";
+import { rejectionOf } from "./rejection.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
+
+export { rejection } from "./rejection.js";
 
 /** The longest result that is recorded with a numbered write, in bytes. */
 export const MAX_RESULT_BYTES = 65_536;
@@ -137,13 +140,48 @@ export async function claimAll(
   // In the order of the names, so that no two transactions wait for each other.
   const claims = Object.entries(holders)
     .sort(([one], [other]) => (one < other ? -1 : 1))
-    .map(([resource, holder]) => [...arguments_(resource, presented(holder), rule), leftMs(holder) ?? null]);
+    .map(([resource, holder]) => claimValues(resource, holder, rule));
   if (claims.length === 0) {
     throw new Invalid("there is nothing to claim: name a resource");
   }
   for (const values of claims) {
     await ask(db, CLAIM, values);
   }
+}
+
+/**
+ * The claim as a statement without parameters, for a transaction of your framework's own: the first statement in it. It is for
+ * one moment, because it says how long the lease lasts. A refusal is an error of the framework, in which `rejection` finds it.
+ *
+ * ```ts
+ * await prisma.$transaction(async (tx) => {
+ *   await tx.$executeRawUnsafe(claimStatement("orders", lease));
+ *   await tx.order.updateMany({ data: { total: { increment: 1 } } });
+ * });
+ * ```
+ *
+ * Throws `LeaseLost` for a lease that is lost.
+ */
+export function claimStatement(resource: string, holder: Holder, rule: Rule = {}): string {
+  const values = claimValues(resource, holder, rule);
+  return CLAIM.replace(/\$(\d)/g, (_, at: string) => literal(values[Number(at) - 1]));
+}
+
+/** Of a statement. */
+type Parameter = string | number | boolean | null;
+
+/** Frameworks take `?` for a parameter, and sessions differ in the meaning of a backslash: both are written in hexadecimal. */
+function literal(value: Parameter | undefined): string {
+  if (typeof value !== "string") {
+    return String(value ?? "NULL");
+  }
+  const hex = Buffer.from(value).toString("hex");
+  return /^[\w .:/~-]*$/.test(value) ? `'${value}'` : `convert_from(decode('${hex}', 'hex'), 'UTF8')`;
+}
+
+/** The parameters of `CLAIM`. */
+function claimValues(resource: string, holder: Holder, rule: Rule): Parameter[] {
+  return [...arguments_(resource, presented(holder), rule), leftMs(holder) ?? null];
 }
 
 /** Before a read that feeds a write, in a transaction that did not begin with a claim. */
@@ -192,42 +230,7 @@ export async function record(
   await ask(db, RECORD, [resource, sequence, result, presented(holder).token]);
 }
 
-/**
- * The rejection if the database refused one of your own statements for the fence: a write to a fenced table, or a function
- * of the fence. Else undefined.
- */
-export function rejection(error: unknown): Rejected | undefined {
-  if (error instanceof Rejected) {
-    return error;
-  }
-  const { code, detail: told, message } = (error ?? {}) as { code?: unknown; detail?: unknown; message?: unknown };
-  const detail = typeof told === "string" ? told : "";
-  const number = /^\d+$/.test(detail) ? Number(detail) : undefined;
-  switch (code) {
-    case "PF001":
-      return new Stale(staleToken(message), number);
-    case "PF002":
-      return new Rejected("tokenless", { highest: number });
-    case "PF005":
-      return new Rejected("wrong_authority", { authority: detail });
-    case "PF006":
-      return new Rejected("wrong_lock", { lock: detail });
-    case "PF007": {
-      const [highest, bound] = detail.split(" ").map(Number);
-      return new Rejected("jump", { highest: highest === 0 ? undefined : highest, bound });
-    }
-    case "PF008":
-      return new Rejected("sequence_stale", { last: number });
-    case "PF009":
-      return new Rejected("sequence_reused", { last: number });
-    case "PF010":
-      return new Rejected("already_written");
-    default:
-      return undefined;
-  }
-}
-
-function arguments_(resource: string, { token, authority, lock }: Pass, rule: Rule): unknown[] {
+function arguments_(resource: string, { token, authority, lock }: Pass, rule: Rule): Parameter[] {
   checkResource(resource);
   checkRule(rule);
   const maxJump = rule.maxJump === undefined ? MAX_JUMP : rule.maxJump;
@@ -257,7 +260,7 @@ async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unk
 }
 
 function translated(error: unknown): unknown {
-  const refused = rejection(error);
+  const refused = error instanceof Rejected ? error : rejectionOf(error);
   if (refused !== undefined) {
     return refused;
   }
