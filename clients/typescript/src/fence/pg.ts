@@ -84,8 +84,7 @@ export async function transactAll<Result>(
   work: (db: PoolClient) => Result | PromiseLike<Result>,
   rule: Rule = {},
 ): Promise<Result> {
-  const shape = shapeOf(pool);
-  if (shape["totalCount"] === undefined || typeof shape["connect"] !== "function") {
+  if (!isPool(pool)) {
     throw new TypeError(
       `palisade: transact takes a Pool of pg, and not ${short(pool)}; ` +
         "on a client of your own, begin a transaction and call claim first",
@@ -93,14 +92,31 @@ export async function transactAll<Result>(
   }
   checkHolders(holders);
   checkWork(work);
-  const db = await pool.connect();
+  return transaction<PoolClient, Result>(pool, async (db) => {
+    await claimAll(db, holders, rule);
+    return work(db);
+  });
+}
+
+/** @internal */
+export function isPool(pool: unknown): pool is Pool {
+  const shape = shapeOf(pool);
+  return shape["totalCount"] !== undefined && typeof shape["connect"] === "function";
+}
+
+/** Runs a transaction on a client, which is in none, or on one of the pool's. @internal */
+export async function transaction<Db extends ClientBase, Result>(
+  on: Pool | Db,
+  work: (db: Db | PoolClient) => Result | PromiseLike<Result>,
+): Promise<Result> {
+  const pooled = isPool(on) ? await on.connect() : undefined;
+  const db = pooled ?? (on as Db);
   // A connection that breaks between two statements says so here, and without a listener that ends the process. The next
   // statement fails.
   db.on("error", ignore);
   let broken = false;
   try {
     await db.query("BEGIN");
-    await claimAll(db, holders, rule);
     const result = await work(db);
     const { command } = await db.query("COMMIT");
     if (command !== "COMMIT") {
@@ -116,7 +132,7 @@ export async function transactAll<Result>(
     throw translated(error);
   } finally {
     db.removeListener("error", ignore);
-    db.release(broken);
+    pooled?.release(broken);
   }
 }
 
@@ -243,7 +259,8 @@ function checkNumber(sequence: number): void {
   checkSequence(sequence);
 }
 
-async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unknown[]> {
+/** Asks a statement in a transaction. @internal */
+export async function ask(db: ClientBase, text: string, values: readonly unknown[]): Promise<unknown[]> {
   // A pool would carry out each statement on another connection. `pg` tells the status from 8.17 on.
   const told = db as { getTransactionStatus?(): string | null };
   if (typeof (db as { query?: unknown } | undefined)?.query !== "function") {
@@ -253,7 +270,7 @@ async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unk
     throw new Invalid("a fence needs a transaction: BEGIN on one connection, claim in it, and write in the same");
   }
   try {
-    return (await db.query<Record<string, unknown>>(text, values)).rows;
+    return (await db.query<Record<string, unknown>>(text, [...values])).rows;
   } catch (error) {
     throw translated(error);
   }

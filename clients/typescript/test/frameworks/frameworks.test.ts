@@ -71,7 +71,8 @@ const sees: Readonly<Record<string, Sees>> = {
   },
   "prisma on postgresql": {
     refused: /^PrismaClientKnownRequestError P2010/,
-    ended: /^(Error|PrismaClientKnownRequestError) .*(not queryable|terminating connection|Transaction)/s,
+    ended:
+      /^(Error|DriverAdapterError|PrismaClientKnownRequestError) .*(not queryable|terminating connection|Transaction)/s,
     exhausted: /^PrismaClientKnownRequestError P2028/,
   },
   "prisma on mysql": {
@@ -143,9 +144,11 @@ async function onPostgres(rows: readonly string[]): Promise<Engine> {
 
 async function onMariadb(rows: readonly string[]): Promise<Engine> {
   const url = await mariadb(scope);
-  // One connection: `end` ends all others.
-  const pool = mysql.createPool({ uri: url, connectionLimit: 1 });
+  const pool = mysql.createPool(url);
   scope.after(() => pool.end());
+  // Another user than here, so that `end` finds its connections.
+  await pool.query("CREATE USER holder");
+  await pool.query("GRANT ALL ON *.* TO holder");
   // At MariaDB's default level, from 11.6 on, the server itself refuses the control's late write.
   await pool.query("SET GLOBAL TRANSACTION ISOLATION LEVEL READ COMMITTED");
   for (const table of ["counters", "orders"]) {
@@ -154,7 +157,7 @@ async function onMariadb(rows: readonly string[]): Promise<Engine> {
   }
   execFileSync(binary(), ["fence", "install", "mysql", "--url", url, "orders"], { stdio: "ignore" });
   return {
-    url,
+    url: url.replace("//palisade@", "//holder@"),
     add: (name, lease, fenced) => {
       const work = (db: mysql.Pool | mysql.PoolConnection): Promise<unknown> => db.query(`${ADD} ?`, [name]);
       return fenced ? onMysql(pool, name, lease, work) : work(pool);
@@ -167,7 +170,7 @@ async function onMariadb(rows: readonly string[]): Promise<Engine> {
     end: async () => {
       // Not the list of transactions, which MariaDB renews ten times a second.
       const [found] = await pool.query<mysql.RowDataPacket[]>(
-        "SELECT id FROM information_schema.processlist WHERE user = 'palisade' AND id <> CONNECTION_ID()",
+        "SELECT id FROM information_schema.processlist WHERE user = 'holder'",
       );
       for (const { id } of found) {
         // 1094: it is gone already.
