@@ -49,14 +49,15 @@ const sees: Readonly<Record<string, Sees>> = {
     ended: /^Error .*(closed state|ended by)/,
     exhausted: KNEX,
   },
+  // Before 0.44, Drizzle passes the errors of the driver on as they are.
   "drizzle on postgresql": {
-    refused: /^DrizzleQueryError - Failed query/,
-    ended: /^DrizzleQueryError - Failed query: (rollback|commit|update)/,
+    refused: /^(DrizzleQueryError - Failed query|DatabaseError PF001)/,
+    ended: /^(DrizzleQueryError - Failed query: (rollback|commit|update)|Error .*not queryable|DatabaseError 57P01)/,
     exhausted: /^Error - timeout exceeded when trying to connect/,
   },
   "drizzle on mysql": {
-    refused: /^DrizzleQueryError - Failed query/,
-    ended: /^DrizzleQueryError - Failed query: (rollback|commit|update)/,
+    refused: /^(DrizzleQueryError - Failed query|Error ER_SIGNAL_EXCEPTION)/,
+    ended: /^(DrizzleQueryError - Failed query: (rollback|commit|update)|Error .*(closed state|ended by))/,
     exhausted: /^Error - No connections available/,
   },
   "typeorm on postgresql": {
@@ -78,7 +79,8 @@ const sees: Readonly<Record<string, Sees>> = {
   "prisma on mysql": {
     refused: /^PrismaClientKnownRequestError P2010/,
     ended: /^(DriverAdapterError|PrismaClientKnownRequestError) .*connection closed/s,
-    exhausted: /^PrismaClientKnownRequestError P2028/,
+    // Prisma 7.0 keeps to the time of the driver, and not to its own.
+    exhausted: /^(PrismaClientKnownRequestError P2028|DriverAdapterError - pool timeout)/,
   },
   "mysql2 on mysql": {
     refused: /^Stale stale/,
