@@ -20,7 +20,7 @@ import type { ClientBase, Pool } from "pg";
 
 import { Invalid } from "./errors.js";
 import { checkWork, type Pass } from "./fence/holder.js";
-import { ask, isPool, transaction } from "./fence/pg.js";
+import { ask, isPool, transaction } from "./fence/pgsession.js";
 import { checkKind, checkOptions, checkText, shapeOf, short } from "./options.js";
 import { within } from "./wish.js";
 

@@ -16,8 +16,7 @@
 import type { ClientBase, Pool, PoolClient } from "pg";
 
 import { Invalid } from "../errors.js";
-import { checkKind, checkOptions, shapeOf, short } from "../options.js";
-import { FenceNotInstalled, Rejected } from "./errors.js";
+import { checkKind, checkOptions, short } from "../options.js";
 import {
   checkHolders,
   checkResource,
@@ -28,7 +27,7 @@ import {
   type Pass,
   checkWork,
 } from "./holder.js";
-import { rejectionOf } from "./rejection.js";
+import { ask, isPool, transaction } from "./pgsession.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
 export { rejection } from "./rejection.js";
@@ -96,48 +95,6 @@ export async function transactAll<Result>(
     await claimAll(db, holders, rule);
     return work(db);
   });
-}
-
-/** @internal */
-export function isPool(pool: unknown): pool is Pool {
-  const shape = shapeOf(pool);
-  return shape["totalCount"] !== undefined && typeof shape["connect"] === "function";
-}
-
-/** Runs a transaction on a client, which is in none, or on one of the pool's. @internal */
-export async function transaction<Db extends ClientBase, Result>(
-  on: Pool | Db,
-  work: (db: Db | PoolClient) => Result | PromiseLike<Result>,
-): Promise<Result> {
-  const pooled = isPool(on) ? await on.connect() : undefined;
-  const db = pooled ?? (on as Db);
-  // A connection that breaks between two statements says so here, and without a listener that ends the process. The next
-  // statement fails.
-  db.on("error", ignore);
-  let broken = false;
-  try {
-    await db.query("BEGIN");
-    const result = await work(db);
-    const { command } = await db.query("COMMIT");
-    if (command !== "COMMIT") {
-      // A statement failed and the error was caught: PostgreSQL then answers COMMIT with ROLLBACK.
-      throw new Error("palisade: the transaction was rolled back, because one of its statements had failed");
-    }
-    return result;
-  } catch (error) {
-    broken = await db.query("ROLLBACK").then(
-      () => false,
-      () => true,
-    );
-    throw translated(error);
-  } finally {
-    db.removeListener("error", ignore);
-    pooled?.release(broken);
-  }
-}
-
-function ignore(): void {
-  // See where it is added.
 }
 
 /** Raises the fence: from the commit on, no older token is admitted at the resource. */
@@ -257,40 +214,4 @@ function arguments_(resource: string, { token, authority, lock }: Pass, rule: Ru
 function checkNumber(sequence: number): void {
   checkKind("the sequence number", sequence, typeof sequence === "number", "a whole number");
   checkSequence(sequence);
-}
-
-/** Asks a statement in a transaction. @internal */
-export async function ask(db: ClientBase, text: string, values: readonly unknown[]): Promise<unknown[]> {
-  // A pool would carry out each statement on another connection. `pg` tells the status from 8.17 on.
-  const told = db as { getTransactionStatus?(): string | null };
-  if (typeof (db as { query?: unknown } | undefined)?.query !== "function") {
-    throw new TypeError(`palisade: a fence takes a client of pg, in a transaction, and not ${short(db)}`);
-  }
-  if ("totalCount" in db || told.getTransactionStatus?.() === "I") {
-    throw new Invalid("a fence needs a transaction: BEGIN on one connection, claim in it, and write in the same");
-  }
-  try {
-    return (await db.query<Record<string, unknown>>(text, [...values])).rows;
-  } catch (error) {
-    throw translated(error);
-  }
-}
-
-function translated(error: unknown): unknown {
-  const refused = error instanceof Rejected ? error : rejectionOf(error);
-  if (refused !== undefined) {
-    return refused;
-  }
-  const { code, message } = (error ?? {}) as { code?: unknown; message?: unknown };
-  const said = String(message).replaceAll("\n", " ");
-  if ((code === "42P01" || code === "42883") && said.includes("palisade_")) {
-    return new FenceNotInstalled(`${said}; run \`palisade fence install postgres\``, { cause: error });
-  }
-  if (code === "PF012") {
-    return new Invalid(said, "read_before_claim");
-  }
-  if (code === "PF004") {
-    return new Invalid(said);
-  }
-  return error;
 }
