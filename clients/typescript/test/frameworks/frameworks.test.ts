@@ -41,39 +41,41 @@ const KNEX = /^KnexTimeoutError .*Timeout acquiring a connection/;
 const sees: Readonly<Record<string, Sees>> = {
   "knex on postgresql": {
     refused: /^DatabaseError PF001/,
-    ended: /^(Error .*not queryable|DatabaseError 57P01)/,
+    ended: /^(Error .*(not queryable|terminated unexpectedly)|DatabaseError 57P01)/,
     exhausted: KNEX,
   },
   "knex on mysql": {
     refused: /^Error ER_SIGNAL_EXCEPTION/,
-    ended: /^Error .*(closed state|ended by)/,
+    ended: /^Error .*(closed state|ended by|Connection lost)/,
     exhausted: KNEX,
   },
   // Before 0.44, Drizzle passes the errors of the driver on as they are.
   "drizzle on postgresql": {
     refused: /^(DrizzleQueryError - Failed query|DatabaseError PF001)/,
-    ended: /^(DrizzleQueryError - Failed query: (rollback|commit|update)|Error .*not queryable|DatabaseError 57P01)/,
+    ended:
+      /^(DrizzleQueryError - Failed query: (rollback|commit|update)|Error .*(not queryable|terminated unexpectedly)|DatabaseError 57P01)/,
     exhausted: /^Error - timeout exceeded when trying to connect/,
   },
   "drizzle on mysql": {
     refused: /^(DrizzleQueryError - Failed query|Error ER_SIGNAL_EXCEPTION)/,
-    ended: /^(DrizzleQueryError - Failed query: (rollback|commit|update)|Error .*(closed state|ended by))/,
+    ended:
+      /^(DrizzleQueryError - Failed query: (rollback|commit|update)|Error .*(closed state|ended by|Connection lost))/,
     exhausted: /^Error - No connections available/,
   },
   "typeorm on postgresql": {
     refused: /^QueryFailedError PF001/,
-    ended: /^(QueryRunnerAlreadyReleasedError|QueryFailedError 57P01)/,
+    ended: /^(QueryRunnerAlreadyReleasedError|QueryFailedError (57P01|.*terminated))/,
     exhausted: /^Error - timeout exceeded when trying to connect/,
   },
   "typeorm on mysql": {
     refused: /^QueryFailedError ER_SIGNAL_EXCEPTION/,
-    ended: /^QueryFailedError .*(closed state|ended by)/,
+    ended: /^QueryFailedError .*(closed state|ended by|Connection lost)/,
     exhausted: /^Error - No connections available/,
   },
   "prisma on postgresql": {
     refused: /^PrismaClientKnownRequestError P2010/,
     ended:
-      /^(Error|DriverAdapterError|PrismaClientKnownRequestError) .*(not queryable|terminating connection|Transaction)/s,
+      /^(Error|DriverAdapterError|PrismaClientKnownRequestError) .*((not queryable|terminated unexpectedly)|terminating connection|Transaction)/s,
     exhausted: /^PrismaClientKnownRequestError P2028/,
   },
   "prisma on mysql": {
