@@ -284,10 +284,21 @@ fn a_frozen_job_dies_with_its_wrapper() {
     until_time(later);
     assert_eq!(living(&frozen.pids), frozen.pids);
     let watchdog = frozen.run.watchdog();
+    // While the watchdog cannot act, too: the kernel continues a stopped group whose parent dies, unless that is in
+    // another session.
+    stop(watchdog);
     frozen.run.send(Signal::KILL);
+    until_dead(&frozen.pids[..1]);
+    let died = now();
+    until_time(after(died, TTL));
+    assert_eq!(between(&frozen.server, end, now()), 0);
+    assert!(
+        is_alive(frozen.pids[1]) && is_alive(frozen.pids[2]),
+        "control"
+    );
+    send(watchdog, Signal::CONT);
     until_dead(&frozen.pids);
     until("the watchdog to end", || !is_alive(watchdog));
-    // The kernel continues a stopped group whose parent dies, unless that is in another session.
     assert_eq!(between(&frozen.server, end, now()), 0);
 }
 
