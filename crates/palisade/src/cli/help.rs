@@ -41,6 +41,11 @@ SIGKILL at the deadline, so that no process of it is alive when another client c
 deadline is counted from before the last acknowledged renewal was sent, on a clock that counts suspend. If \
 the server says that the lease is gone, SIGTERM is sent at once, and SIGKILL after the grace.
 
+With --on-deadline freeze a command whose lease is not renewed in time gets SIGSTOP instead, one grace period before the \
+deadline. It goes on if the authority acknowledges the same token later, and is killed if it answers anything else, if not \
+every thread is seen stopped by the deadline, or if anybody else continues a process of it. WARNING: a frozen command keeps \
+its database locks, its locks on files and its connections for as long as the authority does not answer; --timeout bounds that.
+
 When the command has ended, what it left behind is ended too (SIGTERM, and SIGKILL after the grace), with a line that \
 names it; only then is the lock released. If palisade itself is killed with SIGKILL, the command dies with it, and a second \
 process releases the lock once nothing of the job is alive; if it cannot be certain of that, or with --lock-delay, the lease ends by itself. Only \
@@ -69,6 +74,8 @@ Signals:
   TERM, INT, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the group. Signals that
   were ignored at the start stay ignored. After TERM, INT, HUP and QUIT the group is continued, so
   that a stopped job ends. A command that goes on after TERM gets KILL after --kill-after.
+  While --on-deadline has frozen the command, TERM, INT, HUP and QUIT to palisade kill it at once, TSTP
+  and CONT do nothing, and ctrl-C on its terminal reaches it when it goes on.
 
 Terminal:
   If standard input is the terminal, the group runs in its foreground, so that ctrl-C, ctrl-Z and

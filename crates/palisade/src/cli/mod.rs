@@ -49,7 +49,7 @@ use args::Connection;
 use runtime::wait_for;
 use settings::Refused;
 
-pub(crate) use args::{LockArgs, RunArgs};
+pub(crate) use args::{LockArgs, OnDeadline, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
 pub(crate) use grant::{lock_list, signed, slot_list};
 pub(crate) use output::{Out, millis, wall};

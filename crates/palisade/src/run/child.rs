@@ -32,18 +32,22 @@ pub(super) fn command(program: &OsString, environment: &[(&'static str, String)]
     command
 }
 
-/// Starts the job in a process group of its own; it dies with this process.
+/// Starts the job in a process group of its own, or in a session of its own; it dies with this process.
 pub(super) fn start(
     mut command: Command,
     watchdog: &Watchdog,
     foreground: Option<OwnedFd>,
+    own_session: bool,
 ) -> io::Result<Pid> {
-    command.process_group(0);
+    if !own_session {
+        command.process_group(0);
+    }
     let parent = rustix::process::getpid();
     BeforeExec {
         parent,
         watchdog: watchdog.pipe()?,
         foreground,
+        own_session,
     }
     .attach(&mut command);
     let child = command.spawn()?;

@@ -17,7 +17,7 @@ use crate::cli::{Out, millis};
 
 /// A job and everything needed to supervise it.
 pub(super) struct SupervisedJob<'a> {
-    pub(super) guard: &'a Guard,
+    pub(super) guard: &'a mut Guard,
     pub(super) signals: &'a mut Signals,
     pub(super) supervisor: Supervisor,
     pub(super) children: Children,
@@ -49,7 +49,7 @@ pub(super) struct End {
 impl SupervisedJob<'_> {
     /// Supervises until no process of the job is alive.
     pub(super) async fn until_gone(mut self) -> End {
-        let mut lost = Box::pin(self.guard.lost());
+        let mut lost = self.guard.lost();
         let (mut is_lost, mut passed_on) = (false, None);
         loop {
             let reaped = self.children.reap(self.watchdog_pid());
@@ -62,6 +62,14 @@ impl SupervisedJob<'_> {
                 self.pass_on(signal);
             }
             self.handle(reaped);
+            // Asked again: the job may have been told to end in between.
+            if step.signal == Some(JobSignal::Freeze)
+                && self.supervisor.must_freeze(BootClock.now())
+            {
+                self.freeze().await;
+                (lost, is_lost) = (self.guard.lost(), false);
+                continue;
+            }
             tokio::select! {
                 biased;
                 // The signal that was passed on may have set an earlier end.
@@ -128,6 +136,8 @@ impl SupervisedJob<'_> {
                 send(Signal::CONT);
             }
             JobSignal::Kill => send(Signal::KILL),
+            // By the loop, which waits for what comes of it.
+            JobSignal::Freeze => {}
         }
     }
 
@@ -157,9 +167,11 @@ impl SupervisedJob<'_> {
         }
     }
 
-    fn handle(&mut self, reaped: Reaped) {
+    pub(super) fn handle(&mut self, reaped: Reaped) {
         if reaped.watchdog_ended {
-            self.restart_watchdog();
+            let deadline = Some(self.supervisor.deadline());
+            let leader = self.children.leader();
+            self.watchdog = another_watchdog(deadline, leader, &self.release_command);
         }
         match reaped.stopped {
             Some(signal @ (Signal::TTIN | Signal::TTOU)) if self.may_give() => {
@@ -228,24 +240,6 @@ impl SupervisedJob<'_> {
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
     }
 
-    fn restart_watchdog(&mut self) {
-        let leader = self.children.leader();
-        match Watchdog::start(
-            self.supervisor.deadline(),
-            Some(leader),
-            &self.release_command,
-        ) {
-            Ok(watchdog) => {
-                tracing::warn!("the watchdog had ended and was started again");
-                self.watchdog = Some(watchdog);
-            }
-            Err(error) => {
-                tracing::error!(%error, "the watchdog has ended and cannot be started again");
-                self.watchdog = None;
-            }
-        }
-    }
-
     fn watchdog_pid(&self) -> Option<Pid> {
         self.watchdog.as_ref().map(Watchdog::pid)
     }
@@ -268,6 +262,24 @@ impl SupervisedJob<'_> {
             lost: self.supervisor.lost(),
             overtime: self.supervisor.overtime(),
             orphans: self.children.orphans(),
+        }
+    }
+}
+
+/// Starts a watchdog in the place of one that has ended.
+pub(super) fn another_watchdog(
+    deadline: Option<Timestamp>,
+    leader: Pid,
+    release_command: &ReleaseCommand,
+) -> Option<Watchdog> {
+    match Watchdog::start(deadline, Some(leader), release_command) {
+        Ok(watchdog) => {
+            tracing::warn!("the watchdog had ended and was started again");
+            Some(watchdog)
+        }
+        Err(error) => {
+            tracing::error!(%error, "the watchdog has ended and cannot be started again");
+            None
         }
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct BeforeExec {
     pub(super) watchdog: OwnedFd,
     /// The terminal whose foreground it takes.
     pub(super) foreground: Option<OwnedFd>,
+    /// Whether it begins a session, and with it its group.
+    pub(super) own_session: bool,
 }
 
 impl BeforeExec {
@@ -33,6 +35,9 @@ impl BeforeExec {
         // The signal does not come for a parent that died before that call.
         if rustix::process::getppid() != Some(self.parent) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        if self.own_session {
+            rustix::process::setsid()?;
         }
         let group = rustix::process::getpid();
         rustix::io::write(&self.watchdog, &watchdog::group_message(group))?;

@@ -167,6 +167,23 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     session.shows("all over");
 }
 
+/// The shell waits for palisade, and does not see its job.
+#[test]
+fn a_frozen_job_keeps_the_terminal_and_goes_on_with_it() {
+    let server = Server::start();
+    let script = r#""$PALISADE" run job --ttl 1500ms --on-deadline freeze -- sh -c 'echo $$ >> pids; read line; echo "job read $line"'; echo "ended $?""#;
+    let mut session = Session::start(&server, &["-imc", script]);
+    let job = server.pids("pids", 1)[0];
+    crate::common::stop(server.pid());
+    until("the job to be frozen", || crate::common::is_stopped(job));
+    session.shows("The command is frozen");
+    crate::common::send(server.pid(), rustix::process::Signal::CONT);
+    until("the job to go on", || !crate::common::is_stopped(job));
+    session.press("words\n");
+    session.shows("job read words");
+    session.shows("ended 0");
+}
+
 /// A job whose standard input is a pipe, on a shell's terminal; afterwards the shell reads from it again.
 fn behind_a_pipe(server: &Server, job: &str) -> Session {
     let script =
