@@ -105,7 +105,7 @@ fn beats(server: &Server) -> Vec<Vec<u64>> {
     let files = files.map(|file| file.unwrap().path());
     let beats = files.filter(|file| {
         let name = file.file_name().unwrap().to_str().unwrap();
-        name.starts_with("beats.") && !Path::new(name).extension().is_some_and(|it| it == "py")
+        name.starts_with("beats.") && Path::new(name).extension().is_none_or(|it| it != "py")
     });
     let times = beats.map(|file| -> Vec<u64> {
         let text = fs::read_to_string(file).unwrap();
