@@ -27,7 +27,7 @@ def nothing_after_the_export(trial: Trial) -> None:
     code = driver.call("check", grant="g")["code"]
     expect(code == "handed_over", f"the code is {code!r}")
     driver.call("release", grant="g")
-    pause(1500)
+    pause(1500)  # real time: a holder would have renewed by now
     expect(len(scripted.requests) == sent, f"then came {scripted.requests[sent:]}")
     expect(not scripted.of("release"), "the exporter released the lease")
     expect(driver.find("lost", grant="g") is None, "the hand-over was announced as a loss")
@@ -43,14 +43,14 @@ def adopter_counts_for_itself(trial: Trial) -> None:
     before = now_ms()
     asked = adopter.start("adopt", text=text, **{"as": "g"})
     expect(relay.next_bytes(FORTH, before), "no renewal was sent")
-    pause(800)
+    pause(800)  # real time: the acknowledgement is late
     expect(not adopter.has_answered(asked), "a lease is adopted before its renewal is acknowledged")
     relay.open()
     adopted = adopter.answer(asked)
     expect(adopted["ok"], f"the lease was not adopted: {adopted}")
     expect(adopted["token"] == token, f"the token {token} became {adopted['token']}")
     expect_deadline(adopted, latest(relay.last_sent(), 5000), "the acknowledgement came 0.8 s late")
-    pause(5500)
+    pause(5500)  # real time: longer than the lease
     expect(adopter.call("check", grant="g")["ok"], "an adopted lease is not renewed")
     expect(trial.holder_token() == token, "the lock was free in between")
     expect(adopter.call("release", grant="g")["ok"], "the adopter's release failed")
