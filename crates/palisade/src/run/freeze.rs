@@ -269,6 +269,12 @@ impl Frozen<'_> {
         let reaped = self
             .children
             .reap(self.watchdog.as_ref().map(Watchdog::pid));
+        // Asked after the check of the job: the watchdog records a kill before it kills.
+        if self.watchdog.as_ref().is_some_and(Watchdog::has_killed) {
+            return Err(Kill::because(
+                "the deadline came before it was seen stopped",
+            ));
+        }
         if self.children.status().is_some() {
             return Err(Kill::because("its first process has ended"));
         }
@@ -277,11 +283,6 @@ impl Frozen<'_> {
         }
         if let Some(signal) = reaped.stopped.filter(|signal| *signal != Signal::STOP) {
             self.user_stopped = Some(signal);
-        }
-        if self.watchdog.as_ref().is_some_and(Watchdog::has_killed) {
-            return Err(Kill::because(
-                "the deadline came before it was seen stopped",
-            ));
         }
         match self.is_stopped {
             true => self.unchanged(settling),
