@@ -61,6 +61,8 @@ pub(super) struct Children {
     group: Group,
     /// The command's exit status, once it has ended.
     status: Option<u8>,
+    /// It died of SIGINT.
+    interrupted: bool,
     /// Reaped descendants whose own parents had ended.
     orphans: u32,
 }
@@ -80,6 +82,7 @@ impl Children {
             leader,
             group: Group::new(leader),
             status: None,
+            interrupted: false,
             orphans: 0,
         }
     }
@@ -97,6 +100,11 @@ impl Children {
         self.status
     }
 
+    /// Whether the command died of SIGINT; one that handles it ends in another way.
+    pub(super) fn was_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
     pub(super) fn orphans(&self) -> u32 {
         self.orphans
     }
@@ -112,6 +120,7 @@ impl Children {
                 }
             } else if pid == self.leader {
                 self.status = Some(exit_status(status));
+                self.interrupted = status.terminating_signal() == Some(Signal::INT.as_raw());
             } else if Some(pid) == watchdog {
                 reaped.watchdog_ended = true;
             } else {

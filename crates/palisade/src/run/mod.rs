@@ -72,7 +72,12 @@ fn hold_and_finish(args: &RunArgs, out: Out) -> Result<u8, Failure> {
     let runtime = runtime()?;
     let result = runtime.block_on(hold(args, grace, out));
     runtime.block_on(finish_background_requests());
-    result
+    let ended = result?;
+    if ended.interrupted {
+        // Without palisade the terminal would have interrupted the whole group: a loop of a shell would be over.
+        sys::interrupt_own_group();
+    }
+    Ok(ended.status)
 }
 
 /// The first renewal is sent after a third of the ttl. A grace longer than half of it would end healthy jobs.
@@ -104,7 +109,14 @@ const DEFAULT_KILL_AFTER: Span = Span::from_millis(10_000);
 
 const LONGEST_DEFAULT_GRACE: Span = Span::from_millis(2_000);
 
-async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
+/// How palisade ends.
+struct Ended {
+    status: u8,
+    /// By the SIGINT of which its command died.
+    interrupted: bool,
+}
+
+async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<Ended, Failure> {
     if args.on_deadline == OnDeadline::Freeze && !group::sees_processes() {
         let why = "--on-deadline freeze has to see that the command's processes are stopped, and /proc does not list them";
         return Err(Failure::local(why.to_owned())
@@ -156,7 +168,10 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
     let Some(failure) = lost else {
         return match end.overtime {
             true => Err(timed_out(&lock, args)),
-            false => Ok(end.status),
+            false => Ok(Ended {
+                status: end.status,
+                interrupted: end.interrupted,
+            }),
         };
     };
     if let Some(hook) = &args.on_lost {
@@ -171,8 +186,11 @@ fn timed_out(lock: &LockName, args: &RunArgs) -> Failure {
     Failure::new(TIMED_OUT, Code::Expired, message).hint("choose a longer --timeout")
 }
 
-fn ended_by(signal: Signal) -> u8 {
-    u8::try_from(128 + signal.as_raw()).unwrap_or(FAILED)
+fn ended_by(signal: Signal) -> Ended {
+    Ended {
+        status: u8::try_from(128 + signal.as_raw()).unwrap_or(FAILED),
+        interrupted: false,
+    }
 }
 
 /// Runs the job until none of its processes is left.
@@ -231,6 +249,7 @@ async fn job(
         renewals,
         kill_after: kill_after(args),
         release_command,
+        told: false,
         out,
     }
     .until_gone()

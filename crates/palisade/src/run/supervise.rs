@@ -31,6 +31,8 @@ pub(super) struct SupervisedJob<'a> {
     pub(super) kill_after: Span,
     /// The watchdog releases the lock with this command after this process has ended.
     pub(super) release_command: ReleaseCommand,
+    /// This process itself got SIGINT.
+    pub(super) told: bool,
     pub(super) out: Out,
 }
 
@@ -43,6 +45,8 @@ pub(super) struct End {
     pub(super) lost: bool,
     /// It was ended because of `--timeout`.
     pub(super) overtime: bool,
+    /// It died of the ctrl-C of a terminal that only it had. The processes beside palisade would have got that, too.
+    pub(super) interrupted: bool,
     pub(super) orphans: u32,
 }
 
@@ -154,6 +158,7 @@ impl SupervisedJob<'_> {
                 terminal.give(self.children.leader());
             }
         }
+        self.told |= signal == Signal::INT;
         self.children.group().signal(signal);
         if signals::ENDING.contains(&signal) {
             // A stopped process handles no signal.
@@ -245,6 +250,7 @@ impl SupervisedJob<'_> {
     }
 
     fn end(self) -> End {
+        let had_terminal = self.terminal.as_ref().is_some_and(Terminal::is_given);
         if let Some(mut terminal) = self.terminal {
             terminal.take_back();
         }
@@ -261,6 +267,7 @@ impl SupervisedJob<'_> {
             status: self.children.status().unwrap_or(u8::MAX),
             lost: self.supervisor.lost(),
             overtime: self.supervisor.overtime(),
+            interrupted: had_terminal && !self.told && self.children.was_interrupted(),
             orphans: self.children.orphans(),
         }
     }

@@ -62,6 +62,15 @@ pub(super) fn obey_ttin() {
     unsafe { libc::signal(libc::SIGTTIN, libc::SIG_DFL) };
 }
 
+/// Sends SIGINT to this process and its group, with the default disposition here. Returns only where SIGINT is blocked.
+pub(super) fn interrupt_own_group() {
+    // SAFETY: the default disposition has no handler, and neither call touches memory of this process.
+    unsafe {
+        libc::signal(libc::SIGINT, libc::SIG_DFL);
+        libc::kill(0, libc::SIGINT);
+    }
+}
+
 /// Makes `group` the foreground group of the terminal.
 ///
 /// A background process that does this gets SIGTTOU, which stops it unless it is blocked.

@@ -117,14 +117,54 @@ impl Drop for Session {
 #[test]
 fn ctrl_c_is_for_the_job_and_the_terminal_comes_back() {
     let server = Server::start();
-    // The shell must not exec the last command: it would lose a signal that arrives during the exec.
-    let script = r#""$PALISADE" run job -- sh -c 'echo up; read line'; echo "ended $?"; read line; echo "read $line""#;
+    // The shell must not exec the last command: it would lose a signal that arrives during the exec. Its trap lets it go on.
+    let script = r#"trap : INT; "$PALISADE" run job -- sh -c 'echo up; read line'; echo "ended $?"; read line; echo "read $line""#;
     let mut session = Session::start(&server, &["-c", script]);
     session.shows("up");
     session.press("\x03");
     session.shows("ended 130");
     session.press("on\n");
     session.shows("read on");
+}
+
+/// As it would without palisade. The control is a job that handles ctrl-C, after which the loop goes on.
+#[test]
+fn ctrl_c_ends_the_loop_of_a_shell_if_the_job_died_of_it() {
+    let server = Server::start();
+    for (job, goes_on) in [("", false), ("trap \"exit 0\" INT; ", true)] {
+        for flags in [&["-c"][..], &["-imc"]] {
+            let script = format!(
+                r#"for turn in 1 2; do "$PALISADE" run job -- sh -c '{job}echo up in $0; read line' $turn; done; echo all" over""#
+            );
+            let mut session = Session::start(&server, &[flags, &[&script]].concat());
+            session.shows("up in 1");
+            session.press("\x03");
+            if goes_on {
+                session.shows("up in 2");
+                session.press("\x03");
+                session.shows("all over");
+            } else {
+                // An interactive one reads its next command.
+                match flags.contains(&"-imc") {
+                    true => {
+                        session.press("echo the shell\" is back\"\n");
+                        session.shows("the shell is back");
+                    }
+                    false => until("the end of the shell", || {
+                        session.shell.try_wait().unwrap().is_some()
+                    }),
+                }
+                let screen = session.screen.lock().unwrap().clone();
+                assert!(
+                    !screen.contains("up in 2") && !screen.contains("all over"),
+                    "{screen}"
+                );
+            }
+            until("the lock to be free", || {
+                server.show("job")["holder"].is_null()
+            });
+        }
+    }
 }
 
 #[test]
