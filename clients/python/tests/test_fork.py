@@ -273,9 +273,9 @@ def fails(number):
     held = palisade.LockHeld("held", "no", holder, 2.5)
     raise [palisade.LeaseLost("expired", "orders", 3), held, Stale(3, 4)][number]
 
-class Plain(palisade.PalisadeError):
-    def __reduce__(self):
-        return Exception.__reduce__(self)
+class Plain(Exception):
+    def __init__(self, code, message):
+        super().__init__(message)
 """
     )
     code = f"""

@@ -147,7 +147,8 @@ fn ctrl_c_ends_the_loop_of_a_shell_if_the_job_died_of_it() {
                 // An interactive one reads its next command.
                 match flags.contains(&"-imc") {
                     true => {
-                        session.press("echo the shell\" is back\"\n");
+                        // dash drops the first character after an interrupt.
+                        session.press("\necho the shell\" is back\"\n");
                         session.shows("the shell is back");
                     }
                     false => until("the end of the shell", || {
