@@ -90,7 +90,7 @@ def test_what_is_not_a_palisade_server_is_named_and_the_next_address_asked(
     with answering(status, headers, b'{"resource_id": "orders", "released": true}') as url:
         with Client([url, server.url]) as client, client.lock("orders", wait=0):
             pass
-        with Client(url, patience="200ms") as client, pytest.raises(UnknownOutcome, match=says):
+        with Client(url, patience="1s") as client, pytest.raises(UnknownOutcome, match=says):
             client.lock("orders", wait=0).acquire()
 
 

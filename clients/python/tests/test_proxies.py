@@ -140,5 +140,5 @@ def test_a_watch_delivers_through_a_proxy(server: Palisade, tmp_path: pathlib.Pa
 def test_a_proxy_without_a_server_behind_it_is_named(tmp_path: pathlib.Path) -> None:
     says = r"status 502.*is there a proxy in between"
     unknown = pytest.raises(UnknownOutcome, match=says)
-    with proxy("nginx", tmp_path, 1) as url, Client(url, patience="300ms") as client, unknown:
+    with proxy("nginx", tmp_path, 1) as url, Client(url, patience="2s") as client, unknown:
         client.lock("orders", wait=0).acquire()

@@ -60,11 +60,11 @@ class Reply:
 
 
 class Fault(Exception):
-    """No answer. `unknown`: the request may have happened."""
+    """No answer. `unknown`: the request may have happened. `heard`: something answered, and says more than silence."""
 
-    def __init__(self, why: str, unknown: bool) -> None:
+    def __init__(self, why: str, unknown: bool, heard: bool = False) -> None:
         super().__init__(why)
-        self.unknown = unknown
+        self.unknown, self.heard = unknown, heard
 
 
 Outcome = Union[Reply, Fault, None]
@@ -110,13 +110,13 @@ def read_reply(status: int, body: bytes) -> Reply:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or not (status in (200, 202) or 400 <= status < 600):
-        raise Fault(f"the answer (status {status}) is not one of a Palisade server", unknown=True)
+        raise Fault(f"the answer (status {status}) is not one of a Palisade server", unknown=True, heard=True)
     reply = Reply(status, value)
     if status >= 400:
         try:
             error_of(reply)
         except Malformed as malformed:
-            raise Fault(f"a broken answer: {malformed}", unknown=True) from None
+            raise Fault(f"a broken answer: {malformed}", unknown=True, heard=True) from None
     return reply
 
 
@@ -142,7 +142,7 @@ def fault_of(outcome: Outcome) -> Optional[Fault]:
         return Fault(message, unknown=False)
     known_ends = ("tokens_exhausted", "storage_full")
     if code in ("unknown_outcome", "internal") or (outcome.status >= 500 and code not in known_ends):
-        return Fault(message, unknown=True)
+        return Fault(message, unknown=True, heard=True)
     return None
 
 
@@ -169,12 +169,13 @@ class Backoff:
 
     def after(self, fault: Fault) -> Pause:
         """The pause after a failed attempt; raises the worst fault so far if no time is left."""
-        if self._worst is None or not self._worst.unknown:
-            self._worst = fault
+        worst = self._worst
+        if worst is None or not worst.unknown or (fault.unknown and fault.heard and not worst.heard):
+            worst = self._worst = fault
         end = now_ns() + self._next
         if end + LEAST_TIME >= self._until:
-            kind, code = (UnknownOutcome, "unknown_outcome") if self._worst.unknown else (Unavailable, "unavailable")
-            raise kind(code, str(self._worst))
+            kind, code = (UnknownOutcome, "unknown_outcome") if worst.unknown else (Unavailable, "unavailable")
+            raise kind(code, str(worst))
         self._next = min(2 * self._next, _LONGEST_PAUSE)
         return Pause(end)
 

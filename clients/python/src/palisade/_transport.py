@@ -155,12 +155,12 @@ def _believed(url: str, send: Send, nonce: str, answer: httpx.Response) -> Reply
     """The answer, if it is that of this request. Raises `Fault`."""
     why = foreign(nonce, answer)
     if why is not None:
-        raise Fault(f"{url}: {why}", unknown=True)
+        raise Fault(f"{url}: {why}", unknown=True, heard=True)
     reply = read_reply(answer.status_code, answer.content)
     try:
         send.check(reply)
     except Malformed as malformed:
-        raise Fault(f"{url}: a broken answer: {malformed}", unknown=True) from None
+        raise Fault(f"{url}: a broken answer: {malformed}", unknown=True, heard=True) from None
     return reply
 
 
@@ -226,6 +226,11 @@ class SyncTransport(_Transport):
         except (httpx.HTTPError, OSError) as error:
             self._replace(url, pool)
             return self.settings.fault(url, error)
+        except RuntimeError as error:
+            # httpx's word for a client that was closed meanwhile.
+            if not self._closed:
+                raise
+            raise Invalid("invalid", "the client is closed") from error
         finally:
             if pool.leave():
                 pool.client.close()
@@ -318,6 +323,11 @@ class AsyncTransport(_Transport):
         except (httpx.HTTPError, OSError) as error:
             self._replace(url, pool)
             return self.settings.fault(url, error)
+        except RuntimeError as error:
+            # httpx's word for a client that was closed meanwhile.
+            if not self._closed:
+                raise
+            raise Invalid("invalid", "the client is closed") from error
         finally:
             if pool.leave():
                 await pool.client.aclose()
