@@ -89,7 +89,7 @@ func TestAHandedOverLeaseIsHeldByTheAdopterAlone(t *testing.T) {
 		if holder := show(t, client.Client, "orders").Holder; holder != nil {
 			t.Errorf("still held: %+v", holder)
 		}
-		// What is over is not adopted.
+		// A lease that is over is not adopted.
 		if _, err := client.Adopt(within(t), text); !errors.As(err, &lost) || lost.Err.Code != "not_held" {
 			t.Errorf("after the release: %v", err)
 		}

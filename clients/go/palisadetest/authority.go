@@ -327,7 +327,7 @@ func (s *Server) end(g *grant, code, reason string) {
 			more["reason"] = reason
 		}
 		s.tell(kind, g, more)
-		// Whoever waited to become the writer has this answer.
+		// The reader that waited to become the writer has this answer.
 		for _, p := range append([]*pending(nil), s.queue...) {
 			if p.under == g && code != "superseded" {
 				p.denied = over(code, g.number)

@@ -409,7 +409,7 @@ func (s *Server) granted(name string, p *pending) (int, fields, error) {
 		return s.denied(name, over(code, g.number))
 	}
 	left := s.until(g.lease.until).Milliseconds()
-	// What is left counts from when this attempt came.
+	// The rest counts from when this attempt came.
 	f := fields{"resource_id": name, "lock_acquired": true, "lock_token": g.lease.key, "fencing_token": g.token,
 		"lease_duration_ms": g.lease.ttl.Milliseconds(), "valid_for_ms": g.lease.until.Sub(p.arrived).Milliseconds(),
 		"waited_ms": max(g.at.Sub(p.arrived), 0).Milliseconds(), "remaining_ms": left,

@@ -31,7 +31,7 @@ NAMES = [
 ]
 NAMES += ["Celery", "APScheduler", "RQ", "Airflow", "Alembic"]
 BLOCKS = [block for block in re.findall(r"^```python(?: norun)?\n(.*?)^```", PAGE, re.M | re.S) if "try:" not in block]
-# What a program around the example does.
+# The program around the example.
 BEFORE = {
     "Django": """
 import os, django, sqlalchemy

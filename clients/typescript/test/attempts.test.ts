@@ -185,7 +185,7 @@ test("take, heartbeat, finish, fail and reap", async () => {
   assert.deepEqual([row["state"], row["worker"]], ["running", "w1"]);
   await attempts.heartbeat(pool, first);
   assert.equal(await one("SELECT lease_until > clock_timestamp() + interval '20 s' FROM jobs WHERE id = 1"), true);
-  // What has failed is the oldest that is ready.
+  // The job that has failed is the oldest that is ready.
   await attempts.transact(pool, first, (db) => attempts.fail(db, first, "no paper"));
   assert.equal((await taken("w1")).token, 2);
   const second = await taken("w2");

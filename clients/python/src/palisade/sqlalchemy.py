@@ -57,7 +57,7 @@ def fenced(sessions: Any, resource: str, holder: Any, rule: Rule = CLAIM_RULE) -
 
 
 def _target(sessions: Any) -> Any:
-    """What has the events."""
+    """The object that has the events."""
     if isinstance(sessions, (AsyncEngine, AsyncSession)):
         return sessions.sync_engine if isinstance(sessions, AsyncEngine) else sessions.sync_session
     if isinstance(sessions, (sqlalchemy.orm.scoped_session, async_scoped_session)):

@@ -112,7 +112,7 @@ impl Stopped {
     }
 
     /// Sends SIGCONT, to children before their parents: a shell that looks after its jobs must not find them stopped.
-    /// What was stopped before stays so, and the group too if `group_stays`.
+    /// A process that was stopped before stays so, and the group too if `group_stays`.
     pub(super) fn go_on(&self, group_stays: bool) {
         for row in self.rows.iter().rev() {
             let stays = group_stays && self.group.contains(row);

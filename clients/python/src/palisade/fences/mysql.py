@@ -120,7 +120,7 @@ def _end(commit: bool = True) -> Steps[None]:
 
 
 def _hex(name: Optional[str]) -> str:
-    """What a quote needs depends on the session's sql_mode."""
+    """The session's sql_mode decides how a quote is written."""
     return "NULL" if name is None else f"x'{name.encode().hex()}'"
 
 

@@ -77,7 +77,7 @@ public final class Attempts {
     }
 
     /**
-     * Whose tokens the attempts are, for fences outside this database; by default the table's name. Two databases whose tables have
+     * The authority of the tokens, for fences outside this database; by default the table's name. Two databases whose tables have
      * one name need two.
      */
     public Attempts authority(String name) {

@@ -12,7 +12,7 @@ import java.util.TreeMap;
 import java.util.UUID;
 
 /**
- * What the double decides: locks, leases and queues, by the rules of docs/promise/rules.md (A1, A2, A8 – A10, S1 – S10, P1 – P6,
+ * The double's decisions: locks, leases and queues, by the rules of docs/promise/rules.md (A1, A2, A8 – A10, S1 – S10, P1 – P6,
  * M1 – M3, E1 – E4, D1, D4). Its owner calls it from one thread at a time, and passes the time.
  */
 final class Authority {
