@@ -9,7 +9,7 @@ import os
 import pathlib
 import signal
 import threading
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 from conftest import ROOT
@@ -22,7 +22,7 @@ from palisade._clock import now_ns
 from palisade._endpoints import Endpoints
 from palisade._model import milliseconds
 from palisade._process import Guard
-from palisade._protocol import Reply, release
+from palisade._protocol import Reply, Wish, release
 from palisade._sse import Position
 
 
@@ -61,6 +61,32 @@ def test_held_says_who_and_until_when(server: Palisade) -> None:
     assert held.value.holder.client_id == "first"
     assert held.value.retry_after is not None
     assert 15 < held.value.retry_after <= 20
+
+
+@pytest.mark.parametrize(("given", "waits_ms"), [({}, 0), ({"wait": "50ms"}, 50), ({"wait": 0}, 0)])
+def test_trying_asks_once_and_waits_only_if_told(
+    server: Palisade, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], waits_ms: int
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def body(wish: Wish, wait_ms: int, poll_ms: int = 0, full: Callable[..., dict[str, Any]] = Wish.body) -> Any:
+        asked.append((wish.lock, wish.wait_ms))
+        return full(wish, wait_ms, poll_ms)
+
+    async def tried() -> None:
+        async with AsyncClient(server.url) as client:
+            assert await client.lock("orders", **given).try_acquire() is None
+            assert await client.locks("orders", "more", **given).try_acquire() is None
+
+    with Client(server.url) as client, client.lock("orders"):
+        monkeypatch.setattr(Wish, "body", body)
+        assert client.lock("orders", **given).try_acquire() is None
+        assert client.locks("orders", "more", **given).try_acquire() is None
+        asyncio.run(tried())
+        assert {waited for _, waited in asked} == {waits_ms}
+        # The control: an acquire waits.
+        client.lock("free").acquire()
+        assert asked[-1] == ("free", 30_000)
 
 
 def test_a_broken_lock_is_lost_and_says_so(server: Palisade) -> None:

@@ -19,7 +19,7 @@ from ._grant import BaseGrant
 from ._hold import Hold
 from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
 from ._process import OfOneProcess
-from ._requests import Requests
+from ._requests import WAIT, Requests
 from ._sse import Position
 from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, running_loop, watch_timeout
 from .errors import LockHeld, PalisadeError
@@ -53,7 +53,7 @@ class AsyncClient(OfOneProcess):
         name: str,
         *,
         ttl: Duration = "15s",
-        wait: Duration = "30s",
+        wait: Optional[Duration] = None,
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
         shared: bool = False,
@@ -64,18 +64,18 @@ class AsyncClient(OfOneProcess):
     ) -> AsyncLock:
         """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
         kind = shared, update, permits, lock_delay, at_least_for
-        return AsyncLock(self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, *kind))
+        return AsyncLock(self, lambda waits: self._requests.wish((name,), ttl, wait, waits, client_id, metadata, *kind))
 
     def locks(
         self,
         *names: str,
         ttl: Duration = "15s",
-        wait: Duration = "30s",
+        wait: Optional[Duration] = None,
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
     ) -> AsyncLock:
         """A request for several locks at once; see `palisade.Client.locks`."""
-        return AsyncLock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata))
+        return AsyncLock(self, lambda waits: self._requests.wish(names, ttl, wait, waits, client_id, metadata))
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -212,18 +212,18 @@ class AsyncClient(OfOneProcess):
 class AsyncLock(OfOneProcess):
     """A request for a lock; every `async with` and every `acquire` asks anew."""
 
-    def __init__(self, client: AsyncClient, wish: Callable[[], protocol.Wish]) -> None:
+    def __init__(self, client: AsyncClient, wish: Callable[[Duration], protocol.Wish]) -> None:
         self._client, self._wish = client, wish
         self._entered: list[AsyncGrant] = []
 
     async def acquire(self) -> AsyncGrant:
         """As `palisade.Lock.acquire`. When the task is cancelled, the request is abandoned in the background."""
-        return await self._client._acquire(self._wish())
+        return await self._client._acquire(self._wish(WAIT))
 
     async def try_acquire(self) -> Optional[AsyncGrant]:
-        """The grant, or None if another client held the lock for the time of `wait`."""
+        """The grant, or None if another client has the lock; see `palisade.Lock.try_acquire`."""
         try:
-            return await self.acquire()
+            return await self._client._acquire(self._wish(0))
         except LockHeld:
             return None
 

@@ -20,7 +20,7 @@ from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
 from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
 from ._process import Guard, OfOneProcess
-from ._requests import Requests
+from ._requests import WAIT, Requests
 from ._sse import Position
 from ._transport import NONCE, SyncTransport, foreign, is_open, new_nonce, watch_timeout
 from .errors import LockHeld, PalisadeError
@@ -68,7 +68,7 @@ class Client(OfOneProcess):
         name: str,
         *,
         ttl: Duration = "15s",
-        wait: Duration = "30s",
+        wait: Optional[Duration] = None,
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
         shared: bool = False,
@@ -79,7 +79,8 @@ class Client(OfOneProcess):
     ) -> Lock:
         """A request for a lock, sent by `with` or by `acquire()`.
 
-        `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h.
+        `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h;
+        by default 30 s, and `try_acquire` does not wait.
         `client_id`: a lock that is held by a client id is granted to the same id again, and its earlier grant ends.
         `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write.
         `update`: as the one reader that may become the writer (`grant.upgrade`), beside plain readers.
@@ -87,20 +88,20 @@ class Client(OfOneProcess):
         `lock_delay`: how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
         `at_least_for`: how long nobody else is granted it from this grant on, also after its release, 0 – 24 h."""
         kind = shared, update, permits, lock_delay, at_least_for
-        return Lock(self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, *kind))
+        return Lock(self, lambda waits: self._requests.wish((name,), ttl, wait, waits, client_id, metadata, *kind))
 
     def locks(
         self,
         *names: str,
         ttl: Duration = "15s",
-        wait: Duration = "30s",
+        wait: Optional[Duration] = None,
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
     ) -> Lock:
         """A request for 1 – 64 locks at once, all or none, with one token: `client.locks("account:7", "account:8")`.
         Each name once, in any order. Nothing is held while it waits. Claim every resource before the first read of any,
         each with `grant.part(name)`. The arguments are those of `lock`."""
-        return Lock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata))
+        return Lock(self, lambda waits: self._requests.wish(names, ttl, wait, waits, client_id, metadata))
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -240,7 +241,7 @@ class Client(OfOneProcess):
 class Lock(OfOneProcess):
     """A request for a lock; every `with` and every `acquire` asks anew."""
 
-    def __init__(self, client: Client, wish: Callable[[], protocol.Wish]) -> None:
+    def __init__(self, client: Client, wish: Callable[[Duration], protocol.Wish]) -> None:
         self._client, self._wish = client, wish
         self._entered: list[Grant] = []
 
@@ -248,12 +249,13 @@ class Lock(OfOneProcess):
         """Waits in the queue for as long as the request says. Raises `LockHeld` if another client keeps the lock,
         `Unavailable` or `UnknownOutcome` if nobody answers. However it ends, no lock stays behind: an exception, such
         as KeyboardInterrupt, abandons the request in the background."""
-        return self._client._acquire(self._wish())
+        return self._client._acquire(self._wish(WAIT))
 
     def try_acquire(self) -> Optional[Grant]:
-        """The grant, or None if another client held the lock for the time of `wait`."""
+        """The grant, or None if another client has the lock. It asks once, and waits only if the lock was given a
+        `wait`. The errors are those of `acquire`, but for `LockHeld`."""
         try:
-            return self.acquire()
+            return self._client._acquire(self._wish(0))
         except LockHeld:
             return None
 

@@ -19,6 +19,8 @@ from ._sse import Position
 from ._transport import Settings, identity_may_be_over
 from .errors import Invalid
 
+#: How long an acquire waits in the queue.
+WAIT = "30s"
 _DAY_MS = 86_400_000
 _MAX_LOCK_DELAY_MS = 60_000
 _MAX_METADATA = 256
@@ -47,7 +49,8 @@ class Requests:
         self,
         names: tuple[str, ...],
         ttl: Duration,
-        wait: Duration,
+        wait: Optional[Duration],
+        otherwise: Duration,
         client_id: Optional[str],
         metadata: Optional[str],
         shared: bool = False,
@@ -56,6 +59,7 @@ class Requests:
         lock_delay: Duration = 0,
         at_least_for: Duration = 0,
     ) -> Wish:
+        """`otherwise`: how long it waits if nobody said so."""
         for name in names:
             lock_path(name)
         if not 1 <= len(names) <= _MAX_LOCKS:
@@ -82,7 +86,8 @@ class Requests:
             raise Invalid("invalid", "ask for shared or for update, not both")
         mode: Mode = "update" if update else "shared" if shared else "exclusive"
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
-        return Wish(locks, client, ttl_ms, self.wait_ms(wait), metadata, self.patience_ns, mode, permits, *delays)
+        wait_ms = self.wait_ms(otherwise if wait is None else wait)
+        return Wish(locks, client, ttl_ms, wait_ms, metadata, self.patience_ns, mode, permits, *delays)
 
     def wait_ms(self, wait: Duration) -> int:
         return _milliseconds(wait, "wait", 0, _DAY_MS)
