@@ -24,6 +24,7 @@ import redis
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "clients" / "holder-suite"), str(ROOT / "proof" / "fleet")]
 
+from served import Program, Served  # noqa: E402
 from suite.servers import Palisade  # noqa: E402
 
 
@@ -39,6 +40,11 @@ def binary() -> str:
 def server(binary: str) -> Iterator[Palisade]:
     with Palisade(binary) as running:
         yield running
+
+
+@pytest.fixture
+def served(server: Palisade) -> Served:
+    return Program(server)
 
 
 def _free_port() -> int:

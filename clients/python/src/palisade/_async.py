@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, AsyncIterator, Callable, Literal, Optional, Sequence, TypeVar, Union
 
@@ -22,7 +23,7 @@ from ._process import OfOneProcess
 from ._requests import WAIT, Requests
 from ._sse import Position
 from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, running_loop, watch_timeout
-from .errors import LockHeld, PalisadeError
+from .errors import LeaseLost, LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -76,6 +77,17 @@ class AsyncClient(OfOneProcess):
     ) -> AsyncLock:
         """A request for several locks at once; see `palisade.Client.locks`."""
         return AsyncLock(self, lambda waits: self._requests.wish(names, ttl, wait, waits, client_id, metadata))
+
+    async def adopt(self, text: str) -> AsyncGrant:
+        """Takes over a lease that `grant.export()` handed over; see `palisade.Client.adopt`."""
+        wish, granted, ref, steps = self._requests.adopts(text)
+        try:
+            t0_ns, valid_for_ms = await self._run(steps)
+        except LeaseLost:
+            if len(ref.locks) > 1:
+                self._in_background(self._requests.gives_back(wish, ref), f"what is left of {wish.lock}")
+            raise
+        return AsyncGrant(self, wish, replace(granted, t0_ns=t0_ns, valid_for_ms=valid_for_ms))
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -301,11 +313,13 @@ class AsyncGrant(BaseGrant):
     async def release(self) -> str:
         """Gives the lock up; see `palisade.Grant.release`. When the task is cancelled, it goes on in the background."""
         self._hold.end("released")
+        self._refuse_if_handed_over()
         return await self._release(None)
 
     async def release_part(self, name: str) -> str:
         """Gives one of several locks up; see `palisade.Grant.release_part`. When the task is cancelled, it goes on in
         the background."""
+        self._refuse_if_handed_over()
         if not self._hold.is_here:
             return "over"
         return await self._release(protocol.give_up_part(self._ref, self._hold, name))

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union
 
@@ -23,7 +24,7 @@ from ._process import Guard, OfOneProcess
 from ._requests import WAIT, Requests
 from ._sse import Position
 from ._transport import NONCE, SyncTransport, foreign, is_open, new_nonce, watch_timeout
-from .errors import LockHeld, PalisadeError
+from .errors import LeaseLost, LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -102,6 +103,21 @@ class Client(OfOneProcess):
         Each name once, in any order. Nothing is held while it waits. Claim every resource before the first read of any,
         each with `grant.part(name)`. The arguments are those of `lock`."""
         return Lock(self, lambda waits: self._requests.wish(names, ttl, wait, waits, client_id, metadata))
+
+    def adopt(self, text: str) -> Grant:
+        """Takes over a lease that `grant.export()` handed over: it is renewed at once, and held from the first renewal
+        that is acknowledged, by this machine's clock. Its token is the same. It is released or lost as any other.
+
+        Raises `LeaseLost` if the lease is over, `Unavailable` if nobody answers, and `Invalid` if the text is not an
+        exported lease. Then nothing is held here. If one of several locks is over, the others are released."""
+        wish, granted, ref, steps = self._requests.adopts(text)
+        try:
+            t0_ns, valid_for_ms = self._run(steps)
+        except LeaseLost:
+            if len(ref.locks) > 1:
+                self._in_background(self._requests.gives_back(wish, ref), f"what is left of {wish.lock}")
+            raise
+        return Grant(self, wish, replace(granted, t0_ns=t0_ns, valid_for_ms=valid_for_ms))
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -337,12 +353,14 @@ class Grant(BaseGrant):
         """Gives the lock up: from the call on it is not held here, whatever the answer. Returns "released",
         "already_released", or "over" if the grant had ended otherwise."""
         self._hold.end("released")
+        self._refuse_if_handed_over()
         return self._release(None)
 
     def release_part(self, name: str) -> str:
         """Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others
         stay. With the last one the grant is released. If nobody answers, the lock stays taken until it is released
         again, at the latest at the end of the block. Returns the same values as `release`."""
+        self._refuse_if_handed_over()
         if not self._hold.is_here:
             return "over"
         return self._release(protocol.give_up_part(self._ref, self._hold, name))

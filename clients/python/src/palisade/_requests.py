@@ -9,12 +9,26 @@ import uuid
 from itertools import pairwise
 from typing import Any, Optional, Sequence, Union
 
+from . import _handed
 from ._bearer import Bearer
-from ._clock import MILLISECOND
+from ._clock import MILLISECOND, now_ns
 from ._endpoints import Endpoints
 from ._hold import deadline_ns
 from ._model import Duration, milliseconds
-from ._protocol import Fault, Mode, Wish, code_of, error_of, fault_of, lock_path, read_reply
+from ._protocol import (
+    Fault,
+    Granted,
+    GrantRef,
+    Mode,
+    Steps,
+    Wish,
+    code_of,
+    error_of,
+    fault_of,
+    lock_path,
+    read_reply,
+    release,
+)
 from ._sse import Position
 from ._transport import Settings, identity_may_be_over
 from .errors import Invalid
@@ -91,6 +105,16 @@ class Requests:
 
     def wait_ms(self, wait: Duration) -> int:
         return _milliseconds(wait, "wait", 0, _DAY_MS)
+
+    def adopts(self, text: str) -> tuple[Wish, Granted, GrantRef, Steps[tuple[int, int]]]:
+        """The lease in an exported text, and the steps that take it over."""
+        wish, granted = _handed.read(text, self.patience_ns)
+        ref = GrantRef(wish, granted)
+        return wish, granted, ref, _handed.adopt(ref, now_ns() + self.patience_ns, self.deadline)
+
+    def gives_back(self, wish: Wish, ref: GrantRef) -> Steps[str]:
+        """Releases what is left of a lease."""
+        return release(ref, now_ns() + 2 * wish.ttl_ms * MILLISECOND)
 
     def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)

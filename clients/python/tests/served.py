@@ -1,0 +1,47 @@
+"""A test that takes `served` runs against the program, so that what it shows is true, and against the double, so that
+this does the same."""
+
+from __future__ import annotations
+
+import abc
+import os
+import signal
+from typing import Any
+
+from suite.servers import Palisade
+
+from palisade import AsyncClient, Client
+
+
+class Served(abc.ABC):
+    """A server, and clients of it."""
+
+    @abc.abstractmethod
+    def client(self, **options: Any) -> Client: ...
+
+    @abc.abstractmethod
+    def async_client(self, **options: Any) -> AsyncClient: ...
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """From now on it answers nothing, until `resume`."""
+
+    @abc.abstractmethod
+    def resume(self) -> None: ...
+
+
+class Program(Served):
+    def __init__(self, server: Palisade) -> None:
+        self.server = server
+
+    def client(self, **options: Any) -> Client:
+        return Client(self.server.url, **options)
+
+    def async_client(self, **options: Any) -> AsyncClient:
+        return AsyncClient(self.server.url, **options)
+
+    def stop(self) -> None:
+        os.kill(self.server.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.server.process.pid, signal.SIGCONT)
