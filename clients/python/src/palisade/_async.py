@@ -9,21 +9,22 @@ import os
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, Literal, Optional, Sequence, TypeVar, Union
+from typing import Any, AsyncGenerator, AsyncIterator, Callable, Literal, Optional, Sequence, TypeVar, Union
 
 import httpx
 
+from . import _election
 from . import _protocol as protocol
 from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
 from ._hold import Hold
-from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
+from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._process import OfOneProcess
 from ._requests import WAIT, Requests
 from ._sse import Position
 from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, running_loop, watch_timeout
-from .errors import LeaseLost, LockHeld, PalisadeError
+from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -119,18 +120,26 @@ class AsyncClient(OfOneProcess):
 
     async def watch(self, prefix: str = "", after: Optional[int] = None) -> AsyncIterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections."""
+        async with contextlib.aclosing(self._changes(prefix, after)) as changes:
+            async for event in changes:
+                if event is not None:
+                    yield event
+
+    async def _changes(self, prefix: str, after: Optional[int]) -> AsyncGenerator[Optional[Event], None]:
+        """None: a watch is open."""
         position = self._requests.watched(prefix, after)
         while True:
             url = self._requests.endpoints.current()
             try:
-                async for event in self._watch_once(url, position):
-                    yield event
+                async with contextlib.aclosing(self._watch_once(url, position)) as changes:
+                    async for event in changes:
+                        yield event
             except (httpx.HTTPError, TimeoutError) as error:
                 log.debug("the watch of %s broke: %s", url, error)
                 self._requests.endpoints.failed(url)
             await asyncio.sleep(0.1)
 
-    async def _watch_once(self, url: str, position: Position) -> AsyncIterator[Event]:
+    async def _watch_once(self, url: str, position: Position) -> AsyncGenerator[Optional[Event], None]:
         parameters, nonce = position.parameters(), new_nonce()
         timeout = watch_timeout(self._requests.patience_ns)
         until = asyncio.get_running_loop().time() + (timeout.connect or 0) + SLACK_S
@@ -151,12 +160,38 @@ class AsyncClient(OfOneProcess):
                     await self._transport.reconnect()
                 return
             is_open(answer)
+            yield None
             for event in position.opened():
                 yield event
             async for line in answer.aiter_lines():
                 told = position.line(line)
                 if told is not None:
                     yield told
+
+    async def leader(self, name: str) -> Optional[Leader]:
+        """The leader of an election; see `palisade.Client.leader`."""
+        return (await self._leader(name))[0]
+
+    def observe(self, name: str) -> AsyncGenerator[Optional[Leader], None]:
+        """The present leader of an election at once, and then each change; see `palisade.Client.observe`."""
+        return self._observe(name, _election.Observed(name))
+
+    async def _observe(self, name: str, observed: _election.Observed) -> AsyncGenerator[Optional[Leader], None]:
+        async with contextlib.aclosing(self._changes(name, None)) as changes:
+            async for change in changes:
+                while observed.concerns(change):
+                    try:
+                        found = await self._leader(name)
+                    except (Unavailable, UnknownOutcome) as nobody:
+                        log.debug("the leader of %s is not known: %s", name, nobody)
+                        await asyncio.sleep(0.5)
+                        continue
+                    if observed.is_news(found):
+                        yield found[0]
+                    break
+
+    async def _leader(self, name: str) -> _election.Shown:
+        return await self._ask("GET", protocol.lock_path(name), None, _election.shown, name)
 
     async def aclose(self) -> None:
         """As `palisade.Client.close`."""
@@ -296,6 +331,10 @@ class AsyncGrant(BaseGrant):
         except BaseException:
             self._give_back(f"the lock {self._ref.lock}")
             raise
+
+    async def proclaim(self, value: str) -> None:
+        """Changes the value that this leader announces; see `palisade.Grant.proclaim`."""
+        await self._client._run(self._proclaims(value))
 
     async def upgrade(self, wait: Duration = "30s") -> AsyncGrant:
         """Makes the reader in mode update the writer, in one step; see `palisade.Grant.upgrade`. When the task is

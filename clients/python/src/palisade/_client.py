@@ -9,22 +9,23 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Generator, Iterator, Optional, Sequence, TypeVar, Union
 
 import httpx
 
+from . import _election
 from . import _protocol as protocol
 from ._alarms import ALARMS
 from ._bearer import Bearer
 from ._bounded import bounded
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
-from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
+from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._process import Guard, OfOneProcess
 from ._requests import WAIT, Requests
 from ._sse import Position
 from ._transport import NONCE, SyncTransport, foreign, is_open, new_nonce, watch_timeout
-from .errors import LeaseLost, LockHeld, PalisadeError
+from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -150,6 +151,12 @@ class Client(OfOneProcess):
     def watch(self, prefix: str = "", after: Optional[int] = None) -> Iterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections. An event is
         news, not proof: a holder learns of a loss from its own deadline."""
+        for event in self._changes(prefix, after):
+            if event is not None:
+                yield event
+
+    def _changes(self, prefix: str, after: Optional[int]) -> Iterator[Optional[Event]]:
+        """None: a watch is open."""
         position = self._requests.watched(prefix, after)
         while True:
             url = self._requests.endpoints.current()
@@ -160,7 +167,7 @@ class Client(OfOneProcess):
                 self._requests.endpoints.failed(url)
             time.sleep(0.1)
 
-    def _watch_once(self, url: str, position: Position) -> Iterator[Event]:
+    def _watch_once(self, url: str, position: Position) -> Iterator[Optional[Event]]:
         parameters, nonce = position.parameters(), new_nonce()
         timeout = watch_timeout(self._requests.patience_ns)
         until = now_ns() + int((timeout.connect or 0) * SECOND)
@@ -181,11 +188,39 @@ class Client(OfOneProcess):
                     self._transport.reconnect()
                 return
             is_open(answer)
+            yield None
             yield from position.opened()
             for line in answer.iter_lines():
                 event = position.line(line)
                 if event is not None:
                     yield event
+
+    def leader(self, name: str) -> Optional[Leader]:
+        """The leader of an election: the holder of the lock, and its value; None if nobody leads. Campaigning is
+        `client.lock(name, metadata=value)`, and resigning is a release."""
+        return self._leader(name)[0]
+
+    def observe(self, name: str) -> Generator[Optional[Leader], None, None]:
+        """The present leader of an election at once, and then each change, without end, across broken connections.
+        None: nobody leads. It may skip a leader or a value that another one soon followed, never goes back, and always
+        comes to the latest one."""
+        return self._observe(name, _election.Observed(name))
+
+    def _observe(self, name: str, observed: _election.Observed) -> Generator[Optional[Leader], None, None]:
+        for change in self._changes(name, None):
+            while observed.concerns(change):
+                try:
+                    found = self._leader(name)
+                except (Unavailable, UnknownOutcome) as nobody:
+                    log.debug("the leader of %s is not known: %s", name, nobody)
+                    time.sleep(0.5)
+                    continue
+                if observed.is_news(found):
+                    yield found[0]
+                break
+
+    def _leader(self, name: str) -> _election.Shown:
+        return self._ask("GET", protocol.lock_path(name), None, _election.shown, name)
 
     def close(self) -> None:
         """Finishes giving up requests and locks in the background, at most for the client's patience, and then ends
@@ -326,6 +361,15 @@ class Grant(BaseGrant):
         except BaseException:
             self._give_back(f"the lock {self._ref.lock}")
             raise
+
+    def proclaim(self, value: str) -> None:
+        """Changes the value that this leader announces, its metadata: at most 256 bytes; "" takes it back. The token
+        stays, and observers receive the change. Call it again only after it has returned: of two concurrent calls
+        either value may remain.
+
+        Raises `LeaseLost` if the lease is over, the errors of `release` if nobody answers, and `Invalid` for a reader,
+        a holder of permits and several locks."""
+        self._client._run(self._proclaims(value))
 
     def upgrade(self, wait: Duration = "30s") -> Grant:
         """Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Protocol
 
-from . import _handed
+from . import _election, _handed
 from . import _protocol as protocol
 from ._clock import SECOND, now_ns
 from ._hold import Hold
@@ -157,6 +157,15 @@ class BaseGrant(OfOneProcess):
         if self._ref.unreleased:
             self._give_back(f"what was given up of {', '.join(map(repr, self.locks))}")
         return text
+
+    def _proclaims(self, value: str) -> protocol.Steps[None]:
+        value = _election.checked(value)
+        if self.shared or self.slots or len(self.locks) > 1:
+            what = "readers, permits and several locks have no value"
+            raise Invalid("invalid", f"a leader holds one exclusive lock: {what}")
+        self.check()
+        until = now_ns() + self._keeper._requests.patience_ns
+        return _election.proclaim(self._ref, self._hold, value, until)
 
     def _refuse_if_handed_over(self) -> None:
         if self._hold.over == "handed_over":

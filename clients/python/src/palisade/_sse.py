@@ -8,7 +8,7 @@ from typing import Iterator, Optional
 
 from ._model import Event, Malformed, integer, text, token
 
-_KINDS = frozenset({"granted", "released", "expired", "revoked", "superseded"})
+_KINDS = frozenset({"granted", "proclaimed", "opened", "released", "expired", "revoked", "superseded"})
 
 
 class Position:
