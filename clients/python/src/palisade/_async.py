@@ -6,24 +6,22 @@ import asyncio
 import contextlib
 import logging
 import os
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, AsyncGenerator, AsyncIterator, Callable, Literal, Optional, Sequence, TypeVar, Union
-
-import httpx
 
 from . import _election
 from . import _protocol as protocol
 from ._bearer import Bearer
 from ._clock import SECOND, now_ns
+from ._exchange import AsyncExchange
 from ._grant import BaseGrant
 from ._hold import Hold
 from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._process import OfOneProcess
 from ._requests import WAIT, Requests
 from ._sse import Position
-from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, running_loop, watch_timeout
+from ._transport import AsyncHttp, AsyncTransport, running_loop
 from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
@@ -46,9 +44,12 @@ class AsyncClient(OfOneProcess):
         cert: Any = None,
     ) -> None:
         self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
-        self._transport = AsyncTransport(self._requests.settings)
+        self._transport = AsyncTransport(self._requests.endpoints, self._exchange())
         # Tasks that nobody waits for: the event loop itself keeps only weak references.
         self._cleanups: set[asyncio.Task[None]] = set()
+
+    def _exchange(self) -> AsyncExchange:
+        return AsyncHttp(self._requests.settings)
 
     def lock(
         self,
@@ -134,36 +135,21 @@ class AsyncClient(OfOneProcess):
                 async with contextlib.aclosing(self._watch_once(url, position)) as changes:
                     async for event in changes:
                         yield event
-            except (httpx.HTTPError, TimeoutError) as error:
-                log.debug("the watch of %s broke: %s", url, error)
+            except protocol.Fault as fault:
+                log.debug("the watch of %s broke: %s", url, fault)
                 self._requests.endpoints.failed(url)
             await asyncio.sleep(0.1)
 
     async def _watch_once(self, url: str, position: Position) -> AsyncGenerator[Optional[Event], None]:
-        parameters, nonce = position.parameters(), new_nonce()
-        timeout = watch_timeout(self._requests.patience_ns)
-        until = asyncio.get_running_loop().time() + (timeout.connect or 0) + SLACK_S
-        async with AsyncExitStack() as stack:
-            async with asyncio.timeout_at(until):
-                stream = self._transport.pool.client.stream(
-                    "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
-                )
-                answer = await stack.enter_async_context(stream)
-            why = foreign(nonce, answer)
-            if why is not None:
-                # Leaving the block with the answer unread closes the connection.
-                raise httpx.RemoteProtocolError(why)
-            if answer.status_code != 200:
-                async with asyncio.timeout_at(until):
-                    body = await answer.aread()
-                if self._requests.watch_refused(url, answer.status_code, body, position):
-                    await self._transport.reconnect()
+        async with self._transport.exchange.watch(url, position.path(), self._requests.patience_ns) as stream:
+            if stream.status != 200:
+                if self._requests.watch_refused(url, stream.status, await stream.read(), position):
+                    await self._transport.exchange.reconnect()
                 return
-            is_open(answer)
             yield None
             for event in position.opened():
                 yield event
-            async for line in answer.aiter_lines():
+            async for line in stream.lines():
                 told = position.line(line)
                 if told is not None:
                     yield told
@@ -200,7 +186,7 @@ class AsyncClient(OfOneProcess):
         cleanups = [task for task in self._cleanups if task.get_loop() is loop]
         if cleanups:
             await asyncio.wait(cleanups, timeout=self._requests.patience_ns / SECOND)
-        await self._transport.close()
+        await self._transport.exchange.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -6,25 +6,22 @@ import logging
 import os
 import threading
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Callable, Generator, Iterator, Optional, Sequence, TypeVar, Union
-
-import httpx
 
 from . import _election
 from . import _protocol as protocol
 from ._alarms import ALARMS
 from ._bearer import Bearer
-from ._bounded import bounded
 from ._clock import SECOND, now_ns
+from ._exchange import Exchange
 from ._grant import BaseGrant
 from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._process import Guard, OfOneProcess
 from ._requests import WAIT, Requests
 from ._sse import Position
-from ._transport import NONCE, SyncTransport, foreign, is_open, new_nonce, watch_timeout
+from ._transport import SyncHttp, SyncTransport
 from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
@@ -61,9 +58,12 @@ class Client(OfOneProcess):
         cert: Any = None,
     ) -> None:
         self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
-        self._transport = SyncTransport(self._requests.settings)
+        self._transport = SyncTransport(self._requests.endpoints, self._exchange())
         self._cleanups: set[threading.Thread] = set()
         self._guard = Guard()
+
+    def _exchange(self) -> Exchange:
+        return SyncHttp(self._requests.settings)
 
     def lock(
         self,
@@ -162,35 +162,20 @@ class Client(OfOneProcess):
             url = self._requests.endpoints.current()
             try:
                 yield from self._watch_once(url, position)
-            except httpx.HTTPError as error:
-                log.debug("the watch of %s broke: %s", url, error)
+            except protocol.Fault as fault:
+                log.debug("the watch of %s broke: %s", url, fault)
                 self._requests.endpoints.failed(url)
             time.sleep(0.1)
 
     def _watch_once(self, url: str, position: Position) -> Iterator[Optional[Event]]:
-        parameters, nonce = position.parameters(), new_nonce()
-        timeout = watch_timeout(self._requests.patience_ns)
-        until = now_ns() + int((timeout.connect or 0) * SECOND)
-        with ExitStack() as stack:
-            with bounded(until):
-                stream = self._transport.pool.client.stream(
-                    "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
-                )
-                answer = stack.enter_context(stream)
-            why = foreign(nonce, answer)
-            if why is not None:
-                # Leaving the block with the answer unread closes the connection.
-                raise httpx.RemoteProtocolError(why)
-            if answer.status_code != 200:
-                with bounded(until):
-                    body = answer.read()
-                if self._requests.watch_refused(url, answer.status_code, body, position):
-                    self._transport.reconnect()
+        with self._transport.exchange.watch(url, position.path(), self._requests.patience_ns) as stream:
+            if stream.status != 200:
+                if self._requests.watch_refused(url, stream.status, stream.read(), position):
+                    self._transport.exchange.reconnect()
                 return
-            is_open(answer)
             yield None
             yield from position.opened()
-            for line in answer.iter_lines():
+            for line in stream.lines():
                 event = position.line(line)
                 if event is not None:
                     yield event
@@ -230,7 +215,7 @@ class Client(OfOneProcess):
             cleanups = list(self._cleanups)
         for thread in cleanups:
             thread.join(max(0.0, (until - now_ns()) / SECOND))
-        self._transport.close()
+        self._transport.exchange.close()
 
     def __enter__(self) -> Client:
         return self
