@@ -274,8 +274,9 @@ def fails(number):
     raise [palisade.LeaseLost("expired", "orders", 3), held, Stale(3, 4)][number]
 
 class Plain(palisade.PalisadeError):
-    def __reduce__(self):
-        return Exception.__reduce__(self)
+    def __init__(self, code, message):
+        super().__init__(code, message)
+        self.args = (message,)
 """
     )
     code = f"""
