@@ -24,7 +24,7 @@ import redis
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "clients" / "holder-suite"), str(ROOT / "proof" / "fleet")]
 
-from served import Program, Served  # noqa: E402
+from served import Double, Program, Served  # noqa: E402
 from suite.servers import Palisade  # noqa: E402
 
 
@@ -42,9 +42,9 @@ def server(binary: str) -> Iterator[Palisade]:
         yield running
 
 
-@pytest.fixture
-def served(server: Palisade) -> Served:
-    return Program(server)
+@pytest.fixture(params=["program", "double"])
+def served(request: pytest.FixtureRequest) -> Served:
+    return Double() if request.param == "double" else Program(request.getfixturevalue("server"))
 
 
 def _free_port() -> int:

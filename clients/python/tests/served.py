@@ -10,7 +10,8 @@ from typing import Any
 
 from suite.servers import Palisade
 
-from palisade import AsyncClient, Client
+from palisade import AsyncClient, Client, LockInfo
+from palisade.testing import MemoryServer
 
 
 class Served(abc.ABC):
@@ -21,6 +22,10 @@ class Served(abc.ABC):
 
     @abc.abstractmethod
     def async_client(self, **options: Any) -> AsyncClient: ...
+
+    def show(self, name: str) -> LockInfo:
+        with self.client() as client:
+            return client.show(name)
 
     @abc.abstractmethod
     def stop(self) -> None:
@@ -45,3 +50,20 @@ class Program(Served):
 
     def resume(self) -> None:
         os.kill(self.server.process.pid, signal.SIGCONT)
+
+
+class Double(Served):
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+
+    def client(self, **options: Any) -> Client:
+        return self.server.client(**options)
+
+    def async_client(self, **options: Any) -> AsyncClient:
+        return self.server.async_client(**options)
+
+    def stop(self) -> None:
+        self.server.stall()
+
+    def resume(self) -> None:
+        self.server.up()
