@@ -10,9 +10,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Callable, Generator, Iterator, Optional, Sequence, TypeVar, Union
 
-from . import _election
+from . import _alarms, _election, _renewals
 from . import _protocol as protocol
-from ._alarms import ALARMS
 from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._exchange import Exchange
@@ -28,11 +27,10 @@ log = logging.getLogger("palisade")
 Result = TypeVar("Result")
 
 
-def _sleep(until_ns: int, wait: Callable[[float], object] = time.sleep) -> None:
+def _sleep(until_ns: int) -> None:
     """In slices, because the system's timers stop in suspension and the holder's clock does not."""
     while (left := until_ns - now_ns()) > 0:
-        if wait(min(left, SECOND) / SECOND):
-            return
+        time.sleep(min(left, SECOND) / SECOND)
 
 
 class Client(OfOneProcess):
@@ -234,7 +232,19 @@ class Client(OfOneProcess):
         until = now_ns() + self._requests.patience_ns
         return self._run(protocol.asked(method, path, body, until, read, lock))
 
-    def _run(self, steps: protocol.Steps[Result], pause: Callable[[int], object] = _sleep) -> Result:
+    def _advance(self, steps: protocol.Steps[Any]) -> Optional[int]:
+        """Goes on until a pause, and returns its end; None if there are no more steps."""
+        outcome: protocol.Outcome = None
+        try:
+            while True:
+                step = steps.send(outcome)
+                if not isinstance(step, protocol.Send):
+                    return step.until_ns
+                outcome = self._transport.send(step)
+        except StopIteration:
+            return None
+
+    def _run(self, steps: protocol.Steps[Result]) -> Result:
         outcome: protocol.Outcome = None
         try:
             while True:
@@ -243,7 +253,7 @@ class Client(OfOneProcess):
                 if isinstance(step, protocol.Send):
                     outcome = self._transport.send(step)
                 else:
-                    pause(step.until_ns)
+                    _sleep(step.until_ns)
         except StopIteration as end:
             result: Result = end.value
             return result
@@ -318,11 +328,12 @@ class Grant(BaseGrant):
     def __init__(self, client: Client, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
         self._lost = threading.Event()
-        self._stopped = threading.Event()
         super().__init__(client, wish, granted)
+        self._steps = self._renewal()
+        self._renewed = _renewals.Renewal(self._hold, self._go_on)
         self._check_in_time()
-        ALARMS.watch(self._hold)
-        threading.Thread(target=self._renew, name=f"palisade: {wish.lock}", daemon=True).start()
+        _alarms.watch(self._hold)
+        _renewals.renew(self._renewed, self._go_on() or now_ns())
 
     @property
     def lost(self) -> threading.Event:
@@ -413,17 +424,16 @@ class Grant(BaseGrant):
         except PalisadeError as failed:
             self._warn_unreleased(failed)
 
-    def _renew(self) -> None:
+    def _go_on(self) -> Optional[int]:
+        """Renews if it is time, and returns the instant of the next time."""
         try:
-            self._client._run(self._renewal(), self._pause)
+            return self._client._advance(self._steps)
         except Exception:
             log.exception("%s is no longer renewed", self._ref.lock)
-
-    def _pause(self, until: int) -> None:
-        _sleep(until, self._stopped.wait)
+            return None
 
     def _set_lost(self) -> None:
         self._lost.set()
 
     def _stop(self) -> None:
-        self._stopped.set()
+        _renewals.cancel(self._renewed)
