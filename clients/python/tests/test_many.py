@@ -102,7 +102,7 @@ for number in range(5):
         grants = [client.lock(f"child-{{number}}-{{each}}", ttl="900ms").acquire() for each in range(3)]
         began = [grant._hold.deadline for grant in grants]
         while not all(grant._hold.deadline > first for grant, first in zip(grants, began)):
-            time.sleep(0.01)
+            time.sleep(0.01)  # real time: asked again, up to a deadline
         client.break_lock(grants[0].lock, grants[0].token)
         lost = grants[0].lost.wait(30)
         os.write(write, b"+" if lost and grants[1].held and not mine.held else b"-")
