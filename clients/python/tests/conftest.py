@@ -43,8 +43,11 @@ def server(binary: str) -> Iterator[Palisade]:
 
 
 @pytest.fixture(params=["program", "double"])
-def served(request: pytest.FixtureRequest) -> Served:
-    return Double() if request.param == "double" else Program(request.getfixturevalue("server"))
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    one = Double() if request.param == "double" else Program(request.getfixturevalue("server"))
+    yield one
+    # A test that failed may have left it stopped.
+    one.resume()
 
 
 def _free_port() -> int:
