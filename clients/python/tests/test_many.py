@@ -118,16 +118,20 @@ print(json.dumps([os.read(read, 100).decode(), mine.held]))
 
 @pytest.mark.parametrize("fork", ["os.fork()", "ctypes.PyDLL(None).fork()"], ids=["python", "uwsgi"])
 def test_a_child_is_told_of_a_loss_at_the_deadline(server: Palisade, fork: str) -> None:
+    """Also if a renewal hangs: by an alarm alone."""
     code = f"""
-from palisade.testing import MemoryServer
+import threading
+from palisade import _alarms
+from palisade._clock import SECOND, now_ns
+from palisade._hold import Hold
 client = palisade.Client(url)
 mine = client.lock("parent", ttl="60s").acquire()  # its deadline is awaited by a thread of the parent
 pid = {fork}
 if pid == 0:
-    silent = MemoryServer()
-    grant = silent.client().lock("child", ttl="300ms").acquire()
-    silent.stall()
-    os._exit(0 if grant.lost.wait(30) else 1)
+    lost = threading.Event()
+    hold = Hold(now_ns() + SECOND // 10, lost.set)
+    _alarms.watch(hold)
+    os._exit(0 if lost.wait(10) else 1)
 print(json.dumps(os.waitpid(pid, 0)[1]))
 """
     assert run(code, server) == 0
