@@ -10,6 +10,7 @@ import { CLAIM, fencedFetch, numbered, throwIfRejected } from "../src/fence/http
 import { Resource } from "../src/fence/ioredis.js";
 import { Store } from "../src/fence/s3.js";
 import { Keys } from "../src/fence/sequencer.js";
+import { transact, type Database } from "../src/fence/sqlite.js";
 import { Client, LockHeld, type Lease } from "../src/index.js";
 import { MemoryServer } from "../src/testing/index.js";
 
@@ -49,6 +50,13 @@ other.release();
 const lease = await server.client().acquire("orders", { ttlMs: 300 });
 server.revoke("orders", "the test"); // the holder learns of it from its next renewal
 assert.equal((await lease.lost).code, "revoked");
+}
+}
+
+export function addOrderToFile(db: Database, lease: Lease): void {
+  // prettier-ignore
+  {
+transact(db, "orders", lease, () => db.exec("UPDATE orders SET total = total + 1"));
 }
 }
 

@@ -20,11 +20,12 @@ test("the package installs into an empty folder and has what it exports", (t) =>
     `import { Client, slotKey } from "palisade";
      import { Stale } from "palisade/fence";
      import { fencedFetch } from "palisade/fence/http";
+     import { transact } from "palisade/fence/sqlite";
      import { MemoryServer } from "palisade/testing";
-     console.log(slotKey("gpu", 2), typeof Client, typeof Stale, typeof fencedFetch);
+     console.log(slotKey("gpu", 2), typeof Client, typeof Stale, typeof fencedFetch, typeof transact);
      const lease = await new MemoryServer().client().acquire("orders");
      console.log(lease.token, await lease.release());`,
   );
-  assert.equal(run("node", "use.js"), "gpu~2 function function function\n1 released\n");
+  assert.equal(run("node", "use.js"), "gpu~2 function function function function\n1 released\n");
   assert.ok(existsSync(join(here, "node_modules/palisade/dist/index.d.ts")));
 });

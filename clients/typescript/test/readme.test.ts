@@ -66,7 +66,7 @@ test("from npm install to a fenced write, in a folder of its own", async (t) => 
 
   // It is typed: the compiler finds every entry point of the package, and the wrong argument.
   const entries = ["", "/fence", "/fence/http", "/fence/ioredis", "/fence/pg", "/fence/s3", "/fence/sequencer"];
-  entries.push("/testing");
+  entries.push("/fence/sqlite", "/testing");
   const check = entries
     .map((entry, number) => `import * as n${number} from "palisade${entry}"; void n${number};`)
     .join("\n");
