@@ -18,9 +18,9 @@
  * @packageDocumentation
  */
 import { Client, type ClientOptions } from "../client.js";
-import type { LockHolder } from "../errors.js";
+import { Invalid, type LockHolder } from "../errors.js";
 import { THROUGH } from "../exchange.js";
-import { checkText } from "../options.js";
+import { checkKind, checkText, isPlain, short } from "../options.js";
 import { checkName, DAY } from "../wish.js";
 import { Authority, type Grant, type Pending } from "./authority.js";
 import { Wire } from "./wire.js";
@@ -31,6 +31,7 @@ export class MemoryServer {
 
   /** A client of this server. Options about addresses, bearer tokens and certificates have no effect. */
   client(options: ClientOptions = {}): Client {
+    checkKind("what client takes", options, isPlain(options), "an object of options, as for new Client");
     return new Client({ ...options, [THROUGH]: new Wire(this.#authority) } as ClientOptions);
   }
 
@@ -62,7 +63,7 @@ export class MemoryServer {
    */
   hold(lock: string, clientId = "other"): Held {
     checkName(lock);
-    checkText("the client id", clientId);
+    checkClientId(clientId);
     const authority = this.#authority;
     authority.settle();
     const asking = { client_id: clientId, lease_duration_ms: 1_000 * DAY };
@@ -98,6 +99,7 @@ export class MemoryServer {
 
   /** All tokens under which a lock was granted so far, in order. */
   tokens(lock: string): readonly number[] {
+    checkName(lock);
     return this.#authority.tokens.get(lock) ?? [];
   }
 
@@ -107,6 +109,13 @@ export class MemoryServer {
     this.#authority.settle();
     const [first] = this.#authority.lock(lock).grants;
     return first === undefined ? undefined : this.#authority.holder(first);
+  }
+}
+
+function checkClientId(clientId: string): void {
+  checkText("the client id", clientId);
+  if (!/^[ -~]{1,255}$/.test(clientId)) {
+    throw new Invalid(`the client id ${short(clientId)} is not 1 to 255 printable ASCII characters`);
   }
 }
 
