@@ -187,10 +187,10 @@ export class Wire implements Exchange {
     pending.arrived = authority.now();
     pending.until = pending.arrived + (asking.wait_ms ?? 0);
     pending.keptUntil = undefined;
-    const poll = asking.poll_ms === undefined ? Infinity : pending.arrived + asking.poll_ms;
+    // A sign of life is for proxies, whose time is the real one.
+    const poll = asking.poll_ms === undefined ? Infinity : performance.now() + asking.poll_ms;
     for (;;) {
       authority.settle();
-      const now = authority.now();
       if (pending.attempt !== mine) {
         return this.#refused({ status: 504, code: "unknown_outcome", message: "the same request was sent again" });
       }
@@ -204,12 +204,12 @@ export class Wire implements Exchange {
         authority.keep(pending);
         return this.#down();
       }
-      if (now >= pending.until) {
+      if (authority.now() >= pending.until) {
         pending.denied = authority.denial(pending);
         authority.leave(pending);
         continue;
       }
-      if (now >= poll) {
+      if (performance.now() >= poll) {
         authority.keep(pending);
         return [202, { resource_id: name, lock_acquired: false, waiting: true }];
       }
