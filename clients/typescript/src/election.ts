@@ -20,7 +20,7 @@ export interface ObserveOptions {
   readonly signal?: AbortSignal;
 }
 
-/** A leader, and the revision of the latest change that the answer knows of. @internal */
+/** A leader, and the revision of the latest change that the answer knows of. */
 export interface Looked {
   readonly leader: Leader | undefined;
   readonly revision: number;

@@ -42,7 +42,7 @@ export interface MissedEvent {
 }
 
 export type WatchEvent = LockEvent | MissedEvent;
-/** A watch says so, too, when it is connected: later changes will arrive. @internal */
+/** A watch says so, too, when it is connected: later changes will arrive. */
 export type Change = WatchEvent | { readonly kind: "connected" };
 
 export interface WatchOptions {

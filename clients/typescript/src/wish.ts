@@ -78,7 +78,7 @@ export interface UpgradeOptions {
   readonly signal?: AbortSignal;
 }
 
-/** The reader that an upgrade makes the writer. @internal */
+/** The reader that an upgrade makes the writer. */
 export interface Reader {
   /** Whether it holds, at this moment. */
   readonly held: boolean;

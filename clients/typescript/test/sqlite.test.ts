@@ -18,6 +18,7 @@ import { binary, folder, type Scope } from "./servers.js";
 import { vectors } from "./vectors.js";
 
 interface Sqlite extends Database {
+  prepare(sql: string): { get(...values: unknown[]): unknown; run(...values: unknown[]): unknown };
   close(): void;
 }
 type Constructor = new (path: string) => Sqlite;
@@ -52,7 +53,7 @@ function fenced(t: Scope, ...tables: string[]): { db: Sqlite; file: string; url:
   return { db, file, url };
 }
 
-function total(db: Database): number {
+function total(db: Sqlite): number {
   return (db.prepare("SELECT total FROM totals").get() as { total: number }).total;
 }
 

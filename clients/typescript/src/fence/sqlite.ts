@@ -36,7 +36,17 @@ type Value = null | number | bigint | string | Uint8Array;
 /** The members of a connection that the fence uses: `DatabaseSync` of `node:sqlite`, and `Database` of `better-sqlite3`. */
 export interface Database {
   exec(sql: string): unknown;
-  prepare(sql: string): { get(...values: Value[]): unknown; run(...values: Value[]): unknown };
+  prepare(sql: string): unknown;
+}
+
+/** What `prepare` makes: the types of the libraries differ. */
+interface Statement {
+  get(...values: Value[]): unknown;
+  run(...values: Value[]): unknown;
+}
+
+function prepared(db: Database, sql: string): Statement {
+  return db.prepare(sql) as Statement;
 }
 
 // The statements of crates/palisade-fence/src/sqlite/guard.rs. The file itself is named, because a temporary table or an attached
@@ -137,7 +147,7 @@ export function record(db: Database, resource: string, holder: Holder, sequence:
   checkResult(result);
   const { token } = presented(holder);
   checkTransaction(db);
-  const found = translated(() => db.prepare(RECORD).get(result, resource, BigInt(token), BigInt(sequence)));
+  const found = translated(() => prepared(db, RECORD).get(result, resource, BigInt(token), BigInt(sequence)));
   if (found === undefined) {
     throw new Invalid(`${resource}: the last write there is not number ${sequence} of token ${token}`);
   }
@@ -159,7 +169,7 @@ export function why(db: Database, resource: string, error: unknown): unknown {
   checkDatabase(db);
   checkResource(resource);
   const said = String(shapeOf(error)["message"]);
-  const { token: highest } = (db.prepare(SHOW).get(resource) ?? {}) as { token?: number | bigint | null };
+  const { token: highest } = (prepared(db, SHOW).get(resource) ?? {}) as { token?: number | bigint | null };
   if (highest === undefined || highest === null) {
     return error;
   }
@@ -197,7 +207,7 @@ function judge(
     const admitted = claims.map(({ resource, pass }) => decide(take(db, resource), pass, operation, rule));
     for (const [at, { record: next, repeat }] of admitted.entries()) {
       if (!repeat) {
-        translated(() => db.prepare(STORE).run(...valuesOf(next), claims[at]?.resource ?? ""));
+        translated(() => prepared(db, STORE).run(...valuesOf(next), claims[at]?.resource ?? ""));
       }
     }
     for (const { resource, pass } of claims) {
@@ -215,9 +225,9 @@ function judge(
 
 /** The guard row of a resource, which is locked with the file until the transaction ends. It is created if it is missing. */
 function take(db: Database, resource: string): FenceRecord {
-  const found = translated(() => db.prepare(TAKE).get(resource)) as Readonly<Record<string, unknown>> | undefined;
+  const found = translated(() => prepared(db, TAKE).get(resource)) as Readonly<Record<string, unknown>> | undefined;
   if (found === undefined) {
-    translated(() => db.prepare(CREATE).run(resource));
+    translated(() => prepared(db, CREATE).run(resource));
   }
   const row = found ?? {};
   const text = (name: string): string | undefined => (row[name] ?? undefined) as string | undefined;
