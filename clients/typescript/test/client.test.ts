@@ -122,6 +122,9 @@ onBoth("a semaphore is shown and resized", async ({ client }) => {
   const both = await client.acquire("gpu", { permits: { count: 2, of: 2 } });
   const shown = await client.show("gpu");
   assert.deepEqual([shown.permits, shown.readers.map(({ slots }) => slots)], [2, [[1, 2]]]);
+  for (const of of [0, 65]) {
+    await assert.rejects(client.resize("gpu", of), Invalid);
+  }
   await client.resize("gpu", 3);
   const third = await client.acquire("gpu", { permits: { count: 1, of: 3 } });
   assert.deepEqual(third.slots, [3]);

@@ -13,6 +13,7 @@ import {
 } from "./authority.js";
 
 const COMMENT_TIME = 15_000;
+const MAX_PERMITS = 64;
 
 type Told = readonly [status: number, body: Json];
 
@@ -119,10 +120,14 @@ export class Wire implements Exchange {
         return this.#break(name, body);
       case "locks permits": {
         const lock = authority.lock(name);
+        const of = Number(body["of"]);
+        if (of < 1 || of > MAX_PERMITS) {
+          return this.#refused(invalid(`of: 1 to ${MAX_PERMITS} are allowed`));
+        }
         if (lock.of === 0) {
           return this.#refused(over("not_held", 0));
         }
-        lock.of = Number(body["of"]);
+        lock.of = of;
         return [200, { resource_id: name, permits: lock.of }];
       }
       case "locks sequencer":
@@ -242,7 +247,7 @@ export class Wire implements Exchange {
     if (names.length > 1 && !isPlain) {
       return invalid("several locks are exclusive, and have no time after the grant");
     }
-    if (permits !== undefined && (permits.count < 1 || permits.count > permits.of || permits.of > 64)) {
+    if (permits !== undefined && (permits.count < 1 || permits.count > permits.of || permits.of > MAX_PERMITS)) {
       return invalid("permits: 1 to 64, and not more than there are");
     }
     if (permits !== undefined && (lock.of === 0 ? lock.grants.length > 0 : lock.of !== permits.of)) {
