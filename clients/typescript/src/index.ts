@@ -20,6 +20,7 @@ export {
   type ErrorKind,
   type LockHolder,
 } from "./errors.js";
+export type { Leader, ObserveOptions } from "./election.js";
 export { Lease, slotKey, type Released } from "./lease.js";
 export type { LockEvent, MissedEvent, WatchEvent, WatchOptions } from "./watch.js";
 export type { AcquireOptions, Permits, UpgradeOptions } from "./wish.js";
