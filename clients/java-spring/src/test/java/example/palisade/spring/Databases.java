@@ -68,6 +68,7 @@ final class Databases {
                 } catch (IOException | InterruptedException gone) {
                     server.destroyForcibly();
                 }
+                remove(folder);
             }));
             String url = "jdbc:postgresql://127.0.0.1:" + port + "/postgres?user=postgres";
             await(server, url);
@@ -102,6 +103,7 @@ final class Databases {
             Runtime.getRuntime().addShutdownHook(new Thread(() -> {
                 server.destroy();
                 server.onExit().join();
+                remove(folder);
             }));
             String url = "jdbc:mariadb://127.0.0.1:" + port + "/palisade?user=palisade";
             await(server, url);
@@ -156,16 +158,15 @@ final class Databases {
         }
     }
 
-    /** A folder that is removed when the tests have ended. */
     private static Path folder(String name) throws IOException {
-        Path made = Files.createTempDirectory("palisade-spring-" + name);
-        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
-            try (Stream<Path> all = Files.walk(made)) {
-                all.sorted(Comparator.reverseOrder()).map(Path::toFile).forEach(File::delete);
-            } catch (IOException | UncheckedIOException gone) {
-                // A server that still ends may remove its files itself.
-            }
-        }));
-        return made;
+        return Files.createTempDirectory("palisade-spring-" + name);
+    }
+
+    private static void remove(Path folder) {
+        try (Stream<Path> all = Files.walk(folder)) {
+            all.sorted(Comparator.reverseOrder()).map(Path::toFile).forEach(File::delete);
+        } catch (IOException | UncheckedIOException gone) {
+            // It stays in the folder of temporary files.
+        }
     }
 }
