@@ -370,6 +370,20 @@ public final class PalisadeDataSourceTest {
                 "SELECT token FROM palisade_fence WHERE resource = ?", Long.class, resource));
     }
 
+    /** The triggers of the fence refuse it, and the driver's exception is recognised. */
+    @Test
+    public void aWriteThatForgotTheLeaseIsNamed() throws Exception {
+        Lease lease = client.lock(resource).acquire();
+        new JdbcTemplate(pool).queryForList("SELECT palisade_sticky('orders', ?)::text", resource);
+        assertEquals("tokenless", refusal(() -> Orders.jdbc(source).add(1)));
+        assertEquals("tokenless", refusal(() -> template.update("UPDATE orders SET total = 1")));
+        // A control.
+        try (var bound = Fenced.bind(resource, lease)) {
+            Orders.jdbc(source).add(1);
+        }
+        assertEquals(1, total());
+    }
+
     @Test
     public void aBindingBelongsToItsThread() throws Exception {
         Presenter late = stale();

@@ -16,13 +16,14 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 
-/** A PostgreSQL of the tests, with the fence, on a free port, in a temporary folder. */
+/** A PostgreSQL of the tests, on a free port, in a temporary folder. */
 final class Databases {
     private static String postgres;
+    private static int databases;
 
     private Databases() {}
 
-    static synchronized String postgres() throws Exception {
+    private static synchronized String postgres() throws Exception {
         if (postgres == null) {
             File[] versions = new File("/usr/lib/postgresql").listFiles();
             if (versions == null || versions.length == 0) {
@@ -53,14 +54,25 @@ final class Databases {
             }));
             String url = "jdbc:postgresql://127.0.0.1:" + port + "/postgres?user=postgres";
             await(server, url);
-            run(List.of(binary(), "fence", "install", "postgres", "--url", "postgres://postgres@127.0.0.1:" + port + "/postgres"));
-            try (Connection connection = DriverManager.getConnection(url); Statement statement = connection.createStatement()) {
-                statement.execute("CREATE TABLE orders (total int NOT NULL)");
-                statement.execute("INSERT INTO orders VALUES (0)");
-            }
-            postgres = url;
+                        postgres = url;
         }
         return postgres;
+    }
+
+    /** A new database with the fence and a table {@code orders} of one row: marks belong to one authority. */
+    static synchronized String fresh() throws Exception {
+        String name = "shop" + ++databases;
+        try (Connection connection = DriverManager.getConnection(postgres()); Statement statement = connection.createStatement()) {
+            statement.execute("CREATE DATABASE " + name);
+        }
+        String url = postgres().replace("/postgres?", "/" + name + "?");
+        run(List.of(binary(), "fence", "install", "postgres", "--url",
+                url.replace("jdbc:postgresql://", "postgres://postgres@").replaceFirst("\\?.*", "")));
+        try (Connection connection = DriverManager.getConnection(url); Statement statement = connection.createStatement()) {
+            statement.execute("CREATE TABLE orders (total int NOT NULL)");
+            statement.execute("INSERT INTO orders VALUES (0)");
+        }
+        return url;
     }
 
     private static Process begin(List<String> command) throws IOException {

@@ -10,7 +10,6 @@ import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.ResultSet;
-import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.ArrayList;
 import java.util.List;
@@ -23,12 +22,14 @@ import org.junit.jupiter.api.Test;
 
 /** Two nodes of the shop, of which one is stopped, or dies, inside of its job. */
 public final class ShopTest {
-    /** One for all tests: the marks of the database belong to its authority. */
+    /** One for all tests, with its database. */
     private static Server server;
+    private static String database;
 
     @BeforeAll
     public static void begin() throws Exception {
         server = new Server();
+        database = Databases.fresh();
     }
 
     @AfterAll
@@ -46,7 +47,7 @@ public final class ShopTest {
             List<String> command = new ArrayList<>(List.of(System.getProperty("java.home") + "/bin/java", "-XX:TieredStopAtLevel=1",
                     "-cp", System.getProperty("java.class.path"), "example.palisade.sample.Node",
                     "--spring.main.banner-mode=off", "--logging.level.root=off", "--shop.every=200ms", "--palisade.lease=2s",
-                    "--palisade.url=" + url, "--spring.datasource.url=" + Databases.postgres()));
+                    "--palisade.url=" + url, "--spring.datasource.url=" + database));
             command.addAll(List.of(options));
             process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
             in = process.outputWriter(StandardCharsets.UTF_8);
@@ -82,7 +83,7 @@ public final class ShopTest {
     }
 
     private static int total(String set) throws Exception {
-        try (Connection connection = DriverManager.getConnection(Databases.postgres());
+        try (Connection connection = DriverManager.getConnection(database);
                 Statement statement = connection.createStatement()) {
             if (set != null) {
                 statement.executeUpdate("UPDATE orders SET total = " + set);
@@ -91,8 +92,6 @@ public final class ShopTest {
                 rows.next();
                 return rows.getInt(1);
             }
-        } catch (SQLException error) {
-            throw new IllegalStateException(error);
         }
     }
 
