@@ -25,7 +25,6 @@ final class FencedConnection implements InvocationHandler {
     /** The connections on which this thread has claimed. One whose transaction another thread has ended is removed by the next claim. */
     private static final ThreadLocal<List<FencedConnection>> CLAIMED = ThreadLocal.withInitial(ArrayList::new);
 
-    private static final Pattern COMMENT = Pattern.compile("\\A(?:[\\s(]+|--[^\\n]*\\n|/\\*(?!M?!)(?s:.*?)\\*/)+");
     private static final Pattern READS = Pattern.compile("(?is)\\A(?:SELECT|SHOW|VALUES)\\b[^;]*;?\\s*\\z");
     private static final Pattern INTO = Pattern.compile("(?i)\\bINTO\\b");
     private static final Pattern ENDS = Pattern.compile(
@@ -186,7 +185,7 @@ final class FencedConnection implements InvocationHandler {
             try {
                 return call(made, method, arguments);
             } finally {
-                if (sql != null && ENDS.matcher(withoutComment(sql)).matches()) {
+                if (sql != null && mayEnd(sql)) {
                     forget();
                 }
             }
@@ -251,12 +250,37 @@ final class FencedConnection implements InvocationHandler {
         }
     }
 
+    /** Without the comments before the first word. One that nests, which not all databases do, or that MySQL carries out, stays. */
     private static String withoutComment(String sql) {
-        return COMMENT.matcher(sql).replaceFirst("");
+        int at = 0;
+        while (at < sql.length()) {
+            int end = at + 1;
+            if (sql.startsWith("--", at)) {
+                end = sql.indexOf('\n', at) + 1;
+            } else if (sql.startsWith("/*", at) && !sql.startsWith("/*!", at) && !sql.startsWith("/*M!", at)) {
+                end = sql.indexOf("*/", at + 2) + 2;
+                if (end > 2 && sql.substring(at + 2, end).contains("/*")) {
+                    return sql.substring(at);
+                }
+            } else if (!Character.isWhitespace(sql.charAt(at)) && sql.charAt(at) != '(') {
+                return sql.substring(at);
+            }
+            if (end <= at) {
+                return sql.substring(at);
+            }
+            at = end;
+        }
+        return "";
     }
 
     private static boolean reads(String sql) {
         String text = withoutComment(sql);
         return READS.matcher(text).matches() && !INTO.matcher(text).find();
+    }
+
+    /** After it the next statement claims again, which is harmless if the transaction goes on. */
+    private static boolean mayEnd(String sql) {
+        String text = withoutComment(sql);
+        return text.startsWith("/*") || ENDS.matcher(text).matches();
     }
 }

@@ -30,9 +30,9 @@ import javax.sql.XADataSource;
  * <p>A refusal is a {@link RefusedException}, and the transaction commits nothing. Without a bound lease everything passes.
  *
  * <p>Not fenced: what {@code unwrap} of this DataSource, {@code DatabaseMetaData.getConnection} and {@code ResultSet.getStatement}
- * return, later transactions of a connection that was unwrapped, a text of several statements with COMMIT in it, a SELECT that calls a
- * function that writes, distributed transactions and R2DBC. The triggers of the fence on a table ({@code palisade fence install postgres
- * URL TABLE}) refuse those, too.
+ * return, later transactions of a connection that was unwrapped, a text or a batch of several statements with COMMIT in it, a SELECT
+ * that calls a function that writes, distributed transactions and R2DBC. The triggers of the fence on a table ({@code palisade fence
+ * install postgres URL TABLE}) refuse those, too.
  */
 public class PalisadeDataSource implements DataSource {
     private final DataSource target;

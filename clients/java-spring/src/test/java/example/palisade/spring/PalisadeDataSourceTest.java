@@ -145,7 +145,8 @@ public final class PalisadeDataSourceTest {
             assertEquals(0, template.queryForObject("/* a hint */ SELECT total FROM orders;", Integer.class));
             for (String write : new String[] {"UPDATE orders SET total = 1", "SELECT 1; DELETE FROM orders",
                     "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone", "SELECT * INTO copy FROM orders",
-                    "/*! DELETE FROM orders */", "-- SELECT\nDELETE FROM orders", "BEGIN", "DO $$ BEGIN END $$"}) {
+                    "/*! DELETE FROM orders */", "-- SELECT\nDELETE FROM orders",
+                    "/* a /* nested */ SELECT */ DELETE FROM orders", "BEGIN", "DO $$ BEGIN END $$"}) {
                 assertEquals("auto_commit", refusal(() -> template.execute(write)), write);
             }
             assertEquals("auto_commit", refusal(() -> template.batchUpdate("UPDATE orders SET total = 1")));
@@ -323,7 +324,7 @@ public final class PalisadeDataSourceTest {
     public void everyTransactionOfAConnectionClaims() throws Exception {
         Lease first = client.lock(resource).acquire();
         Presenter late = Presenter.of(first.token(), first.authority(), first.name());
-        for (String end : new String[] {"commit", "COMMIT", "/* now */ rollback", "END", "ABORT", "setAutoCommit"}) {
+        for (String end : new String[] {"commit", "COMMIT", "/* now */ rollback", "/* /* nested */ */ COMMIT", "END", "ABORT", "setAutoCommit"}) {
             Lease next;
             try (var bound = Fenced.bind(resource, late); Connection connection = source.getConnection()) {
                 connection.setAutoCommit(false);
