@@ -108,6 +108,11 @@
 //! # }
 //! ```
 //!
+//! # Handing a lease over
+//!
+//! [`Lease::export`] ends a hold without a release and returns a text, from which [`Client::adopt`] makes a lease with
+//! the same token in another process, in any language.
+//!
 //! # Tests without a server
 //!
 //! [`Client`]s of one `in_process::InProcess` share an authority inside the process. With a manual clock, time advances
@@ -180,6 +185,7 @@ mod connect;
 mod election;
 mod error;
 mod fault;
+mod handover;
 mod identity;
 mod inner;
 mod keeper;
@@ -239,3 +245,8 @@ pub const fn secs(n: u64) -> Duration {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The page's example, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/use/handing-over.md")]
+struct HandingOver;

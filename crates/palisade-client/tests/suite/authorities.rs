@@ -18,7 +18,7 @@ use palisade_client::{
 use palisade_core::Span;
 
 /// An authority whose clock moves only when the test moves it.
-struct Authority {
+pub(crate) struct Authority {
     service: Arc<dyn LockService>,
     inside: Inside,
 }
@@ -32,7 +32,7 @@ enum Inside {
 }
 
 impl Authority {
-    fn in_process() -> Authority {
+    pub(crate) fn in_process() -> Authority {
         let service = Arc::new(InProcess::with_manual_clock().unwrap());
         Authority {
             service: service.clone(),
@@ -40,7 +40,7 @@ impl Authority {
         }
     }
 
-    async fn server() -> Authority {
+    pub(crate) async fn server() -> Authority {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::start_with(&dir.path().join("data"), true).await;
         let service = Arc::new(Palisade::connect(&server.url(), 2).await.unwrap());
@@ -50,7 +50,7 @@ impl Authority {
         }
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(self.service.clone()).unwrap()
     }
 
@@ -189,7 +189,7 @@ async fn a_release_reports_its_outcome(authority: Authority) {
     );
     assert_eq!(
         (shown.metadata.as_deref(), shown.lease),
-        (Some("nightly job"), Some(lease.lease_id()))
+        (Some("nightly job"), lease.lease_id())
     );
     let grant = palisade_client::GrantRef {
         lock: lease.lock().clone(),
