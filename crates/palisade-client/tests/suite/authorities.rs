@@ -11,6 +11,7 @@ use palisade_client::clock::Clock as _;
 use palisade_client::in_process::InProcess;
 use palisade_client::palisade::Palisade;
 use palisade_client::service::LockService;
+use palisade_client::testing::MemoryServer;
 use palisade_client::{
     Attempt, Change, Client, Code, Ending, Leader, Lease, Loss, Options, Proclamation, Released,
     Revocation, Token, secs,
@@ -33,10 +34,11 @@ enum Inside {
 
 impl Authority {
     pub(crate) fn in_process() -> Authority {
-        let service = Arc::new(InProcess::with_manual_clock().unwrap());
+        let process = Arc::new(InProcess::with_manual_clock().unwrap());
+        // The double for unit tests is this authority behind its levers.
         Authority {
-            service: service.clone(),
-            inside: Inside::Process(service),
+            service: MemoryServer::on(process.clone()).unwrap().service(),
+            inside: Inside::Process(process),
         }
     }
 

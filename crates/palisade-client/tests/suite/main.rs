@@ -20,4 +20,6 @@ mod holder_rules;
 #[cfg(all(feature = "in-process", feature = "palisade"))]
 mod runtimes;
 mod support;
+#[cfg(feature = "in-process")]
+mod testing;
 mod upgrades;
