@@ -42,6 +42,14 @@ settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgres
 django.setup()
 """
 }
+# RQ imports a module of jobs.
+RQ = """
+import os, redis, rq
+with redis.Redis.from_url(os.environ["REDIS_URL"]) as connection:
+    job = rq.Queue(connection=connection).enqueue("jobs.nightly")
+    rq.Worker(["default"], connection=connection).work(burst=True, logging_level="ERROR")
+    assert job.latest_result().exc_string is None, job.latest_result().exc_string
+"""
 AFTER = {"Celery": "nightly()\n", "APScheduler": "once('ledger')(nightly)()\n"}
 
 
@@ -79,7 +87,7 @@ def test_the_lines_are_those_that_the_page_says() -> None:
     assert max(counted.values()) < 10
 
 
-@pytest.mark.parametrize("name", NAMES[:10])
+@pytest.mark.parametrize("name", NAMES[:11])
 def test_an_example_runs(
     name: str,
     shop: str,
@@ -102,10 +110,13 @@ def test_an_example_runs(
 
     before = total()
     program = BEFORE.get(name, "") + BLOCKS[NAMES.index(name)] + AFTER.get(name, "")
+    if name == "RQ":
+        (tmp_path / "jobs.py").write_text(program)
+        program = RQ
     places = {"SHOP_URL": shop, "REDIS_URL": redis_url, "BROKER_URL": "memory://", "PALISADE_URL": authority.url}
     driver = "postgresql+asyncpg:" if "asyncio" in name else "postgresql+psycopg:"
     places |= {"SQLALCHEMY_URL": shop.replace("postgres:", driver, 1), "HOME": str(tmp_path)}
     mysql = sqlalchemy.make_url(mysql_url)
     (tmp_path / ".my.cnf").write_text(f"[client]\nhost={mysql.host}\nport={mysql.port}\nuser={mysql.username}\n")
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, **places})
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env={**os.environ, **places})
     assert total() == before + 1
