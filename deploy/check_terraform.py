@@ -55,6 +55,7 @@ terraform {
   }
 }
 """
+PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs/use/terraform.md"
 ACCESS = """[auth]
 principals = [{ name = "ci" }, { name = "viewer" }, { name = "operator" }]
 rules = [
@@ -418,6 +419,23 @@ class Check:
         assert inputs(address) == {"second"}
         print("an apply whose server was killed between LOCK and upload ended well; the one in the queue followed it")
 
+    def the_pages_example(self) -> None:
+        """The backend block as it stands there; only the port is another."""
+        page = PAGE.read_text()
+        block = page.split("```hcl\n")[1].split("```")[0]
+        assert f"That is all, {len(block.splitlines())} lines" in page
+        runs = self.runs("page", "")
+        for name in ("ADDRESS", "LOCK_ADDRESS", "UNLOCK_ADDRESS"):
+            del runs.environment[f"TF_HTTP_{name}"]
+        (runs.folder / "a").mkdir(parents=True)
+        example = block.replace("http://127.0.0.1:7424", self.at)
+        (runs.folder / "a/main.tf").write_text(example + PLAIN % ("x", "page"))
+        runs.ok("a", "init")
+        runs.ok("a", "apply", "-auto-approve")
+        versions = json.loads(get(f"{self.at}/v1/tf/prod?versions"))["versions"]
+        assert versions[0]["fencing_token"] > 0 and inputs(f"{self.at}/v1/tf/prod") == {"page"}
+        print("the page's example writes a fenced state")
+
     def passwords_and_force(self, is_tofu: bool) -> None:
         (self.folder / "access.toml").write_text(ACCESS)
         made = [self.palisade, "--json", "auth", "token", "new", "", "--access", str(self.folder / "access.toml")]
@@ -497,6 +515,7 @@ def main() -> None:
             check.plans_and_an_apply()
             check.a_lock_timeout()
             check.lost_answers()
+            check.the_pages_example()
             check.passwords_and_force(is_tofu)
             check.large_states()
             if is_tofu:
