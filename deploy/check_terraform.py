@@ -315,10 +315,17 @@ class Check:
         assert status != 0 and "412" in text, f"{status}\n{text}"
         assert inputs(address) == {"newer"}
         assert (runs.folder / "paused/errored.tfstate").exists(), text
-        runs.fails("serial", "paused", "state", "push", "errored.tfstate")
-        print(
-            "with the fence: 412, errored.tfstate is written, the newer state stands, a push of the old one is refused"
-        )
+        print("with the fence: 412, errored.tfstate is written, and the newer state stands")
+        # Each of them advises this push, and compares the serials only. OpenTofu's is the higher one.
+        status, text = runs.run("paused", "state", "push", "errored.tfstate")
+        assert status == 0 or "serial" in text, text
+        assert inputs(address) == (set() if status == 0 else {"newer"})
+        for version, expected in ((1, "older"), (2, "newer")):
+            (runs.folder / "next/old.tfstate").write_bytes(get(f"{address}?version={version}"))
+            runs.ok("next", "state", "push", "-force", "old.tfstate")
+            assert inputs(address) == {expected}
+        pushed = "overwrites the newer state" if status == 0 else "is refused by its serial"
+        print(f"a push of errored.tfstate {pushed}; a push of a version that was kept brings it back")
 
     def plans_and_an_apply(self) -> None:
         """Two plans have the lock at the same time, because neither may unlock; an apply waits for both."""
@@ -486,9 +493,11 @@ class Check:
         small = f"{self.states('small', self.locks, '--state-bytes', '1000000')}/v1/tf/small"
         runs = self.runs("small", small)
         runs.make("a", LARGE)
-        runs.fails("HTTP error: 413", "a", "apply", "-auto-approve")
-        assert (runs.folder / "a/errored.tfstate").exists()
-        print(f"a state of {size >> 20} MiB; above --state-bytes 413 and errored.tfstate")
+        status, text = runs.run("a", "apply", "-auto-approve")
+        # The server answers before it has read everything, and a client that is still writing may not see the answer.
+        seen = re.search("HTTP error: 413|broken pipe|connection reset", text)
+        assert status != 0 and seen and (runs.folder / "a/errored.tfstate").exists(), text[-2000:]
+        print(f"a state of {size >> 20} MiB; above --state-bytes `{seen[0]}`, and errored.tfstate")
 
     def an_encrypted_state(self) -> None:
         address = f"{self.at}/v1/tf/encrypted"
