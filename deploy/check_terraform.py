@@ -6,7 +6,7 @@
 One run is stopped (SIGSTOP) before its upload, the lock is forced open, another run applies, and the first one goes on.
 The control does the same at a backend that locks and checks no token: there the second run's state must be lost. It says
 what it ran: plans beside each other and an apply that waits for them, lost answers, a server that is killed between LOCK
-and upload, passwords and unlocks by force, large and encrypted states. Takes about a minute; uses loopback and a temporary
+and upload, passwords and unlocks by force, large and encrypted states. Takes a minute; uses loopback and a temporary
 folder only.
 """
 
@@ -515,7 +515,9 @@ def main() -> None:
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     palisade, terraform = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:])
-    version = subprocess.run([terraform, "version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    said = subprocess.run([terraform, "version"], env=own, capture_output=True, text=True, check=True).stdout
+    version = said.splitlines()[0]
     is_tofu = version.startswith("OpenTofu")
     with tempfile.TemporaryDirectory() as name:
         check = Check(palisade, terraform, pathlib.Path(name))
