@@ -207,6 +207,14 @@ class Stopped:
             time.sleep(0.01)  # real time: asked again, up to a deadline
         stopped = int(pid.read_text())
         os.kill(stopped, signal.SIGSTOP)
+
+        def runs(thread: pathlib.Path) -> bool:
+            return (thread / "stat").read_text().rpartition(") ")[2][0] != "T"
+
+        # The thread of the job may go on for a moment, and would take its row with it.
+        while any(map(runs, pathlib.Path(f"/proc/{stopped}/task").iterdir())):
+            assert time.monotonic() < end, "the process does not stop"
+            time.sleep(0.001)  # real time: asked again, up to a deadline
         (self.folder / "go").touch()
         return stopped
 
