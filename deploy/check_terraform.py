@@ -32,6 +32,16 @@ resource "terraform_data" "slow" {
   }
 }
 """
+# Between its two resources it uploads what it has, if that is 20 s after it began.
+LONG = (
+    STOPS
+    + """
+resource "terraform_data" "after" {
+  input      = "late"
+  depends_on = [terraform_data.slow]
+}
+"""
+)
 PLAIN = 'resource "terraform_data" "%s" {\n  input = "%s"\n}\n'
 # 17 MiB, twice in the state: as input and as output.
 LARGE = """
@@ -256,14 +266,15 @@ def holder(text: str) -> str:
     return found[1]
 
 
-def paused(runs: Runs, address: str) -> tuple[int, str]:
+def paused(runs: Runs, address: str, configuration: str = STOPS, seconds: int = 0) -> tuple[int, str]:
     """Stops a run while another one takes the lock and applies, and returns its result."""
     # Terraform reads the state once more before it uploads the first one of all, so there is one.
     runs.make("first", PLAIN % ("x", "older"))
     runs.ok("first", "apply", "-auto-approve")
-    runs.make("paused", STOPS)
+    runs.make("paused", configuration)
     runs.make("next", PLAIN % ("x", "newer"))
     late = runs.pause("paused")
+    time.sleep(seconds)  # real time: the program counts it
     os.killpg(late.pid, signal.SIGSTOP)
     text = runs.fails("Error acquiring the state lock", "next", "apply", "-auto-approve", "-lock-timeout=1s")
     runs.ok("next", "force-unlock", "-force", holder(text))
@@ -326,6 +337,18 @@ class Check:
             assert inputs(address) == {expected}
         pushed = "overwrites the newer state" if status == 0 else "is refused by its serial"
         print(f"a push of errored.tfstate {pushed}; a push of a version that was kept brings it back")
+
+    def a_long_apply(self) -> None:
+        """As the one before, after an upload in between that was refused, too: then each program's file has the higher serial."""
+        address = f"{self.at}/v1/tf/long"
+        runs = self.runs("long", address)
+        status, text = paused(runs, address, LONG, 21)
+        assert status != 0 and text.count("HTTP error: 412") > 1, f"{status}\n{text}"
+        assert inputs(address) == {"newer"}
+        runs.ok("paused", "state", "push", "errored.tfstate")
+        # The run ended at that refusal, so its second resource was not made.
+        assert inputs(address) == set()
+        print("after more than 20 s a push of errored.tfstate overwrites the newer state")
 
     def plans_and_an_apply(self) -> None:
         """Two plans have the lock at the same time, because neither may unlock; an apply waits for both."""
@@ -523,6 +546,7 @@ def main() -> None:
         check = Check(palisade, terraform, pathlib.Path(name))
         try:
             check.a_paused_apply()
+            check.a_long_apply()
             check.plans_and_an_apply()
             check.a_lock_timeout()
             check.lost_answers()
