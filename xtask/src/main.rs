@@ -1,7 +1,7 @@
 //! The project's own chores, behind `cargo xtask`.
 //!
 //! ```text
-//! check ── format · tidy · words · links · crates · deny · advisories · clippy · features · doc      reads only, reports every failure at the end
+//! check ── format · tidy · words · links · packages · crates · deny · advisories · clippy · features · doc      reads only, reports every failure at the end
 //! test  ── prerequisites → build → instructions of the hot path → tests and examples → those that need the machine → clients, package → one summary
 //! package ── the Debian package, and its test on a copy of the machine
 //! docs  ── the pages of docs/ as a book
@@ -20,6 +20,7 @@ mod mutation;
 mod package;
 mod prerequisites;
 mod programs;
+mod release;
 mod shell;
 
 mod suite;

@@ -17,11 +17,11 @@ test("the package installs into an empty folder and has what it exports", (t) =>
   run("npm", "install", "--silent", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", join(here, packed));
   writeFileSync(
     join(here, "use.js"),
-    `import { Client, slotKey } from "palisade";
-     import { Stale } from "palisade/fence";
-     import { fencedFetch } from "palisade/fence/http";
+    `import { Client, slotKey } from "palisade-client";
+     import { Stale } from "palisade-client/fence";
+     import { fencedFetch } from "palisade-client/fence/http";
      console.log(slotKey("gpu", 2), typeof Client, typeof Stale, typeof fencedFetch);`,
   );
   assert.equal(run("node", "use.js"), "gpu~2 function function function\n");
-  assert.ok(existsSync(join(here, "node_modules/palisade/dist/index.d.ts")));
+  assert.ok(existsSync(join(here, "node_modules/palisade-client/dist/index.d.ts")));
 });

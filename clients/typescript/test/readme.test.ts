@@ -66,7 +66,7 @@ test("from npm install to a fenced write, in a folder of its own", async (t) => 
   // It is typed: the compiler finds every entry point of the package, and the wrong argument.
   const entries = ["", "/fence", "/fence/http", "/fence/ioredis", "/fence/pg", "/fence/s3", "/fence/sequencer"];
   const check = entries
-    .map((entry, number) => `import * as n${number} from "palisade${entry}"; void n${number};`)
+    .map((entry, number) => `import * as n${number} from "palisade-client${entry}"; void n${number};`)
     .join("\n");
   writeFileSync(join(project, "main.ts"), `import type { Pool } from "pg";\n${example}${check}`);
   writeFileSync(join(project, "wrong.ts"), example.replace('"orders", {', "7, {"));

@@ -1,0 +1,3 @@
+//! The release.
+
+pub(crate) mod packages;
