@@ -116,7 +116,7 @@ impl Facts {
                 format!("\"bugs\": \"{repository}/issues\""),
                 "\"engines\": {".to_owned(),
                 "\"types\": ".to_owned(),
-                "\"CHANGELOG.md\"\n".to_owned(),
+                "\"CHANGELOG.md\",\n    \"LICENSE-*\"\n".to_owned(),
             ],
             Kind::Go => vec![format!("module {name}\n"), "\ngo 1.".to_owned()],
             Kind::Maven => vec![
