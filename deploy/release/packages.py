@@ -24,7 +24,7 @@ from typing import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPOCH = int(os.environ["SOURCE_DATE_EPOCH"])
-TIME = datetime.datetime.fromtimestamp(EPOCH, datetime.timezone.utc)
+TIME = datetime.datetime.fromtimestamp(EPOCH, datetime.UTC)
 
 
 def run(*command: object, at: pathlib.Path = ROOT) -> bytes:
@@ -35,7 +35,7 @@ def run(*command: object, at: pathlib.Path = ROOT) -> bytes:
 
 def committed(folder: str) -> pathlib.Path:
     """A copy of the committed files of a folder."""
-    place = pathlib.Path(tempfile.mkdtemp(prefix="palisade-release-"))
+    place = pathlib.Path(tempfile.mkdtemp())
     archive = place / "archive.tar"
     run("git", "archive", f"--output={archive}", f"HEAD:{folder}")
     with tarfile.open(archive) as tar:
@@ -90,7 +90,7 @@ def of_module(place: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def maven(folders: list[str], out: pathlib.Path) -> None:
     """All of them at once, so that one finds the other before it is in any registry."""
-    place = pathlib.Path(tempfile.mkdtemp(prefix="palisade-release-"))
+    place = pathlib.Path(tempfile.mkdtemp())
     modules = ""
     for number, folder in enumerate(folders):
         committed(folder).rename(place / str(number))
@@ -128,4 +128,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory(prefix="palisade-release-") as tempfile.tempdir:
+        main()

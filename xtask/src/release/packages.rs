@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::shell::root;
 use crate::tree::{File, Tree};
 
-/// How a package is built: the name of its script in deploy/release.
+/// How deploy/release/packages.py builds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Python,
@@ -36,6 +36,19 @@ const fn of(kind: Kind, folder: &'static str, name: &'static str) -> Package {
     Package { kind, folder, name }
 }
 
+impl Package {
+    /// As deploy/release/packages.py reads it.
+    pub(super) fn to_argument(&self) -> String {
+        let kind = match self.kind {
+            Kind::Python => "python",
+            Kind::Npm => "npm",
+            Kind::Go => "go",
+            Kind::Maven => "maven",
+        };
+        format!("{kind}:{}:{}", self.folder, self.name)
+    }
+}
+
 /// Other places that name the version: the file, and what stands there with the version for `{}`.
 const PLACES: &[(&str, &str)] = &[
     (
@@ -47,6 +60,8 @@ const PLACES: &[(&str, &str)] = &[
         "\"version\": \"{}\"",
     ),
     ("deploy/Dockerfile", "--tag palisade:{} "),
+    ("deploy/compose/one.yaml", "image: palisade:{}"),
+    ("deploy/compose/three.yaml", "image: palisade:{}"),
     ("deploy/kubernetes/one.yaml", "image: palisade:{}"),
     ("deploy/kubernetes/three.yaml", "image: palisade:{}"),
     ("docs/operate/server.md", "palisade_{}-1_amd64.deb"),
@@ -239,7 +254,7 @@ fn requires(manifest: &str, module: &str) -> bool {
 }
 
 /// The crates that are published: the folder of each, and its manifest.
-fn crates(tree: &Tree) -> Vec<(&str, &File)> {
+pub(super) fn crates(tree: &Tree) -> Vec<(&str, &File)> {
     let crates = tree.files.iter().filter_map(|file| {
         let folder = file.path.strip_suffix("/Cargo.toml")?;
         folder.starts_with("crates/").then_some((folder, file))
