@@ -1,6 +1,7 @@
 //! Results that are older than the code they are about. Each line of docs/evidence with a date, as 2026-11-28, is a result; it
 //! may name the commit too, as `e5235a3f`.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use crate::shell::{read, root};
@@ -47,18 +48,22 @@ struct Measured<'a> {
     folders: Option<&'static [&'static str]>,
 }
 
-/// A sentence for each result that has to be measured again.
+/// A sentence for each group of results that have to be measured again.
 ///
 /// # Errors
 /// git cannot be asked.
 pub(super) fn stale(tree: &Tree) -> Result<Vec<String>, String> {
-    let mut found = Vec::new();
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut add = |page: &str, line: usize, what: String| {
+        found
+            .entry(format!("{page}: {what}"))
+            .or_default()
+            .push(line.to_string());
+    };
     for result in tree.files.iter().flat_map(measured) {
-        let at = format!("{}:{}", result.page, result.line);
         let Some(folders) = result.folders else {
-            found.push(format!(
-                "{at}: no row of xtask/src/release/evidence.rs says what it measures"
-            ));
+            let what = "no row of xtask/src/release/evidence.rs says what it measures";
+            add(result.page, result.line, what.to_owned());
             continue;
         };
         let mut log = Command::new("git");
@@ -67,20 +72,27 @@ pub(super) fn stale(tree: &Tree) -> Result<Vec<String>, String> {
             log.arg(format!("{commit}..HEAD"));
         }
         // The newest commits come first; with a date alone, those of a later day count.
-        let since = read(log.arg("--").args(folders))
-            .map_err(|error| format!("{at}: is its commit in this clone? {error}"))?;
+        let since = read(log.arg("--").args(folders)).map_err(|error| {
+            format!(
+                "{}:{}: does this clone have its commit? {error}",
+                result.page, result.line
+            )
+        })?;
         let later = |line: &&str| result.commit.is_some() || line.get(..10) > Some(result.date);
         let since: Vec<&str> = since.lines().take_while(later).collect();
         if let Some(newest) = since.first() {
-            found.push(format!(
-                "{at}: measured on {}, and {} commits have changed {} since, the last one {newest}: measure again",
+            let what = format!(
+                "measured on {}; {} commits have changed {} since, the last one {newest}: measure again",
                 result.date,
                 since.len(),
                 folders.join(", "),
-            ));
+            );
+            add(result.page, result.line, what);
         }
     }
-    Ok(found)
+    let sentence =
+        |(what, lines): (String, Vec<String>)| format!("{what} (lines {})", lines.join(", "));
+    Ok(found.into_iter().map(sentence).collect())
 }
 
 fn measured(file: &File) -> impl Iterator<Item = Measured<'_>> {
