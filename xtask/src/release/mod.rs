@@ -22,8 +22,8 @@ use crate::tree::Tree;
 const WHAT: &str = "release takes a version, and then --program FILE for a static program that is already built, and --rehearse, \
                     which tells what would be refused and goes on";
 
-/// The domain that stands for one that nobody owns yet.
-const PLACEHOLDER: &str = "//palisade.example/";
+/// The domain that stands for one that nobody owns yet; in two parts, so that deploy/release/own leaves it.
+const PLACEHOLDER: &str = concat!("//palisade", ".example/");
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {

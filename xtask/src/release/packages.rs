@@ -333,11 +333,14 @@ mod tests {
 
     #[test]
     fn a_module_that_asks_for_another_of_ours_asks_for_this_version() {
+        let module = PACKAGES.iter().find(|package| package.kind == Kind::Go);
+        let module = module.unwrap().name;
         let asks = |version: &str| {
-            let text = format!("module x\n\nrequire (\n\tpalisade.example/palisade {version}\n)\n");
+            let text = format!("module x\n\nrequire (\n\t{module} {version}\n)\n");
             said("clients/go/go.mod", &text)
         };
-        assert!(asks("v0.0.0").contains("lacks `palisade.example/palisade v1.2.3`"));
-        assert!(!asks("v1.2.3").contains("lacks `palisade.example/palisade v1"));
+        let lacks = format!("lacks `{module} v1.2.3`");
+        assert!(asks("v0.0.0").contains(&lacks));
+        assert!(!asks("v1.2.3").contains(&lacks));
     }
 }
