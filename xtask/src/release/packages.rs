@@ -146,7 +146,6 @@ impl Facts {
                 "<include>LICENSE-*</include>".to_owned(),
                 "<addDefaultImplementationEntries>true</addDefaultImplementationEntries>"
                     .to_owned(),
-                "<Automatic-Module-Name>".to_owned(),
                 "<id>release</id>".to_owned(),
             ],
         }
@@ -205,6 +204,12 @@ fn complaints(tree: &Tree) -> Result<Vec<String>, String> {
         let readme = format!("{}/README.md", package.folder);
         need(&readme, "/SUPPORT.md)");
         need(&readme, "/CHANGELOG.md)");
+        if package.kind == Kind::Maven {
+            let module = format!("{}/src/main/java/module-info.java", package.folder);
+            if text(tree, &module).is_empty() {
+                need(&manifest, "<Automatic-Module-Name>");
+            }
+        }
         if package.kind == Kind::Go {
             // What another module of ours names is what a stranger's Go asks for.
             let others = PACKAGES.iter().filter(|other| other.kind == Kind::Go);
