@@ -4,9 +4,9 @@
     check_compose.py PROGRAM [--without STEP]
 
 Called by `cargo xtask package kubernetes`, as root. There is no Docker here: this program gives each service of
-deploy/compose a network of its own, the names of the others, its volume and its secret, as compose does, and starts its
-command with the environment and the user of deploy/Dockerfile, on a copy of this machine that is gone when this ends. The
-health check of each service is its own.
+deploy/compose a network of its own, the names of the others, its volume and its secret, as compose does. It starts the
+command with the environment and the user of deploy/Dockerfile, on a copy of this machine that is gone when this ends, and
+runs the health check of the service.
 
 `--without names` takes the options `--advertise` and `--allow-host` away, and must make this fail.
 """

@@ -129,7 +129,11 @@ def archive(release: Release) -> None:
     release.run("tar", "-xzf", file, "--strip-components=1", at=prefix)
     said = release.run(prefix / "bin/palisade", "--version", at=prefix)
     must(said.startswith(f"palisade {release.version}"), f"it says {said}")
-    for path in ("share/man/man1/palisade-run.1", "share/bash-completion/completions/palisade", "LICENSES-OF-PARTS.txt"):
+    for path in (
+        "share/man/man1/palisade-run.1",
+        "share/bash-completion/completions/palisade",
+        "LICENSES-OF-PARTS.txt",
+    ):
         must((prefix / path).stat().st_size > 0, f"{path} is empty")
     release.run("sha256sum", "--quiet", "--strict", "--check", "SHA256SUMS", at=release.folder)
 
@@ -177,8 +181,15 @@ def tokens(release: Release, programs: pathlib.Path) -> Iterator[tuple[str, int]
     os.environ["PATH"] = f"{release.run(ROOT / 'clients/go/newest', at=ROOT).strip()}:{os.environ['PATH']}"
     release.environment["PATH"] = os.environ["PATH"]
     # A module cache of its own is read-only, and cannot be removed like other files.
-    release.environment |= {"GOPROXY": f"file://{release.folder}/go", "GONOSUMDB": release.module, "GOFLAGS": "-modcacherw"}
-    release.environment |= {"GOTOOLCHAIN": "local", "GOCACHE": os.environ.get("GOCACHE", f"{os.environ['HOME']}/.cache/go-build")}
+    release.environment |= {
+        "GOPROXY": f"file://{release.folder}/go",
+        "GONOSUMDB": release.module,
+        "GOFLAGS": "-modcacherw",
+    }
+    release.environment |= {
+        "GOTOOLCHAIN": "local",
+        "GOCACHE": os.environ.get("GOCACHE", f"{os.environ['HOME']}/.cache/go-build"),
+    }
     release.run("go", "mod", "init", "shop", at=shop)
     release.run("go", "get", f"{release.module}@v{release.version}", at=shop)
     yield "Go", int(release.run("go", "run", ".", at=shop))

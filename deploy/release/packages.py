@@ -119,7 +119,7 @@ def main() -> None:
         to.mkdir(parents=True, exist_ok=True)
         print(f"{name} ({kind})", flush=True)
         if kind == "python":
-            python(staged(folder, version, repository), to, pathlib.Path(tools))
+            python(staged(folder, version, repository), to, pathlib.Path(tools).resolve())
         elif kind == "npm":
             npm(staged(folder, version, repository), to)
         elif kind == "go":

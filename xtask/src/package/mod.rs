@@ -103,16 +103,32 @@ impl Plan {
     }
 }
 
-/// Builds the program as one unit, and returns its file.
+/// Builds the program as one unit, and returns its file. It names no folder of this machine, as in deploy/build_static.
 pub(crate) fn build() -> Result<PathBuf, String> {
-    run(&mut cargo(&[
+    let home = std::env::var("CARGO_HOME").or_else(|_| {
+        let home = std::env::var("HOME").map_err(|_| "neither CARGO_HOME nor HOME is set")?;
+        Ok::<_, String>(format!("{home}/.cargo"))
+    })?;
+    let places = [
+        (home.as_str(), "/cargo"),
+        (&root().display().to_string(), "/palisade"),
+    ];
+    let flags = |flag: &str| {
+        let flags = places
+            .iter()
+            .map(|(from, to)| format!("{flag}={from}={to}"));
+        flags.collect::<Vec<_>>().join(" ")
+    };
+    let mut build = cargo(&[
         "build",
         "--locked",
         "--profile",
         "packaged",
         "--package",
         "palisade",
-    ]))?;
+    ]);
+    build.env("RUSTFLAGS", flags("--remap-path-prefix"));
+    run(build.env("CFLAGS", flags("-ffile-prefix-map")))?;
     Ok(target().join("packaged/palisade"))
 }
 

@@ -5,6 +5,7 @@
 //! refuse ── version · tree · changelog · packages · evidence
 //! make   ── deploy/release/program.py: archive, wheel, image   deploy/debian/build   cargo package
 //!           deploy/release/packages.py: Python, npm, Go, Maven   mdbook   parts, licences, checksums
+//! check ── deploy/check_release.py: each package is installed, used and removed
 //! ```
 
 mod evidence;
@@ -199,6 +200,8 @@ impl Plan {
             "find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum",
         ]);
         write("SHA256SUMS", &read(sums.current_dir(&out))?)?;
+        step("installed, each package by its own tool");
+        run(Command::new(root().join("deploy/check_release.py")).arg(&out))?;
         if facts.repository.contains(PLACEHOLDER) {
             println!(
                 "release: NOT TO BE PUBLISHED: {} is a placeholder (RELEASING.md, First: the names)",
