@@ -68,7 +68,7 @@ test("from npm install to a fenced write, in a folder of its own", async (t) => 
   const entries = ["", "/fence", "/fence/http", "/fence/ioredis", "/fence/pg", "/fence/s3", "/fence/sequencer"];
   entries.push("/fence/sqlite", "/testing");
   const check = entries
-    .map((entry, number) => `import * as n${number} from "palisade${entry}"; void n${number};`)
+    .map((entry, number) => `import * as n${number} from "palisade-client${entry}"; void n${number};`)
     .join("\n");
   writeFileSync(join(project, "main.ts"), `import type { Pool } from "pg";\n${example}${check}`);
   writeFileSync(join(project, "wrong.ts"), example.replace('"orders", {', "7, {"));
