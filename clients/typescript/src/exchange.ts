@@ -1,6 +1,6 @@
 /**
  * The seam between a client and its way to a server. What a client decides is above it: addresses, repetitions, deadlines,
- * refusals. Below it is HTTP, or the double of `palisade/testing`.
+ * refusals. Below it is HTTP, or the double of `palisade-client/testing`.
  */
 export interface Exchange {
   /** Sends a request. */

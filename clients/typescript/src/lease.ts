@@ -361,7 +361,7 @@ export class Lease implements AsyncDisposable {
   }
 
   /**
-   * The token as the authority signs it, for resources that check it with `palisade/fence/sequencer` or with `--keys`.
+   * The token as the authority signs it, for resources that check it with `palisade-client/fence/sequencer` or with `--keys`.
    * `name`: which of several locks. It is a secret until the next grant: send it with TLS only, and keep it out of logs.
    *
    * It asks the server for the client's patience. Throws `LeaseLost` if the lease is over, and `Unavailable` or
