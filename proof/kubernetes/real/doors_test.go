@@ -13,6 +13,7 @@ import (
 	policy "k8s.io/api/policy/v1"
 	rbac "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -55,13 +56,15 @@ type door struct {
 
 func deployment(name string) *apps.Deployment {
 	labels := map[string]string{"app": name}
+	requests := core.ResourceList{core.ResourceCPU: resource.MustParse("1")}
+	container := core.Container{Name: "a", Image: "shop.example/a:1", Resources: core.ResourceRequirements{Requests: requests}}
 	return &apps.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: apps.DeploymentSpec{
 			Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: core.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       core.PodSpec{Containers: []core.Container{{Name: "a", Image: "shop.example/a:1"}}},
+				Spec:       core.PodSpec{Containers: []core.Container{container}},
 			},
 		},
 	}
@@ -130,6 +133,16 @@ var doors = []door{
 	{"a custom resource, /status", func(ctx context.Context, by caller, namespace, name string) error {
 		_, err := by.any.Resource(widgets).Namespace(namespace).Patch(ctx, name, types.MergePatchType,
 			[]byte(`{"status":{"replicas":3}}`), metav1.PatchOptions{}, "status")
+		return err
+	}},
+	{"pods/resize", func(ctx context.Context, by caller, namespace, name string) error {
+		_, err := by.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType,
+			[]byte(`{"spec":{"containers":[{"name":"a","resources":{"requests":{"cpu":"2"}}}]}}`), metav1.PatchOptions{}, "resize")
+		return err
+	}},
+	{"pods/ephemeralcontainers", func(ctx context.Context, by caller, namespace, name string) error {
+		_, err := by.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType,
+			[]byte(`{"spec":{"ephemeralContainers":[{"name":"late","image":"shop.example/b:1"}]}}`), metav1.PatchOptions{}, "ephemeralcontainers")
 		return err
 	}},
 	{"deletion of a collection", func(ctx context.Context, by caller, namespace, name string) error {
@@ -317,6 +330,8 @@ func TestTheDoors(t *testing.T) {
 		{"a token that is no number", "403 palisade", named(doors, "PATCH, merge").try(t.Context(), bare(t, c.holder, "system:serviceaccount:shop:deployer", map[string][]string{kubefence.TokenKey: {"six"}}), "shop", "other")},
 		{"the deployment controller's status", "200", named(doors, "/status, PUT").try(t.Context(), bare(t, c.admin, controller, nil), "shop", "other")},
 		{"the deployment controller removes the mark", "403 palisade", removes(t.Context(), bare(t, c.admin, controller, nil))},
+		{"a creation of a late holder, which is not fenced", "200", creates(t.Context(), by(late), late)},
+		{"a creation with a mark of somebody else", "403 palisade", creates(t.Context(), by(late), current)},
 		{"the scheduler's binding", "200", named(unseen, "pods/binding").try(t.Context(), bare(t, c.admin, "system:kube-scheduler", nil), "shop", "other")},
 	} {
 		report(t, "| %s | %s | – | – | – |", one.name, code(one.err))
@@ -356,6 +371,15 @@ func removes(ctx context.Context, by caller) error {
 	}
 	found.Annotations = nil
 	_, err = by.AppsV1().Deployments("shop").Update(ctx, found, metav1.UpdateOptions{})
+	return err
+}
+
+func creates(ctx context.Context, by caller, holder fence.Holder) error {
+	made := deployment("new")
+	if err := kubefence.Stamp(made, holder); err != nil {
+		return err
+	}
+	_, err := by.AppsV1().Deployments("shop").Create(ctx, made, metav1.CreateOptions{})
 	return err
 }
 
