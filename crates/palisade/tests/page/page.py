@@ -511,21 +511,29 @@ class Cluster:
     """Three nodes on addresses of this machine."""
 
     def __init__(self, palisade):
-        ports = []
-        for at in (1, 2, 3):
-            with socket.socket() as free:
-                free.bind((f"127.0.0.{at}", 0))
-                ports.append(free.getsockname()[1])
-        peers = [f"127.0.0.{at}:{port}" for at, port in zip((1, 2, 3), ports)]
+        # The nodes tell one another their ports, so these are chosen before.
+        hosts = [f"127.0.0.{at}" for at in (1, 2, 3)]
+        clients, peers = [self.free(host) for host in hosts], [self.free(host) for host in hosts]
         flags = ["--cluster", ",".join(peers)]
-        self.nodes = [
-            Server(palisade, *flags, "--peer-listen", peer, listen=f"127.0.0.{at}:0", starts=False) for at, peer in zip((1, 2, 3), peers)
-        ]
+        self.nodes = [Server(palisade, *flags, "--peer-listen", peer, listen=client, starts=False) for client, peer in zip(clients, peers)]
         for node in self.nodes:
             node.started()
-        until("a node leads", lambda: all(node.call("v1/cluster")["leader"] for node in self.nodes))
-        leader = self.nodes[0].call("v1/cluster")["leader"]
+        until("a node leads", lambda: all(self.leader(node) for node in self.nodes))
+        leader = self.leader(self.nodes[0])
         self.nodes.sort(key=lambda node: node.call("v1/cluster")["node"] != leader)
+
+    @staticmethod
+    def free(host):
+        with socket.socket() as free:
+            free.bind((host, 0))
+            return f"{host}:{free.getsockname()[1]}"
+
+    @staticmethod
+    def leader(node):
+        try:
+            return node.call("v1/cluster")["leader"]
+        except OSError:
+            return None  # It starts.
 
     def end(self):
         for node in self.nodes:

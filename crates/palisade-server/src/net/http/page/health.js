@@ -142,7 +142,7 @@ export function rate(name) {
 
 export function recent(name) {
   const [by, ms] = grown(name, SAMPLES) ?? [0, 0];
-  return { by, within: span(Math.round(ms / 1_000) * 1_000) };
+  return { by, within: ms > 0 ? span(Math.max(1_000, ms)) : null };
 }
 
 /** The last answers; each has the moment when it came. */
@@ -271,7 +271,7 @@ function certificate(add) {
 export function nodes() {
   const stops = unreachable() || stalled();
   const dot = (state, text) => el("span", { class: `state ${state}` }, text);
-  const card = (name, role, at, ...state) => el("li", {}, el("p", {}, el("span", { class: "name" }, name), el("span", { class: "role" }, role)),
+  const card = (name, role, at, ...state) => el("li", {}, el("p", {}, el("strong", {}, name), el("span", { class: "role" }, role)),
     el("p", { class: "at" }, at), el("p", {}, ...state));
   if (!cluster.last || single()) {
     // Without the right to see the cluster, and before anything came, there is nothing to draw.

@@ -174,7 +174,7 @@ function statusFigures(status, ranked) {
     longest ? lockLink(longest.resource_id) : null];
   return figures(["locks", number(status.locks)], ["requests waiting", number(status.waiters)], ...(oldest ? [oldest] : []),
     ["grants a second", health.rate("granted")], ["renewals a second", health.rate("renewed")],
-    ["expired", number(by), `in ${within}; ${number(status.counts.expired)} since ${startOf(status.counts)}`],
+    ["expired", number(by), `${within ? `in ${within}; ` : ""}${number(status.counts.expired)} since ${startOf(status.counts)}`],
     ["leases", number(status.leases)],
     ["next token", status.next_token === null ? "none left" : number(status.next_token)]);
 }
@@ -193,7 +193,7 @@ function lateWrites() {
   const from = startOf(late);
   if (late.reported + late.unknown === 0) return section("Refused late writes", note, empty(`None was reported since ${from}.`));
   return section("Refused late writes", note,
-    figures(["refused", number(late.by), `in ${late.within}`], ["refused in all", number(late.reported), `since ${from}`],
+    figures(["refused", number(late.by), late.within ? `in ${late.within}` : null], ["refused in all", number(late.reported), `since ${from}`],
       ["of unknown grants", number(late.unknown), "counted and not kept"]),
     el("p", { class: late.by > 0 ? "notice" : "empty" }, "A fence kept data from being overwritten. ", el("code", {}, "palisade history LOCK"),
       " says who wrote late, and who held the lock by then."));
@@ -201,7 +201,7 @@ function lateWrites() {
 
 /** Shown while there is no lock. */
 function firstSteps() {
-  const line = (text) => el("pre", { tabindex: "0" }, el("code", {}, text));
+  const line = (text) => el("pre", {}, el("code", {}, text));
   return section("No lock is held", "", el("p", {}, "Hold one while a command runs:"),
     line(`palisade run --authority ${location.origin} orders -- sleep 60`),
     el("p", {}, "or ask for one over HTTP:"),
