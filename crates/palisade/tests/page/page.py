@@ -621,7 +621,7 @@ def shows_a_full_disk(palisade, folder):
             page.pictures(folder, "disk-full")
             until("the control is green", lambda: green.connection() == "live" and not green.alarms())
             subprocess.run(["nsenter", "--mount", "--target", str(server.process.pid), "mount", "-o", "remount,size=100m", disk], check=True)
-            until("there is room", lambda: page.connection() == "live" and not page.alarms(), said=page.text)
+            until("there is room", lambda: page.connection() == "live" and not page.alarm("The disk is full"), said=page.text)
             assert server.acquire("a")["lock_acquired"]
             for one in (page, green):
                 one.close()
@@ -758,15 +758,15 @@ def shows_long_names(palisade, folder):
     with browser() as chromium:
         page = Page(chromium, server).open()
         # The control shows names as they are.
-        long = Page(chromium, server, plant=("if (name.length <= 2 * TAIL) return", "if (true) return")).open()
+        long = Page(chromium, server, plant=("if (!isLong(name)) return", "if (true) return")).open()
         tall = "[...document.querySelectorAll('table[aria-label=\"All locks\"] tbody tr')].map(row => row.clientHeight)"
         for one in (page, long):
             until("three locks", lambda one=one: len(one.rows("All locks")) == 3)
         ends = """[...document.querySelectorAll('table[aria-label="All locks"] td.name .short')].map(one => {
-            const [front, tail] = [one.firstChild.getBoundingClientRect(), document.createRange()];
+            const tail = document.createRange();
             tail.selectNodeContents(one.lastChild);
             const shown = one.getBoundingClientRect(), end = tail.getBoundingClientRect();
-            return front.width > 20 && end.width > 20 && end.right <= shown.right + 1;
+            return end.left - shown.left > 20 && end.width > 20 && end.right <= shown.right + 1;
         })"""
         for width in WIDTHS:
             for one in (page, long):

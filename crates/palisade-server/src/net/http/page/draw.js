@@ -62,16 +62,17 @@ export function held(holder, answer) {
 }
 
 const TAIL = 10;
+const isLong = (name) => name.length > TAIL + 4;
 
 /** A name on one line. Where there is no room its middle is left out: names often differ only at their ends. */
 export function short(name) {
-  if (name.length <= 2 * TAIL) return el("span", { class: "short" }, name);
+  if (!isLong(name)) return el("span", { class: "short" }, name);
   return el("span", { class: "short", title: name },
     el("span", { class: "front" }, name.slice(0, -TAIL)), name.slice(-TAIL));
 }
 
 export const lockLink = (name) => el("a", {
-  class: "name", href: `#/lock/${encodeURIComponent(name)}`, "aria-label": name.length > 2 * TAIL ? name : null,
+  class: "name", href: `#/lock/${encodeURIComponent(name)}`, "aria-label": isLong(name) ? name : null,
 }, short(name));
 
 /** A table. `columns`: [heading, class, cell of a row]. A narrow page leaves out those with the class `wide`. */
@@ -129,7 +130,7 @@ export class Part {
 
   /** Draws what an answer says. */
   fresh(answer, ...content) {
-    this.answer = answer;
+    this.answer = content.some(Boolean) ? answer : null;
     this.element.classList.remove("old");
     this.age.hidden = true;
     return draw(this.body, ...content);

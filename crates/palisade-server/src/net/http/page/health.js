@@ -168,8 +168,10 @@ const latest = () => sources.map((source) => source.last).filter(Boolean)
 
 export const reached = (node) => node.connected === null || (node.connected && node.silent_ms !== null && node.silent_ms < SILENT);
 const nameOf = (node) => node.node.slice(0, 8);
-const whyNot = (node, silence) => node.problem ?? (node.connected ? silence : "not connected");
+const whyNot = (node, silence) => node.problem ? plain(node.problem) : (node.connected ? silence : "not connected");
 const silence = (node) => node.silent_ms === null ? "silent" : `silent for ${span(node.silent_ms)}`;
+/** An error without what the card says anyway. */
+const plain = (problem) => problem.replace(/^\S+ cannot be reached: /, "").replace(/ \(os error \d+\)/, "");
 /** A link to another node's page; a Unix socket has none. */
 const pageOf = (node) => /^https?:/.test(node.url ?? "") ? el("a", { href: `${node.url}/` }, node.url) : node.url ?? node.peer;
 
@@ -200,7 +202,7 @@ export function notices() {
         : "Its server does, so its disk hangs, or it is paused. ",
       "Leases get their full time again when it goes on. Look at the server's log and at ", el("code", {}, "dmesg"), ".");
   }
-  if (nodes && !cluster.error && !unreachable()) lostNodes(nodes, add, elsewhere);
+  if (nodes && !cluster.error && !unreachable()) lostNodes(nodes, add);
   const full = health.last?.log_full || status.last?.log_full;
   if (nodes?.disk_full) {
     add("bad", "disk", "disk full", "The disk of this node is full: it accepts nothing.", `${nodes.disk_full}. `,
@@ -236,17 +238,17 @@ export function notices() {
   return found;
 }
 
-function lostNodes(nodes, add, elsewhere) {
+function lostNodes(nodes, add) {
   const gone = nodes.members.filter((node) => !reached(node));
   const names = gone.map((node) => `${nameOf(node)} at ${node.url ?? node.peer} (${whyNot(node, "silent")})`).join(", ");
   const { all, there, spare } = votes(nodes);
   if (nodes.leader === null && spare < 0) {
     add("stops", "majority", "no majority", "No majority: nothing is granted, renewed or released.",
       `This node reaches ${there} of ${all} nodes that vote, itself included. Missing: ${names}. `,
-      "Start any of them, with its directory and its flags.", ...elsewhere);
+      "Start any of them, with its directory and its flags.");
   } else if (nodes.leader === null) {
     add("stops", "leader", "no leader", "No node leads: nothing is granted until one is elected.",
-      "That takes a second or two. If it lasts, the nodes' logs say why.", ...elsewhere);
+      "That takes a second or two. If it lasts, the nodes' logs say why.");
   } else if (gone.length > 0) {
     add("warn", "nodes", "", gone.length === 1 ? "A node is missing." : `${gone.length} nodes are missing.`, `${names}. `,
       spare > 0 ? `Locks are granted as before; so they are if ${spare === 1 ? "another one fails" : `${spare} more fail`}.`

@@ -63,7 +63,7 @@ let told = "";
 function stateChanged() {
   const notices = health.notices();
   const found = notices.map(({ level, title, more, since: from }) => el("div", { class: `alarm ${level === "warn" ? "warn" : "bad"}` },
-    el("p", {}, el("strong", {}, title), " ", more, el("small", {}, ` since ${clock(from)}`))));
+    el("p", {}, el("strong", {}, title), " ", more, level === "stops" ? el("small", {}, ` since ${clock(from)}`) : null)));
   const text = notices.map(({ key }, at) => `${key} ${found[at].textContent}`).join("\n");
   // Drawn for each change only: it is read out then, and a link in it stays where it is.
   if (text !== told) alarms.replaceChildren(...found);
