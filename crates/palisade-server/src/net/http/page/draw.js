@@ -61,8 +61,8 @@ export function held(holder, answer) {
   return Number.isNaN(at) ? "" : since(answer.now - at, answer.came);
 }
 
-const TAIL = 10;
-const isLong = (name) => name.length > TAIL + 4;
+const TAIL = 6;
+const isLong = (name) => name.length > 2 * TAIL;
 
 /** A name on one line. Where there is no room its middle is left out: names often differ only at their ends. */
 export function short(name) {

@@ -71,6 +71,8 @@ function stateChanged() {
   const worst = notices.find(({ level, chip }) => level !== "warn" && chip);
   if (worst) connected("lost", worst.chip);
   else if (health.last().health || health.last().status) connected("live", "connected");
+  // Nobody is told to take a lock from a server that grants none.
+  document.body.classList.toggle("stopped", notices.some(({ level }) => level === "stops"));
   document.title = `${notices.some(({ level }) => level !== "warn") ? "⚠ " : ""}${view.title} · Palisade`;
   if (health.silent()) for (const part of view.parts) part.old(empty("Nothing was read yet."));
   const { status } = health.last();
@@ -361,10 +363,10 @@ function lockParts(lock) {
   const update = holders.find((holder) => holder.update);
   const grantOf = (holder) => holder.grant_id ?? holder.fencing_token;
   const columns = [
-    ["client", "client whole", (holder) => holder.client_id],
+    ["client", "client whole", (holder) => el("span", { title: holder.client_id }, holder.client_id)],
     ["held for", "number", (holder) => held(holder, lock)],
     ["ends in", "number", (holder) => left(holder.remaining_ms, lock.came)],
-    ["about itself", "client whole wide", (holder) => holder.metadata ?? ""],
+    ["about itself", "client whole wide", (holder) => el("span", { title: holder.metadata }, holder.metadata ?? "")],
     ["action", "number", (holder) => el("button", {
       type: "button", class: "bad", "aria-label": `Take the lock from ${holder.client_id}`,
       onclick: () => askToBreak(lock.resource_id, holder, grantOf(holder), shared),
@@ -462,7 +464,7 @@ function timeline(grants) {
     const [from, to] = [x(grant.from), x(grant.to ?? now)];
     // The text stands where there is room: in the bar, behind it, or before it.
     const text = `token ${number(grant.token)}`;
-    const room = 7.5 * text.length;
+    const room = 10 * text.length;
     const inside = to - from > room;
     const behind = to + room < width;
     const [at, anchor] = inside ? [from + 6, "start"] : behind ? [to + 6, "start"] : [from - 6, "end"];
