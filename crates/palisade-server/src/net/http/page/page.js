@@ -176,7 +176,7 @@ function statusFigures(status, ranked) {
     longest ? lockLink(longest.resource_id) : null];
   return figures(["locks", number(status.locks)], ["requests waiting", number(status.waiters)], ...(oldest ? [oldest] : []),
     ["grants a second", health.rate("granted")], ["renewals a second", health.rate("renewed")],
-    ["expired", number(by), `${within ? `in ${within}; ` : ""}${number(status.counts.expired)} since ${startOf(status.counts)}`],
+    ["expired", number(by), `${within ? `in the last ${within}; ` : ""}${number(status.counts.expired)} since ${startOf(status.counts)}`],
     ["leases", number(status.leases)],
     ["next token", status.next_token === null ? "none left" : number(status.next_token)]);
 }
@@ -195,8 +195,8 @@ function lateWrites() {
   const from = startOf(late);
   if (late.reported + late.unknown === 0) return section("Refused late writes", note, empty(`None was reported since ${from}.`));
   return section("Refused late writes", note,
-    figures(["refused", number(late.by), late.within ? `in ${late.within}` : null], ["refused in all", number(late.reported), `since ${from}`],
-      ["of unknown grants", number(late.unknown), "counted and not kept"]),
+    figures(["refused", number(late.by), late.within ? `in the last ${late.within}` : null], ["refused in all", number(late.reported), `since ${from}`],
+      ["reports of unknown grants", number(late.unknown), "counted, not kept"]),
     el("p", { class: late.by > 0 ? "notice" : "empty" }, "A fence kept data from being overwritten. ", el("code", {}, "palisade history LOCK"),
       " says who wrote late, and who held the lock by then."));
 }
@@ -266,8 +266,10 @@ function overview() {
     load: async (signal) => {
       await reads(part.list, signal, () => list.refresh(signal));
       await reads(part.ranking, signal, async () => {
-        ranked = null;
-        ranked = await get("v1/ranking");
+        ranked = await get("v1/ranking").catch((error) => {
+          ranked = null;
+          throw error;
+        });
         if (!signal.aborted) part.ranking.fresh(ranked, ranking(ranked));
       });
     },
