@@ -35,6 +35,7 @@ mod random;
 mod recent;
 pub mod replay;
 pub mod request;
+pub mod round;
 mod stats;
 
 use std::io;
