@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::clock::{Clock, boottime, processor_time, wall};
 use super::handle::{Locks, Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
-use super::orderer::{Address, Moment, ROOM, Released};
+use super::orderer::{Address, Moment, Orderer, ROOM, Released};
 use super::random;
 use super::request::{Answer, Asked, Failure, Operation, Request};
 use super::round::{Inbox, Input, Rest, Round, Write};
@@ -111,7 +111,7 @@ impl ReplyTo {
 
 impl Inbox<Asker> for Intake<'_> {
     #[inline]
-    fn next(&mut self) -> Option<Input<Asker>> {
+    fn next(&mut self, _: &Orderer<Asker>) -> Option<Input<Asker>> {
         loop {
             if let Some(begun) = &mut self.gathered.begun {
                 if let Some((id, asked)) = begun.requests.next() {

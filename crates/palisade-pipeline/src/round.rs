@@ -51,8 +51,8 @@ pub enum Input<A> {
 
 /// Where the inputs of a batch come from, and what the loop needs to take them in.
 pub trait Inbox<A> {
-    /// The next input that has arrived.
-    fn next(&mut self) -> Option<Input<A>>;
+    /// The next input that has arrived. The lab looks at the batch so far; the thread does not.
+    fn next(&mut self, so_far: &Orderer<A>) -> Option<Input<A>>;
 
     /// The authority's clock.
     fn now(&self) -> Timestamp;
@@ -236,7 +236,7 @@ impl<A: Address> Round<A> {
         while !self.draining
             && self.advancing.is_none()
             && self.has_room(|| inbox.now())
-            && let Some(input) = inbox.next()
+            && let Some(input) = inbox.next(&self.orderer)
         {
             self.take(input, inbox);
         }

@@ -34,7 +34,7 @@ struct Stepper {
 }
 
 impl Inbox<Caller> for Stepper {
-    fn next(&mut self) -> Option<Input<Caller>> {
+    fn next(&mut self, _: &Orderer<Caller>) -> Option<Input<Caller>> {
         self.inputs.pop_front()
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
 use palisade_pipeline::codec::decode_batch;
-use palisade_pipeline::orderer::{Address, Moment, Released};
+use palisade_pipeline::orderer::{Address, Moment, Orderer, Released};
 use palisade_pipeline::round::{Inbox, Input, Rest, Round, Write as ToWrite};
 use palisade_pipeline::{Answer, Failure, Writable, take_over};
 use palisade_replica::peers::PeerHistory;
@@ -49,7 +49,7 @@ struct Intake<'a> {
 }
 
 impl Inbox<Caller> for Intake<'_> {
-    fn next(&mut self) -> Option<Input<Caller>> {
+    fn next(&mut self, _: &Orderer<Caller>) -> Option<Input<Caller>> {
         let Ask { request, reply } = self.gathered.pop_front()?;
         Some(Input::Ask(request.into(), Caller(reply)))
     }
