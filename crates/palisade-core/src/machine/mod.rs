@@ -175,6 +175,10 @@ impl Machine {
             // A set that this very entry went on to grant.
             applied.outcome = self.own_answer(request, before, effects);
         }
+        assert!(
+            self.to_wake.is_empty(),
+            "a lock that a set left was not handed on (M2)"
+        );
         applied.changed = self.changed;
         applied
     }

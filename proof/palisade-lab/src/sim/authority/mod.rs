@@ -58,6 +58,8 @@ pub(crate) struct Authority {
     was_here: bool,
     /// The last sign of life: the authority's clock, and the machine's. The kernel has it until the machine loses power.
     sign: Option<(Timestamp, u64)>,
+    /// A mutant let the batch's answers out before its sync.
+    is_out: bool,
     /// The work that a mutant has made of absences.
     forged: Span,
     /// The answers sent.
@@ -94,6 +96,7 @@ impl Authority {
             process: None,
             was_here: false,
             sign: None,
+            is_out: false,
             forged: Span::ZERO,
             out: Vec::new(),
         }
@@ -244,6 +247,7 @@ impl Authority {
         self.fill(now);
         if mutant == Some(Mutant::AnswerBeforeSync) {
             self.let_out();
+            self.is_out = true;
         }
     }
 
@@ -284,7 +288,7 @@ impl Authority {
         };
         let mutant = self.lab.mutant;
         let follower = &mut process.follower;
-        let is_out = mutant == Some(Mutant::AnswerBeforeSync);
+        let is_out = std::mem::take(&mut self.is_out);
         assert!(
             mutant.is_some()
                 || matches!(process.round.write(), Write::Entry(batch) if batch == follower.batch)
