@@ -144,6 +144,13 @@ impl Tables {
         (grant, &self.leases[grant.lease])
     }
 
+    /// The lease of a lock's writer; `None` if the lock has none.
+    #[inline]
+    pub(super) fn lease_of_writer(&self, lock: Slot) -> Option<&Lease> {
+        let lease = self.writer(lock).lease;
+        (lease < SHARED).then(|| &self.leases[lease])
+    }
+
     /// A grant and the lease that it is under.
     pub(crate) fn held(&self, grant: Slot) -> (&Grant, &Lease) {
         let grant = self.grant(grant);

@@ -19,6 +19,8 @@
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
 
+#[cfg(test)]
+mod corruptions;
 mod delays;
 mod expiry;
 mod extensions;

@@ -52,11 +52,11 @@ pub(super) struct Named<'a> {
 /// The holders of a shared phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Readers {
-    first: Slot,
-    last: Slot,
-    count: u32,
+    pub(super) first: Slot,
+    pub(super) last: Slot,
+    pub(super) count: u32,
     /// The one in mode update, if there is one.
-    update: Slot,
+    pub(super) update: Slot,
 }
 
 impl Readers {
@@ -216,6 +216,11 @@ impl Tables {
     pub(crate) fn update_on(&self, lock: Slot) -> Option<Slot> {
         let update = self.extra(lock).map(|extra| extra.readers.update);
         update.filter(|update| *update != NIL)
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil_readers(&mut self, lock: Slot, spoil: fn(&mut Readers)) {
+        spoil(&mut self.extra_mut(lock).readers);
     }
 
     #[cfg(test)]

@@ -288,6 +288,10 @@ impl Machine {
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        let is_for_nobody = self.tables.is_kept(lock)
+            && self.tables.first_waiter(lock).is_none()
+            && self.tables.closed(lock).is_none();
+        assert!(!is_for_nobody, "a lock is kept for nobody");
         if self.tables.permits(lock).is_some() {
             return self.bring_up_semaphore(lock, effects);
         }

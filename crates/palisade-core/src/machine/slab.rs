@@ -77,6 +77,11 @@ impl<T> Slab<T> {
             .as_ref()
     }
 
+    #[cfg(test)]
+    pub(crate) fn spoil_free(&mut self, slot: Slot) {
+        self.free.push(slot);
+    }
+
     /// All records with their slots, in slot order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
         let slots = self.chunks.iter().flatten().enumerate();

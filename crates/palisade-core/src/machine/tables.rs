@@ -379,7 +379,8 @@ impl Tables {
 
     #[inline]
     pub(super) fn extra(&self, lock: Slot) -> Option<&Extra> {
-        self.extras.get(self.locks[lock].extra)
+        let extra = self.locks[lock].extra;
+        (extra != NIL).then(|| &self.extras[extra])
     }
 
     pub(super) fn extra_mut(&mut self, lock: Slot) -> &mut Extra {
@@ -388,6 +389,16 @@ impl Tables {
             *extra = self.extras.insert(Extra::new());
         }
         &mut self.extras[*extra]
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil_key(&mut self, lease: Slot) {
+        self.keys.remove(&self.leases[lease].key, lease);
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil_permit_waits(&mut self) {
+        self.permit_waits.clear();
     }
 
     // --- queues ----------------------------------------------------------------------------------
