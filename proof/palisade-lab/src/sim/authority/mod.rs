@@ -118,6 +118,7 @@ impl Authority {
     /// Starts the process from the disk: replay, then everything that must be recorded before the first request is
     /// served.
     pub(crate) fn start(&mut self, restored: bool) -> Result<(), String> {
+        self.is_out = false;
         if self.disk.copy_opens() {
             self.lab.facts.push(Fact::CopyOpened);
         }
