@@ -223,6 +223,8 @@ fn run(
                 if let Err(failed) = work.await
                     && let Ok(panic) = failed.try_into_panic()
                 {
+                    let why = replay::message_of(&*panic);
+                    shared.stopped.send_replace(Some(Stopped::Broken(why)));
                     std::panic::resume_unwind(panic);
                 }
                 shared.neighbours.close();
