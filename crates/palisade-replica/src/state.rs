@@ -160,13 +160,26 @@ impl State {
         let Some(committed) = self.log.committed().filter(|id| id.index >= first) else {
             return Ok(());
         };
+        // The first one of all has the number that the engine gave it.
+        let mut before = self.applied.map(|applied| applied.index);
         for entry in self.log.range(first..=committed.index) {
+            let follows = before.is_none_or(|before| before + 1 == entry.id.index);
+            assert!(
+                follows,
+                "an entry is applied that does not follow the one before it"
+            );
+            before = Some(entry.id.index);
             match &entry.payload {
                 Payload::Blank => {}
                 Payload::Batch(batch) => self.machine.batch(batch)?,
                 Payload::Members(members) => self.members = (Some(entry.id), members.clone()),
             }
         }
+        assert_eq!(
+            before,
+            Some(committed.index),
+            "a committed entry is not in the log (R1)"
+        );
         self.applied = Some(committed);
         if !self.keep {
             self.log.purge(committed);

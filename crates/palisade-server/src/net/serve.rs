@@ -105,6 +105,7 @@ async fn run(
     recorder.finish().await;
     match &*interfaces.pipeline.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
+        Some(Stopped::Broken(why)) => Err(ServeError::Broken(why.clone())),
         Some(Stopped::Asked | Stopped::Deposed) | None => Ok(()),
     }
 }

@@ -18,6 +18,7 @@ use palisade_pipeline::{Answer, Failure, Request};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
+use super::authority::{Authority, Incoming, ReplyTo};
 use super::clock::{MachineClock, VirtualTime, hold};
 use super::counts::Counts;
 use super::fact::Fact;
@@ -28,7 +29,6 @@ use super::port::{Outgoing, Port};
 use super::queue::{Event, Queue};
 use super::resource::{Job, Resource};
 use super::rng::Rng;
-use super::server::{Authority, Incoming, ReplyTo};
 use super::target::Target;
 use super::worker::{Elements, Worker};
 

@@ -18,6 +18,10 @@ pub(crate) struct ReplyTo {
 pub(crate) enum Incoming {
     Ask(ReplyTo, Request),
     Hangup(u8, u32),
+    /// A planned stop: first the waits end,
+    Drain,
+    /// then the process does.
+    Stop,
 }
 
 /// The destination of an answer, and the grant that its request renews.

@@ -6,7 +6,7 @@ use palisade_core::{
     Machine, Outcome, Permits, Principal, Renewed, RequestId, Slots, Span, Timestamp, Token, Ttl,
     Under, Wish, set_of,
 };
-use palisade_pipeline::orderer::{Moment, Orderer};
+use palisade_pipeline::orderer::Moment;
 use palisade_pipeline::{Answer, Asked, KeepsPlace, Request};
 
 use super::caller::{Caller, index, locks_of, wanted};
@@ -372,13 +372,14 @@ pub(super) fn of_orphans(waiting: Vec<Waiting>, mutant: Option<Mutant>) -> Vec<C
     commands.collect()
 }
 
-/// The time as reported to the orderer. `before` is the clock before it woke, `away` its true absence.
+/// The time as reported to the loop. `before` is the clock before it woke, `away` its true absence, and `forged` the work that
+/// a mutant has made of absences so far.
 pub(super) fn moment(
     now: Moment,
     mutant: Option<Mutant>,
     before: Timestamp,
     away: Option<Away>,
-    orderer: &mut Orderer<Caller>,
+    forged: &mut Span,
 ) -> Moment {
     match (mutant, away) {
         (Some(Mutant::WorkIsAway), _) => Moment {
@@ -386,15 +387,17 @@ pub(super) fn moment(
             ..now
         },
         (Some(Mutant::ClockReadFirst), _) => Moment { at: before, ..now },
-        (Some(Mutant::NoGrace), _) => {
-            orderer.slept(NO_END, NO_END, Span::ZERO);
-            now
+        (Some(Mutant::NoGrace | Mutant::ShortForgotten), Some(Away::Paused(pause))) => {
+            *forged = forged.plus(pause);
+            Moment {
+                worked: now.worked.plus(*forged),
+                ..now
+            }
         }
-        (Some(Mutant::ShortForgotten), Some(Away::Paused(pause))) => {
-            orderer.slept(pause, pause, Span::ZERO);
-            now
-        }
-        _ => now,
+        _ => Moment {
+            worked: now.worked.plus(*forged),
+            ..now
+        },
     }
 }
 

@@ -1,19 +1,20 @@
-//! The authority's process, driven one step at a time.
+//! The authority's machine: the product's loop over a disk, a clock and a network of the lab.
 //!
 //! ```text
-//!   inbox ──► begin: Wal::reserve · Orderer::begin · each message ──► follower ──► facts
-//!                                             │  (during the sync, more messages arrive)
-//!                                             ▼
-//!             finish: Wal::commit · Orderer::committed ──► answers, events
+//!   inbox ──► begin: Wal::reserve · Round::begin · Round::fill ──► follower ──► facts
+//!                                          │  (during the sync, more messages arrive)
+//!                                          ▼
+//!             finish: Wal::commit · Round::written · Round::rest ──► answers, events
 //! ```
 //!
-//! The orderer, its codec, its replay and the log are the product's. This module replaces the product's driver (inbox,
-//! alarm, clock, log, output), which owns a thread and uses the kernel's clock.
+//! The loop, its orderer, codec and replay, and the log are the product's. Here is what its thread has: an inbox, an alarm,
+//! clocks and a log.
 
 mod caller;
 mod disk;
 mod follower;
 mod id_map;
+mod intake;
 mod process;
 mod queues;
 mod recovered;
@@ -21,9 +22,10 @@ mod seams;
 
 use std::sync::Arc;
 
-use palisade_core::{Away, Command, LeaseKey, Limits, Span, Timestamp, WallTime, limits};
+use palisade_core::{Away, Command, Limits, Span, Timestamp, WallTime, limits};
 use palisade_pipeline::orderer::{Moment, Released};
-use palisade_pipeline::{Answer, Request};
+use palisade_pipeline::round::{Rest, Write};
+use palisade_pipeline::{Answer, Writable};
 use palisade_wal::testing::Loss;
 
 use super::clock::MachineClock;
@@ -31,61 +33,71 @@ use super::fact::Fact;
 use super::mutants::Mutant;
 use super::plan::{LOCKS, Plan};
 use super::rng::Rng;
-use caller::{Caller, index, session};
 pub(crate) use caller::{Incoming, ReplyTo};
 use disk::{Disk, Opened};
 use follower::turn;
 use id_map::IdMap;
+use intake::Intake;
 use process::Process;
-use queues::{hang_up_in_turn, only_orphans, overtake, waiting};
+use queues::{only_orphans, waiting};
 use recovered::recovered;
-
-/// The operation of a request that the lab itself makes: no client waits for its answer.
-const NOBODYS: u32 = u32::MAX;
 
 /// The wall clock at the beginning of a simulation.
 const FIRST_WALL_MS: u64 = 1_800_000_000_000;
 
 /// The authority's machine: its disk, its clock, and usually a process.
 pub(crate) struct Authority {
-    mutant: Option<Mutant>,
+    lab: Lab,
     led: bool,
     /// How many permits each lock has at first.
     permits: [u8; LOCKS],
     clock: Arc<MachineClock>,
     wall_ms: i64,
     disk: Disk,
-    ids: IdMap,
-    rng: Rng,
-    /// How many requests the lab itself has made.
-    own_requests: u64,
     process: Option<Process>,
     was_here: bool,
     /// The last sign of life: the authority's clock, and the machine's. The kernel has it until the machine loses power.
     sign: Option<(Timestamp, u64)>,
-    /// The facts since they were last taken.
-    pub(crate) facts: Vec<Fact>,
+    /// A mutant let the batch's answers out before its sync.
+    is_out: bool,
+    /// The work that a mutant has made of absences.
+    forged: Span,
     /// The answers sent.
     pub(crate) out: Vec<(ReplyTo, Answer)>,
+}
+
+/// What the lab knows and does, whichever process serves.
+struct Lab {
+    mutant: Option<Mutant>,
+    ids: IdMap,
+    rng: Rng,
+    /// How many requests the lab itself has made.
+    own_requests: u64,
+    /// The facts since they were last taken.
+    facts: Vec<Fact>,
 }
 
 impl Authority {
     pub(crate) fn new(plan: &Plan, clock: Arc<MachineClock>, mutant: Option<Mutant>) -> Authority {
         let seed = plan.seed;
         Authority {
-            mutant,
+            lab: Lab {
+                mutant,
+                ids: IdMap::new(mutant),
+                rng: Rng::fork(seed, 2),
+                own_requests: 0,
+                facts: Vec::new(),
+            },
             led: plan.led,
             permits: plan.permits,
             clock,
             wall_ms: FIRST_WALL_MS as i64,
             disk: Disk::new(seed),
-            ids: IdMap::new(mutant),
-            rng: Rng::fork(seed, 2),
-            own_requests: 0,
             process: None,
             was_here: false,
             sign: None,
-            facts: Vec::new(),
+            is_out: false,
+            forged: Span::ZERO,
             out: Vec::new(),
         }
     }
@@ -98,18 +110,24 @@ impl Authority {
         self.process.is_some()
     }
 
+    /// The facts since they were last taken.
+    pub(crate) fn take_facts(&mut self) -> Vec<Fact> {
+        std::mem::take(&mut self.lab.facts)
+    }
+
     /// Starts the process from the disk: replay, then everything that must be recorded before the first request is
     /// served.
     pub(crate) fn start(&mut self, restored: bool) -> Result<(), String> {
+        self.is_out = false;
         if self.disk.copy_opens() {
-            self.facts.push(Fact::CopyOpened);
+            self.lab.facts.push(Fact::CopyOpened);
         }
         let Opened {
             wal,
             replay,
             returning,
         } = self.disk.open()?;
-        let machine = match self.mutant {
+        let machine = match self.lab.mutant {
             Some(Mutant::ResizeForgotten) => {
                 seams::forget_resizes(&replay.finish(), &self.permits)?
             }
@@ -126,29 +144,29 @@ impl Authority {
                 (now, down.unwrap_or(Span::ZERO)),
                 restored,
                 &waiting,
-                &mut self.ids,
+                &mut self.lab.ids,
             );
-            self.facts.push(recovered);
+            self.lab.facts.push(recovered);
         }
-        let machine = match self.mutant {
+        let machine = match self.lab.mutant {
             Some(Mutant::ClosingForgotten) => seams::forget_closings(&machine)?,
             Some(Mutant::ExtendedForEver) => seams::forget_extensions(&machine)?,
             _ => machine,
         };
-        let mut process = Process::new(machine, wal, (now, self.clock.nanos()), self.mutant);
-        let grace = returning && self.mutant != Some(Mutant::NoGrace);
+        let mut process = Process::new(machine, wal, (now, self.clock.nanos()), self.lab.mutant);
+        let grace = returning && self.lab.mutant != Some(Mutant::NoGrace);
         let away = match down {
             _ if led => Away::Led,
             Some(down) => Away::Down(down),
             None => Away::Restarted,
         };
         let mut first = Vec::from_iter(grace.then_some(Command::Grace(away)));
-        first.extend(seams::of_orphans(waiting, self.mutant));
+        first.extend(seams::of_orphans(waiting, self.lab.mutant));
         first.push(Command::Configure(Limits::DEFAULT));
         let now = process.now(self.clock.nanos());
-        process.orderer.open(now, self.wall(), first);
+        process.round.open(now, self.wall(), first);
+        process.follow(&mut self.lab);
         self.process = Some(process);
-        self.follow(None);
         if let Err(why) = self.finish() {
             self.process = None;
             return Err(why);
@@ -189,141 +207,72 @@ impl Authority {
         let Some(process) = &mut self.process else {
             return;
         };
-        let at = process.now(local);
-        let before = process.wake(at);
+        let (mutant, facts) = (self.lab.mutant, &mut self.lab.facts);
+        let now = process.now(local);
+        let before = process.wake(now);
         let room = process.wal.reserve(process::ROOM);
         process.full = room.is_err();
-        let room = match self.mutant {
+        let room = match mutant {
             Some(Mutant::FullDiskIgnored) => Ok(()),
             _ => room.map_err(|full| full.to_string()),
         };
         // The truth, for the checkers.
-        let at = process.orderer.now().max(at);
+        let at = process.round.orderer().now().max(now);
         let away = process.absence(at);
-        let was_full = !process.orderer.takes_commands();
+        let was_full = !process.round.orderer().takes_commands();
         let away = match was_full {
             true => Some(Away::Paused(at.since(process.had_room))),
             false => away,
         };
         let busy = process.report_busy();
         let worked = process.used;
-        let now = Moment { at, wall, worked };
-        let orderer = &mut process.orderer;
-        let now = seams::moment(now, self.mutant, before, away, orderer);
-        match self.mutant {
-            Some(Mutant::WindowNeverEnds) if room.is_ok() && only_orphans(orderer.machine()) => {
-                orderer.open(now.at, wall, vec![Command::Grace(Away::Led)]);
+        let moment = Moment { at, wall, worked };
+        let moment = seams::moment(moment, mutant, before, away, &mut self.forged);
+        let round = &mut process.round;
+        match mutant {
+            Some(Mutant::WindowNeverEnds) if room.is_ok() && only_orphans(round.machine()) => {
+                round.open(moment.at, wall, vec![Command::Grace(Away::Led)]);
             }
-            _ => drop(orderer.begin(now, room)),
+            _ => drop(round.begin(moment, room, Writable::default())),
         }
-        self.facts.extend(busy.map(|span| Fact::Busy { span }));
-        if process.full || !process.orderer.takes_commands() {
-            self.facts.push(Fact::DiskFull);
+        facts.extend(busy.map(|span| Fact::Busy { span }));
+        if process.full || !process.round.orderer().takes_commands() {
+            facts.push(Fact::DiskFull);
         } else {
             process.had_room = at;
             if let Some(Away::Paused(away)) = away {
                 let (at, away) = (at.as_nanos(), away.as_nanos());
-                self.facts.push(Fact::Stalled { at, away });
+                facts.push(Fact::Stalled { at, away });
             }
         }
-        self.follow(None);
-        while let Some(message) = self.next_message() {
-            self.message(message);
-        }
-        if self.mutant == Some(Mutant::AnswerBeforeSync) {
+        self.fill(now);
+        if mutant == Some(Mutant::AnswerBeforeSync) {
             self.let_out();
+            self.is_out = true;
         }
     }
 
-    /// The next message, if it fits into the batch; otherwise it waits for the next batch.
-    fn next_message(&mut self) -> Option<Incoming> {
-        let local = self.clock.nanos();
-        let process = self.process.as_mut()?;
-        let now = process.now(local);
-        if process.orderer.is_batch_over(|| now) {
-            return None;
-        }
-        process.inbox.pop_front()
-    }
-
-    fn message(&mut self, message: Incoming) {
-        match message {
-            Incoming::Ask(to, request) => self.ask(to, request),
-            Incoming::Hangup(client, incarnation) => self.hang_up(client, incarnation),
-        }
-    }
-
-    fn ask(&mut self, to: ReplyTo, request: Request) {
+    /// Takes the messages in that have arrived and fit into the batch.
+    fn fill(&mut self, now: Timestamp) {
         let Some(process) = &mut self.process else {
             return;
         };
-        let wanted = match &request {
-            Request::Acquire(wish) => wish.wait.map_or(0, Span::as_nanos),
-            _ => 0,
+        process.follow(&mut self.lab);
+        let drains = process.round.is_draining();
+        let begins = drains.then_some(Fact::Stopping { begins: true });
+        self.lab.facts.extend(begins);
+        let mut intake = Intake {
+            lab: &mut self.lab,
+            follower: &mut process.follower,
+            inbox: &mut process.inbox,
+            coming: &mut process.coming,
+            now,
+            own_key: None,
+            asked: None,
+            drains,
         };
-        let renews = match &request {
-            Request::Renew { grant, .. } => grant.token,
-            _ => None,
-        };
-        let resizes = match &request {
-            Request::Resize { lock, permits } => Some((index(lock), *permits as u8)),
-            _ => None,
-        };
-        if let Some(mutant) = self.mutant {
-            overtake(mutant, process, &request, &mut self.ids);
-        }
-        let orderer = &mut process.orderer;
-        let first = seams::first(&request, self.mutant, orderer.machine(), orderer.now());
-        for own in first {
-            let caller = Caller {
-                to: ReplyTo {
-                    operation: NOBODYS,
-                    ..to
-                },
-                renews: None,
-                resizes: None,
-            };
-            self.own_requests += 1;
-            let key = LeaseKey::from_bytes(u128::from(self.own_requests).to_be_bytes());
-            process.orderer.request(own, caller, || key);
-            let (ids, facts) = (&mut self.ids, &mut self.facts);
-            let follower = &mut process.follower;
-            follower.follow(&process.orderer, None, ids, facts);
-        }
-        let (orderer, ids) = (&mut process.orderer, &mut self.ids);
-        self.facts.extend(seams::taken(&request, ids));
-        let (machine, at) = (orderer.machine(), orderer.now());
-        let request = seams::inward(request, self.mutant, machine, at, ids);
-        let rng = &mut self.rng;
-        let caller = Caller {
-            to,
-            renews,
-            resizes,
-        };
-        orderer.request(request, caller, || LeaseKey::from_bytes(rng.bytes()));
-        self.follow(Some((to, wanted)));
-    }
-
-    fn hang_up(&mut self, client: u8, incarnation: u32) {
-        let Some(process) = &mut self.process else {
-            return;
-        };
-        let gone = process.follower.hang_up(client, incarnation).into_iter();
-        self.facts
-            .extend(gone.map(|request| Fact::Gone { request }));
-        if self.mutant != Some(Mutant::WaiterUnchecked) {
-            process.orderer.hang_up(session(client, incarnation));
-        }
-        self.follow(None);
-    }
-
-    /// Reports the commands added to the batch.
-    fn follow(&mut self, asked: Option<follower::CallerAndWait>) {
-        if let Some(process) = &mut self.process {
-            let (ids, facts) = (&mut self.ids, &mut self.facts);
-            let follower = &mut process.follower;
-            follower.follow(&process.orderer, asked, ids, facts);
-        }
+        process.round.fill(&mut intake);
+        intake.report(process.round.orderer());
     }
 
     /// Whether the current round has something to sync.
@@ -333,36 +282,46 @@ impl Authority {
     }
 
     /// The second half: the sync, and the effects that become visible after it.
-    pub(crate) fn finish(&mut self) -> Result<(), String> {
+    pub(crate) fn finish(&mut self) -> Result<Rest, String> {
         let local = self.clock.nanos();
         let Some(process) = &mut self.process else {
-            return Ok(());
+            return Ok(Rest::Over);
         };
+        let mutant = self.lab.mutant;
         let follower = &mut process.follower;
+        let is_out = std::mem::take(&mut self.is_out);
+        assert!(
+            mutant.is_some()
+                || matches!(process.round.write(), Write::Entry(batch) if batch == follower.batch)
+                || (follower.batch.is_empty() && !matches!(process.round.write(), Write::Entry(_))),
+            "the follower has the batch"
+        );
         if !follower.batch.is_empty() {
             let committed = process.wal.commit(&follower.batch);
             if let Err(error) = committed
-                && self.mutant != Some(Mutant::FailedSyncIgnored)
+                && mutant != Some(Mutant::FailedSyncIgnored)
             {
                 let full = process.full;
-                self.facts.push(Fact::LogFailed { full });
+                self.lab.facts.push(Fact::LogFailed { full });
                 self.fail();
                 return Err(error.to_string());
             }
             if disk::compact(&process.wal) {
-                self.facts.push(Fact::Snapshot);
+                self.lab.facts.push(Fact::Snapshot);
             }
         }
         follower.end_batch();
-        self.let_out();
-        if let Some(process) = &mut self.process {
-            if process.orderer.takes_commands() {
-                let at = process.orderer.now();
-                self.sign = Some((at, process.local_at(at)));
-            }
-            process.sleep(process.now(local));
+        let alive = process.round.alive();
+        if !is_out {
+            self.let_out();
         }
-        Ok(())
+        let Some(process) = &mut self.process else {
+            return Ok(Rest::Over);
+        };
+        if let Some(at) = alive {
+            self.sign = Some((at, process.local_at(at)));
+        }
+        Ok(process.rest(process.now(local)))
     }
 
     /// The batch is durable.
@@ -370,49 +329,46 @@ impl Authority {
         let Some(process) = &mut self.process else {
             return;
         };
-        let Released { answers, events } = process.orderer.committed();
-        let seen = events.filter_map(|event| turn(&event, &self.ids));
-        self.facts.extend(seen.map(Fact::Published));
+        let (mutant, facts, ids) = (self.lab.mutant, &mut self.lab.facts, &self.lab.ids);
+        let Released { answers, events } = process.round.written();
+        let seen = events.filter_map(|event| turn(&event, ids));
+        facts.extend(seen.map(Fact::Published));
         for (caller, answer) in answers {
-            let answer = seams::outward(answer, caller, self.mutant, &self.ids);
-            self.facts.extend(seams::acknowledged(&answer, caller));
+            let answer = seams::outward(answer, caller, mutant, ids);
+            facts.extend(seams::acknowledged(&answer, caller));
             self.out.push((caller.to, answer));
         }
     }
 
     /// It is uncertain whether the batch is durable.
     fn fail(&mut self) {
-        if self.mutant == Some(Mutant::FailedSyncAnswered) {
+        if self.lab.mutant == Some(Mutant::FailedSyncAnswered) {
             return self.let_out();
         }
         if let Some(process) = &mut self.process {
-            let answers = process.orderer.failed();
+            let answers = process.round.failed();
             self.out
                 .extend(answers.map(|(caller, answer)| (caller.to, answer)));
         }
     }
 
-    /// A planned stop: the waits end before any connection does. Then the process ends.
+    /// A planned stop: the waits end before any connection does. Then the process ends, when everything is written down.
     pub(crate) fn stop(&mut self) {
-        let mut more = true;
-        while more {
+        self.take_in(Incoming::Drain);
+        self.take_in(Incoming::Stop);
+        loop {
             self.begin();
-            self.facts.push(Fact::Stopping { begins: true });
-            let Some(process) = &mut self.process else {
-                return;
-            };
-            more = match self.mutant {
-                Some(Mutant::StopOneByOne) => {
-                    hang_up_in_turn(process, &mut self.ids);
-                    false
-                }
-                _ => process.orderer.drain(),
-            };
-            self.follow(None);
-            self.facts.push(Fact::Stopping { begins: false });
-            if self.finish().is_err() {
-                return;
+            match self.finish() {
+                Ok(Rest::Over) => break,
+                // Nothing has arrived, and the log has no room for what is owed.
+                Ok(Rest::Sleep(_)) | Err(_) => return,
+                Ok(Rest::GoOn(_)) => {}
             }
+        }
+        if let Some(process) = &mut self.process {
+            let answers = process.round.stopped();
+            self.out
+                .extend(answers.map(|(caller, answer)| (caller.to, answer)));
         }
     }
 
@@ -447,7 +403,7 @@ impl Authority {
     /// The directory is lost; the last backup replaces it. `false`: there is none. `now`, in nanoseconds, is the
     /// operator's clock, which no fault changes.
     pub(crate) fn restore(&mut self, now: u64) -> Result<bool, String> {
-        let leap = match self.mutant {
+        let leap = match self.lab.mutant {
             Some(Mutant::RestoreWithoutLeap) => None,
             Some(Mutant::EqualLeaps) => Some(limits::RESTORE_LEAP),
             _ => limits::restore_leap(FIRST_WALL_MS + now / 1_000_000),

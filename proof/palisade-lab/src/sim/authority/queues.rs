@@ -5,8 +5,8 @@ use palisade_core::{LockMode, LockName, Machine};
 use palisade_pipeline::Request;
 
 use super::caller::wanted;
+use super::follower::Follower;
 use super::id_map::IdMap;
-use super::process::Process;
 use crate::sim::mutants::Mutant;
 
 /// A request that waits: its first record, and its locks. A set has a record in the queue of each.
@@ -42,19 +42,23 @@ pub(super) fn only_orphans(machine: &Machine) -> bool {
 }
 
 /// A mutant: the connections of those who wait end one after the other, the first in its queue first.
-pub(super) fn hang_up_in_turn(process: &mut Process, ids: &mut IdMap) {
-    for waiting in waiting(process.orderer.machine()) {
-        let number = ids.number(waiting.record.request);
-        if let Some(session) = process.follower.session_of(number) {
-            process.orderer.hang_up(session);
-        }
-    }
+pub(super) fn in_turn(machine: &Machine, follower: &Follower, ids: &mut IdMap) -> Vec<u64> {
+    let waiting = waiting(machine).into_iter();
+    let sessions =
+        waiting.filter_map(|waiting| follower.session_of(ids.number(waiting.record.request)));
+    sessions.collect()
 }
 
 /// Mutants: a request that waits for the same lock loses its place when another one comes.
-pub(super) fn overtake(mutant: Mutant, process: &mut Process, request: &Request, ids: &mut IdMap) {
+pub(super) fn overtaken(
+    mutant: Mutant,
+    machine: &Machine,
+    follower: &Follower,
+    request: &Request,
+    ids: &mut IdMap,
+) -> Vec<u64> {
     let Request::Acquire(wish) = request else {
-        return;
+        return Vec::new();
     };
     let loses = |waiting: &Waiting| match mutant {
         Mutant::ReaderOvertakes => {
@@ -67,13 +71,10 @@ pub(super) fn overtake(mutant: Mutant, process: &mut Process, request: &Request,
         Mutant::SetOvertaken => wish.also.is_empty() && waiting.locks.len() > 1,
         _ => false,
     };
-    for waiting in waiting(process.orderer.machine()) {
-        let meets = wish.locks().any(|lock| waiting.locks.contains(lock));
-        if meets && loses(&waiting) {
-            let number = ids.number(waiting.record.request);
-            if let Some(session) = process.follower.session_of(number) {
-                process.orderer.hang_up(session);
-            }
-        }
-    }
+    let meets = |waiting: &Waiting| wish.locks().any(|lock| waiting.locks.contains(lock));
+    let waiting = waiting(machine).into_iter();
+    let losers = waiting.filter(|waiting| meets(waiting) && loses(waiting));
+    let sessions =
+        losers.filter_map(|waiting| follower.session_of(ids.number(waiting.record.request)));
+    sessions.collect()
 }

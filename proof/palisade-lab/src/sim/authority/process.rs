@@ -1,14 +1,16 @@
-//! The process: its memory, and how it spends its time.
+//! The process: its memory, its clock and its processor time.
 
 use std::collections::VecDeque;
-use std::mem;
 
 use palisade_core::{Away, Machine, Span, Timestamp};
-use palisade_pipeline::orderer::{Orderer, Presence};
+use palisade_pipeline::orderer::Presence;
+use palisade_pipeline::round::{Rest, Round};
 use palisade_wal::Wal;
 
+use super::Lab;
 use super::caller::{Caller, Incoming};
 use super::follower::Follower;
+use super::intake::Coming;
 use crate::sim::mutants::Mutant;
 
 /// The size of the orderer's batches, small enough that some rounds need several, and the room requested for one.
@@ -17,15 +19,15 @@ pub(super) const ROOM: usize = 2 << 10;
 
 /// The memory of the process, gone when it dies.
 pub(super) struct Process {
-    pub(super) orderer: Orderer<Caller>,
+    pub(super) round: Round<Caller>,
     pub(super) follower: Follower,
     pub(super) wal: Wal,
     pub(super) inbox: VecDeque<Incoming>,
-    /// The true absences, whatever a mutant tells the orderer.
+    pub(super) coming: Coming,
+    /// The true absences, whatever a mutant tells the loop.
     pub(super) truth: Presence,
-    /// The processor time it has used.
+    /// The processor time it has used, and the part of it that was reported.
     pub(super) used: Span,
-    /// The part of it that was reported.
     reported: Span,
     /// The stamp of the last batch that the log had room for.
     pub(super) had_room: Timestamp,
@@ -33,17 +35,10 @@ pub(super) struct Process {
     pub(super) full: bool,
     resumed_at: Timestamp,
     boot_then: u64,
-    asleep: Option<Sleep>,
+    /// What comes before its next batch, and since when.
+    rests: (Rest, Timestamp),
     /// Since when it is busy.
     busy_since: Option<Timestamp>,
-    /// Whether nothing arrived since it last woke for nothing.
-    quiet: bool,
-}
-
-/// It waits for messages and for an alarm.
-struct Sleep {
-    since: Timestamp,
-    planned: Span,
 }
 
 impl Process {
@@ -56,9 +51,10 @@ impl Process {
     ) -> Process {
         Process {
             follower: Follower::new(machine.clone(), mutant),
-            orderer: Orderer::new(machine, false).with_batches_of(BATCH_BYTES),
+            round: Round::new(machine, false).with_batches_of(BATCH_BYTES),
             wal,
             inbox: VecDeque::new(),
+            coming: Coming::default(),
             truth: Presence::new(now),
             used: Span::ZERO,
             reported: Span::ZERO,
@@ -66,9 +62,8 @@ impl Process {
             full: false,
             resumed_at: now,
             boot_then: local,
-            asleep: None,
+            rests: (Rest::GoOn(Span::ZERO), now),
             busy_since: None,
-            quiet: false,
         }
     }
 
@@ -85,32 +80,28 @@ impl Process {
 
     /// How long it was busy since it was last asked, in nanoseconds.
     pub(super) fn report_busy(&mut self) -> Option<u64> {
-        let before = mem::replace(&mut self.reported, self.used);
+        let before = std::mem::replace(&mut self.reported, self.used);
         let span = self.used.as_nanos() - before.as_nanos();
         (span > 0).then_some(span)
     }
 
-    /// Sleeps until a message arrives, something is due, or the heartbeat.
-    pub(super) fn sleep(&mut self, now: Timestamp) {
-        let heartbeat = self.orderer.heartbeat();
-        let due = self.orderer.next_due().map(|due| due.since(now));
-        let planned = due.map_or(heartbeat, |due| due.min(heartbeat));
-        self.asleep = Some(Sleep {
-            since: now,
-            planned,
-        });
+    /// A batch is over.
+    pub(super) fn rest(&mut self, now: Timestamp) -> Rest {
+        self.rests = (self.round.rest(now), now);
+        self.rests.0
     }
 
-    /// The time of its alarm on the machine's clock.
+    /// The time of its alarm on the machine's clock, while it sleeps.
     pub(super) fn alarm(&self) -> Option<u64> {
-        let Sleep { since, planned } = self.asleep.as_ref()?;
-        let asleep_for = since.after(*planned).since(self.resumed_at);
-        Some(self.boot_then + asleep_for.as_nanos())
+        match self.rests {
+            (Rest::Sleep(planned), since) => Some(self.local_at(since.after(planned))),
+            _ => None,
+        }
     }
 
     /// Whether it has something to do.
     pub(super) fn is_awake(&self, local: u64) -> bool {
-        let rings = self.alarm().is_some_and(|alarm| alarm <= local);
+        let rings = self.alarm().is_none_or(|alarm| alarm <= local);
         rings || !self.inbox.is_empty() || self.busy_since.is_some()
     }
 
@@ -119,17 +110,22 @@ impl Process {
         if let Some(since) = self.busy_since.take() {
             self.used = self.used.plus(now.since(since));
         }
-        let Some(Sleep { since, planned }) = self.asleep.take() else {
+        let (Rest::Sleep(planned), since) = self.rests else {
             return now;
         };
-        let span = now.since(since);
-        self.truth.slept(span, planned, Span::ZERO);
-        self.orderer.slept(span, planned, Span::ZERO);
-        let was_quiet = mem::replace(&mut self.quiet, self.inbox.is_empty());
-        if self.quiet && !was_quiet {
+        self.rests.0 = Rest::GoOn(Span::ZERO);
+        self.truth.slept(now.since(since), planned, Span::ZERO);
+        if self.round.woke(now, !self.inbox.is_empty(), Span::ZERO) {
             let _ = self.wal.seal_mark();
         }
         since
+    }
+
+    /// Reports the commands added to the batch before any message is taken in.
+    pub(super) fn follow(&mut self, lab: &mut Lab) {
+        let orderer = self.round.orderer();
+        self.follower
+            .follow(orderer, None, &mut lab.ids, &mut lab.facts);
     }
 
     /// From now on it is busy with one thing for a while.
@@ -140,7 +136,7 @@ impl Process {
 
     /// Its absence until `at`, if that was long enough to matter.
     pub(super) fn absence(&mut self, at: Timestamp) -> Option<Away> {
-        let bears = self.orderer.machine().bears();
+        let bears = self.round.machine().bears();
         self.truth.look(at, self.used, bears)
     }
 }
