@@ -389,11 +389,11 @@ func TestCheckMethodRacePalisade(t *testing.T) {
 		le.Run(ctx)
 		close(ended)
 	}()
-	// real time: the check is asked for as long as a lease lasts, so renewals fall into it.
 	for start := time.Now(); time.Since(start) < 2*time.Second; {
 		if err := le.Check(time.Second); err != nil {
 			t.Error(err)
 		}
+		// real time: the check is asked for as long as a lease lasts, so renewals fall into it.
 		time.Sleep(10 * time.Millisecond)
 	}
 	if !le.IsLeader() {
