@@ -308,8 +308,8 @@ def shows_what_the_interface_says(palisade, folder):
         until("readers are counted", lambda: "2 readers" in [row[2] for row in page.rows("All locks")])
 
         server.kill()
-        until("the page says that nobody answers", lambda: page.connection() == "lost")
-        assert "what you see is from" in page.tab.locator("#connection").text_content()
+        shown_from = lambda: "what you see is from" in page.tab.locator("#connection").text_content()  # noqa: E731
+        until("the page says that nobody answers", lambda: page.connection() == "lost" and shown_from())
         until("it says so in red", lambda: page.alarm("This server does not answer"))
         assert {"figures", "list", "ranking"} <= page.old().keys(), page.old()
         assert page.rows("All locks"), "what was seen last stays"
@@ -461,7 +461,7 @@ def shows_text_as_text(palisade, folder):
         planted = ("made.append(...children.flat().filter((child) => child !== null && child !== undefined));",
                    "for (const child of children.flat()) if (child instanceof Node) made.append(child);"
                    " else if (child !== null && child !== undefined) made.innerHTML += child;")
-        page = Page(chromium, server, plant=planted).open()
+        page = Page(chromium, server, plant=planted).open(f"#/lock/{quote(evil, safe='')}")
         until("the control is found out", lambda: page.tab.locator("main img").count() > 0)
         try:
             page.close(tolerate=False)
@@ -549,9 +549,16 @@ def shows_a_cluster_without_majority(palisade, folder):
     cluster = Cluster(palisade)
     leader, follower, third = cluster.nodes
     names = [node.call("v1/cluster")["node"][:8] for node in cluster.nodes]
+
+    def held(lock):
+        try:
+            return leader.acquire(lock, f"worker-{lock[-1]}.example", request_id=lock)
+        except OSError:
+            return None  # On a busy machine another node may be elected just now.
+
     for at in range(4):
-        leader.acquire(f"job/{at}", f"worker-{at}.example")
-    leader.queue("job/1", "the next")
+        until("it is held", lambda at=at: held(f"job/{at}"))
+    follower.queue("job/1", "the next")
     with browser() as chromium:
         page = Page(chromium, follower).open()
         # The controls: one forgets what it saw, one does not count the votes, one does not look whether nodes are there.
@@ -572,7 +579,7 @@ def shows_a_cluster_without_majority(palisade, folder):
         third.kill()
         until("a node is missing", lambda: names[2] in page.alarm("A node is missing", "warn"), said=page.text)
         assert "not if another one fails" in page.alarm("A node is missing", "warn")
-        assert page.connection() == "live", "locks are granted"
+        until("locks are granted", lambda: page.connection() == "live", said=page.text)
         until("its card says so", lambda: any(names[2] in card and ("refused" in card or "not connected" in card) for card in cards()), said=page.text)
         page.pictures(folder, "node-missing")
         assert not deaf.alarm("A node is missing", "warn"), "the control: a page that does not look"
@@ -613,7 +620,7 @@ def shows_a_full_disk(palisade, folder):
         with browser() as chromium:
             page = Page(chromium, server).open()
             # The control does not ask for the disk, as the page before this one.
-            green = Page(chromium, server, plant=("const full = health.last?.log_full || status.last?.log_full;\n  if (nodes?.disk_full)", "const full = false; if (false)")).open()
+            green = Page(chromium, server, plant=("!source.error && source.last?.log_full", "false")).open()
             until("it is said in red", lambda: "granted" in page.alarm("The disk is full: nothing is granted"), said=page.text)
             until("it is not green", lambda: page.connection() == "lost")
             assert "disk full" in page.tab.locator(".nodes").inner_text(), page.text()
@@ -897,7 +904,7 @@ def shows_what_the_rules_grant(palisade, folder):
             for wrong, said in (("pal_x", "not a token"), (viewer[:-1] + ("0" if viewer[-1] != "0" else "1"), "unknown")):
                 tab.get_by_label("Token").fill(wrong)
                 tab.get_by_role("button", name="Sign in").click()
-                until(said, lambda: said in (tab.locator("[role=alert]").text_content() or ""))
+                until(said, lambda: said in (tab.locator("main [role=alert]").text_content() or ""))
             tab.get_by_label("Token").fill(viewer)
             tab.get_by_role("button", name="Sign in").click()
             until("all locks", lambda: {row[0] for row in page.rows("All locks")} == {"a/1", "b/1"})

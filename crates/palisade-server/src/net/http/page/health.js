@@ -32,8 +32,9 @@ class Source {
       this.unanswered = null;
     } catch (error) {
       this.error = error;
-      // A refusal is an answer, too.
+      // A refusal is an answer, too; one for a missing right takes away what was seen with it.
       if (!(error instanceof NoAnswer)) this.unanswered = null;
+      if (error.status === 403) this.last = null;
     }
     this.began = null;
   }
@@ -80,9 +81,11 @@ export function again() {
   for (const source of sources) if (source.began === null) keepAsking(source);
 }
 
-/** Asks nothing before `again`: the server wants to know who asks. */
+/** Asks nothing before `again`, and forgets what it saw: the server wants to know who asks. */
 export function signedOut() {
   signedIn = false;
+  samples = [];
+  for (const source of sources) source.last = null;
 }
 
 /** Asks for the status shortly: something changed. */
@@ -159,6 +162,9 @@ const unreachable = () => sources.every((source) => (source === cluster && singl
 const stalled = () => !unreachable() && status.silent() > STALL
   && health.last !== null && health.last.came > status.unanswered + 1_000;
 
+/** Whether the log has no room, here or at the node that leads. */
+const diskFull = () => [health, status].some((source) => !source.error && source.last?.log_full);
+
 /** Whether questions about locks have no answer at this moment. */
 export const silent = () => unreachable() || stalled();
 
@@ -203,11 +209,10 @@ export function notices() {
       "Leases get their full time again when it goes on. Look at the server's log and at ", el("code", {}, "dmesg"), ".");
   }
   if (nodes && !cluster.error && !unreachable()) lostNodes(nodes, add);
-  const full = health.last?.log_full || status.last?.log_full;
   if (nodes?.disk_full) {
     add("bad", "disk", "disk full", "The disk of this node is full: it accepts nothing.", `${nodes.disk_full}. `,
       "Free some space there; the node goes on by itself.");
-  } else if (full && !unreachable()) {
+  } else if (diskFull() && !unreachable()) {
     add("stops", "disk", "disk full", "The disk is full: nothing is granted or renewed.",
       "What is held stays held. Free some space on the disk of the data directory (see ", el("code", {}, "df -h"),
       "); the server goes on by itself, without a restart. Delete nothing in that directory.");
@@ -278,10 +283,9 @@ export function nodes() {
   if (!cluster.last || single()) {
     // Without the right to see the cluster, and before anything came, there is nothing to draw.
     if (!single()) return null;
-    const full = health.last?.log_full || status.last?.log_full;
     const ends = health.last?.certificate_expires_at;
     return el("ul", { class: "nodes", "aria-label": "Nodes" }, card("this server", "single", location.host,
-      stops ? dot("bad", unreachable() ? "does not answer" : "stalled") : full ? dot("bad", "disk full") : dot("good", "grants locks"),
+      stops ? dot("bad", unreachable() ? "does not answer" : "stalled") : diskFull() ? dot("bad", "disk full") : dot("good", "grants locks"),
       ends ? el("span", { class: "at" }, `certificate until ${ends.slice(0, 10)}`) : null));
   }
   const view = cluster.last;

@@ -49,7 +49,7 @@ const endsIn = (answer, kind = "number") => ["ends in", kind, (lock) => {
 
 let leave = new AbortController();
 /** What is on the page: its parts, and what it shows of the server's state. */
-let view = { title: "", parts: [], state: () => {} };
+let view = { title: "", parts: [], state: () => {}, soon: () => {} };
 
 function connected(state, text) {
   connection.className = state;
@@ -76,7 +76,8 @@ function stateChanged() {
   document.title = `${notices.some(({ level }) => level !== "warn") ? "⚠ " : ""}${view.title} · Palisade`;
   if (health.silent()) for (const part of view.parts) part.old(empty("Nothing was read yet."));
   const { status } = health.last();
-  if (status) draw(footer, `authority ${status.authority} · incarnation ${status.incarnation} · Palisade ${status.version}`);
+  if (status && status !== view.status) draw(footer, `authority ${status.authority} · incarnation ${status.incarnation} · Palisade ${status.version}`);
+  view.status = status;
   view.state();
 }
 
@@ -122,6 +123,7 @@ function show(title, { prefix, after = null, parts, load, changes = () => {}, st
       timer = setTimeout(refresh, SETTLE);
     }
   };
+  view.soon = soon;
   health.again();
   stateChanged();
   refresh();
@@ -594,7 +596,9 @@ addEventListener("hashchange", () => {
   main.focus();
 });
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) health.again();
+  if (document.hidden || leave.signal.aborted) return;
+  health.again();
+  view.soon();
 });
 document.getElementById("search").addEventListener("submit", (event) => {
   event.preventDefault();
