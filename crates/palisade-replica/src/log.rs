@@ -179,6 +179,16 @@ impl Log {
         self.committed = self.committed.max(Some(last));
     }
 
+    #[cfg(test)]
+    pub(crate) fn lose(&mut self, place: usize) {
+        self.entries.remove(place);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn claim(&mut self, committed: LogId) {
+        self.committed = Some(committed);
+    }
+
     fn truncate(&mut self, last: Option<LogId>) -> Result<(), Gap> {
         if last < self.committed {
             return Err(Gap("committed entries are truncated"));

@@ -348,3 +348,6 @@ pub(crate) fn name_segment(
     storage.rename(NEXT, &segment::name(first))?;
     storage.sync_dir()
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod corruptions;

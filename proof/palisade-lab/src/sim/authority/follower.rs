@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use palisade_core::machine::Record;
 use palisade_core::{
     Away, Change, Command, Effect, Entry, Event, LockMode, Machine, Outcome, Principal, RequestId,
-    Timestamp, Token,
+    Timestamp, Token, invariants,
 };
 use palisade_pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
 use palisade_pipeline::orderer::Orderer;
@@ -26,8 +26,9 @@ pub(super) struct Follower {
     pub(super) batch: Vec<u8>,
     /// The principal that asked for the last command in it.
     by: Principal,
-    /// How many commands of the orderer's batch were followed.
+    /// How many commands of the orderer's batch were followed, and how many of all batches.
     seen: usize,
+    followed: u64,
     /// The callers of waiting requests, by the request's number.
     waiting: BTreeMap<u32, ReplyTo>,
     /// The requests whose callers were away when the leader changed, and until when their places are reserved.
@@ -55,6 +56,7 @@ impl Follower {
             batch: Vec::new(),
             by: Principal::ANONYMOUS,
             seen: 0,
+            followed: 0,
             waiting: BTreeMap::new(),
             orphans: BTreeMap::new(),
         }
@@ -114,6 +116,13 @@ impl Follower {
             }
             encode_command(&mut self.batch, &entry.command);
             self.apply(entry, asked, ids, facts);
+            self.followed += 1;
+            if self.followed.is_multiple_of(CHECK_EVERY) {
+                check("the machine that follows", &self.machine);
+            }
+        }
+        if self.followed.is_multiple_of(CHECK_EVERY) {
+            check("the machine that serves", orderer.machine());
         }
     }
 
@@ -261,6 +270,15 @@ impl Follower {
             slots,
             left,
         }
+    }
+}
+
+/// All invariants of a machine are checked after so many entries.
+const CHECK_EVERY: u64 = 8;
+
+fn check(which: &str, machine: &Machine) {
+    if let Err(broken) = invariants::check(machine) {
+        panic!("{which}: not so: {broken}");
     }
 }
 
