@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -403,6 +404,64 @@ func TestAShutdownFreesTheLock(t *testing.T) {
 	}
 	if holder := server.Holder("nightly"); holder != nil {
 		t.Errorf("held by %v", holder)
+	}
+	lock, err := locker.Lock(ctx, "nightly")
+	if err != nil {
+		t.Fatal(err)
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := lock.Unlock(canceled); err != nil {
+		t.Errorf("not released when it returned: %v", err)
+	}
+}
+
+// A run is late at its task: its lease was lost, and the next run of this process has one. Two runs never share a lease.
+func TestALateRunHasNoOtherRunsLease(t *testing.T) {
+	server, client := inMemory(t)
+	locker := palisadegocron.NewLocker(client, 0)
+	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var begun atomic.Bool
+	runs, ends := make(chan uint64, 2), make(chan error, 2)
+	next, over := make(chan struct{}), make(chan struct{})
+	var job gocron.Job
+	job, err = s.NewJob(gocron.DurationJob(time.Hour), locker.Task(func(_ context.Context, lease *palisade.Lease) error {
+		runs <- lease.Token()
+		if len(runs) == 1 {
+			close(next)
+			<-over
+		}
+		return nil
+	}), gocron.WithName("nightly"), gocron.WithEventListeners(
+		gocron.BeforeJobRuns(func(uuid.UUID, string) {
+			if begun.CompareAndSwap(false, true) {
+				server.Expire("nightly")
+				go func() { _ = job.RunNow() }()
+				<-next
+			}
+		}),
+		gocron.AfterJobRuns(func(uuid.UUID, string) { ends <- nil }),
+		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { ends <- err }),
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if err := job.RunNow(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ends; !errors.Is(err, palisadegocron.ErrNoLease) {
+		t.Error(err)
+	}
+	close(over)
+	if err := s.Shutdown(); err != nil {
+		t.Error(err)
+	}
+	if len(runs) != 1 || <-runs != 2 {
+		t.Error("not the second run alone")
 	}
 }
 
