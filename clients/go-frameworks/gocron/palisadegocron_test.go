@@ -468,6 +468,12 @@ func TestALateRunHasNoOtherRunsLease(t *testing.T) {
 // All tasks of a Locker have one name in gocron, which would be the lock of all of them.
 func TestMistakesAreNamed(t *testing.T) {
 	_, client := inMemory(t)
+	if err := palisadegocron.NewElector(nil, "leader").IsLeader(ctx); err == nil {
+		t.Error("an elector without a client")
+	}
+	if _, err := palisadegocron.NewLocker(nil, 0).Lock(ctx, "nightly"); err == nil {
+		t.Error("a locker without a client")
+	}
 	locker := palisadegocron.NewLocker(client, 0)
 	nothing := func(context.Context, *palisade.Lease) error { return nil }
 	for name, one := range map[string]struct {
@@ -477,6 +483,10 @@ func TestMistakesAreNamed(t *testing.T) {
 		listen func(func(uuid.UUID, string, error)) gocron.EventListener
 	}{
 		"a job without a name": {locker.Task(nothing), gocron.WithDistributedLocker(locker), nil, gocron.AfterLockError},
+		"no work": {
+			locker.Task(nil), gocron.WithDistributedLocker(locker),
+			[]gocron.JobOption{gocron.WithName("nothing")}, gocron.AfterJobRunsWithError,
+		},
 		"another's locker": {
 			locker.Task(nothing), gocron.WithDistributedLocker(palisadegocron.NewLocker(client, 0)),
 			[]gocron.JobOption{gocron.WithName("nightly")}, gocron.AfterJobRunsWithError,

@@ -46,6 +46,9 @@ func Transact(ctx context.Context, db Beginner, resource string, holder fence.Ho
 
 // TransactAll is as Transact, for several resources: it claims all of them or none.
 func TransactAll(ctx context.Context, db Beginner, holders map[string]fence.Holder, work func(pgx.Tx) error) error {
+	if db == nil || work == nil {
+		return errors.New("palisade: the pool or the work is nil: a *pgxpool.Pool and a function are needed")
+	}
 	if _, isTx := db.(pgx.Tx); isTx {
 		return errors.New("palisade: Transact begins a transaction, and this is one already: give it the pool, or Claim first in it")
 	}

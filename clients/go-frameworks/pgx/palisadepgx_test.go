@@ -446,6 +446,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	nothing := func(pgx.Tx) error { return nil }
 	for words, err := range map[string]error{
 		"was the lock acquired":    palisadepgx.Transact(ctx, pool, "orders", none, nothing),
+		"the work is nil":          palisadepgx.Transact(ctx, pool, "orders", lease, nil),
 		"one already":              palisadepgx.Transact(ctx, tx, "orders", lease, nothing),
 		"claim first":              palisadepgx.Claim(ctx, tx, "orders", lease),
 		"this one is nil":          palisadepgx.Claim(ctx, nil, "orders", lease),
