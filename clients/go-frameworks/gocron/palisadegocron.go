@@ -28,6 +28,8 @@ type Work = func(context.Context, *palisade.Lease) error
 // ErrNoLease: the task has no lease, so the work was not begun.
 var ErrNoLease = errors.New("palisade: the run has no lease")
 
+var errNoClient = errors.New("palisade: the client is nil: did palisade.New return an error?")
+
 // A Locker is a gocron.Locker: of the schedulers that share it, one runs a job at a time. The lock's name is the job's.
 type Locker struct {
 	client  *palisade.Client
@@ -57,6 +59,9 @@ func NewLocker(client *palisade.Client, splay time.Duration, options ...palisade
 // Lock is for gocron. It does not wait. After an error, which is that of palisade.Client.TryLock, gocron skips the run, and
 // tells the event listener gocron.AfterLockError.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
+	if l.client == nil {
+		return nil, errNoClient
+	}
 	if key == unnamed {
 		return nil, errors.New("palisade: a job of Locker.Task needs a name, which is that of its lock: use gocron.WithName")
 	}
@@ -130,6 +135,9 @@ func NewElector(client *palisade.Client, name string, options ...palisade.LockOp
 // IsLeader is for gocron: nil if this process leads now, or was elected by this call. It does not wait for another leader to
 // end. The error is that of palisade.Client.TryLock.
 func (e *Elector) IsLeader(ctx context.Context) error {
+	if e.client == nil {
+		return errNoClient
+	}
 	if _, err := e.Lease(); err == nil {
 		return nil
 	}
@@ -188,6 +196,9 @@ type run struct {
 }
 
 func (r *run) do(ctx context.Context) error {
+	if r.work == nil {
+		return errors.New("palisade: the task's work is nil: a function is needed")
+	}
 	lease, err := r.find(ctx)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -404,11 +405,75 @@ func TestAShutdownFreesTheLock(t *testing.T) {
 	if holder := server.Holder("nightly"); holder != nil {
 		t.Errorf("held by %v", holder)
 	}
+	lock, err := locker.Lock(ctx, "nightly")
+	if err != nil {
+		t.Fatal(err)
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := lock.Unlock(canceled); err != nil {
+		t.Errorf("not released when it returned: %v", err)
+	}
+}
+
+// A run is late at its task: its lease was lost, and the next run of this process has one. Two runs never share a lease.
+func TestALateRunHasNoOtherRunsLease(t *testing.T) {
+	server, client := inMemory(t)
+	locker := palisadegocron.NewLocker(client, 0)
+	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var begun atomic.Bool
+	runs, ends := make(chan uint64, 2), make(chan error, 2)
+	next, over := make(chan struct{}), make(chan struct{})
+	var job gocron.Job
+	job, err = s.NewJob(gocron.DurationJob(time.Hour), locker.Task(func(_ context.Context, lease *palisade.Lease) error {
+		runs <- lease.Token()
+		if len(runs) == 1 {
+			close(next)
+			<-over
+		}
+		return nil
+	}), gocron.WithName("nightly"), gocron.WithEventListeners(
+		gocron.BeforeJobRuns(func(uuid.UUID, string) {
+			if begun.CompareAndSwap(false, true) {
+				server.Expire("nightly")
+				go func() { _ = job.RunNow() }()
+				<-next
+			}
+		}),
+		gocron.AfterJobRuns(func(uuid.UUID, string) { ends <- nil }),
+		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { ends <- err }),
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if err := job.RunNow(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ends; !errors.Is(err, palisadegocron.ErrNoLease) {
+		t.Error(err)
+	}
+	close(over)
+	if err := s.Shutdown(); err != nil {
+		t.Error(err)
+	}
+	if len(runs) != 1 || <-runs != 2 {
+		t.Error("not the second run alone")
+	}
 }
 
 // All tasks of a Locker have one name in gocron, which would be the lock of all of them.
 func TestMistakesAreNamed(t *testing.T) {
 	_, client := inMemory(t)
+	if err := palisadegocron.NewElector(nil, "leader").IsLeader(ctx); err == nil {
+		t.Error("an elector without a client")
+	}
+	if _, err := palisadegocron.NewLocker(nil, 0).Lock(ctx, "nightly"); err == nil {
+		t.Error("a locker without a client")
+	}
 	locker := palisadegocron.NewLocker(client, 0)
 	nothing := func(context.Context, *palisade.Lease) error { return nil }
 	for name, one := range map[string]struct {
@@ -418,6 +483,10 @@ func TestMistakesAreNamed(t *testing.T) {
 		listen func(func(uuid.UUID, string, error)) gocron.EventListener
 	}{
 		"a job without a name": {locker.Task(nothing), gocron.WithDistributedLocker(locker), nil, gocron.AfterLockError},
+		"no work": {
+			locker.Task(nil), gocron.WithDistributedLocker(locker),
+			[]gocron.JobOption{gocron.WithName("nothing")}, gocron.AfterJobRunsWithError,
+		},
 		"another's locker": {
 			locker.Task(nothing), gocron.WithDistributedLocker(palisadegocron.NewLocker(client, 0)),
 			[]gocron.JobOption{gocron.WithName("nightly")}, gocron.AfterJobRunsWithError,

@@ -64,6 +64,9 @@ func NewLock(client *palisade.Client, name, identity string, options ...palisade
 	if len(identity) < 1 || len(identity) > 256 {
 		return nil, fmt.Errorf("palisade: the identity has %d bytes: 1 to 256 are allowed, a host name for example", len(identity))
 	}
+	if client == nil {
+		return nil, errors.New("palisade: the client is nil: did palisade.New return an error?")
+	}
 	return &Lock{client: client, name: name, identity: identity, options: options}, nil
 }
 
@@ -87,6 +90,9 @@ func (l *Lock) Lease() (*palisade.Lease, error) {
 func (l *Lock) Leading(work func(context.Context, *palisade.Lease)) func(context.Context) {
 	return func(ctx context.Context) {
 		lease := l.begin()
+		if lease == nil {
+			panic("palisade: Leading is of another Lock than the elector's: use LeaderElectionConfig.Lock's own")
+		}
 		defer l.end()
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)

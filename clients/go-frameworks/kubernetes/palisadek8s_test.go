@@ -426,6 +426,9 @@ func TestTheLocksErrors(t *testing.T) {
 	if _, err := palisadek8s.NewLock(client, "operator", ""); err == nil {
 		t.Error("an empty identity")
 	}
+	if _, err := palisadek8s.NewLock(nil, "operator", "leader"); err == nil {
+		t.Error("no client")
+	}
 }
 
 // The page's example.

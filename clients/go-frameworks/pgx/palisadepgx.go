@@ -7,7 +7,8 @@
 // palisade fence install postgres creates the tables of the fence. The rules are those of package
 // palisade.example/palisade/fence/postgres, which is for database/sql.
 //
-// A refusal is a *fence.Rejection, and pgx's *pgconn.PgError is in its chain: errors.As finds either.
+// A refusal is a *fence.Rejection, and pgx's *pgconn.PgError is in its chain: errors.As finds either. For a statement outside
+// of Transact, postgres.Rejected tells.
 package palisadepgx
 
 import (
@@ -36,7 +37,8 @@ type Beginner interface {
 // Transact begins a transaction, claims the resource before anything is read, does the work and commits. It rolls back if
 // one of them fails or panics, or if ctx ends before the commit.
 //
-// The errors of the work are as Explained returns them. If the lease was lost meanwhile, any error is palisade.ErrLost, too.
+// An error of the work that is a refusal of the fence, perhaps by a trigger, is a *fence.Rejection, too. If the lease was lost
+// meanwhile, any error is palisade.ErrLost, too.
 // An error of the commit itself may mean that it happened: the connection broke before the answer.
 func Transact(ctx context.Context, db Beginner, resource string, holder fence.Holder, work func(pgx.Tx) error) error {
 	return TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
@@ -44,6 +46,9 @@ func Transact(ctx context.Context, db Beginner, resource string, holder fence.Ho
 
 // TransactAll is as Transact, for several resources: it claims all of them or none.
 func TransactAll(ctx context.Context, db Beginner, holders map[string]fence.Holder, work func(pgx.Tx) error) error {
+	if db == nil || work == nil {
+		return errors.New("palisade: the pool or the work is nil: a *pgxpool.Pool and a function are needed")
+	}
 	if _, isTx := db.(pgx.Tx); isTx {
 		return errors.New("palisade: Transact begins a transaction, and this is one already: give it the pool, or Claim first in it")
 	}
@@ -81,7 +86,7 @@ func transact(ctx context.Context, db Beginner, holders map[string]fence.Holder,
 // about adds why the lease is lost, if it is: the error may be that of a context that ended with it, or of a transaction that
 // the database ended.
 func about(holders map[string]fence.Holder, err error) error {
-	err = Explained(err)
+	err = explained(err)
 	if err == nil || errors.Is(err, fence.ErrRejected) || errors.Is(err, palisade.ErrLost) {
 		return err
 	}
@@ -112,9 +117,8 @@ func ClaimAll(ctx context.Context, tx pgx.Tx, holders map[string]fence.Holder) e
 	return err
 }
 
-// Explained returns the error of one of your own statements as a *fence.Rejection, with pgx's error in its chain, if the
-// fence refused it: a trigger of `palisade fence install postgres URL TABLE`. Other errors come back as they are.
-func Explained(err error) error {
+// explained adds the rejection to pgx's error.
+func explained(err error) error {
 	if rejection, ok := postgres.Rejected(err); ok && !errors.Is(err, fence.ErrRejected) {
 		return &refused{rejection, err}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"palisade.example/palisade"
 	"palisade.example/palisade/fence"
+	"palisade.example/palisade/fence/postgres"
 	"palisade.example/palisade/internal/testserver"
 	"palisade.example/palisade/palisadepgx"
 	"palisade.example/palisade/palisadetest"
@@ -381,8 +382,8 @@ func TestACommitThatFails(t *testing.T) {
 	mustBe(t, pool, 1)
 }
 
-// A table that is guarded refuses what forgot the fence, in words of the fence.
-func TestATriggersRefusalIsExplained(t *testing.T) {
+// A table that is guarded refuses what forgot the fence: in Transact, a write that belongs to another resource.
+func TestATriggersRefusalIsThatOfTheFence(t *testing.T) {
 	url := newShop(t)
 	pool := newPool(t, url)
 	testserver.InstallFence(t, url, "orders")
@@ -390,15 +391,18 @@ func TestATriggersRefusalIsExplained(t *testing.T) {
 	if err := order(ctx, client, pool); err != nil {
 		t.Fatal(err)
 	}
-	_, plain := pool.Exec(ctx, "UPDATE orders SET total = 99")
+	err := palisadepgx.Transact(ctx, pool, "another", fence.Token(7), func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "UPDATE orders SET total = 99")
+		return err
+	})
 	var rejection *fence.Rejection
 	var said *pgconn.PgError
-	if err := palisadepgx.Explained(plain); !errors.As(err, &rejection) || rejection.Code != "tokenless" || !errors.As(err, &said) {
+	if !errors.As(err, &rejection) || rejection.Code != "tokenless" || !errors.As(err, &said) {
 		t.Error(err)
 	}
-	other := errors.New("another error")
-	if palisadepgx.Explained(other) != other || palisadepgx.Explained(nil) != nil {
-		t.Error("an error of another kind was changed")
+	_, err = pool.Exec(ctx, "UPDATE orders SET total = 99")
+	if rejection, refused := postgres.Rejected(err); !refused || rejection.Code != "tokenless" {
+		t.Error(err)
 	}
 	mustBe(t, pool, 1)
 }
@@ -442,6 +446,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	nothing := func(pgx.Tx) error { return nil }
 	for words, err := range map[string]error{
 		"was the lock acquired":    palisadepgx.Transact(ctx, pool, "orders", none, nothing),
+		"the work is nil":          palisadepgx.Transact(ctx, pool, "orders", lease, nil),
 		"one already":              palisadepgx.Transact(ctx, tx, "orders", lease, nothing),
 		"claim first":              palisadepgx.Claim(ctx, tx, "orders", lease),
 		"this one is nil":          palisadepgx.Claim(ctx, nil, "orders", lease),
