@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"palisade.example/kubernetes-fence"
 	"palisade.example/palisade"
 	"palisade.example/palisade/fence"
+	"palisade.example/palisade/kubefence"
 	"palisade.example/palisade/palisadetest"
 )
 
@@ -31,11 +31,13 @@ type server struct {
 	// refusal is the message of the policy, if it refuses.
 	refusal string
 	user    string
+	// object is the answer to everything else.
+	object string
 }
 
 func serve(t *testing.T, user string) *server {
 	t.Helper()
-	s := &server{user: user}
+	s := &server{user: user, object: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"web","resourceVersion":"7"}}`}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(s.Close)
 	return s
@@ -47,7 +49,7 @@ func (s *server) ServeHTTP(answer http.ResponseWriter, request *http.Request) {
 	body, _ := io.ReadAll(request.Body)
 	s.requests, s.bodies = append(s.requests, request), append(s.bodies, string(body))
 	answer.Header().Set("Content-Type", "application/json")
-	said := map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "web", "resourceVersion": "7"}}
+	var said any = json.RawMessage(s.object)
 	switch {
 	case strings.HasSuffix(request.URL.Path, "/selfsubjectreviews"):
 		said = map[string]any{

@@ -32,8 +32,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2"
-	"palisade.example/kubernetes-fence"
 	"palisade.example/palisade/fence"
+	"palisade.example/palisade/kubefence"
 	"sigs.k8s.io/yaml"
 )
 
