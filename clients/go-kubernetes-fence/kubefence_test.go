@@ -104,9 +104,9 @@ func TestEachRequestCarriesThePassAsTheCallerItself(t *testing.T) {
 		request, _ := s.last()
 		want := map[string]string{
 			"Impersonate-User": account, "Impersonate-Group": "",
-			"Impersonate-Extra-Palisade.example%2ftoken":     "17",
-			"Impersonate-Extra-Palisade.example%2fauthority": "authority-1",
-			"Impersonate-Extra-Palisade.example%2flock":      "shop/deploy now",
+			"Impersonate-Extra-Palisade%2ftoken":     "17",
+			"Impersonate-Extra-Palisade%2fauthority": "authority-1",
+			"Impersonate-Extra-Palisade%2flock":      "shop/deploy now",
 		}
 		for name, value := range want {
 			if got := request.Header.Get(name); got != value {
@@ -152,7 +152,7 @@ func TestAClaimIsAPatchOfTheAnnotations(t *testing.T) {
 		t.Fatalf("%v: %+v", err, found)
 	}
 	request, body := s.last()
-	want := `{"metadata":{"annotations":{"palisade.example/authority":"a","palisade.example/lock":"l","palisade.example/token":"17"}}}`
+	want := `{"metadata":{"annotations":{"palisade/authority":"a","palisade/lock":"l","palisade/token":"17"}}}`
 	if request.Method != "PATCH" || request.Header.Get("Content-Type") != "application/merge-patch+json" || body != want {
 		t.Errorf("%s %s: %s", request.Method, request.Header.Get("Content-Type"), body)
 	}

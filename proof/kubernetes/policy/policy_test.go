@@ -177,7 +177,7 @@ func with(pairs ...string) *unstructured.Unstructured {
 	one.SetNamespace("shop")
 	annotations := map[string]string{}
 	for at := 0; at < len(pairs); at += 2 {
-		annotations["palisade.example/"+pairs[at]] = pairs[at+1]
+		annotations["palisade/"+pairs[at]] = pairs[at+1]
 	}
 	if len(annotations) > 0 {
 		one.SetAnnotations(annotations)
@@ -189,7 +189,7 @@ func with(pairs ...string) *unstructured.Unstructured {
 func carries(pairs ...string) map[string][]string {
 	extra := map[string][]string{"authentication.kubernetes.io/pod-name": {"deployer-0"}}
 	for at := 0; at < len(pairs); at += 2 {
-		extra["palisade.example/"+pairs[at]] = append(extra["palisade.example/"+pairs[at]], pairs[at+1])
+		extra["palisade/"+pairs[at]] = append(extra["palisade/"+pairs[at]], pairs[at+1])
 	}
 	return extra
 }
