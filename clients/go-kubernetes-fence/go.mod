@@ -1,4 +1,5 @@
-module palisade.example/kubernetes-fence
+// Not published before 0.1.0: depend on it with a replace, as docs/use/kubernetes.md shows.
+module palisade.example/palisade/kubefence
 
 go 1.26.0
 

@@ -34,9 +34,9 @@ import (
 
 // The annotations of an object, and the extras of a request.
 const (
-	TokenKey     = "palisade.example/token"
-	AuthorityKey = "palisade.example/authority"
-	LockKey      = "palisade.example/lock"
+	TokenKey     = "palisade/token"
+	AuthorityKey = "palisade/authority"
+	LockKey      = "palisade/lock"
 )
 
 // Config returns a copy of config whose requests carry the holder's token, authority and lock, as extras of an impersonation

@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"palisade.example/kubernetes-fence"
 	"palisade.example/palisade"
 	"palisade.example/palisade/fence"
+	"palisade.example/palisade/kubefence"
 	"palisade.example/palisade/palisadetest"
 )
 
@@ -31,11 +31,13 @@ type server struct {
 	// refusal is the message of the policy, if it refuses.
 	refusal string
 	user    string
+	// object is the answer to everything else.
+	object string
 }
 
 func serve(t *testing.T, user string) *server {
 	t.Helper()
-	s := &server{user: user}
+	s := &server{user: user, object: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"web","resourceVersion":"7"}}`}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(s.Close)
 	return s
@@ -47,7 +49,7 @@ func (s *server) ServeHTTP(answer http.ResponseWriter, request *http.Request) {
 	body, _ := io.ReadAll(request.Body)
 	s.requests, s.bodies = append(s.requests, request), append(s.bodies, string(body))
 	answer.Header().Set("Content-Type", "application/json")
-	said := map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "web", "resourceVersion": "7"}}
+	var said any = json.RawMessage(s.object)
 	switch {
 	case strings.HasSuffix(request.URL.Path, "/selfsubjectreviews"):
 		said = map[string]any{
@@ -102,9 +104,9 @@ func TestEachRequestCarriesThePassAsTheCallerItself(t *testing.T) {
 		request, _ := s.last()
 		want := map[string]string{
 			"Impersonate-User": account, "Impersonate-Group": "",
-			"Impersonate-Extra-Palisade.example%2ftoken":     "17",
-			"Impersonate-Extra-Palisade.example%2fauthority": "authority-1",
-			"Impersonate-Extra-Palisade.example%2flock":      "shop/deploy now",
+			"Impersonate-Extra-Palisade%2ftoken":     "17",
+			"Impersonate-Extra-Palisade%2fauthority": "authority-1",
+			"Impersonate-Extra-Palisade%2flock":      "shop/deploy now",
 		}
 		for name, value := range want {
 			if got := request.Header.Get(name); got != value {
@@ -150,7 +152,7 @@ func TestAClaimIsAPatchOfTheAnnotations(t *testing.T) {
 		t.Fatalf("%v: %+v", err, found)
 	}
 	request, body := s.last()
-	want := `{"metadata":{"annotations":{"palisade.example/authority":"a","palisade.example/lock":"l","palisade.example/token":"17"}}}`
+	want := `{"metadata":{"annotations":{"palisade/authority":"a","palisade/lock":"l","palisade/token":"17"}}}`
 	if request.Method != "PATCH" || request.Header.Get("Content-Type") != "application/merge-patch+json" || body != want {
 		t.Errorf("%s %s: %s", request.Method, request.Header.Get("Content-Type"), body)
 	}

@@ -21,16 +21,19 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/cel/environment"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2"
-	"palisade.example/kubernetes-fence"
 	"palisade.example/palisade/fence"
+	"palisade.example/palisade/kubefence"
 	"sigs.k8s.io/yaml"
 )
 
@@ -174,7 +177,7 @@ func with(pairs ...string) *unstructured.Unstructured {
 	one.SetNamespace("shop")
 	annotations := map[string]string{}
 	for at := 0; at < len(pairs); at += 2 {
-		annotations["palisade.example/"+pairs[at]] = pairs[at+1]
+		annotations["palisade/"+pairs[at]] = pairs[at+1]
 	}
 	if len(annotations) > 0 {
 		one.SetAnnotations(annotations)
@@ -186,7 +189,7 @@ func with(pairs ...string) *unstructured.Unstructured {
 func carries(pairs ...string) map[string][]string {
 	extra := map[string][]string{"authentication.kubernetes.io/pod-name": {"deployer-0"}}
 	for at := 0; at < len(pairs); at += 2 {
-		extra["palisade.example/"+pairs[at]] = append(extra["palisade.example/"+pairs[at]], pairs[at+1])
+		extra["palisade/"+pairs[at]] = append(extra["palisade/"+pairs[at]], pairs[at+1])
 	}
 	return extra
 }
@@ -457,6 +460,45 @@ func TestTheVectorsOfAllFences(t *testing.T) {
 	if ran < 300 {
 		t.Errorf("only %d vectors", ran)
 	}
+}
+
+// TestTheOldestKubernetesCompilesTheExpressions: a server of 1.30 takes into a new policy what the libraries of 1.29 have.
+func TestTheOldestKubernetesCompilesTheExpressions(t *testing.T) {
+	policy := strictly[admissionregistration.ValidatingAdmissionPolicy](t, printed(t, arguments...)[0])
+	for _, one := range faults(t, policy, 29) {
+		t.Error(one)
+	}
+	if len(faults(t, policy, 27)) == 0 {
+		t.Error("1.27 compiles them too, which has no optional values: the versions are not told apart")
+	}
+}
+
+// faults are what a library of an older version says about the expressions.
+func faults(t *testing.T, policy *admissionregistration.ValidatingAdmissionPolicy, minor uint) (found []string) {
+	t.Helper()
+	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(version.MajorMinor(1, minor)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(of cel.ExpressionAccessor, result cel.CompilationResult) {
+		if result.Error != nil {
+			found = append(found, fmt.Sprintf("%s: %v", of.GetExpression(), result.Error))
+		}
+	}
+	given := cel.OptionalVariableDeclarations{HasAuthorizer: true}
+	for _, one := range policy.Spec.Variables {
+		variable := &validating.Variable{Name: one.Name, Expression: one.Expression}
+		look(variable, compiler.CompileAndStoreVariable(variable, given, environment.NewExpressions))
+	}
+	for _, one := range policy.Spec.Validations {
+		for _, expression := range []cel.ExpressionAccessor{
+			&validating.ValidationCondition{Expression: one.Expression},
+			&validating.MessageExpressionCondition{MessageExpression: one.MessageExpression},
+		} {
+			look(expression, compiler.CompileCELExpression(expression, given, environment.NewExpressions))
+		}
+	}
+	return found
 }
 
 func TestEverythingPrintedIsOfAKindOfKubernetes(t *testing.T) {

@@ -29,8 +29,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"palisade.example/kubernetes-fence"
 	"palisade.example/palisade/fence"
+	"palisade.example/palisade/kubefence"
 	"sigs.k8s.io/yaml"
 )
 

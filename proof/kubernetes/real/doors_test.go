@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
-	"palisade.example/kubernetes-fence"
 	"palisade.example/palisade/fence"
+	"palisade.example/palisade/kubefence"
 )
 
 var get = metav1.GetOptions{}

@@ -9,8 +9,8 @@ import (
 
 	core "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
-	"palisade.example/kubernetes-fence"
 	"palisade.example/palisade/fence"
+	"palisade.example/palisade/kubefence"
 )
 
 const (

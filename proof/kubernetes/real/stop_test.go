@@ -17,10 +17,10 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"palisade.example/kubernetes-fence"
 	"palisade.example/palisade"
 	"palisade.example/palisade/fence"
 	"palisade.example/palisade/internal/testserver"
+	"palisade.example/palisade/kubefence"
 )
 
 const lease = 5 * time.Second

@@ -58,7 +58,7 @@ fn the_fence_of_kubernetes_is_for_the_kinds_named_with_their_subresources() {
     assert!(!binding.contains("matchResources"), "all namespaces");
     let roles = of_kind(&yaml, "ClusterRole").join("\n");
     for right in [
-        r#"resources: ["userextras/palisade.example/token", "userextras/palisade.example/authority", "userextras/palisade.example/lock"], verbs: ["impersonate"]"#,
+        r#"resources: ["userextras/palisade/token", "userextras/palisade/authority", "userextras/palisade/lock"], verbs: ["impersonate"]"#,
         r#"apiGroups: ["apps"], resources: ["deployments"], verbs: ["get", "list", "watch", "patch", "update", "delete"]"#,
         r#"apiGroups: ["apps"], resources: ["deployments/status"], verbs: ["get", "patch", "update"]"#,
         r#"apiGroups: [""], resources: ["configmaps"]"#,

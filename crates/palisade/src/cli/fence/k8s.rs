@@ -32,9 +32,9 @@ const GROUPS: [&str; 2] = ["system:nodes", "system:serviceaccounts:kube-system"]
 
 /// The extras in which a pass travels.
 const EXTRAS: [&str; 3] = [
-    "userextras/palisade.example/token",
-    "userextras/palisade.example/authority",
-    "userextras/palisade.example/lock",
+    "userextras/palisade/token",
+    "userextras/palisade/authority",
+    "userextras/palisade/lock",
 ];
 
 /// The kinds of Kubernetes itself, with their groups. In another group with a dot, every name is taken as it is.
