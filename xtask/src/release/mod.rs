@@ -149,7 +149,8 @@ impl Plan {
         };
         let mut debian = in_time(root().join("deploy/debian/build"));
         debian.arg(&program).arg(format!("{}-1", facts.version));
-        run(debian.arg(out.join("debian")))?;
+        debian.arg(out.join("debian"));
+        run(debian.arg(out.join("LICENSES-OF-PARTS.txt")))?;
 
         step("the packages of other languages");
         let tools = RELEASE.ensure(&target())?;
