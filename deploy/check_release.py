@@ -3,9 +3,10 @@
 
     check_release.py FOLDER
 
-The server is the program of the wheel; each client gets a grant from it, and the tokens must rise from one to the next. Then
-each package is removed, and must leave nothing. Needed: pip, npm, Go, Maven and a JDK, and the registries for what the
-packages depend on. The Debian package and the image have tests of their own: `cargo xtask package test` and `image`.
+The server is the program of the wheel; each client gets a grant from it, and the tokens must rise from one to the next.
+The archive's program asks it by a name. Then each package is removed, and must leave nothing. Needed: pip, npm, Go, Maven
+and a JDK, and the registries for what the packages depend on. The Debian package and the image have tests of their own:
+`cargo xtask package test` and `image`.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ POM = """
 class Release:
     def __init__(self, folder: pathlib.Path, place: pathlib.Path) -> None:
         self.folder, self.place = folder, place
-        (mod,) = (folder / "go").rglob("*.mod")
+        # Those of adapters lie below the client's.
+        mod = min((folder / "go").rglob("*.mod"), key=lambda mod: len(mod.parts))
         self.module = mod.read_text().split()[1]
         self.version = mod.stem[1:]
         (pom,) = (folder / "maven").rglob("palisade-client-*.pom")
@@ -215,6 +217,9 @@ def check(release: Release) -> None:
     with server(release, programs / "palisade") as url:
         release.environment["PALISADE_URL"] = url
         last = 0
+        # Static: it must find names without the libraries of the C library.
+        named = url.replace("127.0.0.1", "localhost")
+        release.run(release.place / "prefix/bin/palisade", "ls", "--authority", named, at=release.place)
         for language, token in tokens(release, programs):
             step(f"{language}: token {token}")
             must(token > last, f"{language} got token {token} after {last}")

@@ -10,7 +10,9 @@ use std::{env, fs};
 fn main() {
     println!("cargo:rerun-if-env-changed=PALISADE_COMMIT");
     println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");
+    // An argument of a container's build that is not given is empty.
     let named = env::var("PALISADE_COMMIT").ok();
+    let named = named.filter(|commit| !commit.is_empty());
     let (commit, seconds) = match named.or_else(packed) {
         Some(commit) => (Some(commit), None),
         None if is_release() => (git_commit(), git(&["log", "-1", "--format=%ct"])),

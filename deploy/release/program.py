@@ -7,7 +7,7 @@ Makes, with all times at SOURCE_DATE_EPOCH:
 
     OUT/palisade-VERSION-ARCH-linux.tar.gz   the program, man pages, completions, the unit of systemd, licences
     OUT/python/palisade_server-….whl         the same program for PyPI: `pip install` puts it into the environment's bin
-    OUT/image                                the context of the container image: `docker build OUT/image`
+    OUT/palisade-VERSION-image.tar.gz        the context of the container image: `docker build - <FILE`
 
 LICENCES is a file with the licences of the program's parts. Man pages and completions are printed by the program, so
 it must run on this machine. A program that needs a dynamic loader is refused, unless this is a rehearsal.
@@ -78,14 +78,16 @@ def is_static(program: pathlib.Path) -> bool:
     return "INTERP" not in headers.stdout
 
 
-def archive(files: dict[str, tuple[bytes, int]], name: str, out: pathlib.Path) -> None:
+def archive(files: dict[str, tuple[bytes, int]], out: pathlib.Path) -> None:
+    """A name that ends with a slash is a folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for path, (content, mode) in sorted(files.items()):
-            entry = tarfile.TarInfo(f"{name}/{path}")
+            entry = tarfile.TarInfo(path)
+            entry.type = tarfile.DIRTYPE if path.endswith("/") else tarfile.REGTYPE
             entry.size, entry.mode, entry.mtime = len(content), mode, EPOCH
             tar.addfile(entry, io.BytesIO(content))
-    (out / f"{name}.tar.gz").write_bytes(gzip.compress(buffer.getvalue(), 9, mtime=EPOCH))
+    out.write_bytes(gzip.compress(buffer.getvalue(), 9, mtime=EPOCH))
 
 
 def wheel(
@@ -134,20 +136,23 @@ Description-Content-Type: text/markdown
             zipped.writestr(entry, content)
 
 
-def image(program: pathlib.Path, out: pathlib.Path) -> None:
-    """The last stage of deploy/Dockerfile, on a folder instead of a build."""
+def image(program: bytes, texts: dict[str, bytes], out: pathlib.Path) -> None:
+    """The last stage of deploy/Dockerfile, on files instead of a build."""
     _, scratch, last = (ROOT / "deploy/Dockerfile").read_text().partition("FROM scratch\n")
     wanted = "COPY --from=build /image/ /\n"
     assert wanted in last, "deploy/Dockerfile has another last stage"
     copies = (
-        "COPY root/usr /usr\n"
+        "COPY usr /usr\n"
         "# A new volume takes owner and mode from here.\n"
-        "COPY --chown=65532:65532 --chmod=700 root/data /var/lib/palisade\n"
+        "COPY --chown=65532:65532 --chmod=700 data /var/lib/palisade\n"
     )
-    (out / "root/usr/bin").mkdir(parents=True)
-    (out / "root/data").mkdir()
-    shutil.copy(program, out / "root/usr/bin/palisade")
-    (out / "Dockerfile").write_text(scratch + last.replace(wanted, copies))
+    files = {
+        "Dockerfile": ((scratch + last.replace(wanted, copies)).encode(), 0o644),
+        "data/": (b"", 0o700),
+        "usr/bin/palisade": (program, 0o755),
+        **{f"usr/share/doc/palisade/{name}": (content, 0o644) for name, content in texts.items()},
+    }
+    archive(files, out)
 
 
 def main() -> None:
@@ -174,11 +179,12 @@ def main() -> None:
         files |= {path: (said(program, "completions", shell), 0o644) for shell, path in COMPLETIONS.items()}
         files |= {f"share/man/man1/{page.name}": (page.read_bytes(), 0o644) for page in pages.iterdir()}
         files["LICENSES-OF-PARTS.txt"] = (given.licences.read_bytes(), 0o644)
-        archive(files, f"palisade-{given.version}-{machine}-linux", given.out)
+        name = f"palisade-{given.version}-{machine}-linux"
+        archive({f"{name}/{path}": file for path, file in files.items()}, given.out / f"{name}.tar.gz")
         texts = {name: files[name][0] for name in ("LICENSE-APACHE", "LICENSE-MIT", "LICENSES-OF-PARTS.txt")}
         (given.out / "python").mkdir(exist_ok=True)
         wheel(program.read_bytes(), given.version, machine, texts, given.repository, given.out / "python")
-        image(program, given.out / "image")
+        image(program.read_bytes(), texts, given.out / f"palisade-{given.version}-image.tar.gz")
 
 
 if __name__ == "__main__":

@@ -149,7 +149,8 @@ impl Plan {
         };
         let mut debian = in_time(root().join("deploy/debian/build"));
         debian.arg(&program).arg(format!("{}-1", facts.version));
-        run(debian.arg(out.join("debian")))?;
+        debian.arg(out.join("debian"));
+        run(debian.arg(out.join("LICENSES-OF-PARTS.txt")))?;
 
         step("the packages of other languages");
         let tools = RELEASE.ensure(&target())?;
@@ -160,39 +161,9 @@ impl Plan {
         run(pack.args(PACKAGES.iter().map(packages::Package::to_argument)))?;
 
         step("the crates");
-        // A rehearsal does not build each of them again from its package.
-        let verify = match self.rehearse {
-            true => &["package", "--no-verify", "--allow-dirty"][..],
-            false => &["package"][..],
-        };
-        let crates = packages::crates(tree);
-        let names = crates
-            .iter()
-            .filter_map(|(folder, _)| folder.rsplit('/').next());
-        let names: Vec<String> = names.map(|name| format!("--package={name}")).collect();
-        run(cargo(verify).args(["--locked", "--quiet"]).args(names))?;
-        for (folder, _) in &crates {
-            let name = folder.rsplit('/').next().unwrap_or_default();
-            let file = format!("{name}-{}.crate", facts.version);
-            let (from, to) = (
-                target().join("package").join(&file),
-                out.join("crates").join(&file),
-            );
-            std::fs::copy(&from, to).map_err(|error| format!("{}: {error}", from.display()))?;
-        }
-
+        self.crates(tree, &out)?;
         step("the book, and what runs the image");
-        let mut book = Command::new(BOOK.ensure(&target())?.join("bin/mdbook"));
-        run(book
-            .arg("build")
-            .arg("--dest-dir")
-            .arg(out.join("book"))
-            .arg(root()))?;
-        for name in ["alerts.yaml", "compose", "grafana.json", "kubernetes"] {
-            let mut copy = Command::new("cp");
-            copy.arg("-R").arg(root().join("deploy").join(name));
-            run(copy.arg(out.join("deploy")))?;
-        }
+        book_and_deploy(&out)?;
 
         let mut sums = Command::new("sh");
         sums.args([
@@ -209,6 +180,31 @@ impl Plan {
             );
         }
         Ok(out)
+    }
+
+    /// Packs them, and builds each from its package.
+    fn crates(&self, tree: &Tree, out: &Path) -> Result<(), String> {
+        // A rehearsal does not build each of them again from its package.
+        let verify = match self.rehearse {
+            true => &["package", "--no-verify", "--allow-dirty"][..],
+            false => &["package"][..],
+        };
+        let crates = packages::crates(tree);
+        let names = crates
+            .iter()
+            .filter_map(|(folder, _)| folder.rsplit('/').next());
+        let names: Vec<String> = names.map(|name| format!("--package={name}")).collect();
+        run(cargo(verify).args(["--locked", "--quiet"]).args(names))?;
+        for (folder, _) in &crates {
+            let name = folder.rsplit('/').next().unwrap_or_default();
+            let file = format!("{name}-{}.crate", self.version);
+            let (from, to) = (
+                target().join("package").join(&file),
+                out.join("crates").join(&file),
+            );
+            std::fs::copy(&from, to).map_err(|error| format!("{}: {error}", from.display()))?;
+        }
+        Ok(())
     }
 
     /// The static program.
@@ -233,6 +229,21 @@ impl Plan {
             )),
         }
     }
+}
+
+fn book_and_deploy(out: &Path) -> Result<(), String> {
+    let mut book = Command::new(BOOK.ensure(&target())?.join("bin/mdbook"));
+    run(book
+        .arg("build")
+        .arg("--dest-dir")
+        .arg(out.join("book"))
+        .arg(root()))?;
+    for name in ["alerts.yaml", "compose", "grafana.json", "kubernetes"] {
+        let mut copy = Command::new("cp");
+        copy.arg("-R").arg(root().join("deploy").join(name));
+        run(copy.arg(out.join("deploy")))?;
+    }
+    Ok(())
 }
 
 fn step(name: &str) {

@@ -65,6 +65,7 @@ const PLACES: &[(&str, &str)] = &[
     ("deploy/kubernetes/one.yaml", "image: palisade:{}"),
     ("deploy/kubernetes/three.yaml", "image: palisade:{}"),
     ("docs/operate/server.md", "palisade_{}-1_amd64.deb"),
+    ("docs/operate/server.md", "palisade-{}-x86_64-linux.tar.gz"),
 ];
 
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
