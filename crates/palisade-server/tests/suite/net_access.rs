@@ -310,7 +310,7 @@ async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
     if asked == Asked::Watch {
         let watch = v1::WatchRequest {
             prefix: "x".to_owned(),
-            after_revision: 0,
+            after_revision: None,
         };
         let opened = soon(client.watch(call(watch, token))).await;
         return Some(

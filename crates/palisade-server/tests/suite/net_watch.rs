@@ -271,7 +271,7 @@ async fn a_last_id_that_is_nonsense_or_in_the_future_is_answered() {
     let mut locks = crate::net_support::grpc::client(&server).await;
     let ahead = palisade_proto::v1::WatchRequest {
         prefix: String::new(),
-        after_revision: 1_001,
+        after_revision: Some(1_001),
     };
     let refused = locks.watch(ahead).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);

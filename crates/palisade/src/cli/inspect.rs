@@ -359,7 +359,11 @@ pub(super) async fn watch(args: &WatchArgs, out: Out) -> Result<(), Failure> {
         if out.json {
             out.value(&named(&event))?
         } else {
-            out.text(&format!("{}  {}", out.faint(&now()), line(&event, out)))?
+            out.text(&format!(
+                "{}  {}",
+                out.faint(&wall(event.time)),
+                line(&event, out)
+            ))?
         }
     }
 }
@@ -385,6 +389,7 @@ fn named(event: &WatchEvent) -> serde_json::Value {
     };
     let body = EventBody {
         revision: event.revision,
+        time: wall(event.time),
         resource_id: event.lock.to_string(),
         client_id: event.client.as_ref().map(ToString::to_string),
         fencing_token: event.token.get(),
