@@ -133,6 +133,32 @@ impl Ledger {
         self.pending.rows()
     }
 
+    /// Whether a commit would change the file.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.pending.rows() > 0 || !self.gaps.is_empty()
+    }
+
+    /// Gives up what waits for a disk that takes nothing. It becomes a gap; the next commit says so.
+    pub fn drop_waiting(&mut self, now_ms: u64) {
+        let first = self
+            .pending
+            .ended
+            .first()
+            .map_or(self.pending.last, |(revision, ..)| *revision);
+        let last = self.pending.last;
+        self.pending = Pending {
+            last,
+            ..Pending::default()
+        };
+        self.gaps.push(Gap {
+            from: first,
+            to: last,
+            found_ms: now_ms,
+            why: Why::Unwritable,
+        });
+    }
+
     /// Takes a batch. Events up to [`last`](Ledger::last) are skipped; a jump in the revisions is a gap.
     pub fn take(&mut self, batch: &[Event], why: Why, now_ms: u64) {
         let last = self.pending.last;

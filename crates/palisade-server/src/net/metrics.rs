@@ -12,6 +12,7 @@ use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
 use super::cluster::Cluster;
 use super::convert::json::ending;
 use super::gate::{Gate, ObservedAll, Pipeline};
+use super::history::History;
 use super::rules::token_ends;
 use super::session::Meters;
 use super::settings::{Counter, Settings};
@@ -76,6 +77,7 @@ pub(super) struct Metrics {
     watches: Arc<Shares>,
     /// `None` for a single server.
     cluster: Option<Arc<dyn Cluster>>,
+    history: Arc<History>,
     /// The shell's counters, and how many connections may be open.
     shell: Arc<shell::Meters>,
     connections: u32,
@@ -91,6 +93,7 @@ impl Metrics {
         sessions: Arc<Meters>,
         watches: Arc<Shares>,
         cluster: Option<Arc<dyn Cluster>>,
+        history: Arc<History>,
         shell: &Shell,
         settings: &Settings,
     ) -> Metrics {
@@ -100,6 +103,7 @@ impl Metrics {
             sessions,
             watches,
             cluster,
+            history,
             shell: shell.meters(),
             connections: shell.connections(),
             data: settings.data.clone(),
@@ -265,6 +269,16 @@ impl Metrics {
                 "audit_left_out",
                 "Refusals without a line in the audit file, because their caller had too many",
                 self.gate.audit().left_out(),
+            ),
+            (
+                "rejections_reported",
+                "Refused late writes that their clients or resources reported, and that the history has",
+                self.history.counts().recorded,
+            ),
+            (
+                "rejections_unknown",
+                "Reports of refused writes whose grant the history does not have; they are not kept",
+                self.history.counts().unknown,
             ),
             (
                 "queue_full",

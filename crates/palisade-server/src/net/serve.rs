@@ -67,7 +67,7 @@ async fn run(
     let shell = Shell::new(settings.shell.clone())?;
     let interfaces = Arc::new(Interfaces::new(handle.clone(), cluster, &settings, &shell)?);
     let pipeline = handle.clone();
-    let mut recorder = Recorder::new(&interfaces.gate, handle);
+    let mut recorder = Recorder::new(&interfaces.gate, &interfaces.history, handle);
     let (grpc, health) = grpc::routes(&interfaces)?;
     let router = grpc.merge(json::routes(&interfaces));
     let router = router.layer(from_fn_with_state(

@@ -348,7 +348,7 @@ pub(in crate::net) fn error(refusal: &Refusal) -> wire::ErrorBody {
 }
 
 /// RFC 3339, UTC, with milliseconds.
-fn wall_time(wall: WallTime) -> String {
+pub(super) fn wall_time(wall: WallTime) -> String {
     let instant = i64::try_from(wall.0)
         .ok()
         .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());

@@ -2,6 +2,7 @@
 //! answer becomes a reply or a [`Refusal`].
 
 pub(super) mod grpc;
+pub(super) mod history;
 pub(super) mod json;
 
 use std::sync::Arc;

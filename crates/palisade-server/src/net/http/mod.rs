@@ -1,6 +1,7 @@
 //! The HTTP/JSON interface.
 
 mod cluster;
+mod history;
 mod input;
 mod locks;
 mod openapi;
@@ -48,6 +49,7 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
         .route("/v1/locks/{resource_id}/proclaim", post(locks::proclaim))
         .route("/v1/locks/{resource_id}/open", post(locks::open))
         .route("/v1/locks/{resource_id}/permits", post(locks::resize))
+        .route("/v1/locks/{resource_id}/rejections", post(history::report))
         .route("/v1/locks/{resource_id}/sequencer", post(sequencer::sign))
         .route("/v1/requests/{request_id}/abandon", post(locks::abandon))
         .route("/v1/status", get(ops::status))
@@ -72,6 +74,7 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
     Router::new()
         .merge(listings::bounded(&interfaces.listings, listing))
         .route("/v1/watch", get(watch::watch))
+        .route("/v1/history", get(history::read))
         .merge(of_the_leader)
         .merge(of_every_node)
         .method_not_allowed_fallback(method_not_allowed)
