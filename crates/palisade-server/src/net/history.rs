@@ -87,11 +87,6 @@ impl History {
         Ok(History(Some(Open { jobs, shared })))
     }
 
-    /// Whether there is one.
-    pub(super) fn is_on(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// Takes events. Returns when the next ones may come.
     pub(super) async fn take(&self, batches: &[Arc<[Event]>]) {
         self.ask(|done| Job::Take(batches.to_vec(), done)).await;

@@ -213,7 +213,7 @@ impl Metrics {
     }
 
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 26] {
+    fn counters(&self) -> [Reading; 28] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         [
@@ -369,7 +369,7 @@ impl Metrics {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 16] {
+    fn gauges(&self) -> [Reading; 17] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         let rules = self.gate.rules();
@@ -401,6 +401,11 @@ impl Metrics {
                 "log_full",
                 "1 while the log has no room (disk full), otherwise 0",
                 stats.log_full.get(),
+            ),
+            (
+                "history_unwritable",
+                "1 while the history cannot be written, otherwise 0; locks are granted all the same",
+                self.history.counts().unwritable.into(),
             ),
             ("connections", "Connections open", shell.open.load(Relaxed)),
             (

@@ -68,9 +68,6 @@ impl<'a> Recorder<'a> {
             self.catch_up().await;
             // Lines of an earlier round may still wait for their turn, which comes before this one's.
             self.audit.note_lines(Vec::new(), 0).await;
-        };
-        let last = async {
-            last.await;
             self.history.sync().await;
         };
         let _ = tokio::time::timeout(FAREWELL, last).await;

@@ -152,6 +152,7 @@ impl Default for Settings {
             sequencer_keys: None,
             lease_keys: None,
             cluster_secret: None,
+            history: None,
             data: None,
             counters: Vec::new(),
         }

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::args::{BreakArgs, LsArgs, OpenArgs, PermitsArgs, ShowArgs, WatchArgs};
 use super::failure::{Failure, LOST};
 use super::grant::{not_held, over, slot_list, stale};
-use super::output::{Out, facts, millis, now, table, wall};
+use super::output::{Out, facts, millis, table, wall};
 
 pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     check_prefix(&args.prefix)?;
